@@ -33,11 +33,11 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC
 from binlake.rows.schema.info import IndexColumn, IndexInfo
 from binlake.statements import BatchLimits, Phase, StatementBatch, TableStatements
-from binlake.statements.digests import checked_batch_from_row
+from binlake.statements.digests import restore_checked_batch
 from binlake.target import SegmentPlan, apply_window
 from binlake.window.manifest import ApplyManifest
 from deploy.local.mariadb import MariaDb
-from spark_jobs.tables.statements import statement_table
+from spark_jobs.tables.statements import build_statement_table
 
 SCALE = float(os.environ.get("SCALE", "1"))
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
@@ -72,7 +72,7 @@ class Table:
             is_common_handle=True, partition_ids=(), kind="table", comment="", raw={},
         )  # fmt: skip
 
-    def images(self, keys: np.ndarray, salt: int) -> dict[str, pa.Array]:
+    def make_images(self, keys: np.ndarray, salt: int) -> dict[str, pa.Array]:
         """Columns of text for rows with these keys."""
         ids = pa.array(keys).cast(pa.large_string())
         numbers = ((keys * 2654435761 + salt) % 1_000_000_007).astype(np.int64)
@@ -82,16 +82,16 @@ class Table:
         return {"id": ids, "k": k, "c": c, "pad": pad}
 
 
-def _column(number: int, name: str, kind: int, flen: int, flag: int = 0) -> ColumnInfo:
+def _make_column(number: int, name: str, kind: int, flen: int, flag: int = 0) -> ColumnInfo:
     form = {"Tp": kind, "Flag": flag, "Flen": flen, "Decimal": 0, "Charset": "utf8mb4", "Collate": "utf8mb4_bin"}
     return ColumnInfo.from_json({"id": number, "name": {"O": name}, "offset": number - 1, "type": form, "state": 5})
 
 
 _COLUMNS = (
-    _column(1, "id", t.LONGLONG, 20, t.FLAG_NOT_NULL | t.FLAG_PRIMARY),
-    _column(2, "k", t.LONG, 11),
-    _column(3, "c", t.VARCHAR, 120),
-    _column(4, "pad", t.VARCHAR, 60),
+    _make_column(1, "id", t.LONGLONG, 20, t.FLAG_NOT_NULL | t.FLAG_PRIMARY),
+    _make_column(2, "k", t.LONG, 11),
+    _make_column(3, "c", t.VARCHAR, 120),
+    _make_column(4, "pad", t.VARCHAR, 60),
 )
 
 
@@ -129,7 +129,9 @@ def make_workloads() -> list[Workload]:
 
 def render_batches(workload: Workload, rows: int, plain: bool) -> tuple[list[StatementBatch], float]:
     """The batches, and the seconds that rendering their text from columns took."""
-    given = [(table, table.images(table.deleted, 1), table.images(table.written, 1)) for table in workload.tables]
+    given = [
+        (table, table.make_images(table.deleted, 1), table.make_images(table.written, 1)) for table in workload.tables
+    ]
     batches: list[StatementBatch] = []
     began, numbers = time.perf_counter(), {Phase.DELETE: 0, Phase.WRITE: 0}
     for table, deleted, written in given:
@@ -147,21 +149,21 @@ class Stored:
 
     def __init__(self, folder: Path, batches: list[StatementBatch]) -> None:
         self.rows = sum(batch.rows for batch in batches)
-        data = statement_table("0-1", batches)
+        data = build_statement_table("0-1", batches)
         pq.write_table(data, folder / "statement.parquet", compression="snappy")
         self._data = ds.dataset(folder / "statement.parquet")
 
-    def segments(self) -> list[SegmentPlan]:
+    def list_segments(self) -> list[SegmentPlan]:
         """One segment."""
         return [SegmentPlan(0, 1, 1, rows=self.rows)]
 
-    def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
+    def read_batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
         """The batches, read as LakeStatements reads them."""
         where = (ds.field("segment") == segment) & (ds.field("phase") == phase)
         names = [name for name in self._data.schema.names if name != "window"]
         stored = self._data.to_batches(columns=names, filter=where, batch_size=8, batch_readahead=1)
         for batch in stored:
-            yield from map(checked_batch_from_row, batch.to_pylist())
+            yield from map(restore_checked_batch, batch.to_pylist())
 
 
 def prepare(server: MariaDb, workload: Workload) -> None:
@@ -174,7 +176,7 @@ def prepare(server: MariaDb, workload: Workload) -> None:
                 f"CREATE TABLE bench.{table.name} (id BIGINT PRIMARY KEY, k INT, c VARCHAR(120), pad VARCHAR(60))"
             )
             for batch in TableStatements(table.definition, 0, limits=BatchLimits(1000)).render_writes(
-                table.images(table.before, 0)
+                table.make_images(table.before, 0)
             ):
                 cursor.execute(batch.sql[0])
 
@@ -238,7 +240,7 @@ def measure(server: MariaDb, workload: Workload) -> None:
         plain_texts, _ = render_batches(workload, FLOOR_ROWS, plain=False)
         for label, (rows, plain) in FORMS.items():
             batches, seconds = render_batches(workload, rows, plain)
-            print(f"  render    {label:<17} {_rates(workload, seconds)}")
+            print(f"  render    {label:<17} {_format_rates(workload, seconds)}")
             source = Stored(Path(folder), batches)
             for mode, options in MODES.items():
                 floors, runs = [], []
@@ -248,16 +250,16 @@ def measure(server: MariaDb, workload: Workload) -> None:
                     prepare(server, workload)
                     runs.append(cost_of(server, lambda s=source, o=options: finalize(server, s, o)))  # type: ignore
                 least, best = min(floors), min(runs)
-                ratios = f"ratio {best.wall / least.wall:.2f}, CPU {_cpu(best) / _cpu(least):.2f}"
-                rates = f"{label:<17} {_rates(workload, best.wall)}  {mode:<13}"
+                ratios = f"ratio {best.wall / least.wall:.2f}, CPU {_sum_cpu(best) / _sum_cpu(least):.2f}"
+                rates = f"{label:<17} {_format_rates(workload, best.wall)}  {mode:<13}"
                 print(f"  finalize  {rates} {best}; floor {least}; {ratios}", flush=True)
 
 
-def _cpu(cost: Cost) -> float:
+def _sum_cpu(cost: Cost) -> float:
     return cost.own + cost.server
 
 
-def _rates(workload: Workload, seconds: float) -> str:
+def _format_rates(workload: Workload, seconds: float) -> str:
     return f"{workload.rows / seconds:>9,.0f} rows/s {workload.events / seconds:>9,.0f} events/s"
 
 

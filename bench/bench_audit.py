@@ -22,11 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from binlake.lake.dataset import open_dataset
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import commit_day, read_changes, where_commit_ts, where_keys, where_table
+from binlake.lake.rowhistory import commit_day, match_commit_ts, match_keys, match_table, read_changes
 from binlake.lake.tables import MUTATION
-from spark_jobs.commands.maintain import days, lay_out
+from spark_jobs.commands.maintain import lay_out, list_days
 from spark_jobs.job.lake import ensure_tables
-from spark_jobs.job.session import classic_session
+from spark_jobs.job.session import start_classic_session
 
 WINDOWS = 200
 TABLES = 8
@@ -39,16 +39,16 @@ SPAN_MS = 2 * 86_400_000
 def main(mutations: int, folder: Path) -> int:
     """Print the cost of each query before and after maintenance."""
     conf = {"spark.driver.memory": "4g", "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "wh")}
-    spark = classic_session("bench-audit", "local[2]", conf)
+    spark = start_classic_session("bench-audit", "local[2]", conf)
     paths = LakePaths(str(folder / "lake"))
     ensure_tables(paths)
     began = time.perf_counter()
-    rows = write_synthetic(spark, mutations).select(*MUTATION.column_names())
-    rows.write.format("delta").mode("append").save(paths.table("mutation"))
+    rows = write_synthetic(spark, mutations).select(*MUTATION.list_column_names())
+    rows.write.format("delta").mode("append").save(paths.locate_table("mutation"))
     print(f"{mutations:,} row changes in {WINDOWS} windows: {time.perf_counter() - began:.0f} s", flush=True)
     report(paths, "as windows append")
     began = time.perf_counter()
-    for part in days(paths.table("mutation")):
+    for part in list_days(paths.locate_table("mutation")):
         lay_out(spark, paths, MUTATION, part)
     print(f"layout: {time.perf_counter() - began:.0f} s")
     report(paths, "after maintain")
@@ -63,7 +63,7 @@ def write_synthetic(spark: SparkSession, mutations: int) -> DataFrame:
     table = f"pmod(xxhash64({txn}), {TABLES})"
     key = f"cast(pmod(xxhash64(id, 7), {KEYS}) as string)"
 
-    def image(seed: int) -> str:
+    def render_image(seed: int) -> str:
         value = f"hex(xxhash64(id, {seed}))"
         return f"map('id', {key}, 'k', {value}, 'c', concat({value}, {value}), 'pad', hex(xxhash64(id, {seed} + 1)))"
 
@@ -81,19 +81,19 @@ def write_synthetic(spark: SparkSession, mutations: int) -> DataFrame:
         "CASE id % 3 WHEN 0 THEN 'insert' WHEN 1 THEN 'update' ELSE 'delete' END AS op",
         f"concat('[\"', {key}, '\"]') AS key",
         "cast(NULL AS string) AS new_key",
-        f"CASE WHEN id % 3 > 0 THEN {image(11)} END AS before",
-        f"CASE WHEN id % 3 < 2 THEN {image(21)} END AS after",
+        f"CASE WHEN id % 3 > 0 THEN {render_image(11)} END AS before",
+        f"CASE WHEN id % 3 < 2 THEN {render_image(21)} END AS after",
     )
 
 
 def report(paths: LakePaths, name: str) -> None:
     """Print a line for each query."""
-    table = DeltaTable(paths.table("mutation"))
+    table = DeltaTable(paths.locate_table("mutation"))
     sizes = pa.table(table.get_add_actions(flatten=True))["size_bytes"].to_pylist()
     print(f"{name}: {len(sizes)} files, {sum(sizes) / 1e6:,.0f} MB")
     middle = BASE + (SPAN_MS << 17)
     [one, *_] = read_changes(paths, middle, middle + (SPAN_MS << 18) // 10_000)
-    key = where_table(one.db, one.table) & where_keys([one.key])
+    key = match_table(one.db, one.table) & match_keys([one.key])
     time_question(paths, "one key", BASE - 1, 2**62, key)
     time_question(paths, "commit_ts range of 0.1 %", middle, middle + (SPAN_MS << 18) // 1000)
     time_question(paths, "one commit_ts", one.commit_ts - 1, one.commit_ts)
@@ -112,8 +112,8 @@ def time_question(paths: LakePaths, name: str, lo: int, hi: int, where: ds.Expre
         began = time.process_time()
         changes = read_changes(paths, lo, hi, where)
         seconds.append(time.process_time() - began)
-    data = open_dataset(DeltaTable(paths.table("mutation")))
-    wanted = where_commit_ts(lo, hi) if where is None else where_commit_ts(lo, hi) & where
+    data = open_dataset(DeltaTable(paths.locate_table("mutation")))
+    wanted = match_commit_ts(lo, hi) if where is None else match_commit_ts(lo, hi) & where
     files = list(data.get_fragments(filter=wanted))
     groups = [
         group for file in files for part in file.split_by_row_group(wanted, data.schema) for group in part.row_groups

@@ -23,11 +23,11 @@ from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.mirror import MirrorVersion, MirrorVersions
-from binlake.pipeline import stages_for
+from binlake.pipeline import select_stages
 from binlake.window.manifest import MemberProof, WindowManifest
 from binlake.window.remembered import RememberedMember
 
-STAGES = tuple(stage.name for stage in stages_for(sql=True, mirror=False) if stage.name != "plan")
+STAGES = tuple(stage.name for stage in select_stages(sql=True, mirror=False) if stage.name != "plan")
 TABLES = 40
 BASE = 470614429184294912
 STEP = 10_000 << 18
@@ -61,11 +61,11 @@ def main(events: int, batch: int, folder: Path) -> int:
 def append(log: WindowLog, numbers: Sequence[int]) -> int:
     """Append the events of the windows `numbers`, one commit for each stage; returns the number of commits."""
     for stage in STAGES:
-        log._table.append([event(number, stage) for number in numbers])
+        log._table.append([make_event(number, stage) for number in numbers])
     return len(STAGES)
 
 
-def event(number: int, stage: str) -> dict[str, object]:
+def make_event(number: int, stage: str) -> dict[str, object]:
     """A row of the table `window`."""
     lo, hi = BASE + (number - 1) * STEP, BASE + number * STEP
     proofs = tuple(MemberProof(pump, "u" * 36, "online", 0, hi, 1000) for pump in PUMPS)
@@ -87,24 +87,24 @@ def append_others(mirrors: MirrorVersions, members: MemberTable, number: int) ->
 def list_questions(paths: LakePaths, hi: int) -> dict[str, Callable[[], object]]:
     """The queries of stages, each with its own reader."""
     return {
-        "open": lambda: DeltaTable(paths.table("window")),
-        "landed_ts": lambda: WindowLog(paths).landed_ts(),
-        "landed": lambda: WindowLog(paths).landed((hi - STEP, hi)),
+        "open": lambda: DeltaTable(paths.locate_table("window")),
+        "landed_ts": lambda: WindowLog(paths).find_landed_ts(),
+        "landed": lambda: WindowLog(paths).list_landed((hi - STEP, hi)),
         "not_merged": lambda: WindowLog(paths).list_unmerged(hi),
-        "manifest": lambda: WindowLog(paths).manifest(hi - STEP, hi),
-        "events(merge)": lambda: WindowLog(paths).events(stage="merge", within=(hi - STEP, hi)),
-        "mirror latest": lambda: MirrorVersions(paths).latest(),
+        "manifest": lambda: WindowLog(paths).read_manifest(hi - STEP, hi),
+        "events(merge)": lambda: WindowLog(paths).read_events(stage="merge", within=(hi - STEP, hi)),
+        "mirror latest": lambda: MirrorVersions(paths).read_latest(),
         "members": lambda: MemberTable(paths).read_all(),
     }
 
 
 def print_line(paths: LakePaths, number: int, append_ms: float) -> None:
     """Print the milliseconds of CPU of each query, the best of five."""
-    figures = [best_seconds(ask) for ask in list_questions(paths, BASE + number * STEP).values()]
+    figures = [measure_best_seconds(ask) for ask in list_questions(paths, BASE + number * STEP).values()]
     print(f"{number * len(STAGES):>8,} {append_ms:>10.1f} " + " ".join(f"{ms:>10.1f} ms" for ms in figures), flush=True)
 
 
-def best_seconds(ask: Callable[[], object]) -> float:
+def measure_best_seconds(ask: Callable[[], object]) -> float:
     """Milliseconds of CPU, the best of five."""
     times = []
     for _ in range(5):
@@ -116,10 +116,10 @@ def best_seconds(ask: Callable[[], object]) -> float:
 
 def finish(paths: LakePaths, windows: int) -> None:
     """Print what maintenance does to the table, and its size on disk."""
-    print(f"read of all landed windows: {best_seconds(lambda: WindowLog(paths).landed()):.0f} ms")
+    print(f"read of all landed windows: {measure_best_seconds(lambda: WindowLog(paths).list_landed()):.0f} ms")
     began = time.perf_counter()
     print(f"tidy: {WindowLog(paths).tidy()} in {time.perf_counter() - began:.2f} s; {windows:,} windows")
-    folder = Path(paths.table("window"))
+    folder = Path(paths.locate_table("window"))
     log = folder / "_delta_log"
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     files = len(DeltaTable(str(folder)).file_uris())

@@ -18,11 +18,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pyarrow as pa
-from decode_load import SHAPES, OneTable, Transactions, table_of, transactions
+from decode_load import SHAPES, OneTable, Transactions, make_table, make_transactions
 
 from binlake.rows.codec import MutationBatch, walk
 from binlake.rows.codec.splits import MOST_BYTES
-from binlake.rows.codec.transaction import DecodeStats, mutations_of, split
+from binlake.rows.codec.transaction import DecodeStats, read_mutations, split
 from spark_jobs.merge.decode import PIECE_ROWS
 
 ROWS = {"narrow": 200_000, "wide": 40_000, "text-heavy": 60_000}
@@ -38,15 +38,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--no-spark", action="store_true", help="measure only the codec")
     args = parser.parse_args(arguments)
     if args.case:
-        return _case(*args.case.split())
+        return _measure_case(*args.case.split())
     for name in SHAPES:
         for in_each in (BULK, SINGLE):
             _run_in_process(f"{name.split()[0]} {in_each}")
     _run_in_process("big 0")
     if not args.no_spark:
-        from decode_spark import through_spark
+        from decode_spark import measure_through_spark
 
-        through_spark()
+        measure_through_spark()
     return 0
 
 
@@ -54,18 +54,18 @@ def _run_in_process(case: str) -> None:
     subprocess.run([sys.executable, __file__, "--case", case], check=True)
 
 
-def _case(word: str, in_each: str) -> int:
+def _measure_case(word: str, in_each: str) -> int:
     if word == "big":
-        return _big_transaction()
+        return _measure_big_transaction()
     name = next(name for name in SHAPES if name.startswith(word))
     columns = SHAPES[name]
-    table = table_of(columns)
-    load, tables = transactions(table, columns, ROWS[word], int(in_each)), OneTable(table)
-    size, pieces = sum(len(payload) for _, _, payload in load), list(pieces_of(load))
-    _, peak = _peak_of(lambda: decode(pieces, tables))
-    rate = best_rate(lambda: decode(pieces, tables), 5)
-    least = best_rate(lambda: measure_floor(load, tables), 5)
-    plain = best_rate(lambda: decode_plainly(load[: max(1, len(load) // _PLAIN_SHARE)], tables), 2)
+    table = make_table(columns)
+    load, tables = make_transactions(table, columns, ROWS[word], int(in_each)), OneTable(table)
+    size, pieces = sum(len(payload) for _, _, payload in load), list(split_into_pieces(load))
+    _, peak = _measure_peak(lambda: decode(pieces, tables))
+    rate = measure_best_rate(lambda: decode(pieces, tables), 5)
+    least = measure_best_rate(lambda: measure_floor(load, tables), 5)
+    plain = measure_best_rate(lambda: decode_plainly(load[: max(1, len(load) // _PLAIN_SHARE)], tables), 2)
     print(
         f"{name:<20} {in_each:>4} rows/txn {size // ROWS[word]:>5} B/row  decoded {rate:>10,.0f} rows/s"
         f"  one by one {plain:>8,.0f} ({rate / plain:4.1f} x)  split only {least:>10,.0f} ({rate / least:.2f} of it)"
@@ -75,15 +75,15 @@ def _case(word: str, in_each: str) -> int:
     return 0
 
 
-def _big_transaction() -> int:
+def _measure_big_transaction() -> int:
     """Decode one transaction of 256 MiB; print its peak memory as a multiple of its size."""
     columns = SHAPES["text-heavy (1 kB)"]
-    table = table_of(columns)
+    table = make_table(columns)
     rows = _BIG // 1530
-    load, tables = transactions(table, columns, rows, rows), OneTable(table)
+    load, tables = make_transactions(table, columns, rows, rows), OneTable(table)
     size = len(load[0][2])
     began = time.process_time()
-    count, more = _peak_of(lambda: decode_one_by_one(load, tables))
+    count, more = _measure_peak(lambda: decode_one_by_one(load, tables))
     seconds = time.process_time() - began
     print(
         f"one transaction of {size >> 20} MiB, {count:,} rows: {count / seconds:,.0f} rows/s, "
@@ -93,7 +93,7 @@ def _big_transaction() -> int:
     return 0
 
 
-def pieces_of(load: Transactions) -> Iterator[pa.RecordBatch]:
+def split_into_pieces(load: Transactions) -> Iterator[pa.RecordBatch]:
     """The transactions in batches, as merge reads them from the lake."""
     for first in range(0, len(load), PIECE_ROWS):
         columns = zip(*load[first : first + PIECE_ROWS], strict=True)
@@ -110,7 +110,7 @@ def decode(pieces: list[pa.RecordBatch], tables: OneTable) -> int:
             rows += _add_one_by_one(batch, zip(*(column.to_pylist() for column in piece.columns), strict=True), tables)
         else:
             batch.add_all(
-                piece["payload"], piece["commit_ts"].to_numpy(), piece["start_ts"].to_numpy(), tables.schemas_at
+                piece["payload"], piece["commit_ts"].to_numpy(), piece["start_ts"].to_numpy(), tables.find_schemas_at
             )
         if batch.is_full:
             rows += _drain(batch)
@@ -133,7 +133,7 @@ def _add_one_by_one(batch: MutationBatch, load: Iterator[tuple[int, int, bytes]]
 
 
 def _drain(batch: MutationBatch) -> int:
-    return sum(taken.num_rows for taken in batch.batches())
+    return sum(taken.num_rows for taken in batch.take_batches())
 
 
 def decode_plainly(load: Transactions, tables: OneTable) -> int:
@@ -147,18 +147,18 @@ def decode_plainly(load: Transactions, tables: OneTable) -> int:
 
 def measure_floor(load: Transactions, tables: OneTable) -> int:
     """Split every payload into the bytes of its rows."""
-    return sum(1 for _ in _rows(load, tables))
+    return sum(1 for _ in _decode_rows(load, tables))
 
 
-def _rows(load: Transactions, tables: OneTable) -> Iterator[bytes]:
+def _decode_rows(load: Transactions, tables: OneTable) -> Iterator[bytes]:
     for commit_ts, start_ts, payload in load:
-        for _, _, _, rows in mutations_of(split(payload, commit_ts, start_ts), commit_ts, tables, DecodeStats()):
+        for _, _, _, rows in read_mutations(split(payload, commit_ts, start_ts), commit_ts, tables, DecodeStats()):
             yield from rows.inserts
             yield from rows.updates
             yield from rows.deletes
 
 
-def best_rate(work: Callable[[], int], repeats: int) -> float:
+def measure_best_rate(work: Callable[[], int], repeats: int) -> float:
     """The best rows/s of CPU time of a few runs."""
     best = 0.0
     for _ in range(repeats):
@@ -168,19 +168,19 @@ def best_rate(work: Callable[[], int], repeats: int) -> float:
     return best
 
 
-def _memory(word: str) -> int:
+def _read_memory(word: str) -> int:
     """The bytes in a `Vm` line of this process's status."""
     match = re.search(rf"{word}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
     assert match is not None
     return int(match[1]) * 1024
 
 
-def _peak_of(work: Callable[[], int]) -> tuple[int, int]:
+def _measure_peak(work: Callable[[], int]) -> tuple[int, int]:
     """(result, peak bytes of memory above the amount used before)."""
-    before = _memory("VmRSS")
+    before = _read_memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     answer = work()
-    return answer, _memory("VmHWM") - before
+    return answer, _read_memory("VmHWM") - before
 
 
 if __name__ == "__main__":

@@ -38,13 +38,13 @@ import psutil
 import pump_load
 import structlog
 from bulk_load import WRITE, BulkLoad, Written
-from end_to_end_report import Measured, print_run, summary
+from end_to_end_report import Measured, format_summary, print_run
 from sysbench_rows import LOADS, Load
 from target_floor import check_rows, measure_floor
 from window_process import Job, Run
 
 from binlake import tso
-from binlake.base.jvm import delta_jars
+from binlake.base.jvm import list_delta_jars
 from binlake.cluster.placement import PdClient
 from binlake.cluster.pumpclient import PumpReader
 from deploy.local.mariadb import MariaDb
@@ -81,7 +81,7 @@ class BulkSource(Source):
     def wait_for(self, ts: int) -> None:
         """Wait until the watermark of each pump has reached `ts`. Raises SystemExit."""
         until = time.monotonic() + _SETTLE_S
-        while any(PumpReader(pump, self.cluster_id).info().max_commit_ts < ts for pump in self.pumps):
+        while any(PumpReader(pump, self.cluster_id).read_info().max_commit_ts < ts for pump in self.pumps):
             if time.monotonic() > until:
                 raise SystemExit("the watermarks of the pumps do not advance")
             time.sleep(0.1)
@@ -89,7 +89,7 @@ class BulkSource(Source):
 
 def main() -> int:
     """Run the requested measurements; returns 1 if a target differs."""
-    args = _arguments()
+    args = _parse_arguments()
     # SIGTERM must also stop the servers.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ["PYTHONPATH"] = str(ROOT)
@@ -97,9 +97,9 @@ def main() -> int:
     measured = []
     for way, scale, name in itertools.product(args.way, args.scale, args.workload):
         with tempfile.TemporaryDirectory(prefix="binlake-e2e-", dir=os.environ.get("BINLAKE_BENCH_DIR")) as folder:
-            measured.append(measure(LOADS[name].scaled(scale), way, Path(folder), args))
+            measured.append(measure(LOADS[name].with_scale(scale), way, Path(folder), args))
         print_run(measured[-1])
-    print(summary(measured))
+    print(format_summary(measured))
     if args.json:
         args.json.write_text(json.dumps([dataclasses.asdict(one) for one in measured], indent=1), encoding="utf-8")
     return int(any(one.wrong for one in measured))
@@ -121,20 +121,20 @@ def measure(load: Load, way: str, folder: Path, args: argparse.Namespace) -> Mea
         meta = {"version": VERSION, "case": "bench"}
         stack.enter_context(StatusServer(meta, bulk.history, bulk.known, lambda: tso.MAX_TS, address))
         others = source.pids | {"mariadb": target.pid or 0} | ({"jvm": spark.server.pid or 0} if spark else {})
-        settings = _settings(source, target, folder, way, args.set)
+        settings = _make_settings(source, target, folder, way, args.set)
         flame = str(args.flame.absolute() / f"{load.name}-{way}") if args.flame else ""
         job = Job(settings, way, spark.url if spark else "", jobs, others, flame)
         bulk.create()
         if load.rows:
-            bulk.write(load.setup(), load.rows)
+            bulk.write(load.list_setup_roles(), load.rows)
         cold_written = bulk.write(load.roles, COLD_TRANSACTIONS)
         source.wait_for(cold_written.last_ts)
-        wire = stack.enter_context(_process(job, folder))
+        wire = stack.enter_context(_run_process(job, folder))
         cold = _run(wire, cold_written)
         written, cost = _write_load(bulk, load, source)
-        before = _sizes(folder / "lake" / "bench")
+        before = _measure_sizes(folder / "lake" / "bench")
         warm = _run(wire, written)
-        lake = {name: size - before.get(name, 0) for name, size in _sizes(folder / "lake" / "bench").items()}
+        lake = {name: size - before.get(name, 0) for name, size in _measure_sizes(folder / "lake" / "bench").items()}
         wire.send(None)
         wrong = check_rows(target, bulk.writer)
         floors = [measure_floor(target, bulk.writer) for _ in range(args.floors)]
@@ -152,7 +152,7 @@ def _connect(folder: Path) -> Iterator[tuple[SparkConnect, str]]:
         yield spark, f"http://{HOST}:{pages}"
 
 
-def _settings(source: BulkSource, target: MariaDb, folder: Path, way: str, given: Sequence[str]) -> dict[str, Any]:
+def _make_settings(source: BulkSource, target: MariaDb, folder: Path, way: str, given: Sequence[str]) -> dict[str, Any]:
     wanted: dict[str, Any] = {
         "name": "bench",
         "initial-commit-ts": "0",
@@ -187,12 +187,12 @@ def _run(wire: Connection, written: Written) -> Run:
 
 
 @contextlib.contextmanager
-def _process(job: Job, folder: Path) -> Iterator[Connection]:
+def _run_process(job: Job, folder: Path) -> Iterator[Connection]:
     """The measured process, connected; its log is printed if the body fails."""
     key, log = secrets.token_bytes(16), folder / "windows.log"
     with Listener((HOST, 0), authkey=key) as listener, log.open("wb") as out:
         program = Path(__file__).with_name("window_process.py")
-        command = [*_launcher(job.way), str(program), *map(str, listener.address)]
+        command = [*_make_launch_command(job.way), str(program), *map(str, listener.address)]
         # A Connect session in this process, which warmed up a server of an earlier load, leaves SPARK_ variables.
         env = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
         env |= {"BINLAKE_BENCH_KEY": key.hex(), "PYSPARK_PYTHON": sys.executable}
@@ -212,17 +212,17 @@ def _process(job: Job, folder: Path) -> Iterator[Connection]:
             process.wait()
 
 
-def _launcher(way: str) -> list[str]:
+def _make_launch_command(way: str) -> list[str]:
     if way != "submit":
         return [sys.executable]
     submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
     assert submit is not None, "spark-submit is not in the virtual environment"
     settings = CONF | {"spark.driver.memory": SPARK_MEMORY}
     conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    return [submit, "--master", "local[2]", "--jars", ",".join(delta_jars()), *conf]
+    return [submit, "--master", "local[2]", "--jars", ",".join(list_delta_jars()), *conf]
 
 
-def _sizes(folder: Path) -> dict[str, int]:
+def _measure_sizes(folder: Path) -> dict[str, int]:
     """The bytes of each table of a lake."""
     return {
         table.name: sum(file.stat().st_size for file in table.rglob("*") if file.is_file())
@@ -231,12 +231,12 @@ def _sizes(folder: Path) -> dict[str, int]:
     }
 
 
-def _arguments() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--workload", type=_words(LOADS), default=list(LOADS), help="a,b,c (all)")
+    parser.add_argument("--workload", type=_make_word_parser(LOADS), default=list(LOADS), help="a,b,c (all)")
     parser.add_argument("--scale", type=lambda text: [float(one) for one in text.split(",")], default=[1.0, 10.0],
                         help="multiples of the size (1,10)")  # fmt: skip
-    parser.add_argument("--way", type=_words(WAYS), default=["plain"], help=f"{','.join(WAYS)} (plain)")
+    parser.add_argument("--way", type=_make_word_parser(WAYS), default=["plain"], help=f"{','.join(WAYS)} (plain)")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="replication setting")
     parser.add_argument("--floors", type=int, default=3, help="measurements of the floor; the best counts (3)")
     parser.add_argument("--flame", type=Path, metavar="FOLDER", help="write flame graphs of each warm stage there")
@@ -244,7 +244,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _words(known: Collection[str]) -> Callable[[str], list[str]]:
+def _make_word_parser(known: Collection[str]) -> Callable[[str], list[str]]:
     def parse(text: str) -> list[str]:
         words = text.split(",")
         if unknown := set(words) - set(known):

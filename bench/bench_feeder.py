@@ -19,15 +19,15 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import structlog
-from bench_decode import best_rate
-from decode_load import SHAPES, Column, Row, table_of
-from feeder_whole import lags_of_paced_load, publish_all
+from bench_decode import measure_best_rate
+from decode_load import SHAPES, Column, Row, make_table
+from feeder_whole import measure_lags_of_paced_load, publish_all
 from server_tools import run_client
 
 from binlake.mysqlbinlog.model import Position, RowsEvent
 from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.mysqlbinlog.rowimage.plain import encode_rows
-from binlake.mysqlbinlog.rowimage.shape import shape_of
+from binlake.mysqlbinlog.rowimage.shape import derive_shape
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from deploy.local.mariadb import MariaDb
@@ -54,20 +54,20 @@ def main() -> int:
     """Print a line for each server, shape and transaction size."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     for server in (MariaDb, MySql):
-        with server(options=server.source_options()) as source:
+        with server(options=server.list_source_options()) as source:
             for shape, columns in SHAPES.items():
                 for in_each in (BULK, SINGLE):
-                    _case(source, shape, columns, in_each)
-    with MariaDb(options=MariaDb.source_options()) as source:
+                    _measure_case(source, shape, columns, in_each)
+    with MariaDb(options=MariaDb.list_source_options()) as source:
         for in_each in (BULK, SINGLE):
-            _whole_case(source, in_each)
-    with MariaDb(options=MariaDb.source_options()) as source:
-        _paced_case(source)
+            _measure_whole_case(source, in_each)
+    with MariaDb(options=MariaDb.list_source_options()) as source:
+        _measure_paced_case(source)
     return 0
 
 
-def _paced_case(server: MariaDb) -> None:
-    lags = sorted(lags_of_paced_load(server, _RATE, _PACED_S))
+def _measure_paced_case(server: MariaDb) -> None:
+    lags = sorted(measure_lags_of_paced_load(server, _RATE, _PACED_S))
     print(
         f"{server.name:<8} {_RATE:,} transactions a second of 1 row, {_PACED_S:g} s: lag of the feeder:"
         f" median {lags[len(lags) // 2]:.2f} s, 99th percentile {lags[len(lags) * 99 // 100]:.2f} s,"
@@ -76,9 +76,9 @@ def _paced_case(server: MariaDb) -> None:
     )
 
 
-def _whole_case(server: MariaDb, in_each: int) -> None:
+def _measure_whole_case(server: MariaDb, in_each: int) -> None:
     shape, columns = next(iter(SHAPES.items()))
-    table, rows = table_of(columns), ROWS[shape.split()[0]] * (4 if in_each > 1 else 1)
+    table, rows = make_table(columns), ROWS[shape.split()[0]] * (4 if in_each > 1 else 1)
     taken = publish_all(server, lambda: _write(server, table, columns, rows, in_each))
     floors = {how: _dump_tool(server, rows, *options) for how, options in _DUMPS.items()}
     print(
@@ -100,14 +100,14 @@ def _dump_tool(server: MariaDb, rows: int, *options: str) -> float:
         return rows / run_client(["mariadb-binlog", "--no-defaults", *at, *options, last], Path(folder)).cpu_s
 
 
-def _case(server: MariaDb, shape: str, columns: list[Column], in_each: int) -> None:
-    table, rows = table_of(columns), ROWS[shape.split()[0]]
+def _measure_case(server: MariaDb, shape: str, columns: list[Column], in_each: int) -> None:
+    table, rows = make_table(columns), ROWS[shape.split()[0]]
     source = SourceFile.model_validate({"name": "s1", "host": server.host, "port": server.port, "user": server.user})
     since = _end_of(source)
     _write(server, table, columns, rows, in_each)
     batches, reading = _read(source, since, _end_of(source))
-    rate = best_rate(lambda: _encode(batches, table, rows), 5)
-    plain = _plain_rate(batches[: max(1, len(batches) // _PLAIN_SHARE)], table)
+    rate = measure_best_rate(lambda: _encode(batches, table, rows), 5)
+    plain = _measure_plain_rate(batches[: max(1, len(batches) // _PLAIN_SHARE)], table)
     both = 1 / (1 / rate + reading / rows)
     print(
         f"{server.name:<8} {shape:<20} {in_each:>4} rows/txn  encoded {rate:>9,.0f} rows/s"
@@ -126,7 +126,7 @@ def _end_of(source: SourceFile) -> Position:
 
 def _write(server: MariaDb, table: TableDef, columns: list[Column], rows: int, in_each: int) -> None:
     draw = random.Random(1)
-    texts = [_literals({c.name: c.text(draw) for c in columns}, columns) for _ in range(_DISTINCT)]
+    texts = [_format_literals({c.name: c.draw_text(draw) for c in columns}, columns) for _ in range(_DISTINCT)]
     types = ", ".join(f"`{c.name}` {c.type_text}" for c in table.columns)
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET GLOBAL sync_binlog = 0, innodb_flush_log_at_trx_commit = 0")
@@ -139,12 +139,12 @@ def _write(server: MariaDb, table: TableDef, columns: list[Column], rows: int, i
             cursor.execute(f"INSERT INTO bench.t VALUES {values}")
 
 
-def _literals(row: Row, columns: list[Column]) -> str:
+def _format_literals(row: Row, columns: list[Column]) -> str:
     """All values except the key's."""
-    return ",".join(_literal(column, row[column.name]) for column in columns if column.name != "id")
+    return ",".join(_format_literal(column, row[column.name]) for column in columns if column.name != "id")
 
 
-def _literal(column: Column, text: str | None) -> str:
+def _format_literal(column: Column, text: str | None) -> str:
     if text is None:
         return "NULL"
     return f"X'{text}'" if column.tp == t.STRING else f"'{text}'"
@@ -168,10 +168,10 @@ def _encode(batches: Batches, table: TableDef, rows: int) -> int:
     return rows
 
 
-def _plain_rate(batches: Batches, table: TableDef) -> float:
+def _measure_plain_rate(batches: Batches, table: TableDef) -> float:
     """Rows/s of CPU of the encoder for single rows."""
-    shapes = [(event, shape_of(event, table)) for batch in batches for changes in batch for event in changes]
-    return best_rate(lambda: sum(len(encode_rows(event, shape, 1)) for event, shape in shapes), 2)
+    shapes = [(event, derive_shape(event, table)) for batch in batches for changes in batch for event in changes]
+    return measure_best_rate(lambda: sum(len(encode_rows(event, shape, 1)) for event, shape in shapes), 2)
 
 
 if __name__ == "__main__":

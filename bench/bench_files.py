@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import google_crc32c
 import pyarrow as pa
-from feed_load import Rows, loads
+from feed_load import Rows, make_loads
 
 from binlake.base import rowhash
 from binlake.base.filestore import LocalStore
@@ -32,7 +32,7 @@ from binlake.feed.files.binlogs import BinlogPublisher
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.sealed import read_sealed
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import message_table
+from binlake.lake.tables import make_message_table
 from binlake.rules.tablefilter import TableMatcher
 from spark_jobs.encode.writing import EncodeTask
 from spark_jobs.job.lake import commit_parts, ensure_table
@@ -58,13 +58,13 @@ class Best:
 def main() -> int:
     """Print a line for each step and load."""
     pa.set_cpu_count(1)
-    for load in loads():
+    for load in make_loads():
         with tempfile.TemporaryDirectory(prefix="binlake-files-") as folder:
-            bench(load, Path(folder))
+            measure_files(load, Path(folder))
     return 0
 
 
-def bench(load: Rows, folder: Path) -> None:
+def measure_files(load: Rows, folder: Path) -> None:
     """Print the rows per second of CPU of one core."""
     paths, manifest = seal_window(load, str(folder / "lake"))
     encode, publish, floor, read, reread = (Best() for _ in range(5))
@@ -84,31 +84,31 @@ def bench(load: Rows, folder: Path) -> None:
 
 def encode_all(load: Rows) -> None:
     """Encode all rows, as the stage encode does."""
-    encoder = load.encoder(options=PbOptions())
+    encoder = load.make_encoder(options=PbOptions())
     for batch in load.batches:
         encoder.encode(batch)
 
 
 def seal_window(load: Rows, folder: str) -> tuple[LakePaths, EncodeManifest]:
     """Encode the rows into a lake, as the stage encode does, and return the sealed manifest."""
-    paths, table = LakePaths(folder), message_table("f")
+    paths, table = LakePaths(folder), make_message_table("f")
     ensure_table(paths, table)
-    encoder = load.encoder(options=PbOptions())
-    task = EncodeTask(encoder, TableMatcher(("*.*",)), "f", "0-1", paths.table(table.name), whole=True)
+    encoder = load.make_encoder(options=PbOptions())
+    task = EncodeTask(encoder, TableMatcher(("*.*",)), "f", "0-1", paths.locate_table(table.name), whole=True)
     encoded = task.write(iter(load.batches))
     commit_parts(paths, table, encoded.parts, [], {})
-    digest = rowhash.digest_of(encoded.fold)
+    digest = rowhash.compute_digest(encoded.fold)
     return paths, EncodeManifest("r", "f", 0, 1, encoded.fold.count, 0, digest, encoded.schemas)
 
 
 def publish_all(paths: LakePaths, manifest: EncodeManifest, folder: Path) -> None:
     """Publish the window as the stage publish does, after checking its digest."""
 
-    def parts(_after: object) -> Iterator[pa.Table]:
+    def read_parts(_after: object) -> Iterator[pa.Table]:
         return read_sealed(paths, manifest, None)
 
     with BinlogPublisher(Storage("file", str(folder), file_size=512 << 20), "r.f") as publisher:
-        publisher.publish_window(manifest, parts)
+        publisher.publish_window(manifest, read_parts)
 
 
 def write_ready(path: Path, content: bytes) -> None:

@@ -23,24 +23,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 from deltalake import DeltaTable
-from window_process import cpu_seconds
+from window_process import sum_cpu_seconds
 
 from binlake import tso
 from binlake.config import load_replication
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
-from binlake.pipeline import stages_for
+from binlake.pipeline import select_stages
 from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.mariadb import MariaDb
-from deploy.local.process import Child, members
+from deploy.local.process import Child, list_members
 from deploy.local.source import WorkloadSource
 from deploy.local.spark_connect import SparkConnect
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "lag"
 ROWS_PER_TRANSACTION = 3.0
-STAGES = tuple(stage.name for stage in stages_for(sql=True, mirror=False) if stage.name != "plan")
+STAGES = tuple(stage.name for stage in select_stages(sql=True, mirror=False) if stage.name != "plan")
 IDLE_S = 30.0
 SETTLE_S = 20.0
 """Seconds after a start of Airflow during which its processes still load modules."""
@@ -71,35 +71,35 @@ def measure(folder: Path, args: argparse.Namespace) -> int:
         source.start()
         target = stack.enter_context(MariaDb(folder / "mariadb"))
         spark = stack.enter_context(SparkConnect(folder / "spark"))
-        file = replication_file(folder, source, target, args.schedule)
+        file = write_replication_file(folder, source, target, args.schedule)
         env = {"BINLAKE_REPLICATIONS": str(file.parent), **spark.as_airflow_connection("spark_connect_lag")}
-        idle_without_dags(folder / "bare")
+        measure_idle_without_dags(folder / "bare")
         airflow = stack.enter_context(Airflow(folder / "airflow", env))
         client = stack.enter_context(closing(AirflowClient(airflow.url, airflow.user, airflow.password)))
         client.wait_for_dag(NAME, 90)
         time.sleep(SETTLE_S)
-        print(f"idle, nothing scheduled, over {IDLE_S:.0f} s: {cpu_of(airflow.parts, IDLE_S)}", flush=True)
+        print(f"idle, nothing scheduled, over {IDLE_S:.0f} s: {measure_cpu(airflow.parts, IDLE_S)}", flush=True)
         source.feed(args.rows / ROWS_PER_TRANSACTION, args.seconds)
         began = time.time()
         client.set_paused(NAME, False)
         windows = WindowLog(LakePaths.of(load_replication(file)))
         arrived = wait_for_all(source, windows, args.seconds + 120)
         client.set_paused(NAME, True)
-        report(windows, DeltaTable(LakePaths.of(load_replication(file)).table("mutation")), began + args.warm_up)
-        print(f"load: {source.fed()}")
+        report(windows, DeltaTable(LakePaths.of(load_replication(file)).locate_table("mutation")), began + args.warm_up)
+        print(f"load: {source.read_result()}")
         return 0 if arrived else 1
 
 
-def idle_without_dags(home: Path) -> None:
+def measure_idle_without_dags(home: Path) -> None:
     """Print the CPU that the same Airflow processes with the same settings take without any DAG."""
     (home / "dags").mkdir(parents=True)
     nothing = {"AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"), "BINLAKE_REPLICATIONS": str(home / "dags")}
     with Airflow(home / "airflow", nothing) as bare:
         time.sleep(SETTLE_S)
-        print(f"idle, no DAG, over {IDLE_S:.0f} s: {cpu_of(bare.parts, IDLE_S)}", flush=True)
+        print(f"idle, no DAG, over {IDLE_S:.0f} s: {measure_cpu(bare.parts, IDLE_S)}", flush=True)
 
 
-def replication_file(folder: Path, source: WorkloadSource, target: MariaDb, schedule: str) -> Path:
+def write_replication_file(folder: Path, source: WorkloadSource, target: MariaDb, schedule: str) -> Path:
     """Write the configuration of a replication from the source to the target, with one task per window."""
     file = folder / "replications" / f"{NAME}.toml"
     file.parent.mkdir(parents=True)
@@ -134,29 +134,29 @@ def wait_for_all(source: WorkloadSource, windows: WindowLog, seconds: float) -> 
     """Wait until the load has ended and its last commit is applied to the target. False after `seconds`."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        load = source.fed()
-        if load is not None and (windows.greatest_hi("finalize") or 0) >= int(load["last_commit_ts"]):
+        load = source.read_result()
+        if load is not None and (windows.find_greatest_hi("finalize") or 0) >= int(load["last_commit_ts"]):
             return True
         time.sleep(1)
     return False
 
 
-def cpu_of(parts: list[Child], seconds: float) -> str:
+def measure_cpu(parts: list[Child], seconds: float) -> str:
     """Percentage of a core that each part takes, including its child processes."""
 
-    def now(part: Child) -> float:
-        return cpu_seconds(members(part.pid)) if part.pid else 0.0
+    def read_cpu(part: Child) -> float:
+        return sum_cpu_seconds(list_members(part.pid)) if part.pid else 0.0
 
-    before = {part.name: now(part) for part in parts}
+    before = {part.name: read_cpu(part) for part in parts}
     time.sleep(seconds)
-    used = {part.name: (now(part) - before[part.name]) / seconds * 100 for part in parts}
+    used = {part.name: (read_cpu(part) - before[part.name]) / seconds * 100 for part in parts}
     by_part = ", ".join(f"{name} {percent:.1f} %" for name, percent in used.items())
     return f"{by_part} of a core, together {sum(used.values()):.1f} %"
 
 
 def report(windows: WindowLog, mutations: DeltaTable, counted_from: float) -> None:
     """Print percentiles of the rows' lag, then of its components by stage."""
-    events = windows.events()
+    events = windows.read_events()
     ends = sorted((event for event in events if event["stage"] == "finalize" and event["state"] == "done"),
                   key=lambda event: event["hi"])  # fmt: skip
     commits = np.sort(mutations.to_pyarrow_table(columns=["commit_ts"]).column("commit_ts").to_numpy())
@@ -170,7 +170,7 @@ def report(windows: WindowLog, mutations: DeltaTable, counted_from: float) -> No
     print(
         f"lag of a row: p50 {np.percentile(lag, 50):.1f} s, p95 {np.percentile(lag, 95):.1f} s, max {lag.max():.1f} s"
     )
-    seconds = {stage: by_window(events, stage) for stage in STAGES}
+    seconds = {stage: group_by_window(events, stage) for stage in STAGES}
     lands = {(event["lo"], event["hi"]): event for event in events if event["stage"] == "land"}
     started = np.array([begin_of(lands.get((end["lo"], end["hi"]))) for end in ends])[window_of]
     waits = started - (commits >> 18) / 1000
@@ -182,7 +182,7 @@ def report(windows: WindowLog, mutations: DeltaTable, counted_from: float) -> No
         print(f"  {name:18s} p50 {np.nanpercentile(values, 50):5.1f} s  p95 {np.nanpercentile(values, 95):5.1f} s")
 
 
-def by_window(events: list[EventRow], stage: str) -> dict[tuple[int, int], float]:
+def group_by_window(events: list[EventRow], stage: str) -> dict[tuple[int, int], float]:
     """Return the seconds of `stage` by window (lo, hi)."""
     return {(event["lo"], event["hi"]): float(event["seconds"]) for event in events if event["stage"] == stage}
 

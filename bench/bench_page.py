@@ -31,15 +31,15 @@ from binlake.lake.tables import BINLOG, MUTATION, WINDOW
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.mirror import MirrorVersion, MirrorVersions
 from binlake.mirror.replica import Replica
-from binlake.mirror.rows import typed_rows
+from binlake.mirror.rows import build_typed_rows
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
-from deploy.local.sample_lake import SampleLake, table_of
-from spark_jobs.commands.maintain import days, lay_out
+from deploy.local.sample_lake import SampleLake, build_table
+from spark_jobs.commands.maintain import lay_out, list_days
 from spark_jobs.job.lake import ensure_tables
-from spark_jobs.job.session import classic_session
+from spark_jobs.job.session import start_classic_session
 
 WINDOWS = 10_000
 STEP = (SPAN_MS << 18) // WINDOWS
@@ -56,52 +56,54 @@ def make(mutations: int, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     paths = LakePaths(str(folder / "lake" / "bench"))
-    for name, step in _parts(mutations, folder, paths).items():
+    for name, step in _list_parts(mutations, folder, paths).items():
         began = time.perf_counter()
         step()
         print(f"made {name}: {time.perf_counter() - began:.0f} s", flush=True)
     mark.write_text(str(mutations))
 
 
-def _parts(mutations: int, folder: Path, paths: LakePaths) -> dict[str, Callable[[], None]]:
-    tables = [_table(number) for number in range(TABLES)]
+def _list_parts(mutations: int, folder: Path, paths: LakePaths) -> dict[str, Callable[[], None]]:
+    tables = [_make_table(number) for number in range(TABLES)]
     return {
         "definitions": lambda: SampleLake(paths, "sbtest").begin(BASE - 1, *tables),
-        "windows": lambda: _windows(paths),
-        "mirror": lambda: _mirror(paths, tables[0]),
-        "row changes": lambda: _history(mutations, folder, paths),
+        "windows": lambda: _write_windows(paths),
+        "mirror": lambda: _write_mirror(paths, tables[0]),
+        "row changes": lambda: _write_history(mutations, folder, paths),
     }
 
 
-def _table(number: int) -> TableDef:
+def _make_table(number: int) -> TableDef:
     columns = {"id": t.LONGLONG, "k": t.VARCHAR, "c": t.VARCHAR, "pad": t.VARCHAR}
-    return table_of(f"sbtest{number}", 100 + number, columns, ["id"], "sbtest")
+    return build_table(f"sbtest{number}", 100 + number, columns, ["id"], "sbtest")
 
 
-def _windows(paths: LakePaths) -> None:
-    table, versions = ControlTable(paths.table("window"), WINDOW), MirrorVersions(paths)
+def _write_windows(paths: LakePaths) -> None:
+    table, versions = ControlTable(paths.locate_table("window"), WINDOW), MirrorVersions(paths)
     for first in range(0, WINDOWS, _BATCH):
         numbers = range(first, first + _BATCH)
         for stage in (*STAGES, "mirror"):
-            table.append([_event(number, stage) for number in numbers])
+            table.append([_make_event(number, stage) for number in numbers])
         versions.record(
             [
-                MirrorVersion("sbtest", f"sbtest{table_number}", 1, *_bounds(number))
+                MirrorVersion("sbtest", f"sbtest{table_number}", 1, *_compute_bounds(number))
                 for number in numbers
                 for table_number in range(TABLES)
             ]
         )
     log = WindowLog(paths)
-    log.record(WindowEvent("plan", *_bounds(WINDOWS), "blocked", blocked_by="pump-2", detail={"reason": "it is slow"}))
+    log.record(
+        WindowEvent("plan", *_compute_bounds(WINDOWS), "blocked", blocked_by="pump-2", detail={"reason": "it is slow"})
+    )
     log.tidy()
 
 
-def _bounds(number: int) -> tuple[int, int]:
+def _compute_bounds(number: int) -> tuple[int, int]:
     return BASE - 1 + number * STEP, BASE - 1 + (number + 1) * STEP
 
 
-def _event(number: int, stage: str) -> dict[str, object]:
-    lo, hi = _bounds(number)
+def _make_event(number: int, stage: str) -> dict[str, object]:
+    lo, hi = _compute_bounds(number)
     sink = {"land": "", "merge": "", "mirror": "mirror"}.get(stage, "sql")
     return {
         "lo": lo, "hi": hi, "stage": stage, "sink": sink, "state": "done", "rows": 1000, "seconds": 0.5,
@@ -110,31 +112,31 @@ def _event(number: int, stage: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _mirror(paths: LakePaths, table: TableDef) -> None:
-    def rows() -> Iterator[pa.RecordBatch]:
+def _write_mirror(paths: LakePaths, table: TableDef) -> None:
+    def make_rows() -> Iterator[pa.RecordBatch]:
         for first in range(0, KEYS, KEYS // 10):
             keys = [str(key) for key in range(first, first + KEYS // 10)]
             texts: dict[str, list[str | None]] = {name: list(keys) for name in ("id", "k", "c", "pad")}
-            yield from typed_rows(table, texts, [BASE] * len(keys), [0] * len(keys)).to_batches()
+            yield from build_typed_rows(table, texts, [BASE] * len(keys), [0] * len(keys)).to_batches()
 
-    replica = Replica(paths.mirror("sbtest", table.name), 400)
+    replica = Replica(paths.locate_mirror("sbtest", table.name), 400)
     replica.create(table, BASE)
-    replica.fill(table, rows(), _bounds(0)[1])
+    replica.fill(table, make_rows(), _compute_bounds(0)[1])
 
 
-def _history(mutations: int, folder: Path, paths: LakePaths) -> None:
+def _write_history(mutations: int, folder: Path, paths: LakePaths) -> None:
     conf = {"spark.driver.memory": "4g", "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "wh")}
-    spark = classic_session("bench-page", "local[2]", conf)
+    spark = start_classic_session("bench-page", "local[2]", conf)
     ensure_tables(paths)
     rows = write_synthetic(spark, mutations)
-    rows.select(*MUTATION.column_names()).write.format("delta").mode("append").save(paths.table("mutation"))
+    rows.select(*MUTATION.list_column_names()).write.format("delta").mode("append").save(paths.locate_table("mutation"))
     binlogs = rows.where(f"seq = {ROWS_OF_A_TRANSACTION - 1}").selectExpr(
         "commit_ts", "start_ts", "0 AS chunk", "commit_date", "'pump-1' AS pump", "'dml' AS kind", "schema_version",
         "0L AS job_id", "0 AS schema_state", "unhex(repeat(sha2(cast(commit_ts AS string), 512), 6)) AS payload",
     )  # fmt: skip
-    binlogs.select(*BINLOG.column_names()).write.format("delta").mode("append").save(paths.table("binlog"))
+    binlogs.select(*BINLOG.list_column_names()).write.format("delta").mode("append").save(paths.locate_table("binlog"))
     for table in (MUTATION, BINLOG):
-        for part in days(paths.table(table.name)):
+        for part in list_days(paths.locate_table(table.name)):
             lay_out(spark, paths, table, part)
     spark.stop()
 
@@ -142,7 +144,7 @@ def _history(mutations: int, folder: Path, paths: LakePaths) -> None:
 def measure(folder: Path) -> None:
     """Print a line per request."""
     paths = LakePaths(str(folder / "lake" / "bench"))
-    lo, hi = _bounds(WINDOWS // 2)
+    lo, hi = _compute_bounds(WINDOWS // 2)
     [version, *_] = read_changes(paths, lo, hi)
     replications = folder / "replications"
     replications.mkdir(exist_ok=True)
@@ -159,12 +161,12 @@ def measure(folder: Path) -> None:
         while client.http.get("/binlake/").status_code == httpx.codes.GATEWAY_TIMEOUT:
             pass
         print(f"{'request':<36} {'first':>6} {'median':>7} {'worst':>6} {'CPU':>6}  ms; {ROUNDS} rounds")
-        for name, path in _requests(version, lo, hi).items():
+        for name, path in _list_requests(version, lo, hi).items():
             _measure_request(name, client.http, server, path)
         client.close()
 
 
-def _requests(version: RowVersion, lo: int, hi: int) -> dict[str, str]:
+def _list_requests(version: RowVersion, lo: int, hi: int) -> dict[str, str]:
     base = "/binlake/dags/bench"
     row = f"{base}/row?table={version.db}.{version.table}&json={quote(version.key)}"
     mirrored = f"{base}/table?table=sbtest.sbtest0"
@@ -189,18 +191,18 @@ def _measure_request(name: str, http: httpx.Client, server: psutil.Process, path
     before = 0.0
     for number in range(ROUNDS + 1):
         if number == 1:
-            before = _cpu(server)
+            before = _measure_cpu(server)
         began = time.perf_counter()
         answer = http.get(path)
         times.append(1000 * (time.perf_counter() - began))
         if answer.status_code != httpx.codes.OK:
             raise SystemExit(f"{name}: {answer.status_code} {answer.text[-500:]}")
-    cpu = 1000 * (_cpu(server) - before) / ROUNDS
+    cpu = 1000 * (_measure_cpu(server) - before) / ROUNDS
     later = sorted(times[1:])
     print(f"{name:<36} {times[0]:>6.0f} {later[ROUNDS // 2]:>7.0f} {later[-1]:>6.0f} {cpu:>6.0f}", flush=True)
 
 
-def _cpu(server: psutil.Process) -> float:
+def _measure_cpu(server: psutil.Process) -> float:
     spent = [process.cpu_times() for process in (server, *server.children(recursive=True))]
     return sum(times.user + times.system for times in spent)
 

@@ -75,7 +75,7 @@ def trust(folder: Path, count: int) -> Rate:
     """The floor: store as many R with `end_all` alone, without asking TiKV."""
     storage = Storage(folder, StorageOptions(trust_rollbacks=False))
     fill(storage, count)
-    starts = [entry.start_ts for entry in storage.doubted_prewrites()]
+    starts = [entry.start_ts for entry in storage.list_doubted_prewrites()]
     cpu, wall = time.process_time(), time.perf_counter()
     storage.end_all([(start, None, b"") for start in starts])
     while storage.count_unmatched()[0]:
@@ -89,12 +89,12 @@ def fill(storage: Storage, count: int) -> None:
     """Store `count` P and their R, all waiting to be verified."""
     stored = []
     for number in range(count):
-        prewrite = build.prewrite(BEGIN + number, b"t" + number.to_bytes(8, "big") + b"_r" + bytes(8), bytes(100))
+        prewrite = build.build_prewrite(BEGIN + number, b"t" + number.to_bytes(8, "big") + b"_r" + bytes(8), bytes(100))
         stored += [storage.append(prewrite.SerializeToString())]
-        stored += [storage.append(build.rollback(prewrite).SerializeToString())]
+        stored += [storage.append(build.build_rollback(prewrite).SerializeToString())]
     for future in stored:
         future.result()
-    while len(storage.doubted_prewrites()) < count:
+    while len(storage.list_doubted_prewrites()) < count:
         time.sleep(0.001)
 
 

@@ -62,19 +62,19 @@ def _measure_size(folder: Path, size: int, seconds: float) -> None:
     with _Pump(folder) as pump:
         start = FIRST_TS
         for writers in WRITERS:
-            before = pump.cpu()
+            before = pump.read_cpu()
             load = _run_load(pump.address, WRITE, writers, size, start, seconds)
-            after = pump.cpu()
+            after = pump.read_cpu()
             start += 2 * load.calls + 2 * writers
             cost = (after - before) / load.calls * 1e6
-            line = f"{size:>6} B {writers:>8} {load.rate:>10,.0f} {load.percentile(0.5):>8.2f}"
-            line += f" {load.percentile(0.99):>8.2f} {cost:>8.1f}"
-            before = pump.cpu()
+            line = f"{size:>6} B {writers:>8} {load.rate:>10,.0f} {load.compute_percentile(0.5):>8.2f}"
+            line += f" {load.compute_percentile(0.99):>8.2f} {cost:>8.1f}"
+            before = pump.read_cpu()
             floor = _run_load(pump.address, EMPTY, writers, size, start, seconds / 2)
-            cost = (pump.cpu() - before) / floor.calls * 1e6
-            line += f" {floor.rate:>10,.0f} {floor.percentile(0.5):>8.2f} {cost:>8.1f}"
+            cost = (pump.read_cpu() - before) / floor.calls * 1e6
+            line += f" {floor.rate:>10,.0f} {floor.compute_percentile(0.5):>8.2f} {cost:>8.1f}"
             print(line, flush=True)
-        print(f"RSS {pump.rss() / 2**20:.0f} MiB")
+        print(f"RSS {pump.read_rss() / 2**20:.0f} MiB")
         _measure_pulls(pump, start)
         _measure_writes_during_pull(pump, size, start, seconds)
 
@@ -87,10 +87,11 @@ def _check_latency(folder: Path, seconds: float) -> None:
         for writers in (1, 8, 64):
             load = _run_load(pump.address, WRITE, writers, 1024, start, seconds)
             start += 2 * load.calls + 2 * writers
+            p99 = load.compute_percentile(0.99)
             print(
-                f"  1 KiB {writers:>8} {load.rate:>10,.0f} {load.percentile(0.5):>8.2f} {load.percentile(0.99):>8.2f}"
-                f" = {load.percentile(0.99) / bare.percentile(0.99):.2f} x p99 of a 4 KiB append + fdatasync"
-                f" ({bare.percentile(0.5):.2f} / {bare.percentile(0.99):.2f} ms)"
+                f"  1 KiB {writers:>8} {load.rate:>10,.0f} {load.compute_percentile(0.5):>8.2f} {p99:>8.2f}"
+                f" = {p99 / bare.compute_percentile(0.99):.2f} x p99 of a 4 KiB append + fdatasync"
+                f" ({bare.compute_percentile(0.5):.2f} / {bare.compute_percentile(0.99):.2f} ms)"
             )
 
 
@@ -106,12 +107,12 @@ def _measure_pump_processes(folder: Path, count: int, seconds: float) -> None:
 def _measure_pulls(pump: _Pump, end: int) -> None:
     request = PullBinlogReq(clusterID=CLUSTER_ID, startFrom=Pos(offset=0)).SerializeToString()
     reader = PumpReader(pump.address, CLUSTER_ID)
-    until = reader.info().max_commit_ts
+    until = reader.read_info().max_commit_ts
     assert until < end
     for name, pull in (("PumpReader", _pull_by_reader), ("stream", _pull_by_stream), ("blocks", _pull_by_blocks)):
-        before = pump.cpu()
+        before = pump.read_cpu()
         count, size, took, own = pump_load.run_apart(_with_cpu, pull, pump.address, request, until)
-        cost = (pump.cpu() - before) / count * 1e6
+        cost = (pump.read_cpu() - before) / count * 1e6
         print(
             f"pull by {name:<10} {count / took:>10,.0f} binlogs/s {size / took / 1e6:>8,.0f} MB/s,"
             f" us CPU each: pump {cost:.1f}, reader {own / count * 1e6:.1f} ({count} binlogs)",
@@ -121,7 +122,7 @@ def _measure_pulls(pump: _Pump, end: int) -> None:
 
 def _measure_writes_during_pull(pump: _Pump, size: int, start: int, seconds: float) -> None:
     """Measure 64 writers during a pull at full speed: S0-52 requires 70 % of their rate without a pull."""
-    until = PumpReader(pump.address, CLUSTER_ID).info().max_commit_ts
+    until = PumpReader(pump.address, CLUSTER_ID).read_info().max_commit_ts
     alone = _run_load(pump.address, WRITE, 64, size, start, seconds)
     with ThreadPoolExecutor(1) as pool:
         puller = pool.submit(pump_load.run_apart, _pull_again, pump.address, until, seconds + 1)
@@ -166,10 +167,10 @@ def _pull_by_reader(address: str, request: bytes, until: int) -> tuple[int, int,
 
 
 def _pull_by_stream(address: str, request: bytes, until: int) -> tuple[int, int, float]:
-    end = build.fake(until).SerializeToString()[3:12]  # the varint of the last ts
+    end = build.build_fake(until).SerializeToString()[3:12]  # the varint of the last ts
     began, count, size = time.perf_counter(), 0, 0
-    with Channel(address) as channel, channel.stream(PULL, request, idle_timeout_s=30) as stream:
-        for messages in stream.batches():
+    with Channel(address) as channel, channel.open_stream(PULL, request, idle_timeout_s=30) as stream:
+        for messages in stream.receive_batches():
             count += len(messages)
             size += sum(map(len, messages))
             if end in messages[-1]:
@@ -188,11 +189,11 @@ class _Pump:
         self.address: str = parent.recv()
         self._seen = psutil.Process(self._process.pid)
 
-    def cpu(self) -> float:
+    def read_cpu(self) -> float:
         times = self._seen.cpu_times()
         return times.user + times.system
 
-    def rss(self) -> int:
+    def read_rss(self) -> int:
         return int(self._seen.memory_info().rss)
 
     def __enter__(self) -> _Pump:

@@ -44,7 +44,7 @@ def main(binlogs: int) -> None:
         _fill(folder / "value", binlogs)
         size = sum(path.stat().st_size for path in (folder / "value").iterdir())
         print(f"{binlogs:,} binlogs, {size / 1e9:.1f} GB, written in {time.perf_counter() - begun:.0f} s", flush=True)
-        floor = _floor(Path(name) / "floor", min(binlogs, _FLOOR))
+        floor = _measure_floor(Path(name) / "floor", min(binlogs, _FLOOR))
         begun, cpu = time.perf_counter(), time.process_time()
         storage = Storage(folder, recover=False)
         _recover(storage)
@@ -88,36 +88,36 @@ def _recover(storage: Storage) -> None:
 
 def _fill(directory: Path, binlogs: int) -> None:
     log = ValueLog(directory, LogOptions(sync=False))
-    payloads = _payloads(binlogs)
+    payloads = _make_payloads(binlogs)
     for number in range(0, binlogs, _BATCH):
         last = min(number + _BATCH, binlogs) // 2 - 1
         log.append([next(payloads) for _ in range(min(_BATCH, binlogs - number))], START + 4 * last + 1)
     log.close()
 
 
-def _payloads(binlogs: int) -> Iterator[bytes]:
+def _make_payloads(binlogs: int) -> Iterator[bytes]:
     """Yield P and C in turn. Protobuf would take most of the time, so it runs once: only the timestamps differ."""
-    prewrite = build.prewrite(START, b"t\x80\0\0\0\0\0\0\x2d_r\x80\0\0\0\0\0\0\1", os.urandom(150))
-    commit = build.commit(prewrite, START + 1)
+    prewrite = build.build_prewrite(START, b"t\x80\0\0\0\0\0\0\x2d_r\x80\0\0\0\0\0\0\1", os.urandom(150))
+    commit = build.build_commit(prewrite, START + 1)
     before, after = prewrite.SerializeToString().split(write_uvarint(START))
     opening, between, end = re.split(
         re.escape(write_uvarint(START)) + b"|" + re.escape(write_uvarint(START + 1)), commit.SerializeToString()
     )
     for start_ts in range(START, START + 2 * binlogs, 4):
-        yield before + _varint(start_ts) + after
-        yield opening + _varint(start_ts) + between + _varint(start_ts + 1) + end
+        yield before + _encode_varint(start_ts) + after
+        yield opening + _encode_varint(start_ts) + between + _encode_varint(start_ts + 1) + end
 
 
-def _varint(ts: int) -> bytes:
-    return bytes((ts & 127 | 128, ts >> 7 & 127 | 128)) + _upper(ts >> 14)
+def _encode_varint(ts: int) -> bytes:
+    return bytes((ts & 127 | 128, ts >> 7 & 127 | 128)) + _encode_upper(ts >> 14)
 
 
 @lru_cache(8)
-def _upper(bits: int) -> bytes:
+def _encode_upper(bits: int) -> bytes:
     return write_uvarint(bits)
 
 
-def _floor(directory: Path, count: int) -> float:
+def _measure_floor(directory: Path, count: int) -> float:
     index = Index(directory)
     begun = time.perf_counter()
     for first in range(0, count, 1024):

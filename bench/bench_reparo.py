@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from binlake.base.filestore import LocalStore
 from binlake.binlogfile.framing import pack_record
-from binlake.binlogfile.names import file_name
+from binlake.binlogfile.names import format_file_name
 from binlake.reparo import statements
 from binlake.reparo.restore import restore
 from binlake.reparo.settings import ReparoSettings
@@ -70,22 +70,22 @@ def write_files(folder: Path) -> None:
         records += pack_record(
             pb.Binlog(tp=pb.DML, commit_ts=1000 + number, dml_data={"events": [event]}).SerializeToString()
         )
-    (folder / file_name(0, 1000)).write_bytes(records)
+    (folder / format_file_name(0, 1000)).write_bytes(records)
 
 
 def record_texts(texts: list[str]) -> Callable[[], None]:
     """Append each statement to `texts` when it is applied, until the returned function is called."""
-    original = statements.RowStatements.batches
+    original = statements.RowStatements.read_batches
 
-    def batches(self: statements.RowStatements, segment: int, phase: int) -> Iterator[StatementBatch]:
+    def read_batches(self: statements.RowStatements, segment: int, phase: int) -> Iterator[StatementBatch]:
         for batch in original(self, segment, phase):
             texts.extend(batch.sql)
             yield batch
 
     def restore_batches() -> None:
-        statements.RowStatements.batches = original  # type: ignore[method-assign]
+        statements.RowStatements.read_batches = original  # type: ignore[method-assign]
 
-    statements.RowStatements.batches = batches  # type: ignore[method-assign]
+    statements.RowStatements.read_batches = read_batches  # type: ignore[method-assign]
     return restore_batches
 
 

@@ -24,7 +24,7 @@ from binlake.lake.schemas import SchemaHistory
 
 def main(count: int) -> None:
     """Bootstrap with `count` jobs, then read the schema at twenty timestamps."""
-    idle = _peak_mib()
+    idle = _read_peak_mib()
     with tempfile.TemporaryDirectory(prefix="binlake-bench-") as folder:
         history = SchemaHistory(LakePaths(f"{folder}/lake"))
         began = time.monotonic()
@@ -34,17 +34,17 @@ def main(count: int) -> None:
             sys.exit(f"the schema is at version {state.version}, not {count}")
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file()) >> 20
         print(f"bootstrap: {count} jobs in {taken:.0f} s ({count / taken:.0f} jobs/s), {size} MiB in the lake")
-        print(f"peak memory: {_peak_mib()} MiB ({idle} MiB before the first job); live tables: about {TABLES}")
+        print(f"peak memory: {_read_peak_mib()} MiB ({idle} MiB before the first job); live tables: about {TABLES}")
         timestamps = random.Random(1).sample(range(1, 10 * count), 20)
         began = time.monotonic()
         for ts in timestamps:
             # Every seventh job finishes a little before 10 * version: the version may differ by one.
-            if abs(history.state_at(ts).version - ts // 10) > 1:
+            if abs(history.read_state_at(ts).version - ts // 10) > 1:
                 sys.exit(f"wrong schema at ts {ts}")
-        print(f"schema at any ts: {(time.monotonic() - began) / len(timestamps):.2f} s, peak {_peak_mib()} MiB")
+        print(f"schema at any ts: {(time.monotonic() - began) / len(timestamps):.2f} s, peak {_read_peak_mib()} MiB")
 
 
-def _peak_mib() -> int:
+def _read_peak_mib() -> int:
     # Not ru_maxrss: it starts with the memory of the process that forked this one.
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) // 1024

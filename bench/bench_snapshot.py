@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import httpx
 import psutil
 import structlog
-from server_tools import client_program, run_client
+from server_tools import find_client_program, run_client
 from sysbench_rows import DB, LOADS, Writer
 from target_floor import Floor, check_rows, measure_floor
 
@@ -61,7 +61,7 @@ def main() -> int:
     readers = [int(count) for count in os.environ.get("READERS", "1,4").split(",")]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="binlake-bench-snapshot-")))
-        servers = {"source": MariaDb.source_options(), "target": ()}
+        servers = {"source": MariaDb.list_source_options(), "target": ()}
         source, target = (
             stack.enter_context(MariaDb(folder / name, options=(*SERVER, *more))) for name, more in servers.items()
         )
@@ -69,7 +69,7 @@ def main() -> int:
         _measure_reading(source, rows, folder)
         loads, windows = {}, Cost()
         for count in readers:
-            with _cluster(folder / f"load-{count}") as cluster:
+            with _run_cluster(folder / f"load-{count}") as cluster:
                 loads[count] = _measure_load(cluster, source, target, count, rows)
                 if count == readers[-1]:
                     windows = _measure_windows(cluster, target, rows)
@@ -103,8 +103,8 @@ def _measure_reading(source: MariaDb, rows: int, folder: Path) -> None:
         "dump to /dev/null": ["mariadb-dump", *login, "--single-transaction", DB],
     }
     for name, words in commands.items():
-        client_program(words[0])
-        with _measured({"source": source}) as cost:
+        find_client_program(words[0])
+        with _measure_cost({"source": source}) as cost:
             taken = run_client(words, folder)
         cost.cpu["client"] = taken.cpu_s
         _print(name, rows, cost)
@@ -113,7 +113,7 @@ def _measure_reading(source: MariaDb, rows: int, folder: Path) -> None:
 def _measure_load(cluster: FeederSource, source: MariaDb, tracker: MariaDb, readers: int, rows: int) -> Cost:
     """Measure a load, from the snapshot to the commits of all rows on the pump."""
     pump = cluster.parts[1]
-    with _measured({"source": source, "pump": pump}) as cost:
+    with _measure_cost({"source": source, "pump": pump}) as cost:
         cluster.feed(
             f'[tracker]\nhost = "{tracker.host}"\nport = {tracker.port}\n'
             f'[[source]]\nname = "s1"\nhost = "{source.host}"\nport = {source.port}\n'
@@ -121,7 +121,7 @@ def _measure_load(cluster: FeederSource, source: MariaDb, tracker: MariaDb, read
         )
         started = sum(psutil.Process(cluster.parts[-1].pid).cpu_times()[:2])
         began = time.perf_counter()
-        _until(lambda: _load_of(cluster).get("state") == "done")
+        _wait_until(lambda: _load_of(cluster).get("state") == "done")
     cost.seconds = time.perf_counter() - began
     cost.cpu["feeder"] = sum(psutil.Process(cluster.parts[-1].pid).cpu_times()[:2]) - started
     _print(f"load, {readers} readers", rows, cost)
@@ -141,22 +141,22 @@ def _measure_windows(cluster: FeederSource, target: MariaDb, rows: int) -> Cost:
             "mirror": {"enabled": False},
         }
     )
-    context = StageContext(replication, "bench", _no_spark, in_pieces=True)
+    context = StageContext(replication, "bench", _refuse_spark, in_pieces=True)
     own = time.process_time()
-    with _measured({"target": target, "pump": cluster.parts[1]}) as cost:
-        while (context.windows.landed_ts() or 0) < until:
+    with _measure_cost({"target": target, "pump": cluster.parts[1]}) as cost:
+        while (context.windows.find_landed_ts() or 0) < until:
             run_window(context)
     cost.cpu["windows"] = time.process_time() - own
     _print("windows to the target", rows, cost)
     return cost
 
 
-def _no_spark() -> NoReturn:
+def _refuse_spark() -> NoReturn:
     raise AssertionError("a window in pieces must not use Spark")
 
 
 @contextmanager
-def _cluster(folder: Path) -> Iterator[FeederSource]:
+def _run_cluster(folder: Path) -> Iterator[FeederSource]:
     cluster = FeederSource(folder, pumps=1)
     try:
         yield cluster.start()
@@ -165,7 +165,7 @@ def _cluster(folder: Path) -> Iterator[FeederSource]:
 
 
 @contextmanager
-def _measured(processes: Mapping[str, Any]) -> Iterator[Cost]:
+def _measure_cost(processes: Mapping[str, Any]) -> Iterator[Cost]:
     """Measure the body of the `with`; `processes`: by name, each with a `pid`."""
     watched = {name: psutil.Process(process.pid) for name, process in processes.items()}
     before = {name: sum(process.cpu_times()[:2]) for name, process in watched.items()}
@@ -177,13 +177,13 @@ def _measured(processes: Mapping[str, Any]) -> Iterator[Cost]:
 
 def _load_of(cluster: FeederSource) -> dict[str, Any]:
     try:
-        sources = cluster.feeder_status()["sources"]
+        sources = cluster.fetch_feeder_status()["sources"]
     except (httpx.HTTPError, json.JSONDecodeError):
         return {}
     return dict(sources[0].get("load", {})) if sources else {}
 
 
-def _until(reached: Callable[[], bool]) -> None:
+def _wait_until(reached: Callable[[], bool]) -> None:
     deadline = time.monotonic() + _WAIT_S
     while not reached():
         if time.monotonic() > deadline:

@@ -33,9 +33,9 @@ def main(writes: int) -> None:
     tune()
     structlog.configure(processors=[lambda *_: (_ for _ in ()).throw(structlog.DropEvent)])
     with tempfile.TemporaryDirectory(dir=os.environ.get("BINLAKE_BENCH_DIR")) as name:
-        payloads = _payloads(writes)
+        payloads = _make_payloads(writes)
         size = sum(map(len, payloads)) + 16 * writes
-        floor = _raw_append(Path(name) / "floor", payloads)
+        floor = _append_raw(Path(name) / "floor", payloads)
         storage = Storage(Path(name) / "pump")
         seconds, cpu, indexed = _write(storage, payloads)
         print(f"raw append + fdatasync   {writes / floor:>10,.0f} records/s (batches of {_WINDOW})")
@@ -43,28 +43,31 @@ def main(writes: int) -> None:
             f"write                    {writes / seconds:>10,.0f} writes/s, {cpu / writes * 1e6:.1f} us CPU per write,"
             f" {floor / seconds:.0%} of the floor; indexed {indexed - seconds:.2f} s later"
         )
-        raw = min(_raw_read(Path(name) / "pump" / "value") for _ in range(3))
+        raw = min(_read_raw(Path(name) / "pump" / "value") for _ in range(3))
         took = min(_pull(storage, writes // 2) for _ in range(3))
         print(f"raw read                 {size / raw / 1e6:>10,.0f} MB/s")
         print(
             f"pull                     {writes / 2 / took:>10,.0f} transactions/s = {writes / took:,.0f} binlogs/s,"
             f" {size / took / 1e6:,.0f} MB/s, {raw / took:.0%} of the floor"
         )
-        more = _payloads(writes, writes // 2)
+        more = _make_payloads(writes, writes // 2)
         shared = _write_during_pull(storage, more)
         print(f"write during a pull      {writes / shared:>10,.0f} writes/s, {seconds / shared:.0%} of alone")
         storage.close()
 
 
-def _payloads(writes: int, first: int = 0) -> list[bytes]:
+def _make_payloads(writes: int, first: int = 0) -> list[bytes]:
     start, payloads = 470614287839920132, list[bytes]()
     for number in range(first, first + writes // 2):
-        prewrite = build.prewrite(start + 4 * number, b"t\x80\0\0\0\0\0\0\x2d_r\x80\0\0\0\0\0\0\1", VALUE)
-        payloads += (prewrite.SerializeToString(), build.commit(prewrite, start + 4 * number + 1).SerializeToString())
+        prewrite = build.build_prewrite(start + 4 * number, b"t\x80\0\0\0\0\0\0\x2d_r\x80\0\0\0\0\0\0\1", VALUE)
+        payloads += (
+            prewrite.SerializeToString(),
+            build.build_commit(prewrite, start + 4 * number + 1).SerializeToString(),
+        )
     return payloads
 
 
-def _raw_append(path: Path, payloads: list[bytes]) -> float:
+def _append_raw(path: Path, payloads: list[bytes]) -> float:
     begun = time.perf_counter()
     with path.open("ab", buffering=0) as file:
         for at in range(0, len(payloads), _WINDOW):
@@ -77,14 +80,14 @@ def _write(storage: Storage, payloads: list[bytes]) -> tuple[float, float, float
     """Return the seconds until all is durable, the CPU seconds, and the seconds until all is indexed."""
     free = threading.Semaphore(_WINDOW)
 
-    def done(error: Exception | None) -> None:
+    def on_done(error: Exception | None) -> None:
         assert error is None
         free.release()
 
     begun, cpu = time.perf_counter(), time.process_time()
     for payload in payloads:
         free.acquire()
-        storage.submit(payload, done)
+        storage.submit(payload, on_done)
     for _ in range(_WINDOW):
         free.acquire()
     seconds = time.perf_counter() - begun
@@ -113,7 +116,7 @@ def _write_during_pull(storage: Storage, payloads: list[bytes]) -> float:
     return seconds
 
 
-def _raw_read(directory: Path) -> float:
+def _read_raw(directory: Path) -> float:
     begun = time.perf_counter()
     for path in directory.iterdir():
         with path.open("rb", buffering=0) as file:

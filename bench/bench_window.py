@@ -20,12 +20,12 @@ from pyspark.sql import SparkSession
 
 from binlake.compare.capture import Capture
 from binlake.config import Replication
-from binlake.window.manifest import window_name
-from deploy.local.cluster import CaptureCluster, capture_cluster
+from binlake.window.manifest import format_window_name
+from deploy.local.cluster import CaptureCluster, run_capture_cluster
 from deploy.local.mariadb import MariaDb
 from spark_jobs.job.context import StageContext, StageResult
 from spark_jobs.job.runner import run_window
-from spark_jobs.job.session import classic_session
+from spark_jobs.job.session import start_classic_session
 
 CAPTURE = Path(__file__).resolve().parents[1] / "tests" / "captures" / "sysbench_like"
 WARM_UP = CAPTURE.parent / "keys"
@@ -33,7 +33,7 @@ WARM_UP = CAPTURE.parent / "keys"
 
 def main() -> int:
     """Print seconds and rows/s of each stage, the total, and the ratio to the floor."""
-    spark = classic_session("bench-window", "local[2]", {"spark.driver.memory": "2g"})
+    spark = start_classic_session("bench-window", "local[2]", {"spark.driver.memory": "2g"})
     with MariaDb() as target:
         measure(Capture(WARM_UP), target, spark)
         target.wipe()
@@ -47,19 +47,19 @@ def main() -> int:
 def measure(capture: Capture, target: MariaDb, spark: SparkSession) -> tuple[list[StageResult], list[str], float]:
     """Run the whole capture as one window; return its stage results, REPLACE statements and the replay's seconds."""
     temporary = tempfile.TemporaryDirectory(prefix="binlake-bench-")
-    with temporary as folder, capture_cluster(capture, Path(folder)) as cluster:
-        last = max(state.commit_ts for state in capture.states())
+    with temporary as folder, run_capture_cluster(capture, Path(folder)) as cluster:
+        last = max(state.commit_ts for state in capture.read_states())
         # With a stop position, plan waits for the watermarks to reach it: the whole capture becomes one window.
-        ctx = StageContext(replication(cluster, target, folder), "bench", lambda: spark, last)
+        ctx = StageContext(make_replication(cluster, target, folder), "bench", lambda: spark, last)
         results: list[StageResult] = []
         while not [result for result in results if result.stage == "finalize"]:
             results = run_window(ctx)
         bounds = next(result for result in results if result.stage == "finalize")
-        texts = list(replaces(ctx, window_name(bounds.lo, bounds.hi)))
+        texts = list(read_replaces(ctx, format_window_name(bounds.lo, bounds.hi)))
         return results, texts, float(cluster.replay["seconds"])
 
 
-def replication(cluster: CaptureCluster, target: MariaDb, folder: str) -> Replication:
+def make_replication(cluster: CaptureCluster, target: MariaDb, folder: str) -> Replication:
     """Return a replication into `target` and into mirrors."""
     return Replication.model_validate({
         "name": "bench",
@@ -71,10 +71,10 @@ def replication(cluster: CaptureCluster, target: MariaDb, folder: str) -> Replic
     })  # fmt: skip
 
 
-def replaces(ctx: StageContext, window: str) -> Iterator[str]:
+def read_replaces(ctx: StageContext, window: str) -> Iterator[str]:
     """Yield the REPLACE statements of a window, as convert wrote them."""
     where = (ds.field("window") == window) & (ds.field("phase") == 2)
-    dataset = DeltaTable(ctx.paths.table("statement")).to_pyarrow_dataset()
+    dataset = DeltaTable(ctx.paths.locate_table("statement")).to_pyarrow_dataset()
     for batch in dataset.to_batches(columns=["sql"], filter=where):
         for texts in batch.column("sql").to_pylist():
             yield from texts

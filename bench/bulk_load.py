@@ -15,18 +15,18 @@ import numpy as np
 from sysbench_rows import C_BYTES, DB, FIRST_NUMBER, PAD_BYTES, Image, Load, Role, Writer
 
 from binlake.base.varint import write_uvarint
-from binlake.rows.codec import MutationBuilder, prewrite_value
+from binlake.rows.codec import MutationBuilder, encode_prewrite_value
 from binlake.rows.codec.datum import write_int
 from binlake.rows.schema import Action, DbInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC
-from binlake.rows.schema.forms import CHARSET, COLLATE, database_json, job_json
+from binlake.rows.schema.forms import CHARSET, COLLATE, make_database_json, make_job_json
 from binlake.tso import Clock
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 from binlake.wire.pump_pb2 import WriteBinlogReq
 from pump_service.replay.outcomes import Transaction
-from pump_service.replay.status import History, Json, lock_record, mvcc_body, write_record
+from pump_service.replay.status import History, Json, build_mvcc_body, lock_record, write_record
 from pump_service.workload.definitions import Col, create_sql
 from pump_service.workload.source import LiveTransactions
 from pump_service.workload.tables import ID, Part, Table
@@ -76,12 +76,12 @@ class Known:
         del now
         start_ts = int.from_bytes(key[-8:], "big")
         block = bisect.bisect_right(self.starts, start_ts) - 1
-        if block < 0 or start_ts >= self.ends[block][0] or key != LiveTransactions.key(start_ts):
-            return mvcc_body(key, {})
+        if block < 0 or start_ts >= self.ends[block][0] or key != LiveTransactions.build_key(start_ts):
+            return build_mvcc_body(key, {})
         if not (first_commit := self.ends[block][1]):
-            return mvcc_body(key, {"lock": lock_record(start_ts, key)})
+            return build_mvcc_body(key, {"lock": lock_record(start_ts, key)})
         commit_ts = first_commit + start_ts - self.starts[block]
-        return mvcc_body(key, {"writes": [write_record(Transaction(start_ts, key, commit_ts, False))]})
+        return build_mvcc_body(key, {"writes": [write_record(Transaction(start_ts, key, commit_ts, False))]})
 
 
 @dataclass(frozen=True)
@@ -101,18 +101,20 @@ class BulkLoad:
         self.history, self.known = History(), Known()
         self._load, self._pd, self._cluster_id = load, pd, cluster_id
         self._wires = wires
-        self._definitions = [_table(101 + number, f"sbtest{number + 1}") for number in range(load.tables)]
+        self._definitions = [_make_table(101 + number, f"sbtest{number + 1}") for number in range(load.tables)]
         self._version = 0
 
     def create(self) -> int:
         """Write the DDL of the database and its tables; return the last commit_ts."""
-        info = database_json(_DATABASE_ID, DB)
-        self._ddl(Action.CREATE_SCHEMA, f"CREATE DATABASE `{DB}`", (0, ""), db_info=info)
+        info = make_database_json(_DATABASE_ID, DB)
+        self._write_ddl(Action.CREATE_SCHEMA, f"CREATE DATABASE `{DB}`", (0, ""), db_info=info)
         last = 0
         for table in self._definitions:
             table.rebuild(DbInfo.from_json(info))
-            query = create_sql(table.name, [col for _, col in table.columns], table.keys_sql())
-            last = self._ddl(Action.CREATE_TABLE, query, (table.table_id, table.name), table_info=table.info())
+            query = create_sql(table.name, [col for _, col in table.columns], table.render_keys())
+            last = self._write_ddl(
+                Action.CREATE_TABLE, query, (table.table_id, table.name), table_info=table.build_info()
+            )
         return last
 
     def write(self, roles: tuple[Role, ...], transactions: int) -> Written:
@@ -123,32 +125,36 @@ class BulkLoad:
         last, done = 0, 0
         while done < transactions:
             count = min(size, transactions - done)
-            last = self._block(templates, roles, done, count)
+            last = self._write_block(templates, roles, done, count)
             done += count
         return Written(last, transactions, transactions * templates[0].prewrite.size)
 
-    def _block(self, templates: list[_Template], roles: tuple[Role, ...], first: int, count: int) -> int:
+    def _write_block(self, templates: list[_Template], roles: tuple[Role, ...], first: int, count: int) -> int:
         which = (first + np.arange(count)) % len(templates)
         prewrites = np.stack([template.prewrite for template in templates])[which]
-        for images, slots in zip(self.writer.block(roles, first, count), templates[0].slots, strict=True):
+        for images, slots in zip(self.writer.make_block(roles, first, count), templates[0].slots, strict=True):
             for image, places in zip(images, slots, strict=True):
                 self._put_image(prewrites, image, places)
-        last_start = self._pd.tso(count)
+        last_start = self._pd.fetch_ts(count)
         starts = np.arange(last_start - count + 1, last_start + 1)
         self.known.begin(int(starts[0]), count)
         templates[0].put_starts(prewrites, templates[0].prewrite_starts, starts)
         self._send(prewrites)
-        last = self._pd.tso(count)
+        last = self._pd.fetch_ts(count)
         self.known.end(last - count + 1)
         commits = np.repeat(templates[0].commit[None], count, axis=0)
         templates[0].put_starts(commits, templates[0].commit_starts, starts)
-        _put(commits, templates[0].commit_ts, _uvarints(np.arange(last - count + 1, last + 1), 9))
+        _put(commits, templates[0].commit_ts, _encode_uvarints(np.arange(last - count + 1, last + 1), 9))
         self._send(commits)
         return last
 
     def _put_image(self, out: np.ndarray, image: Image, places: dict[str, int]) -> None:
         for name, column in image._asdict().items():
-            wide = _uvarints(column.astype(np.int64) * 2, 4) if name in ("id", "k") else self.writer.text(name, column)
+            wide = (
+                _encode_uvarints(column.astype(np.int64) * 2, 4)
+                if name in ("id", "k")
+                else self.writer.read_texts(name, column)
+            )
             _put(out, places[name], wide)
 
     def _send(self, messages: np.ndarray) -> None:
@@ -157,28 +163,28 @@ class BulkLoad:
         for wire in self._wires:
             wire.wait()
 
-    def _ddl(
+    def _write_ddl(
         self, action: Action, query: str, table: tuple[int, str], *, db_info: Json | None = None,
         table_info: Json | None = None,
     ) -> int:  # fmt: skip
         self._version += 1
-        start_ts = self._pd.tso()
+        start_ts = self._pd.fetch_ts()
         self.known.begin(start_ts, 1)
         job_id = 1000 + self._version
-        prewrite = build.prewrite(start_ts, LiveTransactions.key(start_ts), ddl_query=query.encode(),
-                                  ddl_job_id=job_id, ddl_schema_state=PUBLIC)  # fmt: skip
+        prewrite = build.build_prewrite(start_ts, LiveTransactions.build_key(start_ts), ddl_query=query.encode(),
+                                        ddl_job_id=job_id, ddl_schema_state=PUBLIC)  # fmt: skip
         self._send_one(prewrite)
-        commit_ts = self._pd.tso()
+        commit_ts = self._pd.fetch_ts()
         self.known.end(commit_ts)
-        self._send_one(build.commit(prewrite, commit_ts))
+        self._send_one(build.build_commit(prewrite, commit_ts))
         self.history.add(
-            job_json(job_id, action, query, schema=(_DATABASE_ID, DB), table=table, version=self._version,
-                     start_ts=start_ts, finished_ts=self._pd.tso(), db_info=db_info, table_info=table_info)
+            make_job_json(job_id, action, query, schema=(_DATABASE_ID, DB), table=table, version=self._version,
+                          start_ts=start_ts, finished_ts=self._pd.fetch_ts(), db_info=db_info, table_info=table_info)
         )  # fmt: skip
         return commit_ts
 
     def _send_one(self, binlog: pb.Binlog) -> None:
-        self._wires[0].send(_request(self._cluster_id, binlog)[None])
+        self._wires[0].send(_make_request(self._cluster_id, binlog)[None])
         self._wires[0].wait()
 
 
@@ -200,8 +206,8 @@ class _Template:
         marked: list[list[dict[str, str]]] = []
         for place, role in enumerate(roles):
             table = tables[(number + place) % len(tables)]
-            builder = builders.setdefault(table.table_id, table.builder())
-            rows = [_marks(3 * place + half) for half in range(1 if role.op == "insert" else 2)]
+            builder = builders.setdefault(table.table_id, table.make_builder())
+            rows = [_make_marks(3 * place + half) for half in range(1 if role.op == "insert" else 2)]
             if role.op == "insert":
                 builder.insert(rows[0])
             elif role.op == "update":
@@ -209,39 +215,46 @@ class _Template:
             else:
                 builder.delete(rows[0]).insert(rows[1])
             marked.append(rows)
-        value = prewrite_value(version, [builder.message for builder in builders.values()])
-        binlog = build.prewrite(_START, LiveTransactions.key(_START), value)
-        prewrite, commit = _request(cluster_id, binlog), _request(cluster_id, build.commit(binlog, _COMMIT))
-        slots = [[{name: _offset(prewrite, _datum(name, text)) for name, text in row.items()} for row in rows]
-                 for rows in marked]  # fmt: skip
-        return cls(prewrite, commit, slots, _starts(prewrite), _starts(commit), _offset(commit, write_uvarint(_COMMIT)))
+        value = encode_prewrite_value(version, [builder.message for builder in builders.values()])
+        binlog = build.build_prewrite(_START, LiveTransactions.build_key(_START), value)
+        prewrite, commit = (
+            _make_request(cluster_id, binlog),
+            _make_request(cluster_id, build.build_commit(binlog, _COMMIT)),
+        )
+        slots = [
+            [{name: _find_offset(prewrite, _encode_datum(name, text)) for name, text in row.items()} for row in rows]
+            for rows in marked
+        ]
+        return cls(
+            prewrite, commit, slots, _starts(prewrite), _starts(commit), _find_offset(commit, write_uvarint(_COMMIT))
+        )
 
     def put_starts(self, out: np.ndarray, places: tuple[int, int], starts: np.ndarray) -> None:
         """Write each start_ts at its two offsets: as a varint, and inside the key."""
-        _put(out, places[0], _uvarints(starts, 9))
+        _put(out, places[0], _encode_uvarints(starts, 9))
         _put(out, places[1], starts.astype(">u8").view(np.uint8).reshape(len(starts), 8))
 
 
-def _table(table_id: int, name: str) -> Table:
+def _make_table(table_id: int, name: str) -> Table:
     return Table(table_id, name, list(_COLUMNS), {}, True, [Part(1, 1)])
 
 
-def _marks(number: int) -> dict[str, str]:
+def _make_marks(number: int) -> dict[str, str]:
     """A row whose values occur nowhere else in its transaction."""
     return {ID: str(FIRST_NUMBER + 1000 + number), "k": str(FIRST_NUMBER + 2000 + number),
             "c": f"{number:03d}" * (C_BYTES // 3), "pad": f"{500 + number:03d}" * (PAD_BYTES // 3)}  # fmt: skip
 
 
-def _datum(name: str, text: str) -> bytes:
+def _encode_datum(name: str, text: str) -> bytes:
     # Without the flag byte of the datum.
     return write_int(int(text))[1:] if name in (ID, "k") else text.encode()
 
 
 def _starts(message: np.ndarray) -> tuple[int, int]:
-    return _offset(message, write_uvarint(_START)), _offset(message, _START.to_bytes(8, "big"))
+    return _find_offset(message, write_uvarint(_START)), _find_offset(message, _START.to_bytes(8, "big"))
 
 
-def _offset(message: np.ndarray, mark: bytes) -> int:
+def _find_offset(message: np.ndarray, mark: bytes) -> int:
     """Return the offset of `mark`, which must occur exactly once."""
     data = message.tobytes()
     assert data.count(mark) == 1, mark
@@ -252,13 +265,13 @@ def _put(out: np.ndarray, place: int, values: np.ndarray) -> None:
     out[:, place : place + values.shape[1]] = values
 
 
-def _uvarints(numbers: np.ndarray, size: int) -> np.ndarray:
+def _encode_uvarints(numbers: np.ndarray, size: int) -> np.ndarray:
     """Encode `numbers` as varints of `size` bytes each."""
     parts = numbers[:, None] >> (7 * np.arange(size)) & 0x7F
     parts[:, :-1] |= 0x80
     return parts.astype(np.uint8)
 
 
-def _request(cluster_id: int, binlog: pb.Binlog) -> np.ndarray:
+def _make_request(cluster_id: int, binlog: pb.Binlog) -> np.ndarray:
     request = WriteBinlogReq(clusterID=cluster_id, payload=binlog.SerializeToString()).SerializeToString()
     return np.frombuffer(request, np.uint8)

@@ -29,17 +29,17 @@ import pyarrow.compute as pc
 from bulk_load import BulkLoad
 from sysbench_rows import DB, LOADS, Load
 
-from binlake.base.rowhash import row_hashes
-from binlake.changes.net.columns import net_changes
+from binlake.base.rowhash import hash_rows
+from binlake.changes.net.columns import compute_net_changes
 from binlake.config.protocols import AvroOptions
 from binlake.feed.avro.format import AvroFormat
 from binlake.feed.messages import MessageEncoder
 from binlake.lake.parts import write_parts
-from binlake.lake.tables import BINLOG, CHANGE, MUTATION, arrow_schema
+from binlake.lake.tables import BINLOG, CHANGE, MUTATION, parse_schema
 from binlake.rows.schema import DdlJob, SchemaState, TableDef, WindowSchemas
 from binlake.rules import Rules
 from binlake.rules.topics import Dispatcher, Topics
-from binlake.statements import BatchLimits, TableStatements, images_from_maps
+from binlake.statements import BatchLimits, TableStatements, make_images_from_maps
 from binlake.statements.chunks import add_chunk_keys, cut_chunks, sum_sizes
 from binlake.tso import to_datetime
 from binlake.window.definitions import Cell, Segments, WindowDefinitions
@@ -49,7 +49,7 @@ from pump_service.workload.tables import ID
 from spark_jobs.convert.netstatements import count_and_fold, render_rows
 from spark_jobs.convert.render import Renderer
 from spark_jobs.merge.decode import Decoder
-from spark_jobs.tables.landed import landed_of
+from spark_jobs.tables.landed import measure_landed
 
 RECORDED = Path(__file__).with_name("cost_per_row.json")
 TRANSACTIONS, ROWS = 4_000, 20_000
@@ -86,7 +86,7 @@ class _Clock:
     def __init__(self) -> None:
         self._last = _FIRST_TS
 
-    def tso(self, count: int = 1) -> int:
+    def fetch_ts(self, count: int = 1) -> int:
         """Return the last of `count` new timestamps."""
         self._last += count
         return self._last
@@ -94,36 +94,36 @@ class _Clock:
 
 def make_steps(folder: str) -> Iterator[Step]:
     """Yield all steps in order, each with the output of earlier ones as input; files go to `folder`."""
-    bulk, binlog, jobs = make_landed(LOADS["c"].scaled(TRANSACTIONS / LOADS["c"].transactions))
+    bulk, binlog, jobs = make_landed(LOADS["c"].with_scale(TRANSACTIONS / LOADS["c"].transactions))
     assert bulk.writer.load.transactions == TRANSACTIONS
     schema = SchemaState().fold((_FIRST_TS, job) for job in jobs)
-    tables = [definition for job in jobs if (definition := schema.table(job.table_id)) is not None]
-    yield Step("land: count and digest", binlog.num_rows, lambda: landed_of(binlog))
+    tables = [definition for job in jobs if (definition := schema.find_table(job.table_id)) is not None]
+    yield Step("land: count and digest", binlog.num_rows, lambda: measure_landed(binlog))
     decoder = Decoder(WindowSchemas(schema, []), Rules())
     batches = binlog.select(["payload", "commit_ts", "start_ts"]).to_batches()
 
     def decode() -> list[pa.RecordBatch]:
-        return list(decoder.rows(batches, Counter()))
+        return list(decoder.decode_rows(batches, Counter()))
 
     yield Step("merge: decode", ROWS, decode)
     mutations = pa.Table.from_batches(decode())
     assert mutations.num_rows == ROWS
     yield Step("merge: write", ROWS, lambda: write_parts(folder, MUTATION, mutations.to_batches()))
-    yield Step("digest of row changes", ROWS, lambda: row_hashes(mutations, MUTATION.column_names()))
+    yield Step("digest of row changes", ROWS, lambda: hash_rows(mutations, MUTATION.list_column_names()))
     yield Step("feed: encode", ROWS, lambda: _encode(schema, mutations.to_batches()))
     cells = [Cell(DB, table.name, 0, 0, 1 << 62, "primary", (ID,), (None,)) for table in tables]
-    yield Step("compact: net change", ROWS, lambda: net_changes(mutations, cells, strict=frozenset(cells)))
+    yield Step("compact: net change", ROWS, lambda: compute_net_changes(mutations, cells, strict=frozenset(cells)))
     table = tables[0]
     own = mutations.filter(pc.and_(pc.equal(mutations["table"], table.name), pc.is_valid(mutations["after"])))
     images = own["after"].combine_chunks()
     names = [column.name for column in table.row_columns]
-    yield Step("convert: images", own.num_rows, lambda: images_from_maps(images, names))
-    columns = images_from_maps(images, names)
+    yield Step("convert: images", own.num_rows, lambda: make_images_from_maps(images, names))
+    columns = make_images_from_maps(images, names)
     yield Step(
         "convert: text", own.num_rows, lambda: list(TableStatements(table, 0, alike=True).render_writes(columns))
     )
-    changes = net_changes(mutations, cells)
-    changes = changes.append_column("window", pa.repeat("0-1", changes.num_rows)).select(CHANGE.column_names())
+    changes = compute_net_changes(mutations, cells)
+    changes = changes.append_column("window", pa.repeat("0-1", changes.num_rows)).select(CHANGE.list_column_names())
     definitions = {SegmentTable(0, each.db, each.name): each for each in tables}
     yield Step("convert: whole", changes.num_rows, lambda: _convert(changes, definitions))
 
@@ -153,17 +153,17 @@ def make_landed(load: Load, *, whole: bool = False) -> tuple[BulkLoad, pa.Table,
     bulk = BulkLoad(load, _Clock(), 1, [wire])
     bulk.create()
     wire.binlogs = []
-    bulk.write(load.setup(), load.rows)
+    bulk.write(load.list_setup_roles(), load.rows)
     if not whole:
         wire.binlogs = []
     bulk.write(load.roles, load.transactions)
     prewrites = {binlog.start_ts: binlog for binlog in wire.binlogs if binlog.prewrite_value}
-    rows = [_row(binlog, prewrites[binlog.start_ts]) for binlog in wire.binlogs if not binlog.prewrite_value]
-    jobs = [DdlJob.parse(json.dumps(job)) for job in bulk.history.finished_jobs(1 << 62)]
-    return bulk, pa.Table.from_pylist(rows, arrow_schema(BINLOG.schema())), jobs
+    rows = [_make_row(binlog, prewrites[binlog.start_ts]) for binlog in wire.binlogs if not binlog.prewrite_value]
+    jobs = [DdlJob.parse(json.dumps(job)) for job in bulk.history.list_finished_jobs(1 << 62)]
+    return bulk, pa.Table.from_pylist(rows, parse_schema(BINLOG.build_spark_schema())), jobs
 
 
-def _row(commit: Binlog, prewrite: Binlog) -> dict[str, Any]:
+def _make_row(commit: Binlog, prewrite: Binlog) -> dict[str, Any]:
     commit.prewrite_value = prewrite.prewrite_value
     day = to_datetime(commit.commit_ts).date()
     return {"commit_ts": commit.commit_ts, "start_ts": commit.start_ts, "chunk": 0, "commit_date": day, "pump": "p",
@@ -189,10 +189,10 @@ def calibrate() -> object:
 def measure_ratio(step: Step, repeats: int = REPEATS) -> tuple[float, float]:
     """Return (CPU of the step divided by that of `calibrate`, CPU us per row)."""
     own, other = float("inf"), float("inf")
-    with _quiet():
+    with _run_quietly():
         for _ in range(repeats):
-            other = min(other, _cpu(calibrate))
-            own = min(own, _cpu(step.run))
+            other = min(other, _measure_cpu(calibrate))
+            own = min(own, _measure_cpu(step.run))
     return own / other, own / step.rows * 1e6
 
 
@@ -202,19 +202,19 @@ def read_recorded() -> Mapping[str, float]:
     return ratios
 
 
-def most_of(name: str) -> float:
+def compute_limit(name: str) -> float:
     """Return the highest ratio that the step may have."""
     return TOLERANCE * read_recorded()[name]
 
 
-def _cpu(run: Callable[[], object]) -> float:
+def _measure_cpu(run: Callable[[], object]) -> float:
     began = time.process_time()
     run()
     return time.process_time() - began
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _run_quietly() -> Iterator[None]:
     """Run the body with one Arrow thread and without garbage collection."""
     threads, collects = pa.cpu_count(), gc.isenabled()
     pa.set_cpu_count(1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from binlake.rows.codec import MutationBuilder, commit_binlog, prewrite_value
+from binlake.rows.codec import MutationBuilder, encode_commit_binlog, encode_prewrite_value
 from binlake.rows.codec.lanes import Ints
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -28,11 +28,11 @@ class OneTable:
 
     definition: TableDef
 
-    def table(self, table_id: int) -> TableDef | None:
+    def find_table(self, table_id: int) -> TableDef | None:
         """Return the definition if `table_id` is its id."""
         return self.definition if table_id == self.definition.id else None
 
-    def schemas_at(self, commit_ts: Ints) -> tuple[list[OneTable], Ints]:
+    def find_schemas_at(self, commit_ts: Ints) -> tuple[list[OneTable], Ints]:
         """Return the schema for many commit_ts: always this one."""
         return [self], np.zeros(len(commit_ts), np.int64)
 
@@ -52,7 +52,7 @@ class Column:
     elems: tuple[str, ...] = ()
     charset: str = "utf8mb4"
 
-    def text(self, draw: random.Random) -> str | None:
+    def draw_text(self, draw: random.Random) -> str | None:
         """Return a random value as canonical text; 5 % are NULL, except in `id`."""
         return None if self.name != "id" and draw.random() < 0.05 else _TEXTS[self.tp](self, draw)
 
@@ -85,46 +85,46 @@ TEXTS = [_ID, *(Column(f"t{n}", t.BLOB, flen=length) for n, length in enumerate(
 SHAPES = {"narrow (4 columns)": NARROW, "wide (50 columns)": WIDE, "text-heavy (1 kB)": TEXTS}
 
 
-def table_of(columns: list[Column]) -> TableDef:
+def make_table(columns: list[Column]) -> TableDef:
     """Return a table with the clustered integer key `id`, as TiDB describes it."""
     info = {
         "id": 45, "name": {"O": "t"}, "pk_is_handle": True, "charset": "utf8mb4",
-        "cols": [_column_json(n, column) for n, column in enumerate(columns)],
+        "cols": [_describe_column(n, column) for n, column in enumerate(columns)],
     }  # fmt: skip
     return TableDef.from_json(info, DbInfo(2, "bench", "", "", {}))
 
 
-def _column_json(offset: int, column: Column) -> dict[str, Any]:
+def _describe_column(offset: int, column: Column) -> dict[str, Any]:
     flag = t.FLAG_PRIMARY | t.FLAG_NOT_NULL if column.name == "id" else 0
     kind = {"Tp": column.tp, "Flag": flag, "Flen": column.flen, "Decimal": column.decimal,
             "Charset": column.charset, "Collate": "", "Elems": column.elems}  # fmt: skip
     return {"id": offset + 1, "name": {"O": column.name}, "offset": offset, "state": 5, "type": kind}
 
 
-def transactions(table: TableDef, columns: list[Column], rows: int, in_each: int) -> Transactions:
+def make_transactions(table: TableDef, columns: list[Column], rows: int, in_each: int) -> Transactions:
     """Return `rows` changes, `in_each` per transaction: inserts, updates and deletes at a ratio of 6 : 3 : 1."""
     draw = random.Random(1)
-    distinct: list[Row] = [{c.name: c.text(draw) for c in columns} for _ in range(min(_DISTINCT, rows))]
-    encoded = [_mutation(table, distinct, n, in_each) for n in range(max(1, min(rows, _DISTINCT) // in_each))]
+    distinct: list[Row] = [{c.name: c.draw_text(draw) for c in columns} for _ in range(min(_DISTINCT, rows))]
+    encoded = [_make_mutation(table, distinct, n, in_each) for n in range(max(1, min(rows, _DISTINCT) // in_each))]
     values = islice(cycle(encoded), max(1, rows // in_each))
     out = []
     for n, value in enumerate(values):
         start = compose(_EPOCH_MS + n, 0)
-        out.append((start + 1, start, commit_binlog(start, start + 1, b"k", value)))
+        out.append((start + 1, start, encode_commit_binlog(start, start + 1, b"k", value)))
     return out
 
 
-def _mutation(table: TableDef, distinct: list[Row], number: int, count: int) -> bytes:
+def _make_mutation(table: TableDef, distinct: list[Row], number: int, count: int) -> bytes:
     build = MutationBuilder(table)
-    for n, row in islice(_changes(distinct), number * count, (number + 1) * count):
+    for n, row in islice(_iterate_changes(distinct), number * count, (number + 1) * count):
         if n % 10 < 6:
             build.insert(row)
         elif n % 10 < 9:
             build.update(row, {**distinct[(n + 1) % len(distinct)], "id": row["id"]})
         else:
             build.delete(row)
-    return prewrite_value(1, [build.message])
+    return encode_prewrite_value(1, [build.message])
 
 
-def _changes(distinct: list[Row]) -> Iterator[tuple[int, Row]]:
+def _iterate_changes(distinct: list[Row]) -> Iterator[tuple[int, Row]]:
     return ((n, distinct[n % len(distinct)]) for n in range(1 << 62))

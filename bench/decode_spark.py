@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from decode_load import SHAPES, OneTable, Transactions, table_of, transactions
+from decode_load import SHAPES, OneTable, Transactions, make_table, make_transactions
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
@@ -22,12 +22,12 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.tables import BINLOG, MUTATION
 from binlake.rows.codec.lanes import Ints
-from binlake.rows.codec.transaction import DecodeStats, mutations_of, split
+from binlake.rows.codec.transaction import DecodeStats, read_mutations, split
 from binlake.rules import Rules
 from binlake.tso import to_datetime
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.lake import ensure_tables, overwrite
-from spark_jobs.job.session import classic_session
+from spark_jobs.job.session import start_classic_session
 from spark_jobs.merge.decode import Decoder
 from spark_jobs.merge.direct import split_into_shares, write_rows
 
@@ -44,22 +44,22 @@ class OneSchema:
 
     schema: OneTable
 
-    def schema_at(self, _commit_ts: int) -> OneTable:
+    def find_schema_at(self, _commit_ts: int) -> OneTable:
         """Return the schema at a commit_ts."""
         return self.schema
 
-    def schemas_at(self, commit_ts: Ints) -> tuple[list[OneTable], Ints]:
+    def find_schemas_at(self, commit_ts: Ints) -> tuple[list[OneTable], Ints]:
         """Return the schema for many commit_ts."""
-        return self.schema.schemas_at(commit_ts)
+        return self.schema.find_schemas_at(commit_ts)
 
 
-def through_spark() -> None:
+def measure_through_spark() -> None:
     """Print rows/s and rows per CPU second written to `mutation`, for each table shape and transaction size.
 
     For comparison it also measures the same rows through the JVM, and their bare bytes.
     """
     os.environ["PYTHONPATH"] = os.pathsep.join(str(folder) for folder in Path(__file__).resolve().parents[:2])
-    spark = classic_session("bench-decode", "local[2]", {"spark.driver.memory": "2g"})
+    spark = start_classic_session("bench-decode", "local[2]", {"spark.driver.memory": "2g"})
     with tempfile.TemporaryDirectory(prefix="binlake-bench-") as folder:
         # The first case only warms up the JVM.
         for n, (word, in_each) in enumerate((("narrow", 1000), *((word, each) for word in ROWS for each in (1000, 1)))):
@@ -70,19 +70,19 @@ def through_spark() -> None:
 
 def _measure(spark: SparkSession, folder: str, name: str, in_each: int, rows: int) -> None:
     columns = SHAPES[name]
-    schema = OneTable(table_of(columns))
-    load = transactions(schema.definition, columns, rows, in_each)
-    lakes = {way: _context(spark, folder, way) for way in ("spark", "direct")}
+    schema = OneTable(make_table(columns))
+    load = make_transactions(schema.definition, columns, rows, in_each)
+    lakes = {way: _make_context(spark, folder, way) for way in ("spark", "direct")}
     source = _write(f"{folder}/in", load)
     for ctx in lakes.values():
         ensure_tables(ctx.paths)
         overwrite(spark.read.parquet(source), ctx.paths, BINLOG, "commit_ts > 0", _NOTE)
     decoder = Decoder(OneSchema(schema), Rules())  # type: ignore[arg-type]
-    bare = _time(lambda: _bare(spark.read.parquet(source), schema, f"{folder}/bare"))
+    bare = _time(lambda: _write_bare(spark.read.parquet(source), schema, f"{folder}/bare"))
     payloads = PayloadRange(0, load[-1][0])
-    full = _time(lambda: _through_the_jvm(lakes["spark"], payloads, decoder))
+    full = _time(lambda: _write_through_jvm(lakes["spark"], payloads, decoder))
     direct = _time(lambda: write_rows(lakes["direct"], payloads, decoder, _NOTE, here=False))
-    sizes = [_size(lakes[way].paths) / rows for way in ("spark", "direct")]
+    sizes = [_measure_size(lakes[way].paths) / rows for way in ("spark", "direct")]
     print(
         f"spark {name:<20} {in_each:>4} rows/txn  into mutation {rows / direct[0]:>9,.0f} rows/s, "
         f"{rows / direct[1]:>9,.0f} a core, {sizes[1]:>4.0f} B/row"
@@ -100,34 +100,36 @@ def _write(folder: str, load: Transactions) -> str:
         commit, start, payload = zip(*load[n : n + share], strict=True)
         values = {"commit_ts": commit, "start_ts": start, "payload": payload, "kind": ["dml"] * len(commit)}
         values |= {"commit_date": [to_datetime(ts).date() for ts in commit], "chunk": [0] * len(commit)}
-        columns = [values.get(field.name, [None] * len(commit)) for field in BINLOG.arrow_schema()]
-        rows = pa.Table.from_arrays(list(map(pa.array, columns)), names=BINLOG.column_names())
-        pq.write_table(rows.cast(BINLOG.arrow_schema()), f"{folder}/{n}.parquet")
+        columns = [values.get(field.name, [None] * len(commit)) for field in BINLOG.build_arrow_schema()]
+        rows = pa.Table.from_arrays(list(map(pa.array, columns)), names=BINLOG.list_column_names())
+        pq.write_table(rows.cast(BINLOG.build_arrow_schema()), f"{folder}/{n}.parquet")
     return folder
 
 
-def _context(spark: SparkSession, folder: str, way: str) -> StageContext:
+def _make_context(spark: SparkSession, folder: str, way: str) -> StageContext:
     replication = Replication.model_validate({"name": way, "lake": {"path": folder}})
     return StageContext(replication, "bench", lambda: spark)
 
 
-def _through_the_jvm(ctx: StageContext, payloads: PayloadRange, decoder: Decoder) -> None:
+def _write_through_jvm(ctx: StageContext, payloads: PayloadRange, decoder: Decoder) -> None:
     """The alternative: the workers return the rows to Spark, and Spark writes them."""
     shares = split_into_shares(ctx.paths, payloads, decoder)
     count = len(shares.shares)
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return shares.rows((number for batch in batches for number in batch.column(0).to_pylist()), Counter())
+        return shares.decode_rows((number for batch in batches for number in batch.column(0).to_pylist()), Counter())
 
-    rows = ctx.spark.range(0, count, 1, count).mapInArrow(decode, MUTATION.schema())
+    rows = ctx.spark.range(0, count, 1, count).mapInArrow(decode, MUTATION.build_spark_schema())
     overwrite(rows, ctx.paths, MUTATION, "commit_ts > 0", _NOTE)
 
 
-def _size(paths: LakePaths) -> int:
-    return sum(pa.table(DeltaTable(paths.table(MUTATION.name)).get_add_actions()).column("size_bytes").to_pylist())
+def _measure_size(paths: LakePaths) -> int:
+    return sum(
+        pa.table(DeltaTable(paths.locate_table(MUTATION.name)).get_add_actions()).column("size_bytes").to_pylist()
+    )
 
 
-def _bare(frame: DataFrame, schema: OneTable, path: str) -> None:
+def _write_bare(frame: DataFrame, schema: OneTable, path: str) -> None:
     def cut_payloads(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             commits: list[int] = []
@@ -137,7 +139,7 @@ def _bare(frame: DataFrame, schema: OneTable, path: str) -> None:
                 *(batch.column(n).to_pylist() for n in ("commit_ts", "payload")), strict=True
             ):
                 value = split(payload, commit_ts, 0)
-                for seq, _, _, rows in mutations_of(value, commit_ts, schema, DecodeStats()):
+                for seq, _, _, rows in read_mutations(value, commit_ts, schema, DecodeStats()):
                     bodies += rows.inserts + rows.updates + rows.deletes
                     commits += [commit_ts] * len(rows.kinds)
                     numbers += range(seq, seq + len(rows.kinds))
@@ -149,12 +151,12 @@ def _bare(frame: DataFrame, schema: OneTable, path: str) -> None:
 
 def _time(work: object) -> tuple[float, float]:
     """Run `work`; return (wall-clock seconds, CPU seconds of this process and all its descendants)."""
-    began, cpu = time.perf_counter(), _cpu()
+    began, cpu = time.perf_counter(), _measure_cpu()
     work()  # type: ignore[operator]
-    return time.perf_counter() - began, _cpu() - cpu
+    return time.perf_counter() - began, _measure_cpu() - cpu
 
 
-def _cpu() -> float:
+def _measure_cpu() -> float:
     parents, ticks = {}, {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -177,4 +179,4 @@ def _is_below(pid: int, parents: dict[int, int]) -> bool:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    through_spark()
+    measure_through_spark()

@@ -64,12 +64,12 @@ def _print_part(name: str, run: Run, rows: int) -> None:
     names = [process for process, used in whole.cpu.items() if used >= 0.005]
     print(f"    {'CPU us/row':<14}{'wall s':>8}{'calls':>6}" + "".join(f"{process:>10}" for process in names))
     for stage, cost in [*run.stages.items(), ("all", whole)]:
-        print(f"    {stage:<14}{cost.seconds:>8.2f}{cost.calls:>6}" + _columns(cost, names, rows))
+        print(f"    {stage:<14}{cost.seconds:>8.2f}{cost.calls:>6}" + _format_columns(cost, names, rows))
     if run.overlap:
         print("    (stages ran in parallel: the CPU of a process is counted in each of them)")
 
 
-def _columns(cost: Cost, names: Sequence[str], rows: int) -> str:
+def _format_columns(cost: Cost, names: Sequence[str], rows: int) -> str:
     return "".join(f"{cost.cpu.get(name, 0.0) / rows * 1e6:>10.2f}" for name in names)
 
 
@@ -77,7 +77,7 @@ def _format_values(values: Mapping[str, float], form: str) -> str:
     return ", ".join(f"{name} {value:{form}}" for name, value in values.items())
 
 
-def summary(measured: Sequence[Measured]) -> str:
+def format_summary(measured: Sequence[Measured]) -> str:
     """Return a Markdown table with a row per load, for bench/README.md."""
     heads = ("Load", "rows", "rows/s", "CPU us a row", "pumps", "windows' process", "JVM", "MariaDB", "floor rows/s",
              "wall / floor", "CPU / floor's", "cold CPU s", "peak MiB", "jobs", "lake bytes a byte")  # fmt: skip

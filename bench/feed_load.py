@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
-from decode_load import SHAPES, OneTable, table_of, transactions
+from decode_load import SHAPES, OneTable, make_table, make_transactions
 
 from binlake.config.protocols import AvroOptions, Options
 from binlake.feed.messages import MessageEncoder
@@ -32,7 +32,7 @@ class Rows:
     def count(self) -> int:
         return sum(batch.num_rows for batch in self.batches)
 
-    def encoder(self, topic: str = "{schema}.{table}", options: Options = AVRO) -> MessageEncoder:
+    def make_encoder(self, topic: str = "{schema}.{table}", options: Options = AVRO) -> MessageEncoder:
         """Return a new encoder, as a new window has."""
         definitions = WindowDefinitions(_One(self.table), ())
         topics = Topics([Dispatcher(("*.*",), topic)])
@@ -48,16 +48,16 @@ class _One:
         return self.table if (db, table) == (self.table.db, self.table.name) else None
 
 
-def loads() -> list[Rows]:
+def make_loads() -> list[Rows]:
     """Return single-row transactions for each table shape."""
     loads = []
     for name, columns in SHAPES.items():
         word = name.split()[0]
-        table = table_of(columns)
-        load = transactions(table, columns, ROWS[word], 1)
+        table = make_table(columns)
+        load = make_transactions(table, columns, ROWS[word], 1)
         batch = MutationBatch()
         for commit_ts, start_ts, payload in load:
             batch.add(payload, commit_ts, start_ts, OneTable(table))
-        rows = pa.Table.from_batches(list(batch.batches())).combine_chunks()
+        rows = pa.Table.from_batches(list(batch.take_batches())).combine_chunks()
         loads.append(Rows(name, table, rows.to_batches(max_chunksize=BATCH)))
     return loads

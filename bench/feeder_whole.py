@@ -37,19 +37,19 @@ class Whole:
 
 def publish_all(server: MariaDb, write: Callable[[], None]) -> Whole:
     """Let `write` commit at `server`, then measure a feeder that reads the log from before these commits to the end."""
-    with _cluster(server) as settings:
-        with running(settings, lambda source: source["state"] == "reading"):
+    with _run_cluster(server) as settings:
+        with run_feeder(settings, lambda source: source["state"] == "reading"):
             pass
         write()
         with server.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SELECT @@GLOBAL.gtid_binlog_pos")
             (end,) = cursor.fetchone()
         cpu, wall = time.process_time(), time.perf_counter()
-        with running(settings, lambda source: source.get("gtids") == end):
+        with run_feeder(settings, lambda source: source.get("gtids") == end):
             return Whole(time.process_time() - cpu, time.perf_counter() - wall)
 
 
-def lags_of_paced_load(server: MariaDb, rate: int, seconds: float) -> list[float]:
+def measure_lags_of_paced_load(server: MariaDb, rate: int, seconds: float) -> list[float]:
     """Sample the feeder's lag while `rate` transactions per second are committed at `server`.
 
     A lag is the age in seconds of the oldest transaction that was sent to `server` and is not yet on a pump.
@@ -58,7 +58,7 @@ def lags_of_paced_load(server: MariaDb, rate: int, seconds: float) -> list[float
         cursor.execute("SET GLOBAL sync_binlog = 0, innodb_flush_log_at_trx_commit = 0")
         cursor.execute("CREATE DATABASE paced")
         cursor.execute("CREATE TABLE paced.t (id INT PRIMARY KEY, n INT, v VARCHAR(20))")
-    with _cluster(server) as settings, running(settings, lambda source: source["state"] == "reading") as feeder:
+    with _run_cluster(server) as settings, run_feeder(settings, lambda source: source["state"] == "reading") as feeder:
         words = [sys.executable, str(_WRITER), server.host, str(server.port), str(rate), str(seconds)]
         samples: list[tuple[float, int]] = []
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as writer:
@@ -78,7 +78,7 @@ def lags_of_paced_load(server: MariaDb, rate: int, seconds: float) -> list[float
 
 
 @contextmanager
-def _cluster(server: MariaDb) -> Iterator[FeederFile]:
+def _run_cluster(server: MariaDb) -> Iterator[FeederFile]:
     """Run a placement driver and a pump; yield settings of a feeder that reads `server`, starting at the present."""
     with tempfile.TemporaryDirectory(prefix="binlake-bench-feeder-") as name, ExitStack() as stack:
         folder = Path(name)
@@ -91,7 +91,7 @@ def _cluster(server: MariaDb) -> Iterator[FeederFile]:
                  "--status-url", f"http://{status}"), " listens at ",
             ),
         ):  # fmt: skip
-            stack.callback(_child(folder, child, words, mark).stop)
+            stack.callback(_start_child(folder, child, words, mark).stop)
         yield FeederFile.model_validate({
             "pd-urls": [f"http://{pd}"], "data-dir": str(folder / "feeder"), "status-addr": status,
             "tracker": {"host": server.host, "port": server.port},
@@ -100,13 +100,13 @@ def _cluster(server: MariaDb) -> Iterator[FeederFile]:
 
 
 @contextmanager
-def running(settings: FeederFile, reached: Callable[[dict[str, object]], bool]) -> Iterator[Feeder]:
+def run_feeder(settings: FeederFile, reached: Callable[[dict[str, object]], bool]) -> Iterator[Feeder]:
     """Run a feeder; the body starts when `reached` is true for its source's status."""
     feeder = Feeder(settings)
     thread = threading.Thread(target=feeder.run)
     thread.start()
     deadline = time.monotonic() + _WAIT_S
-    while not any(map(reached, _sources(settings))):
+    while not any(map(reached, _read_sources(settings))):
         assert time.monotonic() < deadline, f"the feeder did not reach the expected status within {_WAIT_S:.0f} s"
         time.sleep(0.05)
     yield feeder
@@ -114,7 +114,7 @@ def running(settings: FeederFile, reached: Callable[[dict[str, object]], bool]) 
     thread.join()
 
 
-def _sources(settings: FeederFile) -> list[dict[str, object]]:
+def _read_sources(settings: FeederFile) -> list[dict[str, object]]:
     try:
         # Without verify=False each call reads the system's certificates, which takes 20 ms of CPU.
         answer = httpx.get(f"http://{settings.status_addr}{STATUS_PATH}", trust_env=False, verify=False)
@@ -124,6 +124,6 @@ def _sources(settings: FeederFile) -> list[dict[str, object]]:
     return sources
 
 
-def _child(folder: Path, name: str, words: tuple[str, ...], mark: str) -> Child:
+def _start_child(folder: Path, name: str, words: tuple[str, ...], mark: str) -> Child:
     child = Child(name, (sys.executable, "-m", "binlake.cli", *words), folder)
     return child.start().wait_until(lambda: mark in child.log.read_text(encoding="utf-8"), _START_S)

@@ -48,7 +48,7 @@ def sample_stacks(folder: str | bool) -> Iterator[None]:
     out.mkdir(parents=True, exist_ok=True)
     raw = out / "all.folded"
     words = ["record", "--pid", str(os.getpid()), "--rate", str(RATE), "--native", "--threads", "--format", "raw"]
-    sampler = subprocess.Popen([_program(), *words, "--output", str(raw)], stdout=subprocess.PIPE,
+    sampler = subprocess.Popen([_find_program(), *words, "--output", str(raw)], stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True)  # fmt: skip
     assert sampler.stdout is not None
     first = sampler.stdout.readline()
@@ -67,7 +67,7 @@ def sample_stacks(folder: str | bool) -> Iterator[None]:
     (out / "first.md").write_text(format_table(out), encoding="utf-8")
 
 
-def _program() -> str:
+def _find_program() -> str:
     path = shutil.which(SAMPLER, path=str(Path(sys.executable).parent))
     if path is None:
         raise SystemExit("py-spy is not installed next to this Python: run `make setup`")
@@ -95,26 +95,26 @@ def _shorten_frame(frame: str) -> str:
     """Remove the number of a thread or the line number of a function, so that such stacks are counted as one."""
     if frame.startswith("thread ("):
         return "thread " + re.sub(r"[\d_-]+$", "", frame.partition(": ")[2])
-    return _PLACE.sub(lambda match: f" ({_short(match[1])})", frame)
+    return _PLACE.sub(lambda match: f" ({_shorten(match[1])})", frame)
 
 
-def _short(place: str) -> str:
+def _shorten(place: str) -> str:
     """Shorten a path: relative to the checkout or to site-packages; of a native library only its name."""
     return re.sub(r"\.cpython[^/]*|\.abi3|\.so[.\d]*", "", place.rpartition("site-packages/")[2])
 
 
-def first_frames(stacks: Stacks) -> list[tuple[str, float]]:
+def list_top_frames(stacks: Stacks) -> list[tuple[str, float]]:
     """Return the top frames of Binlake's code, each with the native frame that takes most of its time, and shares."""
     total, own, leaves = sum(stacks.values()), Counter[str](), defaultdict[str, Counter[str]](Counter)
     for stack, count in stacks.items():
         ours = next((frame for frame in reversed(stack) if is_ours(frame)), stack[0])
         own[ours] += count
         leaves[ours][stack[-1]] += count
-    return [(_pair(frame, leaves[frame].most_common(1)[0][0]), count / total) for frame, count in
+    return [(_format_pair(frame, leaves[frame].most_common(1)[0][0]), count / total) for frame, count in
             own.most_common(FIRST_FRAMES)]  # fmt: skip
 
 
-def _pair(frame: str, leaf: str) -> str:
+def _format_pair(frame: str, leaf: str) -> str:
     return frame if frame == leaf else f"{frame} > {_strip_brackets(leaf)}"
 
 
@@ -140,7 +140,7 @@ def format_table(folder: Path) -> str:
         if file.stem == "all":
             continue
         stacks = fold_text(file.read_text(encoding="utf-8"))
-        shown = "; ".join(f"`{frame}` {share:.0%}" for frame, share in first_frames(stacks))
+        shown = "; ".join(f"`{frame}` {share:.0%}" for frame, share in list_top_frames(stacks))
         lines.append(f"| {file.stem} | {sum(stacks.values())} | {shown} |")
     return "\n".join(lines) + "\n"
 
@@ -170,12 +170,12 @@ def draw_picture(name: str, stacks: Mapping[tuple[str, ...], int]) -> str:
             node = node.parts.setdefault(frame, _Node())
             node.count += count
     height = deepest * _HEIGHT
-    shapes = "".join(_boxes(name, root, 0.0, height - _HEIGHT, _WIDTH / max(root.count, 1)))
+    shapes = "".join(_render_boxes(name, root, 0.0, height - _HEIGHT, _WIDTH / max(root.count, 1)))
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" font-size="11" '
     return f'{head}font-family="monospace">{shapes}</svg>\n'
 
 
-def _boxes(name: str, node: _Node, left: float, top: int, scale: float) -> Iterator[str]:
+def _render_boxes(name: str, node: _Node, left: float, top: int, scale: float) -> Iterator[str]:
     width = node.count * scale
     if width < 0.5:
         return
@@ -185,5 +185,5 @@ def _boxes(name: str, node: _Node, left: float, top: int, scale: float) -> Itera
     yield (f'<g><title>{title}</title><rect x="{left:.1f}" y="{top}" width="{width:.1f}" height="{_HEIGHT - 1}"'
            f' fill="{colour}"/><text x="{left + 2:.1f}" y="{top + 12}">{text}</text></g>')  # fmt: skip
     for part, below in sorted(node.parts.items()):
-        yield from _boxes(part, below, left, top - _HEIGHT, scale)
+        yield from _render_boxes(part, below, left, top - _HEIGHT, scale)
         left += below.count * scale

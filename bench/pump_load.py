@@ -23,7 +23,7 @@ from typing import TypeVar
 import numpy as np
 
 from binlake.rpc import frames
-from binlake.rpc.client_connection import request_head
+from binlake.rpc.client_connection import encode_request_head
 from binlake.rpc.frames import Setting
 from binlake.rpc.headers import encode
 from binlake.wire import build
@@ -48,7 +48,7 @@ class Load:
         """Calls per second."""
         return self.calls / self.seconds
 
-    def percentile(self, share: float) -> float:
+    def compute_percentile(self, share: float) -> float:
         """Return the latency in milliseconds below which the given share of calls lies."""
         return self.latencies[min(len(self.latencies) - 1, int(share * len(self.latencies)))] * 1000
 
@@ -89,16 +89,16 @@ def _report(
 def write(address: str, path: str, cluster_id: int, writers: int, size: int, start: int, seconds: float) -> Load:
     """Run a load of P and C of about `size` bytes each; timestamps begin at `start`, one per call."""
     clock = itertools.count(start)
-    return run(address, path, [_requests(clock, cluster_id, size) for _ in range(writers)], seconds)
+    return run(address, path, [_make_requests(clock, cluster_id, size) for _ in range(writers)], seconds)
 
 
-def _requests(clock: Iterator[int], cluster_id: int, size: int) -> Iterator[bytes]:
+def _make_requests(clock: Iterator[int], cluster_id: int, size: int) -> Iterator[bytes]:
     """Yield P and C of one writer in turn; a commit_ts is taken after the answer to its P."""
     value = os.urandom(max(0, size - 50))
     while True:
-        prewrite = build.prewrite(next(clock), b"t\x80\x00\x00\x00\x00\x00\x00\x2d_r", value)
+        prewrite = build.build_prewrite(next(clock), b"t\x80\x00\x00\x00\x00\x00\x00\x2d_r", value)
         yield WriteBinlogReq(clusterID=cluster_id, payload=prewrite.SerializeToString()).SerializeToString()
-        commit = build.commit(prewrite, next(clock))
+        commit = build.build_commit(prewrite, next(clock))
         yield WriteBinlogReq(clusterID=cluster_id, payload=commit.SerializeToString()).SerializeToString()
 
 
@@ -107,7 +107,7 @@ def run(address: str, path: str, writers: Sequence[Iterator[bytes]], seconds: fl
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port))) as wire:
         wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return _Run(wire, request_head(path, address, "http", gzip=False)).drive(writers, seconds)
+        return _Run(wire, encode_request_head(path, address, "http", gzip=False)).drive(writers, seconds)
 
 
 class _Run:
@@ -122,8 +122,8 @@ class _Run:
         self._until = 0.0
 
     def drive(self, writers: Sequence[Iterator[bytes]], seconds: float) -> Load:
-        settings = frames.settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 20)])
-        self._wire.sendall(frames.PREFACE + settings + frames.window_update(0, 1 << 30))
+        settings = frames.encode_settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 20)])
+        self._wire.sendall(frames.PREFACE + settings + frames.encode_window_update(0, 1 << 30))
         began = time.perf_counter()
         self._until = began + seconds
         for writer in writers:
@@ -134,7 +134,7 @@ class _Run:
             data = self._wire.recv(1 << 18)
             if not data:
                 raise SystemExit("the server closed the connection")
-            rest = take_frames(rest + data, self._answered, self._out.append)
+            rest = take_frames(rest + data, self._on_answer, self._out.append)
         ended = time.perf_counter()
         self._latencies.sort()
         return Load(len(self._latencies), ended - began, self._latencies)
@@ -164,7 +164,7 @@ class _Run:
             self._wire.sendall(b"".join(self._out))
             self._out.clear()
 
-    def _answered(self, stream_id: int, block: bytes) -> None:
+    def _on_answer(self, stream_id: int, block: bytes) -> None:
         require_ok(block)
         writer, began, first = self._owner.pop(stream_id)
         now = time.perf_counter()
@@ -180,8 +180,8 @@ class Bulk:
         host, _, port = address.rpartition(":")
         self._wire = socket.create_connection((host, int(port)))
         self._wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._wire.sendall(frames.PREFACE + frames.settings([]) + frames.window_update(0, 1 << 30))
-        self._block = request_head(path, address, "http", gzip=False)
+        self._wire.sendall(frames.PREFACE + frames.encode_settings([]) + frames.encode_window_update(0, 1 << 30))
+        self._block = encode_request_head(path, address, "http", gzip=False)
         self._next_id = 1
         self._waiting = 0
         self._rest = b""
@@ -208,9 +208,9 @@ class Bulk:
             data = self._wire.recv(1 << 20)
             if not data:
                 raise SystemExit("the server closed the connection")
-            self._rest = take_frames(self._rest + data, self._answered, self._wire.sendall)
+            self._rest = take_frames(self._rest + data, self._on_answer, self._wire.sendall)
 
-    def _answered(self, _: int, block: bytes) -> None:
+    def _on_answer(self, _: int, block: bytes) -> None:
         require_ok(block)
         self._waiting -= 1
 
@@ -233,9 +233,9 @@ def take_frames(data: bytes, answered: Callable[[int, bytes], None], reply: Call
         if kind == frames.HEADERS and flags & frames.END_STREAM:
             answered(stream_id, data[at + 9 : end])
         elif kind == frames.SETTINGS and not flags:
-            reply(frames.frame(frames.SETTINGS, frames.ACK, 0))
+            reply(frames.encode_frame(frames.SETTINGS, frames.ACK, 0))
         elif kind == frames.PING and not flags:
-            reply(frames.frame(frames.PING, frames.ACK, 0, data[at + 9 : end]))
+            reply(frames.encode_frame(frames.PING, frames.ACK, 0, data[at + 9 : end]))
         elif kind in (frames.GOAWAY, frames.RST_STREAM):
             raise SystemExit(f"the server ended the stream: {data[at:end]!r}")
         at = end

@@ -27,20 +27,20 @@ class Taken:
     wall_s: float
 
 
-def client_program(name: str) -> Path:
+def find_client_program(name: str) -> Path:
     """Return the path of `mariadb-binlog`, `mariadb-dump` or another client program. Raises SetupError."""
     unpacked = _ROOT / "usr/bin" / name
 
     def look() -> Path | None:
         return find_program(name) or (unpacked if unpacked.exists() else None)
 
-    return debian.installed("mariadb-client", name, _ROOT, ("mariadb-client",), look)
+    return debian.ensure_installed("mariadb-client", name, _ROOT, ("mariadb-client",), look)
 
 
 def run_client(words: Sequence[str], folder: Path) -> Taken:
     """Run a client program in `folder` with its output to /dev/null."""
-    program = client_program(words[0])
-    env = {**os.environ, "LD_LIBRARY_PATH": debian.library_path(_ROOT)}
+    program = find_client_program(words[0])
+    env = {**os.environ, "LD_LIBRARY_PATH": debian.find_library_path(_ROOT)}
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([str(program), *words[1:]], env=env, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - began

@@ -32,10 +32,10 @@ def main(seconds: float, round_s: float) -> None:
         while (now := time.monotonic() - began) < seconds:
             load = _run_load(pump.address, WRITE, _WRITERS, _SIZE, start, 1.0)
             written += load.calls
-            until = reader.info().max_commit_ts
+            until = reader.read_info().max_commit_ts
             pulled += sum(1 for _ in reader.pull(start - 1, until))
             start += 2 * load.calls + 2 * _WRITERS
-            rss.append(pump.rss() >> 20)
+            rss.append(pump.read_rss() >> 20)
             if now - printed_at >= 60 or len(rss) == 1:
                 printed_at = now
                 print(f"{now:>6.0f} s {written:>12,} writes {pulled:>12,} pulled, RSS {rss[-1]:>4} MiB", flush=True)

@@ -45,37 +45,37 @@ def write(directory: Path, binlogs: int) -> None:
     print_memory("empty")
     free = threading.Semaphore(_IN_FLIGHT)
 
-    def done(error: Exception | None) -> None:
+    def on_done(error: Exception | None) -> None:
         assert error is None
         free.release()
 
     def submit(payload: bytes) -> None:
         free.acquire()
-        storage.submit(payload, done)
+        storage.submit(payload, on_done)
 
-    submit(build.prewrite(START, b"never ended", VALUE).SerializeToString())
+    submit(build.build_prewrite(START, b"never ended", VALUE).SerializeToString())
     for number in range(1, binlogs // 2 + 1):
-        prewrite = build.prewrite(START + 4 * number, b"t\x80\0\0\0\0\0\0\x2d_r\x80\0\0\0\0\0\0\1", VALUE)
+        prewrite = build.build_prewrite(START + 4 * number, b"t\x80\0\0\0\0\0\0\x2d_r\x80\0\0\0\0\0\0\1", VALUE)
         submit(prewrite.SerializeToString())
-        submit(build.commit(prewrite, START + 4 * number + 1).SerializeToString())
+        submit(build.build_commit(prewrite, START + 4 * number + 1).SerializeToString())
         if number % (binlogs // 10) == 0:
             print_memory(f"{2 * number:,} binlogs")
     while storage.index_lag or storage.count_unmatched()[0] > 1:
         time.sleep(0.05)
     time.sleep(1.5)  # a binlog more than a second later moves the head, as any fake binlog does
-    submit(build.fake(START + 2 * binlogs + 8).SerializeToString())
+    submit(build.build_fake(START + 2 * binlogs + 8).SerializeToString())
     time.sleep(1.5)
-    submit(build.fake(START + 2 * binlogs + 9).SerializeToString())
-    storage.append(_huge(START + 2 * binlogs + 10)).result()
+    submit(build.build_fake(START + 2 * binlogs + 9).SerializeToString())
+    storage.append(_make_huge_payload(START + 2 * binlogs + 10)).result()
     print_memory(f"with a transaction of {HUGE >> 20} MiB")
-    commit = build.commit(build.prewrite(START + 2 * binlogs + 10, b"huge"), START + 2 * binlogs + 11)
+    commit = build.build_commit(build.build_prewrite(START + 2 * binlogs + 10, b"huge"), START + 2 * binlogs + 11)
     storage.append(commit.SerializeToString()).result()
     os._exit(0)
 
 
-def _huge(start_ts: int) -> bytes:
+def _make_huge_payload(start_ts: int) -> bytes:
     """Return a P of 200 MiB, and reset the memory peak, which is measured from here on."""
-    small = build.prewrite(start_ts, b"huge", b"h").SerializeToString()
+    small = build.build_prewrite(start_ts, b"huge", b"h").SerializeToString()
     at = small.index(b"\x2a\x01h")
     length = b"\x2a\x80\x80\x80\x64"  # 200 << 20 as a varint
     payload = b"".join((small[:at], length, bytes(HUGE), small[at + 3 :]))

@@ -53,12 +53,12 @@ class Load:
         """Row changes per transaction."""
         return sum(role.changes for role in self.roles)
 
-    def scaled(self, scale: float) -> Load:
+    def with_scale(self, scale: float) -> Load:
         """Return this load with `scale` times as many transactions; the number of hot rows stays the same."""
         rows = self.rows if len(self.roles) == 1 else int(self.rows * scale)
         return replace(self, transactions=int(self.transactions * scale), rows=rows)
 
-    def setup(self) -> tuple[Role, ...]:
+    def list_setup_roles(self) -> tuple[Role, ...]:
         """Return the roles of the transactions that insert the initial rows: one row in each table."""
         return (Role("insert"),) * self.tables
 
@@ -96,26 +96,26 @@ class Table:
         for name, values in self._values.items():
             if self.count > len(values):
                 self._values[name] = values = np.resize(values, 2 * self.count)
-            values[numbers] = self._fresh(name, count)
-        return self._image(numbers)
+            values[numbers] = self._draw_values(name, count)
+        return self._make_image(numbers)
 
     def change(self, numbers: Numbers, sets: dict[str, Numbers]) -> tuple[Image, Image]:
         """Change rows `numbers` in order (a row may occur more than once); return (before, after) of each change.
 
         `sets`: for each column, a mask of the changes that give it a new value.
         """
-        pairs = {name: self._chain(name, numbers, mask) for name, mask in sets.items()}
+        pairs = {name: self._chain_values(name, numbers, mask) for name, mask in sets.items()}
         ids = FIRST_NUMBER + numbers
         return tuple(Image(ids, *(pairs[name][half] for name in Image._fields[1:])) for half in (0, 1))  # type: ignore[return-value]
 
-    def _chain(self, name: str, numbers: Numbers, sets: Numbers) -> tuple[Numbers, Numbers]:
+    def _chain_values(self, name: str, numbers: Numbers, sets: Numbers) -> tuple[Numbers, Numbers]:
         base, count = self._values[name], len(numbers)
         order = np.argsort(numbers, kind="stable")
         rows, places = numbers[order], np.arange(count)
         first = np.append(True, rows[1:] != rows[:-1])
         start = np.maximum.accumulate(np.where(first, places, 0))
         last_set = np.maximum.accumulate(np.where(sets[order], places, -1))
-        fresh = self._fresh(name, count)
+        fresh = self._draw_values(name, count)
         after_sorted = np.where(last_set >= start, fresh[last_set], base[rows])
         before_sorted = np.where(first, base[rows], np.append(0, after_sorted[:-1]))
         before, after = np.empty(count, np.int32), np.empty(count, np.int32)
@@ -124,16 +124,16 @@ class Table:
         base[rows[ends]] = after_sorted[ends]
         return before, after
 
-    def _fresh(self, name: str, count: int) -> Numbers:
+    def _draw_values(self, name: str, count: int) -> Numbers:
         low, high = (FIRST_NUMBER, LAST_NUMBER) if name == "k" else (0, _POOL_BYTES - C_BYTES)
         return self._random.integers(low, high, count, np.int32)
 
-    def _image(self, numbers: Numbers) -> Image:
+    def _make_image(self, numbers: Numbers) -> Image:
         return Image(FIRST_NUMBER + numbers, *(self._values[name][numbers] for name in Image._fields[1:]))
 
-    def rows(self) -> Image:
+    def read_rows(self) -> Image:
         """Return the current values of all rows."""
-        return self._image(np.arange(self.count))
+        return self._make_image(np.arange(self.count))
 
 
 class Writer:
@@ -141,13 +141,13 @@ class Writer:
 
     def __init__(self, load: Load, seed: int = 1) -> None:
         self._random = np.random.default_rng(seed)
-        self._pool = np.frombuffer(_digits(self._random), np.uint8)
+        self._pool = np.frombuffer(_draw_digits(self._random), np.uint8)
         self.load = load
         self.tables = [Table(self._random) for _ in range(load.tables)]
         windows = np.lib.stride_tricks.sliding_window_view
         self._views = {"c": windows(self._pool, C_BYTES), "pad": windows(self._pool, PAD_BYTES)}
 
-    def block(self, roles: tuple[Role, ...], first: int, count: int) -> list[list[Image]]:
+    def make_block(self, roles: tuple[Role, ...], first: int, count: int) -> list[list[Image]]:
         """Generate `count` transactions from number `first`: by role, its row images, one row per transaction."""
         numbers = np.arange(first, first + count)
         by_table = [self._on_table(position, table, roles, numbers) for position, table in enumerate(self.tables)]
@@ -158,14 +158,14 @@ class Writer:
             images.append([_pick([by_table[t][number][half] for t in range(len(self.tables))], at) for half in halves])
         return images
 
-    def text(self, name: str, offsets: Numbers) -> np.ndarray:
+    def read_texts(self, name: str, offsets: Numbers) -> np.ndarray:
         """Return the texts of column `name` as rows of bytes."""
         texts: np.ndarray = self._views[name][offsets]
         return texts
 
-    def lines(self, table: int) -> Iterator[tuple[int, int, str, str]]:
+    def iterate_rows(self, table: int) -> Iterator[tuple[int, int, str, str]]:
         """Yield the rows of `table` that the target must hold."""
-        pool, rows = self._pool.tobytes().decode(), self.tables[table].rows()
+        pool, rows = self._pool.tobytes().decode(), self.tables[table].read_rows()
         for row_id, k, c, pad in zip(*(column.tolist() for column in rows), strict=True):
             yield row_id, k, pool[c : c + C_BYTES], pool[pad : pad + PAD_BYTES]
 
@@ -207,7 +207,7 @@ def _pick(images: list[Image], at: Numbers) -> Image:
     return Image(*(np.stack(columns)[at, rows] for columns in zip(*images, strict=True)))
 
 
-def _digits(random: np.random.Generator) -> bytes:
+def _draw_digits(random: np.random.Generator) -> bytes:
     """Return groups of eleven digits separated by dashes, as sysbench fills `c` and `pad`."""
     digits = random.integers(ord("0"), ord("9") + 1, _POOL_BYTES, np.uint8)
     digits[11::12] = ord("-")

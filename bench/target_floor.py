@@ -31,9 +31,9 @@ def check_rows(target: MariaDb, writer: Writer) -> list[str]:
     """Compare each table row by row with the rows written; return a text per table that differs."""
     wrong = []
     with target.connect() as connection, connection.cursor(SSCursor) as cursor:
-        for number, name in enumerate(names(writer)):
+        for number, name in enumerate(list_table_names(writer)):
             cursor.execute(f"SELECT id, k, c, pad FROM `{DB}`.`{name}` ORDER BY id")
-            rows = itertools.zip_longest(iter(cursor.fetchone, None), writer.lines(number))
+            rows = itertools.zip_longest(iter(cursor.fetchone, None), writer.iterate_rows(number))
             if differing := [pair for pair in rows if pair[0] != pair[1]]:
                 wrong.append(
                     f"{name}: {len(differing):,} rows differ, such as {differing[0][0]} instead of {differing[0][1]}"
@@ -43,9 +43,9 @@ def check_rows(target: MariaDb, writer: Writer) -> list[str]:
 
 def measure_floor(target: MariaDb, writer: Writer) -> Floor:
     """Empty the tables and write the rows of `writer` as prepared REPLACE statements over CONNECTIONS connections."""
-    texts = list(_texts(writer))
+    texts = list(_render_statements(writer))
     with target.connect() as connection, connection.cursor() as cursor:
-        for name in names(writer):
+        for name in list_table_names(writer):
             cursor.execute(f"TRUNCATE `{DB}`.`{name}`")
     connections = [target.connect(autocommit=True) for _ in range(CONNECTIONS)]
     server, rows = psutil.Process(target.pid), [0] * CONNECTIONS
@@ -71,15 +71,15 @@ def measure_floor(target: MariaDb, writer: Writer) -> Floor:
     return floor
 
 
-def names(writer: Writer) -> list[str]:
+def list_table_names(writer: Writer) -> list[str]:
     """Return the names of the load's tables."""
     return [f"sbtest{number + 1}" for number in range(len(writer.tables))]
 
 
-def _texts(writer: Writer) -> list[bytes]:
+def _render_statements(writer: Writer) -> list[bytes]:
     texts = []
-    for number, name in enumerate(names(writer)):
-        lines = writer.lines(number)
+    for number, name in enumerate(list_table_names(writer)):
+        lines = writer.iterate_rows(number)
         while rows := ",".join(f"({i},{k},'{c}','{pad}')" for i, k, c, pad in itertools.islice(lines, ROWS)):
             texts.append(f"REPLACE INTO `{DB}`.`{name}` (`id`,`k`,`c`,`pad`) VALUES {rows}".encode())
     return texts

@@ -83,56 +83,56 @@ class Meter:
         self.overlap = False
         self._running = 0
 
-    def cpu(self) -> dict[str, float]:
+    def read_cpu(self) -> dict[str, float]:
         """CPU seconds so far, by name."""
-        used = {name: cpu_seconds(processes) for name, processes in self._each().items()}
+        used = {name: sum_cpu_seconds(processes) for name, processes in self._list_processes().items()}
         return used | {OWN: time.process_time(), JVM: used.get(JVM, 0.0)}
 
     def forget_peak(self) -> None:
         """Reset the memory peak of each process to what it uses now."""
-        for processes in self._each().values():
+        for processes in self._list_processes().values():
             for process in processes:
                 with suppress(FileNotFoundError):  # it has ended
                     Path(f"/proc/{process.pid}/clear_refs").write_text("5")
 
-    def peak(self) -> dict[str, float]:
+    def read_peak(self) -> dict[str, float]:
         """Peak MiB by name since `forget_peak`; for processes started later, since their start."""
-        return {name: sum(map(_high_water, processes)) for name, processes in self._each().items()}
+        return {name: sum(map(_read_high_water, processes)) for name, processes in self._list_processes().items()}
 
-    def written(self) -> dict[str, float]:
+    def read_written(self) -> dict[str, float]:
         """MiB written to disk so far, by name."""
-        return {name: sum(map(_written_bytes, processes)) for name, processes in self._each().items()}
+        return {name: sum(map(_read_written_mib, processes)) for name, processes in self._list_processes().items()}
 
     @contextmanager
-    def around(self, name: str, result: list[Any]) -> Iterator[None]:
+    def measure_stage(self, name: str, result: list[Any]) -> Iterator[None]:
         """Add the cost of the body to the stage `name`; the body fills `result`."""
         self._running += 1
         self.overlap |= self._running > 1
-        began, before = time.perf_counter(), self.cpu()
+        began, before = time.perf_counter(), self.read_cpu()
         yield
         rows = sum(stage_result.rows for stage_result in result)
-        self.stages.setdefault(name, Cost()).add(time.perf_counter() - began, before, self.cpu(), rows)
+        self.stages.setdefault(name, Cost()).add(time.perf_counter() - began, before, self.read_cpu(), rows)
         self._running -= 1
 
-    def _each(self) -> dict[str, list[psutil.Process]]:
+    def _list_processes(self) -> dict[str, list[psutil.Process]]:
         # Children are listed only where needed: that reads all of /proc and adds to the measured time.
         processes = {name: [process] for name, process in self._others.items()} | {OWN: [self._self]}
-        if spark := self._spark():
+        if spark := self._list_spark_processes():
             processes[JVM] = spark
         return processes
 
-    def _spark(self) -> list[psutil.Process]:
+    def _list_spark_processes(self) -> list[psutil.Process]:
         if (server := self._others.get(JVM)) is not None:
             return [server, *server.children(recursive=True)]
         parent = self._self.parent()
         if parent is not None and parent.name() == "java":  # spark-submit: the JVM started this process
             return [parent, *(child for child in parent.children(recursive=True) if child.pid != self._self.pid)]
-        if _context() is None:
+        if _find_context() is None:
             return []
         return [child for child in self._self.children(recursive=True) if child.name() != SAMPLER]
 
 
-def _context() -> Any:
+def _find_context() -> Any:
     """Return the SparkContext of this process, or None."""
     if "pyspark" not in sys.modules:
         return None
@@ -141,7 +141,7 @@ def _context() -> Any:
     return getattr(SparkContext, "_active_spark_context", None)
 
 
-def cpu_seconds(processes: list[psutil.Process]) -> float:
+def sum_cpu_seconds(processes: list[psutil.Process]) -> float:
     """User and system time so far of those processes that still exist."""
     total = 0.0
     for process in processes:
@@ -153,7 +153,7 @@ def cpu_seconds(processes: list[psutil.Process]) -> float:
     return total
 
 
-def _high_water(process: psutil.Process) -> float:
+def _read_high_water(process: psutil.Process) -> float:
     try:
         lines = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii").splitlines()
     except FileNotFoundError:
@@ -161,7 +161,7 @@ def _high_water(process: psutil.Process) -> float:
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)
 
 
-def _written_bytes(process: psutil.Process) -> float:
+def _read_written_mib(process: psutil.Process) -> float:
     try:
         return float(process.io_counters().write_bytes) / 2**20
     except psutil.NoSuchProcess:
@@ -173,25 +173,25 @@ def serve(wire: Connection) -> None:
     job: Job = wire.recv()
     meter = Meter(job.others)
     if job.jobs:
-        _remote_jobs(job.jobs)  # the server's slow first page must not count as cost of a window
-    begun = dict.fromkeys(meter.cpu(), 0.0) | {name: meter.cpu()[name] for name in job.others}
+        _count_remote_jobs(job.jobs)  # the server's slow first page must not count as cost of a window
+    begun = dict.fromkeys(meter.read_cpu(), 0.0) | {name: meter.read_cpu()[name] for name in job.others}
     start = psutil.Process().create_time()
     run_window, make_context, reached = _prepare(job, meter)
     first = True
     while (until := wire.recv()) is not None:
         meter.stages, meter.overlap = {}, False
         meter.forget_peak()
-        jobs, written = _jobs(job), meter.written()
+        jobs, written = _count_jobs(job), meter.read_written()
         # The first run of a process also includes its start and its imports.
-        before, began = (begun, time.time() - start) if first else (meter.cpu(), 0.0)
+        before, began = (begun, time.time() - start) if first else (meter.read_cpu(), 0.0)
         clock, windows = time.perf_counter(), 0
         with sample_stacks(job.flame and not first and job.flame):
             while reached() < until:
                 windows += bool(run_window(make_context()))
         whole = Cost()
-        whole.add(time.perf_counter() - clock + began, before, meter.cpu(), 0)
-        after = {name: size - written.get(name, 0.0) for name, size in meter.written().items()}
-        wire.send(Run(whole, meter.stages, windows, _jobs(job) - jobs, meter.peak(), after, meter.overlap))
+        whole.add(time.perf_counter() - clock + began, before, meter.read_cpu(), 0)
+        after = {name: size - written.get(name, 0.0) for name, size in meter.read_written().items()}
+        wire.send(Run(whole, meter.stages, windows, _count_jobs(job) - jobs, meter.read_peak(), after, meter.overlap))
         first = False
 
 
@@ -211,43 +211,43 @@ def _prepare(job: Job, meter: Meter) -> tuple[Callable[..., Any], Callable[[], A
 
     def measure(name: str, *arguments: Any, **named: Any) -> Any:
         result: list[Any] = []
-        with meter.around(name, result):
+        with meter.measure_stage(name, result):
             result.append(run_stage(name, *arguments, **named))
         return result[0]
 
     runner.run_stage = measure
     sessions: list[Any] = []
 
-    def session() -> Any:
+    def open_session() -> Any:
         if not sessions:
-            sessions.append(_session(job))
+            sessions.append(_open_session(job))
         return sessions[0]
 
-    def context() -> StageContext:
-        return StageContext(replication, "bench", session, in_pieces=True)
+    def make_context() -> StageContext:
+        return StageContext(replication, "bench", open_session, in_pieces=True)
 
-    return runner.run_window, context, lambda: context().windows.greatest_hi("finalize") or 0
+    return runner.run_window, make_context, lambda: make_context().windows.find_greatest_hi("finalize") or 0
 
 
-def _session(job: Job) -> Any:
+def _open_session(job: Job) -> Any:
     if job.remote:
         from spark_jobs.job.connect import connect_session
 
         return connect_session(job.remote)
-    from spark_jobs.job.session import classic_session
+    from spark_jobs.job.session import start_classic_session
 
-    return classic_session("bench", None if job.way == "submit" else "local[2]")
+    return start_classic_session("bench", None if job.way == "submit" else "local[2]")
 
 
-def _jobs(job: Job) -> int:
+def _count_jobs(job: Job) -> int:
     """Number of Spark jobs so far; 0 without a session."""
     if job.jobs:
-        return _remote_jobs(job.jobs)
-    context = _context()
+        return _count_remote_jobs(job.jobs)
+    context = _find_context()
     return 0 if context is None else int(context._jsc.sc().dagScheduler().numTotalJobs())
 
 
-def _remote_jobs(url: str) -> int:
+def _count_remote_jobs(url: str) -> int:
     """Number of jobs of a Connect server, from its REST interface: the highest job id + 1, because it forgets jobs."""
     import httpx
 

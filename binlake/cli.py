@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
             # Discard the rest of the output: a flush would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
-        storage_error = _storage_error(error)
+        storage_error = _translate_storage_error(error)
         if storage_error is None:
             raise
         print(f"error: {storage_error}", file=sys.stderr)
@@ -86,7 +86,7 @@ def _is_unread(stream: TextIO) -> bool:
     return any(event & select.POLLERR for _, event in pipe.poll(0))
 
 
-def _storage_error(error: Exception) -> BinlakeError | None:
+def _translate_storage_error(error: Exception) -> BinlakeError | None:
     """The error of a disk or of the lake's storage, for people; None for any other error: a fault of the program."""
     # Not imported here: most commands need no Delta.
     delta = sys.modules.get("deltalake.exceptions")
@@ -105,7 +105,7 @@ def prepare(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     """The command that `arguments` name, and its parsed arguments. Raises SystemExit(2) for invalid ones."""
     arguments = list(arguments)
     points = {point.name: point for point in entry_points(group=GROUP)}
-    parser = _parser(points)
+    parser = _make_parser(points)
     name = parser.parse_args(arguments[:1]).command
     command: Command = points[name].load()()
     own = argparse.ArgumentParser(prog=f"binlake {name}", description=command.help)
@@ -113,7 +113,7 @@ def prepare(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     return command, own.parse_args(arguments[1:])
 
 
-def _parser(points: dict[str, EntryPoint]) -> argparse.ArgumentParser:
+def _make_parser(points: dict[str, EntryPoint]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="binlake",
         description="Replicates changes of TiDB and MySQL to another database and a lakehouse.",

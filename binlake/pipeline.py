@@ -32,12 +32,12 @@ class Stage:
     @property
     def feed(self) -> str:
         """The feed of the stage; empty for stages without a feed."""
-        return feed_of_sink(self.sink)
+        return parse_feed_sink(self.sink)
 
     @property
     def task(self) -> str:
         """The stage's name, unique in a replication."""
-        return task_name(self.name, self.sink)
+        return name_task(self.name, self.sink)
 
 
 FEED = "feed"
@@ -149,23 +149,23 @@ STOPPED = frozenset({"blocked", "waiting", "skipped"})
 """Results of a stage that leaves nothing for later stages to do; its task succeeds."""
 
 
-def feed_sink(name: str) -> str:
+def name_feed_sink(name: str) -> str:
     """The name of the feed's sink in events, groups and paths."""
     return f"{FEED}.{name}"
 
 
-def feed_of_sink(sink: str | None) -> str:
+def parse_feed_sink(sink: str | None) -> str:
     """The feed of `sink`; empty if the sink is not a feed."""
     return sink.removeprefix(f"{FEED}.") if sink is not None and sink.startswith(f"{FEED}.") else ""
 
 
-def task_name(stage: str, sink: str | None) -> str:
+def name_task(stage: str, sink: str | None) -> str:
     """The name of the stage `stage` of `sink`, unique in a replication."""
-    feed = feed_of_sink(sink)
+    feed = parse_feed_sink(sink)
     return f"{stage}-{feed}" if feed else stage
 
 
-def stages_for(*, sql: bool, mirror: bool, feeds: Sequence[str] = (), validated: bool = False) -> tuple[Stage, ...]:
+def select_stages(*, sql: bool, mirror: bool, feeds: Sequence[str] = (), validated: bool = False) -> tuple[Stage, ...]:
     """The stages of a replication that has a SQL target, a mirror and `feeds`, or some of them.
 
     Each feed has its own copy of the feed stages, with its sink. `validated`: include the optional stages.
@@ -177,29 +177,29 @@ def stages_for(*, sql: bool, mirror: bool, feeds: Sequence[str] = (), validated:
 
 def _bind_to_feed(stage: Stage, name: str) -> Stage:
     """A copy of `stage` for one feed: the sink, stages and lock that it refers to are those of the feed."""
-    sink = feed_sink(name)
+    sink = name_feed_sink(name)
     feed_stages = {other.name for other in STAGES if other.sink == FEED}
-    after = tuple(task_name(before, sink) if before in feed_stages else before for before in stage.after)
-    bounds = task_name(stage.bounds_from, sink) if stage.bounds_from in feed_stages else stage.bounds_from
-    lock = feed_lock(name) if stage.lock else ""
+    after = tuple(name_task(before, sink) if before in feed_stages else before for before in stage.after)
+    bounds = name_task(stage.bounds_from, sink) if stage.bounds_from in feed_stages else stage.bounds_from
+    lock = name_feed_lock(name) if stage.lock else ""
     return replace(stage, sink=sink, after=after, bounds_from=bounds, lock=lock)
 
 
-def feed_lock(name: str) -> str:
+def name_feed_lock(name: str) -> str:
     """The lake's lock under which the feed `name` is encoded."""
     return f"{FEED}-{name}"
 
 
-def locks_of(stages: Iterable[Stage]) -> tuple[str, ...]:
+def list_locks(stages: Iterable[Stage]) -> tuple[str, ...]:
     """The lake's locks that `stages` take, without duplicates."""
     return tuple(dict.fromkeys(stage.lock for stage in stages if stage.lock))
 
 
-def names_of_sink(sink: str) -> tuple[str, ...]:
+def list_required_stages(sink: str) -> tuple[str, ...]:
     """The stages that a sink requires, in order."""
     return tuple(stage.name for stage in STAGES if stage.sink == sink and not stage.optional)
 
 
-def lock_of_table(table: str) -> str:
+def look_up_lock(table: str) -> str:
     """The lock under which a stage writes the lake's `table`. Raises KeyError."""
     return {name: stage.lock for stage in STAGES for name in stage.writes}[table]

@@ -14,7 +14,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Clock(Protocol):
     """PD's clock, or its substitute."""
 
-    def tso(self, count: int = 1) -> int:
+    def fetch_ts(self, count: int = 1) -> int:
         """The last of `count` fresh timestamps. Raises SourceUnavailable."""
 
 
@@ -23,19 +23,19 @@ def compose(physical_ms: int, logical: int = 0) -> int:
     return physical_ms << LOGICAL_BITS | logical
 
 
-def physical(ts: int) -> int:
+def extract_physical(ts: int) -> int:
     """Unix milliseconds of `ts`."""
     return ts >> LOGICAL_BITS
 
 
-def logical(ts: int) -> int:
+def extract_logical(ts: int) -> int:
     """The logical part of `ts`."""
     return ts & MAX_LOGICAL
 
 
 def to_datetime(ts: int) -> datetime:
     """The UTC time of `ts`, to the millisecond."""
-    return _EPOCH + timedelta(milliseconds=physical(ts))
+    return _EPOCH + timedelta(milliseconds=extract_physical(ts))
 
 
 def from_datetime(moment: datetime) -> int:
@@ -57,7 +57,7 @@ FUTURE_SLACK = compose(10_000)
 """How far a timestamp from PD may lie above one requested shortly before."""
 
 
-def plausible(ts: int, text: str) -> int:
+def require_plausible(ts: int, text: str) -> int:
     """`ts`, which was read from `text`, if a source can have it or if it is 0; else raises ValueError.
 
     The error for a number such as 20261121 says that a date needs dashes.
@@ -77,7 +77,7 @@ def parse_ts(text: str) -> int:
     """A commit_ts or start_ts in decimal; 0 = before everything. Raises ValueError for one that no source can have."""
     if not (text.isascii() and text.isdigit()):
         raise ValueError(f"{text[:80]!r} is not a commit_ts")
-    return plausible(int(text) if len(text) <= len(str(MAX_TS)) else MAX_TS + 1, text)
+    return require_plausible(int(text) if len(text) <= len(str(MAX_TS)) else MAX_TS + 1, text)
 
 
 def parse(text: str) -> int:
@@ -93,4 +93,4 @@ def parse(text: str) -> int:
     except ValueError as error:
         raise ValueError(f"{text[:80]!r} is neither a commit_ts nor a time (ISO 8601)") from error
     since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH
-    return plausible(compose(since // timedelta(milliseconds=1), MAX_LOGICAL), text)
+    return require_plausible(compose(since // timedelta(milliseconds=1), MAX_LOGICAL), text)

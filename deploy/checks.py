@@ -14,12 +14,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from binlake.config.reference import reference_text
+from binlake.config.reference import render_reference
 from binlake.lake.reference import replace_tables_section
 from deploy import citations, docslinks, promises
-from deploy.importgraph import circles, import_edges, package_edges
-from pump_service.feeder.settings import settings_text as feeder_text
-from pump_service.pump.settings import settings_text
+from deploy.importgraph import derive_package_edges, find_circles, import_edges
+from pump_service.feeder.settings import render_settings as feeder_text
+from pump_service.pump.settings import render_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PROTO = Path("binlake/wire")
@@ -71,7 +71,7 @@ def _passes(name: str, check: Callable[[], None]) -> bool:
     return True
 
 
-def _tool(*command: str) -> Callable[[], None]:
+def _make_tool_check(*command: str) -> Callable[[], None]:
     def check() -> None:
         program = Path(sysconfig.get_path("scripts")) / command[0]
         done = subprocess.run([program, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -95,17 +95,17 @@ def check_generated() -> None:
     """Check that the committed modules match the proto files."""
     with tempfile.TemporaryDirectory(prefix="binlake-proto-") as scratch:
         generate(Path(scratch))
-        stale = [name for name in _committed() if not _same(Path(scratch) / name, ROOT / name)]
+        stale = [name for name in _list_committed() if not _is_same(Path(scratch) / name, ROOT / name)]
     if stale:
         raise CheckError(f"run `make proto`: {', '.join(stale)}")
 
 
-def _committed() -> list[str]:
+def _list_committed() -> list[str]:
     # Stubs of services that nobody uses are not committed.
     return sorted(str(path.relative_to(ROOT)) for path in (ROOT / PROTO).glob("*_pb2*.py*"))
 
 
-def _same(generated: Path, committed: Path) -> bool:
+def _is_same(generated: Path, committed: Path) -> bool:
     return generated.exists() and generated.read_bytes() == committed.read_bytes()
 
 
@@ -122,29 +122,29 @@ def make_proto() -> None:
 
 def make_reference() -> None:
     """Write docs/reference/configuration.md, and the tables of docs/reference/lake-tables.md."""
-    REFERENCE.write_text(configuration_text(), encoding="utf-8")
+    REFERENCE.write_text(render_configuration(), encoding="utf-8")
     TABLES.write_text(replace_tables_section(TABLES.read_text(encoding="utf-8")), encoding="utf-8")
     print(f"docs: {REFERENCE.relative_to(ROOT)}, {TABLES.relative_to(ROOT)}")
 
 
 def check_reference() -> None:
     """Check that the pages on the configuration and on the lake's tables match the models and table definitions."""
-    if not REFERENCE.exists() or REFERENCE.read_text(encoding="utf-8") != configuration_text():
+    if not REFERENCE.exists() or REFERENCE.read_text(encoding="utf-8") != render_configuration():
         raise CheckError("docs/reference/configuration.md is out of date: run `make docs`")
     page = TABLES.read_text(encoding="utf-8")
     if page != replace_tables_section(page):
         raise CheckError("docs/reference/lake-tables.md is out of date: run `make docs`")
 
 
-def configuration_text() -> str:
+def render_configuration() -> str:
     """The text of docs/reference/configuration.md, generated from the models."""
-    return f"{reference_text()}\n{settings_text()}\n{feeder_text()}"
+    return f"{render_reference()}\n{render_settings()}\n{feeder_text()}"
 
 
 def check_circles() -> None:
     """Check that no files and no packages import each other in a circle."""
     edges = import_edges()
-    cycles = [" -> ".join(circle) for circle in [*circles(edges), *circles(package_edges(edges))]]
+    cycles = [" -> ".join(circle) for circle in [*find_circles(edges), *find_circles(derive_package_edges(edges))]]
     if cycles:
         raise CheckError("these import each other:\n  " + "\n  ".join(cycles))
 
@@ -153,21 +153,21 @@ def check_ids() -> None:
     """Check that docs/reference/promises.md lists every id that code, tests or docs cite, and is complete."""
     page = promises.read_page(PROMISES.read_text(encoding="utf-8"))
     known = {*page.kept, *page.untested}
-    unknown = [f"{where}: {cited}: not on the page" for where, cited in _citations() if cited not in known]
-    tests = (path for path in _cited_in() if path.is_relative_to(ROOT / "tests"))
-    problems = [*unknown, *promises.problems(page, promises.cited_by(tests))]
+    unknown = [f"{where}: {cited}: not on the page" for where, cited in _find_citations() if cited not in known]
+    tests = (path for path in _list_citing_files() if path.is_relative_to(ROOT / "tests"))
+    problems = [*unknown, *promises.find_problems(page, promises.read_cited_ids(tests))]
     if problems:
         raise CheckError(f"{promises.PAGE}:\n  " + "\n  ".join(problems))
 
 
-def _citations() -> Iterator[tuple[str, str]]:
-    for path in _cited_in():
+def _find_citations() -> Iterator[tuple[str, str]]:
+    for path in _list_citing_files():
         if path != PROMISES:
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 yield from ((f"{path.relative_to(ROOT)}:{number}", cited) for cited in promises.ID.findall(line))
 
 
-def _cited_in() -> list[Path]:
+def _list_citing_files() -> list[Path]:
     """The files whose citations are checked."""
     files = (path for room in _CITING for path in (ROOT / room).rglob("*"))
     return sorted(path for path in files if path.suffix in _TEXT)
@@ -175,17 +175,17 @@ def _cited_in() -> list[Path]:
 
 def check_citations() -> None:
     """Check that docs/reference/cited.md lists each cited part of a paper, and that the papers contain these parts."""
-    unlisted = citations.unlisted(ROOT, _cited_in())
+    unlisted = citations.find_unlisted(ROOT, _list_citing_files())
     if unlisted:
         raise CheckError(f"not on {citations.PAGE}:\n  " + "\n  ".join(unlisted))
     if not PAPERS.is_dir():
         print(f"lint: citations: the papers are not in {PAPERS}: not checked whether they contain what is listed")
         return
-    missing = [*citations.missing(ROOT, PAPERS), *citations.missing_ids(PROMISES, PAPERS)]
+    missing = [*citations.find_missing(ROOT, PAPERS), *citations.find_missing_ids(PROMISES, PAPERS)]
     if missing:
         raise CheckError(f"not in the papers of {PAPERS}: {', '.join(missing)}")
     mission = (PAPERS / "MISSION.md").read_text(encoding="utf-8")
-    left_out = promises.missing_of(mission, promises.read_page(PROMISES.read_text(encoding="utf-8")))
+    left_out = promises.find_missing(mission, promises.read_page(PROMISES.read_text(encoding="utf-8")))
     if left_out:
         raise CheckError(f"in the mission and not on {promises.PAGE}: {', '.join(left_out)}")
 
@@ -193,10 +193,10 @@ def check_citations() -> None:
 def check_links() -> None:
     """Check that links and paths on the pages exist, the site lists each page once, and no table holds a paragraph."""
     problems = [
-        *(f"broken link: {link}" for link in docslinks.dead_links(ROOT)),
-        *(f"no such file: {path}" for path in docslinks.dead_paths(ROOT)),
-        *(f"not in the nav of zensical.toml exactly once: {page}" for page in docslinks.unlisted(ROOT)),
-        *(f"a paragraph in a table cell: {place}" for place in docslinks.long_cells(ROOT)),
+        *(f"broken link: {link}" for link in docslinks.find_dead_links(ROOT)),
+        *(f"no such file: {path}" for path in docslinks.find_dead_paths(ROOT)),
+        *(f"not in the nav of zensical.toml exactly once: {page}" for page in docslinks.find_unlisted(ROOT)),
+        *(f"a paragraph in a table cell: {place}" for place in docslinks.find_long_cells(ROOT)),
     ]
     if problems:
         raise CheckError("\n  ".join(["", *problems]))
@@ -212,10 +212,10 @@ def check_test_names(tests: Path = ROOT / "tests") -> None:
 
 
 CHECKS: dict[str, Callable[[], None]] = {
-    "ruff": _tool("ruff", "check", "."),
-    "format": _tool("ruff", "format", "--check", "."),
-    "types": _tool("mypy"),
-    "imports": _tool("lint-imports", "--no-logo"),
+    "ruff": _make_tool_check("ruff", "check", "."),
+    "format": _make_tool_check("ruff", "format", "--check", "."),
+    "types": _make_tool_check("mypy"),
+    "imports": _make_tool_check("lint-imports", "--no-logo"),
     "circles": check_circles,
     "generated": check_generated,
     "configuration": check_reference,

@@ -16,41 +16,41 @@ _INVARIANT = re.compile(r"DESIGN 3\.\d+")
 """Listed on the page of promises instead."""
 
 
-def parts_in(text: str) -> list[str]:
+def find_cited_parts(text: str) -> list[str]:
     """The parts that `text` cites, in a uniform spelling."""
     unwrapped = re.sub(r"\n[ \t]*(?:#|--|//|\*)?[ \t]*", " ", text)
     return [" ".join(part.split()) for part in _CITED.findall(unwrapped)]
 
 
-def unlisted(root: Path, files: Iterable[Path]) -> list[str]:
+def find_unlisted(root: Path, files: Iterable[Path]) -> list[str]:
     """`file: part` for each cited part that the page does not list."""
-    known = set(parts_in((root / PAGE).read_text(encoding="utf-8")))
+    known = set(find_cited_parts((root / PAGE).read_text(encoding="utf-8")))
     return sorted(
         {
             f"{file.relative_to(root)}: {part}"
             for file in files
-            for part in parts_in(file.read_text(encoding="utf-8"))
+            for part in find_cited_parts(file.read_text(encoding="utf-8"))
             if part not in known and not _INVARIANT.fullmatch(part)
         }
     )
 
 
-def missing(root: Path, papers: Path) -> list[str]:
+def find_missing(root: Path, papers: Path) -> list[str]:
     """Parts on the page that the papers in the folder `papers` do not contain."""
-    return [part for part in _listed(root) if not _is_there(part, papers)]
+    return [part for part in _read_listed_parts(root) if not _is_there(part, papers)]
 
 
-def missing_ids(page: Path, papers: Path) -> list[str]:
+def find_missing_ids(page: Path, papers: Path) -> list[str]:
     """Ids on the page of promises that the papers in `papers` do not contain."""
     text = "".join((papers / name).read_text(encoding="utf-8") for name in ("MISSION.md", "reference/hazards.md"))
     ids = re.findall(r"^\| ((?:S\d|R|C|U)-\d{2}) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
     return [one for one in ids if not re.search(rf"\b{one}\b", text)]
 
 
-def _listed(root: Path) -> Iterator[str]:
+def _read_listed_parts(root: Path) -> Iterator[str]:
     for line in (root / PAGE).read_text(encoding="utf-8").splitlines():
         if line.startswith("| "):
-            yield from parts_in(line.split("|")[1])
+            yield from find_cited_parts(line.split("|")[1])
 
 
 def _is_there(part: str, papers: Path) -> bool:

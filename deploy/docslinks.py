@@ -26,30 +26,30 @@ _FILE = re.compile(r"`(\w+\.(?:py|proto))`")
 _HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
 
 
-def dead_links(root: Path) -> list[str]:
+def find_dead_links(root: Path) -> list[str]:
     """`page: link` for each link that leads nowhere, or from a page of the site to a file outside it."""
     return [
         f"{page.relative_to(root)}: {link}"
-        for page in _pages(root)
-        for link in _links(page)
+        for page in _list_pages(root)
+        for link in _find_links(page)
         if not _is_valid(root, page, link)
     ]
 
 
-def unlisted(root: Path) -> list[str]:
+def find_unlisted(root: Path) -> list[str]:
     """Pages of docs/ that `nav` of zensical.toml does not name, and entries of `nav` without a page."""
     site = tomllib.loads((root / "zensical.toml").read_text(encoding="utf-8"))["project"]
-    named = Counter(_entries(site["nav"]))
+    named = Counter(_list_entries(site["nav"]))
     there = {str(page.relative_to(root / "docs")) for page in (root / "docs").rglob("*.md")}
     return sorted({*(there ^ named.keys()), *(name for name, times in named.items() if times > 1)})
 
 
-def dead_paths(root: Path) -> list[str]:
+def find_dead_paths(root: Path) -> list[str]:
     """`page:line: path` for each named file or folder of the repository that is missing; `*` matches any name."""
-    known = {path.name for room in _rooms(root) for path in room.rglob("*.*")}
+    known = {path.name for room in _list_folders(root) for path in room.rglob("*.*")}
     return [
         f"{page.relative_to(root)}:{number}: {path}"
-        for page in _pages(root)
+        for page in _list_pages(root)
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
         for path in [
             *(path for path in _PATH.findall(line) if not any(root.glob(path.rstrip("/")))),
@@ -58,34 +58,34 @@ def dead_paths(root: Path) -> list[str]:
     ]
 
 
-def _rooms(root: Path) -> list[Path]:
+def _list_folders(root: Path) -> list[Path]:
     return [folder for folder in root.iterdir() if folder.is_dir() and not folder.name.startswith(".")]
 
 
-def long_cells(root: Path) -> list[str]:
+def find_long_cells(root: Path) -> list[str]:
     """`page:line` of each table cell that holds a paragraph."""
     too_long = []
-    for page in _pages(root):
+    for page in _list_pages(root):
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
             cells = re.split(r"(?<!\\)\|", line)[1:-1] if line.startswith("|") else []
             too_long += [f"{page.relative_to(root)}:{number}" for cell in cells if len(cell.strip()) > LONGEST_CELL]
     return too_long
 
 
-def _entries(nav: list[Any]) -> Iterator[str]:
+def _list_entries(nav: list[Any]) -> Iterator[str]:
     for entry in nav:
         if isinstance(entry, str):
             yield entry
             continue
         for value in entry.values():
-            yield from _entries([value] if isinstance(value, str) else value)
+            yield from _list_entries([value] if isinstance(value, str) else value)
 
 
-def _pages(root: Path) -> list[Path]:
+def _list_pages(root: Path) -> list[Path]:
     return [*sorted((root / "docs").rglob("*.md")), *(root / name for name in ELSEWHERE if (root / name).exists())]
 
 
-def _links(page: Path) -> list[str]:
+def _find_links(page: Path) -> list[str]:
     text = _CODE.sub("", _FENCED.sub("", page.read_text(encoding="utf-8")))
     return [link for link in _LINK.findall(text) if not re.match(r"[a-z]+:", link)]
 
@@ -98,10 +98,10 @@ def _is_valid(root: Path, page: Path, link: str) -> bool:
         return False
     if not target.is_file():
         return target.is_dir() and not page.is_relative_to(docs)
-    return not heading or heading in _anchors(target)
+    return not heading or heading in _list_anchors(target)
 
 
-def _anchors(page: Path) -> frozenset[str]:
+def _list_anchors(page: Path) -> frozenset[str]:
     """The ids that Markdown gives to the headings of `page`."""
     seen: Counter[str] = Counter()
     for heading in _HEADING.findall(_FENCED.sub("", page.read_text(encoding="utf-8"))):

@@ -20,18 +20,18 @@ def import_edges() -> dict[str, set[str]]:
     return {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
 
 
-def package_edges(edges: Edges) -> dict[str, set[str]]:
+def derive_package_edges(edges: Edges) -> dict[str, set[str]]:
     """The same between the packages (and single files) directly below one common package."""
     between: dict[str, set[str]] = {}
     for module, imported in edges.items():
         for other in imported:
-            own, its = _below_common(module.split("."), other.split("."))
+            own, its = _find_below_common(module.split("."), other.split("."))
             if own and its:
                 between.setdefault(own, set()).add(its)
     return between
 
 
-def _below_common(module: list[str], other: list[str]) -> tuple[str, str]:
+def _find_below_common(module: list[str], other: list[str]) -> tuple[str, str]:
     """The packages or files directly below the last common package of two modules; empty if there is none.
 
     A package's `__init__` belongs to no folder below the package, because it may re-export their names.
@@ -40,10 +40,10 @@ def _below_common(module: list[str], other: list[str]) -> tuple[str, str]:
     return ("", "") if not common else (".".join(module[: common + 1]), ".".join(other[: common + 1]))
 
 
-def circles(edges: Edges) -> list[list[str]]:
+def find_circles(edges: Edges) -> list[list[str]]:
     """Groups of two or more that import each other, directly or indirectly; sorted."""
     search = _Search(edges)
-    return sorted(sorted(group) for group in search.groups() if len(group) > 1)
+    return sorted(sorted(group) for group in search.find_groups() if len(group) > 1)
 
 
 class _Search:
@@ -56,17 +56,17 @@ class _Search:
         self._open: list[str] = []
         self._numbers = count()
 
-    def groups(self) -> Iterable[list[str]]:
+    def find_groups(self) -> Iterable[list[str]]:
         """Each component once."""
         for start in sorted(self._edges):
             if start not in self._number:
-                yield from self._components_from(start)
+                yield from self._find_components_from(start)
 
-    def _components_from(self, start: str) -> Iterable[list[str]]:
+    def _find_components_from(self, start: str) -> Iterable[list[str]]:
         path = [(start, iter(self._enter(start)))]
         while path:
             node, following = path[-1]
-            unseen = self._next_unseen(node, following)
+            unseen = self._find_next_unseen(node, following)
             if unseen is not None:
                 path.append((unseen, iter(self._enter(unseen))))
                 continue
@@ -81,7 +81,7 @@ class _Search:
         self._open.append(node)
         return sorted(self._edges.get(node, ()))
 
-    def _next_unseen(self, node: str, following: Iterable[str]) -> str | None:
+    def _find_next_unseen(self, node: str, following: Iterable[str]) -> str | None:
         for other in following:
             if other not in self._number:
                 return other

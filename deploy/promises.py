@@ -35,21 +35,21 @@ def read_page(text: str) -> Promises:
     untested: list[str] = []
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         (untested if section.startswith(_UNTESTED) else kept).extend(_ROW.findall(section))
-    parts = (one for part in _PART.findall(text) for one in sorted(cited_in(part)))
+    parts = (one for part in _PART.findall(text) for one in sorted(find_cited_ids(part)))
     return Promises(tuple(parts), tuple(kept), tuple(untested))
 
 
-def cited_in(text: str) -> set[str]:
+def find_cited_ids(text: str) -> set[str]:
     """The ids that `text` names; `S0-19 to S0-21` names three."""
-    return {*ID.findall(text), *_ids_of_ranges(text)}
+    return {*ID.findall(text), *_expand_ranges(text)}
 
 
-def _ids_of_ranges(text: str) -> Iterator[str]:
+def _expand_ranges(text: str) -> Iterator[str]:
     for prefix, first, last in _RANGE.findall(text):
         yield from (f"{prefix}{number:0{len(first)}d}" for number in range(int(first), int(last) + 1))
 
 
-def problems(page: Promises, cited_by_tests: set[str]) -> list[str]:
+def find_problems(page: Promises, cited_by_tests: set[str]) -> list[str]:
     """What the page leaves out or claims wrongly, one line each."""
     listed = Counter((*page.kept, *page.untested))
     return [
@@ -60,12 +60,12 @@ def problems(page: Promises, cited_by_tests: set[str]) -> list[str]:
     ]
 
 
-def cited_by(files: Iterable[Path]) -> set[str]:
+def read_cited_ids(files: Iterable[Path]) -> set[str]:
     """The ids that the files name."""
-    return {one for file in files for one in cited_in(file.read_text(encoding="utf-8"))}
+    return {one for file in files for one in find_cited_ids(file.read_text(encoding="utf-8"))}
 
 
-def missing_of(papers: str, page: Promises) -> list[str]:
+def find_missing(papers: str, page: Promises) -> list[str]:
     """Ids of the mission's text `papers` that the page lacks (hazards have gaps)."""
     listed = {*page.kept, *page.untested}
-    return sorted(one for one in cited_in(papers) if one[0] not in "RD" and one not in listed)
+    return sorted(one for one in find_cited_ids(papers) if one[0] not in "RD" and one not in listed)

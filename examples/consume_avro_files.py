@@ -15,17 +15,17 @@ def consume(folder: Path, table: str, replica: Replica) -> None:
     # All changes up to the checkpoint are in the files; later ones may be an incomplete window.
     checkpoint = json.loads((folder / "metadata").read_text())["checkpoint-ts"]
     done = replica.positions.get(table, 0)
-    for file in data_files(folder.joinpath(*table.split(".", 1))):
+    for file in list_data_files(folder.joinpath(*table.split(".", 1))):
         with file.open("rb") as stream:
             reader = fastavro.reader(stream)
-            schema = value_schema(reader.writer_schema)
+            schema = find_value_schema(reader.writer_schema)
             for record in reader:
                 if done < record["commit_ts"] <= checkpoint:
                     replica.apply(record["key"], record["value"], schema)
     replica.commit({table: checkpoint})
 
 
-def data_files(folder: Path) -> list[Path]:
+def list_data_files(folder: Path) -> list[Path]:
     """The data files of a table in the order of its changes: by version, date and number, up to each index."""
     files: list[Path] = []
     for index in folder.glob("**/meta/CDC.index"):
@@ -35,7 +35,7 @@ def data_files(folder: Path) -> list[Path]:
     return sorted(files, key=lambda file: (int(file.relative_to(folder).parts[0]), file.parts[-2:]))
 
 
-def value_schema(schema: dict) -> dict:
+def find_value_schema(schema: dict) -> dict:
     """The schema of the rows, taken from the schema of a file's records."""
     value = next(field["type"] for field in schema["fields"] if field["name"] == "value")
     return value[1]

@@ -32,7 +32,7 @@ class Replica:
         `schema`: the schema that the value was written with.
         """
         if value is None or schema is None:
-            if self._known_columns():
+            if self._read_known_columns():
                 where = " AND ".join(f"{_quote(column)} IS ?" for column in key)
                 self._execute(
                     f"DELETE FROM {_quote(self._name)} WHERE {where}", [_to_sqlite(field) for field in key.values()]
@@ -65,7 +65,7 @@ class Replica:
 
         A feed sends no DDL and does not resend rows, so older rows get the default of a new column.
         """
-        known = self._known_columns()
+        known = self._read_known_columns()
         if not known:
             columns = ", ".join(map(_quote, row))
             primary = ", ".join(map(_quote, key))
@@ -75,11 +75,11 @@ class Replica:
         defaults = {field["name"]: field.get("default") for field in schema["fields"]}
         for column in row if known else ():
             if column not in known:
-                default = _literal(defaults[column])
+                default = _format_literal(defaults[column])
                 self._execute(f"ALTER TABLE {_quote(self._name)} ADD COLUMN {_quote(column)} DEFAULT {default}", [])
         self._columns = []
 
-    def _known_columns(self) -> list[str]:
+    def _read_known_columns(self) -> list[str]:
         if not self._columns:
             described = self._database.execute(f"PRAGMA table_info({_quote(self._name)})")
             self._columns = [column[1] for column in described]
@@ -94,7 +94,7 @@ def _to_sqlite(value: Any) -> Any:
     return str(value) if isinstance(value, Decimal) else value
 
 
-def _literal(value: Any) -> str:
+def _format_literal(value: Any) -> str:
     if value is None:
         return "NULL"
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)

@@ -33,7 +33,7 @@ class Counter:
         with self._lock:
             self._values[labels] = self._values.get(labels, 0.0) + amount
 
-    def samples(self) -> Iterator[str]:
+    def render_samples(self) -> Iterator[str]:
         """The lines of the page."""
         with self._lock:
             values = sorted(self._values.items())
@@ -58,7 +58,7 @@ class Reading:
         self._read = read
         self._label = label
 
-    def samples(self) -> Iterator[str]:
+    def render_samples(self) -> Iterator[str]:
         """The lines of the page."""
         reading = self._read()
         values = reading if isinstance(reading, Mapping) else {"": reading}
@@ -67,7 +67,10 @@ class Reading:
 
 
 class Series:
-    """The observations of one label combination; made by `Histogram.series`; a caller that observes often stores it."""
+    """The observations of one label combination, made by `Histogram.get_series`.
+
+    A caller that observes often stores it.
+    """
 
     __slots__ = ("_buckets", "_counts", "_lock", "_total")
 
@@ -113,21 +116,21 @@ class Histogram:
         self._series: dict[Labels, Series] = {}
         self._lock = threading.Lock()
 
-    def series(self, *labels: str) -> Series:
+    def get_series(self, *labels: str) -> Series:
         """The series of these label values."""
         with self._lock:
             return self._series.setdefault(labels, Series(self._buckets))
 
-    def samples(self) -> Iterator[str]:
+    def render_samples(self) -> Iterator[str]:
         """The lines of the page: cumulative buckets, sum, count."""
         with self._lock:
             all_series = sorted(self._series.items())
         for labels, series in all_series:
             counts, total = series.read()
             if any(counts):
-                yield from self._bucket_lines(sorted(zip(self._labels, labels, strict=True)), counts, total)
+                yield from self._render_bucket_lines(sorted(zip(self._labels, labels, strict=True)), counts, total)
 
-    def _bucket_lines(self, pairs: list[tuple[str, str]], counts: list[int], total: float) -> Iterator[str]:
+    def _render_bucket_lines(self, pairs: list[tuple[str, str]], counts: list[int], total: float) -> Iterator[str]:
         seen = 0
         for bound, count in zip([*self._buckets, float("inf")], counts, strict=True):
             seen += count
@@ -139,7 +142,7 @@ class Histogram:
 Instrument = Counter | Reading | Histogram
 
 
-def exponential_bounds(start: float, factor: float, count: int) -> list[float]:
+def compute_exponential_bounds(start: float, factor: float, count: int) -> list[float]:
     """`count` bucket bounds that start at `start`, each `factor` times the previous one."""
     return [start * factor**n for n in range(count)]
 
@@ -148,7 +151,7 @@ def render_page(instruments: Sequence[Instrument]) -> bytes:
     """The page of these instruments, sorted by name."""
     lines = []
     for one in sorted(instruments, key=lambda one: one.name):
-        lines += [f"# HELP {one.name} {one.text}", f"# TYPE {one.name} {one.kind}", *one.samples()]
+        lines += [f"# HELP {one.name} {one.text}", f"# TYPE {one.name} {one.kind}", *one.render_samples()]
     return ("\n".join(lines) + "\n").encode()
 
 

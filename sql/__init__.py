@@ -18,7 +18,7 @@ def read(name: str) -> str:
     return files(__name__).joinpath(name).read_text(encoding="utf-8")
 
 
-def statement(table: str) -> str:
+def read_statement(table: str) -> str:
     """Return the statement of `sql/<table>.sql`, without comment lines. Raises FileNotFoundError."""
     text = read(f"{table}.sql")
     return "\n".join(line for line in text.splitlines() if not line.startswith("--")).strip().rstrip(";")

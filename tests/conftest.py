@@ -225,7 +225,7 @@ def mariadb_source() -> Iterator[MariaDb]:
     """A running MariaDB that writes row binlogs; each test creates and drops its own databases and purges no log."""
     from support.mariadb import MariaDb, mariadb_in_memory
 
-    with mariadb_in_memory(MariaDb.source_options()) as server:
+    with mariadb_in_memory(MariaDb.list_source_options()) as server:
         yield server
 
 
@@ -234,7 +234,7 @@ def mysql() -> Iterator[MySql]:
     """A running MySQL that writes row binlogs with GTIDs, with the rules of `mariadb_source`."""
     from support.mariadb import MySql, mysql_in_memory
 
-    with mysql_in_memory(MySql.source_options(2)) as server:
+    with mysql_in_memory(MySql.list_source_options(2)) as server:
         yield server
 
 
@@ -302,10 +302,10 @@ def s3() -> Iterator[S3]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A warm classic session with Delta on two cores; tables are in the folders of each test."""
-    from spark_jobs.job.session import classic_session
+    from spark_jobs.job.session import start_classic_session
 
     warehouse = tmp_path_factory.mktemp("warehouse")
     conf = {"spark.sql.warehouse.dir": str(warehouse), "spark.driver.memory": "1g", **_INTERPRETED}
-    session = classic_session("tests", "local[2]", conf)
+    session = start_classic_session("tests", "local[2]", conf)
     yield session
     session.stop()

@@ -19,22 +19,30 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from binlake import tso
-from binlake.changes.net import net_changes, row_key
+from binlake.changes.net import compute_net_changes, encode_row_key
 from binlake.errors import LostRange, SchemaError
 from binlake.lake.dataset import open_dataset
-from binlake.lake.ddls import landed_ddls
+from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import Row, RowVersion, key_texts, read_changes, where_definitions, where_keys, where_table
+from binlake.lake.rowhistory import (
+    Row,
+    RowVersion,
+    build_key_texts,
+    match_definitions,
+    match_keys,
+    match_table,
+    read_changes,
+)
 from binlake.lake.seek import Budget, Slice, find_newest
-from binlake.lake.shardlocks import read_locks, target_tables_at
+from binlake.lake.shardlocks import read_locks, read_target_tables_at
 from binlake.lake.transactions import Transaction, find_transaction
 from binlake.lake.windowlog import WindowLog
-from binlake.mirror.rows import mirror_texts
+from binlake.mirror.rows import read_mirror_texts
 from binlake.mirror.versions import IN_PART, MirrorVersion, MirrorVersions
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
-from binlake.window.definitions import WindowDefinitions, key_defaults_of
+from binlake.window.definitions import WindowDefinitions, derive_key_defaults
 from binlake.window.targets import Naming, TargetTables
 
 _BATCH_ROWS = 16_384
@@ -65,20 +73,20 @@ class Audit:
         self._log = log or WindowLog(paths)
         self._versions = MirrorVersions(paths)
 
-    def merged_range(self) -> tuple[int, int]:
+    def read_merged_range(self) -> tuple[int, int]:
         """The range (lo, hi] of landed and merged row changes. Raises LostRange for an empty lake."""
-        lo, hi = self.landed_range()
-        merged = self._log.greatest_hi("merge")
+        lo, hi = self.read_landed_range()
+        merged = self._log.find_greatest_hi("merge")
         return lo, min(hi, lo if merged is None else merged)
 
-    def landed_range(self) -> tuple[int, int]:
+    def read_landed_range(self) -> tuple[int, int]:
         """The range (lo, hi] of landed transactions. Raises LostRange for an empty lake."""
-        landed = self._log.landed_range()
+        landed = self._log.find_landed_range()
         if landed is None:
             raise LostRange("the lake is empty", where={"lake": self.paths.root}, hint="land a first window")
         return landed
 
-    def row_history(
+    def read_row_history(
         self, db: str, table: str, key: Sequence[str | None], *, after: int = -1, upto: int | None = None
     ) -> list[RowVersion]:
         """The changes of the row with `key` (texts of its identity, in order) with after < commit_ts <= upto.
@@ -87,28 +95,32 @@ class Audit:
         have that range, SchemaError for a table without a definition in it, ConfigError for a wrong key.
         """
         after, upto = self.clip_range(after, upto)
-        definitions = self.definitions(db, table, after, upto)
-        found = where_keys(key_texts(definitions, key))
-        return read_changes(self.paths, after, upto, where_definitions(definitions) & found)
+        definitions = self.read_definitions(db, table, after, upto)
+        found = match_keys(build_key_texts(definitions, key))
+        return read_changes(self.paths, after, upto, match_definitions(definitions) & found)
 
-    def row_history_across_keys(
+    def read_row_history_across_keys(
         self, db: str, table: str, key: Sequence[str | None], *, after: int = -1, upto: int | None = None
     ) -> list[RowVersion]:
-        """`row_history`, plus the changes of these rows before they got this key and after they lost it."""
+        """`read_row_history`, plus the changes of these rows before they got this key and after they lost it."""
         after, upto = self.clip_range(after, upto)
-        changes = {change.place: change for change in self.row_history(db, table, key, after=after, upto=upto)}
-        own = key_texts(self.definitions(db, table, after, upto), key)
+        changes = {change.place: change for change in self.read_row_history(db, table, key, after=after, upto=upto)}
+        own = build_key_texts(self.read_definitions(db, table, after, upto), key)
         moves = [change for change in changes.values() if change.new_key is not None]
         for change in moves:
             back = change.new_key in own
-            changes |= {other.place: other for other in self._history_under_other_key(change, after, upto, back=back)}
+            changes |= {
+                other.place: other for other in self._read_history_under_other_key(change, after, upto, back=back)
+            }
         return [changes[place] for place in sorted(changes)]
 
-    def _history_under_other_key(self, move: RowVersion, after: int, upto: int, *, back: bool) -> Iterator[RowVersion]:
+    def _read_history_under_other_key(
+        self, move: RowVersion, after: int, upto: int, *, back: bool
+    ) -> Iterator[RowVersion]:
         """The changes of a row under other keys: before the `move` (`back`) or after it, across further moves."""
         key, place = (move.key if back else move.new_key), move.place
         while key is not None:
-            where = where_table(move.db, move.table) & where_keys([key])
+            where = match_table(move.db, move.table) & match_keys([key])
             lo, hi = (after, place[0]) if back else (place[0] - 1, upto)
             others = read_changes(self.paths, lo, hi, where)
             others = [c for c in others if (c.place < place if back else c.place > place)]
@@ -121,55 +133,58 @@ class Audit:
                     key, place = (None if ends else other.key if back else other.new_key), other.place
                     break
 
-    def newest_of_row(
+    def find_newest_of_row(
         self, db: str, table: str, key: Sequence[str | None], *, upto: int | None, count: int, budget: Budget, most: int
     ) -> Slice:
-        """The newest changes of `row_history`, within `budget`, as `seek.find_newest`. Raises as `row_history`."""
+        """The newest changes of `read_row_history`, within `budget`, as `seek.find_newest`.
+
+        Raises as `read_row_history`.
+        """
         after, upto = self.clip_range(-1, upto)
-        definitions = self.definitions(db, table, after, upto)
-        where = where_definitions(definitions) & where_keys(key_texts(definitions, key))
+        definitions = self.read_definitions(db, table, after, upto)
+        where = match_definitions(definitions) & match_keys(build_key_texts(definitions, key))
         return find_newest(self.paths, after, upto, where, count, budget, most)
 
-    def transaction(
+    def find_transaction(
         self, ts: int, first: int = 0, count: int | None = None, budget: Budget | None = None
     ) -> Transaction | None:
         """The landed transaction or DDL with this commit_ts or start_ts, or None.
 
         It has `count` row changes (None: all), starting at index `first`. Raises OutOfTime when `budget` runs out.
         """
-        return find_transaction(self.paths, self._log, ts, self.landed_range(), first, count, budget)
+        return find_transaction(self.paths, self._log, ts, self.read_landed_range(), first, count, budget)
 
-    def table_as_of(self, db: str, table: str, ts: int) -> TableAsOf:
+    def read_table_as_of(self, db: str, table: str, ts: int) -> TableAsOf:
         """The rows of the table after all changes at or below `ts`. Raises LostRange or SchemaError.
 
         LostRange: `ts` has not landed yet, or is before the first state of this table in the lake.
         """
         self.clip_range(-1, ts)
-        definition = self.definition_at(db, table, ts)
+        definition = self.read_definition_at(db, table, ts)
         # Names are compared case-insensitively, as at the source.
         db, table = definition.db, definition.name
-        base = self.base_version(db, table, ts)
-        rows = self._base_rows(definition, base)
-        later = read_changes(self.paths, self.changes_start_ts(base, ts), ts, where_table(db, table))
-        events = [change.event() for change in later]
-        net = net_changes(events, definition.identity(), key_defaults_of(definition))
+        base = self.find_base_version(db, table, ts)
+        rows = self._read_base_rows(definition, base)
+        later = read_changes(self.paths, self.find_changes_start_ts(base, ts), ts, match_table(db, table))
+        events = [change.to_event() for change in later]
+        net = compute_net_changes(events, definition.find_identity(), derive_key_defaults(definition))
         changed = _apply_net(definition, rows, net)
         columns = tuple(column.name for column in definition.row_columns)
         return TableAsOf(ts, columns, tuple(changed), base.inexact, base)
 
-    def definition_at(self, db: str, table: str, ts: int) -> TableDef:
+    def read_definition_at(self, db: str, table: str, ts: int) -> TableDef:
         """The table's definition after the last DDL at or before `ts`. Raises SchemaError if it does not exist."""
-        definition = self.tables_at(ts).find(db, table)
+        definition = self.read_tables_at(ts).find(db, table)
         if definition is None or definition.kind != "table":
             raise SchemaError("the table did not exist at that time", where={"table": f"{db}.{table}", "ts": ts})
         return definition
 
-    def incomplete_tables(self, ts: int) -> dict[tuple[str, str], str]:
+    def find_incomplete_tables(self, ts: int) -> dict[tuple[str, str], str]:
         """By name, why the lake may not know all rows of a table at `ts`. Raises LostRange."""
-        begun = {fold_pair((db, table)) for db, table in self.tables_at(self.landed_range()[0]).names()}
-        versions = self._versions.latest(ts)
+        begun = {fold_pair((db, table)) for db, table in self.read_tables_at(self.read_landed_range()[0]).list_names()}
+        versions = self._versions.read_latest(ts)
         found = {}
-        for db, table in self.tables_at(ts).names():
+        for db, table in self.read_tables_at(ts).list_names():
             version = versions.get((db, table))
             if version is None or version.dropped:
                 found[db, table] = IN_PART if fold_pair((db, table)) in begun else ""
@@ -177,28 +192,28 @@ class Audit:
                 found[db, table] = version.inexact
         return {name: why for name, why in found.items() if why}
 
-    def base_version(self, db: str, table: str, ts: int) -> MirrorVersion:
+    def find_base_version(self, db: str, table: str, ts: int) -> MirrorVersion:
         """The mirror's version from which to derive the state at `ts` with `mutation`. Raises LostRange."""
         self.clip_range(-1, ts)
-        return self.known_base_version(db, table, ts)
+        return self.look_up_base_version(db, table, ts)
 
-    def known_base_version(self, db: str, table: str, ts: int) -> MirrorVersion:
-        """As `base_version`, for a `ts` that `clip_range` has accepted."""
-        base = self._versions.at(db, table, ts)
+    def look_up_base_version(self, db: str, table: str, ts: int) -> MirrorVersion:
+        """As `find_base_version`, for a `ts` that `clip_range` has accepted."""
+        base = self._versions.find_at(db, table, ts)
         if base is None or base.dropped:
-            base = self._empty_at_start(db, table)
+            base = self._make_empty_base(db, table)
         self._require_mirror_is_current(base, ts)
         return base
 
-    def changes_start_ts(self, base: MirrorVersion, ts: int) -> int:
+    def find_changes_start_ts(self, base: MirrorVersion, ts: int) -> int:
         """The latest commit_ts after which row changes must be read for the state at `ts`.
 
         A table has a version per window that changed it, so it is unchanged until the next version, or up to the
         mirrors' position.
         """
-        since = self.base_end_ts(base)
+        since = self.find_base_end_ts(base)
         if since == base.hi and base.delta_version >= 0:
-            later = self._versions.after(base.db, base.table, ts)
+            later = self._versions.find_after(base.db, base.table, ts)
             since = max(since, min(ts, later.lo if later is not None else self._mirrored))
         self._require_no_held_rows(base, since, ts)
         return since
@@ -220,16 +235,16 @@ class Audit:
 
     @cached_property
     def _mirrored(self) -> int:
-        return self._log.greatest_hi("mirror") or 0
+        return self._log.find_greatest_hi("mirror") or 0
 
-    def base_end_ts(self, base: MirrorVersion) -> int:
+    def find_base_end_ts(self, base: MirrorVersion) -> int:
         """The commit_ts after which row changes are not in `base`.
 
         It is the version's hi, except directly after a DDL that takes effect before its commit_ts: earlier rows follow
         it.
         """
-        ahead = [ddl for ddl in landed_ddls(self.paths, base.hi - 1, base.hi) if ddl.since < ddl.commit_ts]
-        if not ahead or any(hi == base.hi for _, hi in self._log.landed((base.hi - 1, base.hi))):
+        ahead = [ddl for ddl in read_landed_ddls(self.paths, base.hi - 1, base.hi) if ddl.since < ddl.commit_ts]
+        if not ahead or any(hi == base.hi for _, hi in self._log.list_landed((base.hi - 1, base.hi))):
             return base.hi
         return min(ddl.since for ddl in ahead) - 1
 
@@ -242,27 +257,27 @@ class Audit:
                 batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1
             )
         except (DeltaError, FileNotFoundError) as error:
-            raise self.version_gone_error(base) from error
+            raise self.make_version_gone_error(base) from error
 
     def clip_range(self, after: int, upto: int | None) -> tuple[int, int]:
         """(after, upto] limited to the lake's range. Raises LostRange if `upto` is outside it."""
-        first, last = self.merged_range()
+        first, last = self.read_merged_range()
         upto = last if upto is None else upto
         if upto > last:
             hint = "wait until the next window is merged, or use an earlier time"
-            raise LostRange(f"the lake ends at {_ts_with_time(last)}", where={"ts": upto}, hint=hint)
+            raise LostRange(f"the lake ends at {_format_ts_with_time(last)}", where={"ts": upto}, hint=hint)
         if upto < first:
             hint = "earlier changes are not in this lake"
-            raise LostRange(f"the lake starts at {_ts_with_time(first)}", where={"ts": upto}, hint=hint)
+            raise LostRange(f"the lake starts at {_format_ts_with_time(first)}", where={"ts": upto}, hint=hint)
         return max(after, first), upto
 
-    def tables_at(self, ts: int) -> TargetTables:
+    def read_tables_at(self, ts: int) -> TargetTables:
         """The tables after the last DDL at or before `ts`, by the target's names."""
-        return target_tables_at(self.paths, self._naming, ts)
+        return read_target_tables_at(self.paths, self._naming, ts)
 
     def _require_mirror_is_current(self, base: MirrorVersion, ts: int) -> None:
         """Require that no DDL of the table is between its mirror and `ts`. Raises LostRange."""
-        for ddl in landed_ddls(self.paths, base.hi, ts):
+        for ddl in read_landed_ddls(self.paths, base.hi, ts):
             if any((t.db, t.name) == (base.db, base.table) for t in (*ddl.before.tables, *ddl.after.tables)):
                 raise LostRange(
                     "the table's mirror has not passed a DDL before that time",
@@ -270,35 +285,35 @@ class Audit:
                     hint="run the stage mirror, then run this again",
                 )
 
-    def _empty_at_start(self, db: str, table: str) -> MirrorVersion:
+    def _make_empty_base(self, db: str, table: str) -> MirrorVersion:
         """The base of a table without a mirror yet: empty at the lake's start, but inexact if the table is older."""
-        first = self.merged_range()[0]
+        first = self.read_merged_range()[0]
         return MirrorVersion(db, table, -1, first, first, inexact=IN_PART)
 
-    def _base_rows(self, definition: TableDef, base: MirrorVersion) -> list[Row]:
+    def _read_base_rows(self, definition: TableDef, base: MirrorVersion) -> list[Row]:
         if base.delta_version < 0:
             return []
-        at = self.tables_at(base.hi).find(base.db, base.table) or definition
+        at = self.read_tables_at(base.hi).find(base.db, base.table) or definition
         try:
             rows = self.read_rows_of(base).to_table()
         except (DeltaError, FileNotFoundError) as error:
-            raise self.version_gone_error(base) from error
-        texts = mirror_texts(at, rows)
+            raise self.make_version_gone_error(base) from error
+        texts = read_mirror_texts(at, rows)
         names = list(texts)
         return [dict(zip(names, values, strict=True)) for values in zip(*texts.values(), strict=True)]
 
     def read_rows_of(self, base: MirrorVersion) -> pa.dataset.Dataset:
         """The rows of `base`. Raises DeltaError if the version is beyond the mirror's retention."""
-        return open_dataset(DeltaTable(self.paths.mirror(base.db, base.table), version=base.delta_version))
+        return open_dataset(DeltaTable(self.paths.locate_mirror(base.db, base.table), version=base.delta_version))
 
-    def version_gone_error(self, base: MirrorVersion) -> LostRange:
+    def make_version_gone_error(self, base: MirrorVersion) -> LostRange:
         """The error for a version whose files or log are gone. It says from when on states are available."""
-        versions = self._versions.of(base.db, base.table)
+        versions = self._versions.read_versions(base.db, base.table)
         versions = [version for version in versions if version.hi >= base.hi]
         # Files of the oldest versions are deleted first, so a binary search finds the first complete version.
-        first = bisect.bisect_left(versions, True, key=self._readable)
+        first = bisect.bisect_left(versions, True, key=self._is_readable)
         readable = (
-            f"states of this table are available from {_ts_with_time(versions[first].hi)} on"
+            f"states of this table are available from {_format_ts_with_time(versions[first].hi)} on"
             if first < len(versions)
             else "no state of this table is available"
         )
@@ -308,7 +323,7 @@ class Audit:
             hint="`lake.retention-days` sets the retention; `mutation` has the row changes since the lake's start",
         )
 
-    def _readable(self, version: MirrorVersion) -> bool:
+    def _is_readable(self, version: MirrorVersion) -> bool:
         try:
             for fragment in self.read_rows_of(version).get_fragments():
                 fragment.count_rows()
@@ -316,15 +331,15 @@ class Audit:
             return False
         return version.delta_version >= 0
 
-    def definition(self, db: str, table: str) -> TableDef:
+    def read_last_definition(self, db: str, table: str) -> TableDef:
         """The table's last definition. Raises SchemaError if it never had one, LostRange for an empty lake."""
-        return self.definitions(db, table, *self.clip_range(-1, None))[-1]
+        return self.read_definitions(db, table, *self.clip_range(-1, None))[-1]
 
-    def definitions(self, db: str, table: str, after: int, upto: int) -> list[TableDef]:
+    def read_definitions(self, db: str, table: str, after: int, upto: int) -> list[TableDef]:
         """Every definition that the table had in (after, upto]. Raises SchemaError if it had none."""
-        ddls = landed_ddls(self.paths, after, upto, (db, table))
-        definitions = WindowDefinitions(self.tables_at(after), ddls)
-        found = (definitions.at(db, table, ts) for ts in (after, *(ddl.since for ddl in ddls)))
+        ddls = read_landed_ddls(self.paths, after, upto, (db, table))
+        definitions = WindowDefinitions(self.read_tables_at(after), ddls)
+        found = (definitions.find_at(db, table, ts) for ts in (after, *(ddl.since for ddl in ddls)))
         tables = list(dict.fromkeys(table for table in found if table is not None))
         if not tables:
             raise SchemaError(
@@ -335,16 +350,16 @@ class Audit:
         return tables
 
 
-def _ts_with_time(ts: int) -> str:
+def _format_ts_with_time(ts: int) -> str:
     return f"{ts} ({tso.to_datetime(ts).isoformat(timespec='milliseconds')})"
 
 
 def _apply_net(definition: TableDef, rows: list[Row], net: Sequence[Any]) -> list[Row]:
     """`rows` after net changes, sorted by key."""
-    columns = definition.identity().columns
+    columns = definition.find_identity().columns
     by_key: dict[str, list[Row]] = {}
     for row in rows:
-        by_key.setdefault(row_key(row, columns), []).append(row)
+        by_key.setdefault(encode_row_key(row, columns), []).append(row)
     for change in net:
         kept = by_key.get(change.key, [])
         if change.op == "insert":

@@ -15,15 +15,15 @@ from deltalake.exceptions import DeltaError
 
 from binlake.audit.audit import Audit, sort_key
 from binlake.base.lakecolumns import Mirror
-from binlake.changes.net import NetChange, net_changes
+from binlake.changes.net import NetChange, compute_net_changes
 from binlake.errors import LostRange, OutOfTime
-from binlake.lake.rowhistory import Row, where_table
+from binlake.lake.rowhistory import Row, match_table
 from binlake.lake.seek import Budget, find_at_most
 from binlake.lake.windowlog import WindowLog
-from binlake.mirror.rows import mirror_texts
+from binlake.mirror.rows import read_mirror_texts
 from binlake.mirror.versions import MirrorVersion
 from binlake.rows.schema import TableDef
-from binlake.window.definitions import key_defaults_of
+from binlake.window.definitions import derive_key_defaults
 
 MOST_CHANGES = 5000
 """The maximum number of row changes between the mirror's state and the commit_ts; above it, a preview is refused."""
@@ -61,37 +61,37 @@ class Preview:
 def preview_rows(audit: Audit, log: WindowLog, name: tuple[str, str], ts: int, count: int, budget: Budget) -> Preview:
     """`count` rows of the table `name` (db, table) after all changes at or below `ts`.
 
-    Raises as Audit.table_as_of, LostRange if too much changed between the mirror's state and `ts`, and OutOfTime.
+    Raises as Audit.read_table_as_of, LostRange if too much changed between the mirror's state and `ts`, and OutOfTime.
     """
     audit.clip_range(-1, ts)
-    definition = audit.definition_at(*name, ts)
-    base = audit.base_version(definition.db, definition.name, ts)
-    net, changes = _net_changes_since(audit, log, definition, base, ts, budget)
+    definition = audit.read_definition_at(*name, ts)
+    base = audit.find_base_version(definition.db, definition.name, ts)
+    net, changes = _read_net_changes(audit, log, definition, base, ts, budget)
     changed = (dict(change.after) for change in net if change.after is not None for _ in range(change.copies))
     rows = list(itertools.islice(changed, count + 1))
     try:
-        unchanged, full = _unchanged_rows(audit, definition, base, net, count + 1 - len(rows))
+        unchanged, full = _read_unchanged_rows(audit, definition, base, net, count + 1 - len(rows))
     except (DeltaError, FileNotFoundError) as error:
-        raise audit.version_gone_error(base) from error
+        raise audit.make_version_gone_error(base) from error
     rows += unchanged
     columns = tuple(column.name for column in definition.row_columns)
-    key = definition.identity().columns
+    key = definition.find_identity().columns
     shown = sorted(rows[:count], key=lambda row: sort_key([row.get(name) for name in key]))
     return Preview(ts, columns, tuple(shown), len(rows) > count or not full, changes, base, tuple(key))
 
 
-def _net_changes_since(
+def _read_net_changes(
     audit: Audit, log: WindowLog, definition: TableDef, base: MirrorVersion, ts: int, budget: Budget
 ) -> tuple[list[NetChange], int]:
     """Net changes of the table between `base` and `ts`, and the number of row changes that they sum up."""
-    since = audit.base_end_ts(base)
-    mirrored = log.newest(("mirror",), 1, ts, ("done",))
+    since = audit.find_base_end_ts(base)
+    mirrored = log.read_newest(("mirror",), 1, ts, ("done",))
     if mirrored and mirrored[0]["hi"] >= base.hi:
         # The table has not changed up to there; otherwise it would have a newer version.
         since = mirrored[0]["hi"]
     if ts <= since:
         return [], 0
-    found = find_at_most(audit.paths, since, ts, where_table(definition.db, definition.name), MOST_CHANGES, budget)
+    found = find_at_most(audit.paths, since, ts, match_table(definition.db, definition.name), MOST_CHANGES, budget)
     if not found.whole:
         hint = f"use the mirror's state, commit_ts {since}, or `binlake audit table`, which has no limit"
         where = {"table": f"{definition.db}.{definition.name}", "ts": ts, "mirror": since}
@@ -99,21 +99,21 @@ def _net_changes_since(
             raise OutOfTime("the row changes after the mirror's state took too long to read", where=where, hint=hint)
         text = f"more than {MOST_CHANGES:,} row changes lie between the mirror's state and that time"
         raise LostRange(text, where=where, hint=hint)
-    events = [change.event() for change in found.changes]
-    return net_changes(events, definition.identity(), key_defaults_of(definition)), len(events)
+    events = [change.to_event() for change in found.changes]
+    return compute_net_changes(events, definition.find_identity(), derive_key_defaults(definition)), len(events)
 
 
-def _unchanged_rows(
+def _read_unchanged_rows(
     audit: Audit, definition: TableDef, base: MirrorVersion, net: list[NetChange], count: int
 ) -> tuple[list[Row], bool]:
     """`count` rows of `base` that `net` does not change; False if there are fewer because of their size."""
     if base.delta_version < 0 or count <= 0:
         return [], True
-    layout = audit.tables_at(base.hi).find(base.db, base.table) or definition
+    layout = audit.read_tables_at(base.hi).find(base.db, base.table) or definition
     gone = {change.key: change.copies if change.identity == "row" else None for change in net if change.op != "insert"}
     found: list[Row] = []
     size = 0
-    for batch in _batches(audit.read_rows_of(base), layout):
+    for batch in _read_batches(audit.read_rows_of(base), layout):
         left = list(_without_keys(batch, layout, gone))
         found, size = found + left, size + (batch.nbytes if left else 0)
         if len(found) >= count or size > _MOST_BYTES:
@@ -121,7 +121,7 @@ def _unchanged_rows(
     return found, True
 
 
-def _batches(data: ds.Dataset, layout: TableDef) -> Iterator[pa.RecordBatch]:
+def _read_batches(data: ds.Dataset, layout: TableDef) -> Iterator[pa.RecordBatch]:
     columns = [*(column.name for column in layout.row_columns), Mirror.ROWKEY, Mirror.TEXT]
     for fragment in data.get_fragments():
         # No read-ahead: only the first rows of a possibly large file are needed.
@@ -138,7 +138,7 @@ def _batches(data: ds.Dataset, layout: TableDef) -> Iterator[pa.RecordBatch]:
 
 def _without_keys(batch: pa.RecordBatch, layout: TableDef, gone: dict[str, int | None]) -> Iterator[Row]:
     """The rows of `batch` without those in `gone`: by key, None = all rows, or how many are left to leave out."""
-    texts = mirror_texts(layout, pa.Table.from_batches([batch]))
+    texts = read_mirror_texts(layout, pa.Table.from_batches([batch]))
     for key, *values in zip(batch.column(Mirror.ROWKEY).to_pylist(), *texts.values(), strict=True):
         if key not in gone or gone[key] == 0:
             yield dict(zip(texts, values, strict=True))

@@ -66,7 +66,7 @@ def open_store(address: StoreAddress) -> Store:
     return LocalStore(Path(address.root)) if address.scheme == "file" else ObjectStore(address)
 
 
-def _no_file(where: Mapping[str, object]) -> Permanent:
+def _make_missing_file_error(where: Mapping[str, object]) -> Permanent:
     return Permanent(
         "a file does not exist",
         where=where,
@@ -87,7 +87,7 @@ class LocalStore:
     def put_from(self, path: str, content: IO[bytes]) -> None:
         """See Store.put_from."""
         target = self._root / path
-        with self._errors(path):
+        with self._translate_errors(path):
             _make_folder(target.parent)
             beside = target.with_name(f"{target.name}{_BEING_WRITTEN}")
             with beside.open("wb") as file:
@@ -99,31 +99,31 @@ class LocalStore:
 
     def get(self, path: str) -> bytes | None:
         """See Store.get."""
-        with self._errors(path):
+        with self._translate_errors(path):
             target = self._root / path
             return target.read_bytes() if target.exists() else None
 
     def open(self, path: str) -> BinaryIO:
         """See Store.open."""
-        with self._errors(path):
+        with self._translate_errors(path):
             try:
                 return (self._root / path).open("rb")
             except FileNotFoundError:
-                raise _no_file({"folder": self.shown, "path": path}) from None
+                raise _make_missing_file_error({"folder": self.shown, "path": path}) from None
 
     def delete(self, path: str) -> None:
         """See Store.delete."""
-        with self._errors(path):
+        with self._translate_errors(path):
             (self._root / path).unlink(missing_ok=True)
 
     def list(self, folder: str) -> list[str]:
         """See Store.list."""
-        with self._errors(folder):
+        with self._translate_errors(folder):
             files = (at for at in (self._root / folder).rglob("*") if at.suffix != _BEING_WRITTEN and at.is_file())
             return sorted(at.relative_to(self._root).as_posix() for at in files)
 
     @contextmanager
-    def _errors(self, path: str) -> Iterator[None]:
+    def _translate_errors(self, path: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -147,7 +147,7 @@ class ObjectStore:
         """Raises ConfigError."""
         self._root, self.shown = address.root, f"{address.scheme}://{address.root}"
         try:
-            self._files = _client(address)
+            self._files = _make_client(address)
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"an object store cannot be opened: {error}", where={"store": self.shown}, hint="check its URI"
@@ -163,7 +163,7 @@ class ObjectStore:
         # main thread (Ctrl-C, the end of a task) would publish half a file, so another thread uploads and the
         # interrupt waits. The content is read once before, to find read errors early; if it becomes unreadable
         # later, the object is deleted.
-        with self._errors(path):
+        with self._translate_errors(path):
             begin = content.tell()
             size = _count_bytes(content)
             content.seek(begin)
@@ -191,7 +191,7 @@ class ObjectStore:
 
     def get(self, path: str) -> bytes | None:
         """See Store.get."""
-        with self._errors(path):
+        with self._translate_errors(path):
             try:
                 with self._files.open_input_file(f"{self._root}/{path}") as stream:
                     return bytes(stream.readall())
@@ -200,16 +200,16 @@ class ObjectStore:
 
     def open(self, path: str) -> BinaryIO:
         """See Store.open."""
-        with self._errors(path):
+        with self._translate_errors(path):
             try:
                 opened: BinaryIO = self._files.open_input_file(f"{self._root}/{path}")
             except FileNotFoundError:
-                raise _no_file({"store": self.shown, "path": path}) from None
+                raise _make_missing_file_error({"store": self.shown, "path": path}) from None
             return opened
 
     def delete(self, path: str) -> None:
         """See Store.delete."""
-        with self._errors(path):
+        with self._translate_errors(path):
             try:
                 self._files.delete_file(f"{self._root}/{path}")
             except FileNotFoundError:
@@ -220,12 +220,12 @@ class ObjectStore:
         from pyarrow.fs import FileSelector
 
         below = f"{self._root}/{folder}".rstrip("/")
-        with self._errors(folder):
+        with self._translate_errors(folder):
             found = self._files.get_file_info(FileSelector(below, allow_not_found=True, recursive=True))
             return sorted(one.path.removeprefix(f"{self._root}/") for one in found if one.is_file)
 
     @contextmanager
-    def _errors(self, path: str) -> Iterator[None]:
+    def _translate_errors(self, path: str) -> Iterator[None]:
         where = {"store": self.shown, "path": path}
         try:
             yield
@@ -251,7 +251,7 @@ def _count_bytes(content: IO[bytes]) -> int:
     return count
 
 
-def _client(address: StoreAddress) -> Any:
+def _make_client(address: StoreAddress) -> Any:
     from pyarrow import fs
 
     access = address.access

@@ -21,9 +21,9 @@ ARCHIVE = "classes.jsa"
 SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
-def delta_jars() -> list[str]:
+def list_delta_jars() -> list[str]:
     """The Delta jars of `BINLAKE_JARS` or the project's `.local/jars`. Raises ConfigError."""
-    folder = _folder()
+    folder = _find_folder()
     jars = sorted(str(jar) for jar in folder.glob("*.jar"))
     if not jars:
         raise ConfigError("no Delta jars found", where={"folder": folder}, hint=f"run `make setup`, or set {JARS_ENV}")
@@ -32,17 +32,17 @@ def delta_jars() -> list[str]:
 
 def archive_options() -> str:
     """The options with which a JVM uses the archive; empty if there is no archive."""
-    archive = _folder() / ARCHIVE
+    archive = _find_folder() / ARCHIVE
     if not archive.exists() or " " in str(archive):
         return ""
     # Without the last two options, a JVM with other jars logs each time that it does not use the archive.
     return f"-XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
-def short_lived_options() -> str:
+def format_short_lived_options() -> str:
     """Options of a driver that runs one stage or command in its own process."""
     return f"{SHORT_LIVED} {archive_options()}".strip()
 
 
-def _folder() -> Path:
+def _find_folder() -> Path:
     return Path(os.environ.get(JARS_ENV) or DEFAULT_JARS)

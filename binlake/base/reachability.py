@@ -26,7 +26,7 @@ def is_listening(host: str, port: int, timeout_s: float) -> bool:
         return False
 
 
-def address_of(url: str, default_port: int) -> tuple[str, int]:
+def parse_address(url: str, default_port: int) -> tuple[str, int]:
     """(host, port) of a URL such as `sc://host:port/;key=value`, or of a plain `host:port`.
 
     Raises ValueError for a port that is not a number.
@@ -41,15 +41,15 @@ def require_spark(remote: str) -> str:
     Raises Transient if none does, ConfigError for an invalid URL.
     """
     try:
-        host, port = address_of(remote, CONNECT_PORT)
+        host, port = parse_address(remote, CONNECT_PORT)
     except ValueError as error:
         raise ConfigError(f"the URL of the Spark Connect server is not valid: {error}") from None
     if not is_listening(host, port, REACH_S):
-        raise spark_unavailable(f"{host}:{port}")
+        raise make_spark_unavailable_error(f"{host}:{port}")
     return f"{host}:{port}"
 
 
-def spark_unavailable(server: str = "", why: str = "does not answer") -> Transient:
+def make_spark_unavailable_error(server: str = "", why: str = "does not answer") -> Transient:
     """The error for a Connect server (`host:port`, if known) that does not answer, or no longer answers."""
     return Transient(
         f"the Spark Connect server {why}",

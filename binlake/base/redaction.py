@@ -45,23 +45,23 @@ def are_row_values_shown() -> bool:
     return _state["shown"]
 
 
-def value_in_log(value: object) -> str:
+def redact_value(value: object) -> str:
     """How an error's text shows a value of a row."""
     text = str(value)
     return repr(text[:60]) if _state["shown"] else f"<{len(text)} characters>"
 
 
-def key_in_log(key: str) -> str:
+def redact_key(key: str) -> str:
     """How an error's text shows a row's key."""
     return key if _state["shown"] else f"#{hashlib.sha256(key.encode()).hexdigest()[:MARK_DIGITS]}"
 
 
-def sql_in_log(sql: str) -> str:
+def redact_sql(sql: str) -> str:
     """How an error's text shows a statement: without values if it is about rows."""
-    return condition_in_log(sql) if is_about_rows(sql) else sql
+    return redact_condition(sql) if is_about_rows(sql) else sql
 
 
-def condition_in_log(sql: str) -> str:
+def redact_condition(sql: str) -> str:
     """How an error's text shows a part of a statement about rows."""
     return sql if _state["shown"] else _LITERALS.sub(lambda match: match[1] or "?", sql)
 
@@ -71,7 +71,7 @@ def is_about_rows(sql: str) -> bool:
     return sql.lstrip(" \t\r\n(").lower().startswith(_ROW_VERBS)
 
 
-def server_text_in_log(text: str, sql: str) -> str:
+def redact_server_text(text: str, sql: str) -> str:
     """How an error shows a server's error text about a statement on rows: without the values that it quotes."""
     if _state["shown"] or not is_about_rows(sql):
         return text

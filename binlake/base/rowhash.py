@@ -50,7 +50,7 @@ class Fold:
     xor: int
 
 
-def row_hashes(rows: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> Uints:
+def hash_rows(rows: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> Uints:
     """The hash of each row over `columns`, in the order given.
 
     Raises TypeError for a column whose type is not whole numbers, dates, texts, bytes, or lists and maps of them.
@@ -73,7 +73,7 @@ def merge_folds(folds: Iterable[Fold]) -> Fold:
     return Fold(sum(part.count for part in parts), sum(part.total for part in parts) % _TOP, xor)
 
 
-def digest_of(whole: Fold) -> str:
+def compute_digest(whole: Fold) -> str:
     """The digest of the rows with this fold."""
     return VERSION + hashlib.sha256(f"{whole.count}:{whole.total}:{whole.xor}".encode()).hexdigest()
 
@@ -89,13 +89,13 @@ def _hash_batch(batch: pa.RecordBatch) -> Uints:
 
 def _hash_values(array: pa.Array) -> Uints:
     """The hash of each value."""
-    hashes = _hasher_for(array.type)(array)
+    hashes = _choose_hasher(array.type)(array)
     if array.null_count:
         hashes[np.asarray(array.is_null())] = _NULL
     return hashes
 
 
-def _hasher_for(kind: pa.DataType) -> Callable[[pa.Array], Uints]:
+def _choose_hasher(kind: pa.DataType) -> Callable[[pa.Array], Uints]:
     types = pa.types
     ways: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], Uints]], ...] = (
         (types.is_integer, _hash_numbers),
@@ -130,7 +130,7 @@ def _hash_encoded(array: pa.DictionaryArray) -> Uints:
 
 
 def _hash_lists(array: pa.ListArray) -> Uints:
-    offsets = _offsets(array)
+    offsets = _read_offsets(array)
     sizes = np.diff(offsets)
     places = np.arange(offsets[-1] - offsets[0]) - np.repeat(offsets[:-1] - offsets[0], sizes)
     entries = _hash_values(array.values[offsets[0] : offsets[-1]])
@@ -138,7 +138,7 @@ def _hash_lists(array: pa.ListArray) -> Uints:
 
 
 def _hash_maps(array: pa.MapArray) -> Uints:
-    offsets = _offsets(array)
+    offsets = _read_offsets(array)
     span = slice(offsets[0], offsets[-1])
     # Maps have few distinct names.
     names = _hash_values(array.keys[span].dictionary_encode())
@@ -155,7 +155,7 @@ def _combine(entries: Uints, offsets: Ints, kind: np.uint64) -> Uints:
 
 def _hash_texts(array: pa.Array) -> Uints:
     wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-    offsets = _offsets(array, np.int64 if wide else np.int32)
+    offsets = _read_offsets(array, np.int64 if wide else np.int32)
     low, high = int(offsets[0]), int(offsets[-1])
     buffer = array.buffers()[2]
     data = b"".join((memoryview(buffer)[low:high], _PAD)) if buffer is not None else _PAD
@@ -199,7 +199,7 @@ def _mix(hashes: Uints) -> Uints:
     return hashes
 
 
-def _offsets(array: pa.Array, kind: type[np.signedinteger[Any]] = np.int32) -> Ints:
+def _read_offsets(array: pa.Array, kind: type[np.signedinteger[Any]] = np.int32) -> Ints:
     """Where each value begins, and where the last one ends, in the buffers of `array`."""
     if not len(array):
         return np.zeros(1, np.int64)

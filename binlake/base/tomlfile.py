@@ -20,21 +20,21 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"not valid TOML: {error}", where={"file": path}, hint="fix the line shown") from None
 
 
-def readable_error(error: ValidationError, model: type[BaseModel], path: str | Path) -> ConfigError:
+def make_readable_error(error: ValidationError, model: type[BaseModel], path: str | Path) -> ConfigError:
     """One clear error for the first problem that `model` reports: the key, and what is allowed."""
     # A misspelt key is often also a missing one: the error about the spelling says more.
     first = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     key = ".".join(str(part) for part in first["loc"])
     hint = "see docs/reference/configuration.md"
     if first["type"] == "extra_forbidden":
-        known = _known_keys(model, first["loc"][:-1])
+        known = _list_known_keys(model, first["loc"][:-1])
         close = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
         hint = f"did you mean `{close[0]}`?" if close else f"known keys here: {', '.join(sorted(known))}"
         return ConfigError(f"unknown key `{key}`", where={"file": path}, hint=hint)
     return ConfigError(f"`{key}`: {first['msg']}", where={"file": path}, hint=hint)
 
 
-def _known_keys(root: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+def _list_known_keys(root: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     model: Any = root
     for part in path:
         if isinstance(part, int):

@@ -11,9 +11,9 @@ from itertools import pairwise
 
 from binlake.base.filestore import Store
 from binlake.binlogfile.framing import DamagedFile
-from binlake.binlogfile.index import Index, IndexedFile, checksum, read_index
+from binlake.binlogfile.index import Index, IndexedFile, compute_checksum, read_index
 from binlake.binlogfile.names import BinlogFile, select_binlog_files
-from binlake.binlogfile.reading import Item, file_records, first_commit_ts, parse_item, require_files
+from binlake.binlogfile.reading import Item, parse_item, read_file_records, read_first_commit_ts, require_files
 from binlake.errors import Permanent
 
 See = Callable[[Item], None]
@@ -55,7 +55,7 @@ def list_files(store: Store) -> FolderReport:
         return FolderReport(index, [_report_of_index(file) for file in index.files])
     files = select_binlog_files(store.list(""))
     require_files(store, index, files)
-    reports = [FileReport(file.name, first_commit_ts(store, file)) for file in files]
+    reports = [FileReport(file.name, read_first_commit_ts(store, file)) for file in files]
     return FolderReport(None, reports, _find_gaps(files))
 
 
@@ -84,7 +84,7 @@ def _verify_file(store: Store, file: BinlogFile, indexed: IndexedFile | None, se
     try:
         if indexed is not None:
             _require_crc(store, indexed)
-        for record in file_records(store, file, indexed=indexed):
+        for record in read_file_records(store, file, indexed=indexed):
             item = parse_item(record, file.name)
             _add_item(report, item, indexed is not None)
             if see is not None:
@@ -124,12 +124,12 @@ def _require_crc(store: Store, indexed: IndexedFile) -> None:
     crc, left = 0, indexed.size
     with store.open(indexed.name) as stream:
         while left and (piece := stream.read(min(left, _PIECE))):
-            crc, left = checksum(piece, crc), left - len(piece)
+            crc, left = compute_checksum(piece, crc), left - len(piece)
     if left:
         raise Permanent(f"it has {indexed.size - left} bytes, but the index says {indexed.size}")
     if crc != indexed.crc:
         # If the damage is in a record, the record's checksum shows in which one.
-        for _ in file_records(store, indexed.file, indexed=indexed):
+        for _ in read_file_records(store, indexed.file, indexed=indexed):
             pass
         raise Permanent("its bytes do not match the checksum in the index")
 

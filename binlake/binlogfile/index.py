@@ -22,7 +22,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class IndexedFile:
-    """A file: `first` and `last` commit_ts, `size` in bytes, number of `records`, `crc`: `checksum` of all its
+    """A file: `first` and `last` commit_ts, `size` in bytes, number of `records`, `crc`: `compute_checksum` of all its
     bytes."""
 
     name: str
@@ -37,7 +37,7 @@ class IndexedFile:
         """The file with this name. Raises Permanent."""
         file = parse_name(self.name)
         if file is None:
-            raise _damaged_error(f"{self.name!r} is not a binlog file")
+            raise _make_damaged_error(f"{self.name!r} is not a binlog file")
         return file
 
 
@@ -74,10 +74,10 @@ class Index:
             zone = head.get("time-zone", "")
             return cls(head["feed"], int(head["lo"]), int(head["hi"]), tuple(map(_parse_file, rest)), zone)
         except (ValueError, KeyError, TypeError) as error:
-            raise _damaged_error(str(error)) from error
+            raise _make_damaged_error(str(error)) from error
 
 
-def checksum(data: bytes, before: int = 0) -> int:
+def compute_checksum(data: bytes, before: int = 0) -> int:
     """The CRC-32 (IEEE) of `data` after bytes with the checksum `before`.
 
     It differs from the CRC-32C of the records, because a checksum of the same polynomial over data that is followed by
@@ -96,6 +96,6 @@ def _parse_file(raw: Mapping[str, Any]) -> IndexedFile:
     return IndexedFile(raw["name"], int(raw["first"]), int(raw["last"]), raw["size"], raw["records"], raw["crc"])
 
 
-def _damaged_error(what: str) -> Permanent:
+def _make_damaged_error(what: str) -> Permanent:
     return Permanent(f"the index of binlog files is damaged: {what}", where={"path": PATH},
                      hint="restore it from a copy; without an index, the files are read as a drainer's")  # fmt: skip

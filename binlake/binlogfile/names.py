@@ -35,7 +35,7 @@ class BinlogFile:
     compression: Compression
 
 
-def file_name(index: int, commit_ts: int, compression: Compression = "none") -> str:
+def format_file_name(index: int, commit_ts: int, compression: Compression = "none") -> str:
     """The name of the file that begins with `commit_ts`; its timestamp is the time of that commit, in UTC."""
     name = f"binlog-{index:016d}-{tso.to_datetime(commit_ts).strftime(MOMENT)}"
     if compression == "gzip":

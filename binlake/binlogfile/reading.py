@@ -18,14 +18,14 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from binlake.base.filestore import Store
-from binlake.binlogfile.framing import Record, damage, read_records
+from binlake.binlogfile.framing import Record, make_damage_error, read_records
 from binlake.binlogfile.index import Index, IndexedFile, read_index
 from binlake.binlogfile.names import BinlogFile, require_sequence, select_binlog_files
 from binlake.errors import Permanent
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.decimals import read_decimal
-from binlake.rows.codec.jsons import json_text
-from binlake.rows.codec.values import plain_value
+from binlake.rows.codec.jsons import read_json
+from binlake.rows.codec.values import read_plain_value
 from binlake.wire import pb_binlog_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -85,7 +85,7 @@ class Transaction:
         try:
             return tuple(_parse_event(event) for event in self.message.dml_data.events)
         except (DecodeError, KeyError, IndexError) as error:
-            raise damage(f"a row cannot be read: {error!r}", self.place.file, self.place.offset) from error
+            raise make_damage_error(f"a row cannot be read: {error!r}", self.place.file, self.place.offset) from error
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def read_items(
     reader = _Reader(store, torn_end)
     if whole_range:
         reader.require_range(first, last)
-    return reader.items(first, last)
+    return reader.iterate_items(first, last)
 
 
 def decode_datum(datum: bytes) -> int | float | bytes | str | None:
@@ -122,7 +122,7 @@ def decode_datum(datum: bytes) -> int | float | bytes | str | None:
         if datum[0] == d.DECIMAL:
             # A file has the digits as they were written, independent of the column's scale.
             return read_decimal(datum, 1, datum[2])[0]
-        return json_text(datum, 1)[0] if datum[0] == d.JSON else plain_value(datum, 0)[0]
+        return read_json(datum, 1)[0] if datum[0] == d.JSON else read_plain_value(datum, 0)[0]
     except _DATUM_ERRORS as error:
         raise ValueError(f"a datum of {len(datum)} bytes cannot be read: {error}") from error
 
@@ -139,7 +139,7 @@ def decode_value(column: Column, datum: bytes) -> int | float | bytes | str | No
         return value
 
 
-def file_records(
+def read_file_records(
     store: Store, file: BinlogFile, *, indexed: IndexedFile | None = None, torn_end: bool = False
 ) -> Iterator[Record]:
     """The records of one file, up to the size in `indexed`. Raises DamagedFile, Permanent, Transient."""
@@ -148,9 +148,9 @@ def file_records(
         yield from read_records(source, file.name, file.compression, torn_end=torn_end)
 
 
-def first_commit_ts(store: Store, file: BinlogFile) -> int | None:
+def read_first_commit_ts(store: Store, file: BinlogFile) -> int | None:
     """The commit_ts with which a file begins; None for an empty file. Raises DamagedFile, Transient."""
-    for record in file_records(store, file, torn_end=True):
+    for record in read_file_records(store, file, torn_end=True):
         return parse_item(record, file.name).commit_ts
     return None
 
@@ -167,7 +167,7 @@ def parse_item(record: Record, name: str) -> Item:
     try:
         message = pb.Binlog.FromString(record.payload)
     except DecodeError as error:
-        raise damage("a record is not a binlog", name, record.offset) from error
+        raise make_damage_error("a record is not a binlog", name, record.offset) from error
     if message.tp == pb.DML:
         return Transaction(message.commit_ts, place, message)
     text = message.ddl_query.decode("utf-8", "surrogateescape")
@@ -186,7 +186,7 @@ class _Reader:
         self._store, self._torn_end = store, torn_end
         self._indexed = {} if index is None else {file.name: file for file in index.files}
         self._index, self._is_indexed = index, index is not None
-        self._files = files if index is None else _indexed_files(index, files)
+        self._files = files if index is None else _list_indexed_files(index, files)
         require_files(store, index, files)
 
     def require_range(self, first: int, last: int | None) -> None:
@@ -197,19 +197,21 @@ class _Reader:
         if self._index is not None:
             lo, hi = self._index.lo, self._index.hi
             if (first and first <= lo) or (last is not None and last > hi):
-                raise _lacking_range_error(self._store, (first, last), f"{lo + 1}-{hi}")
+                raise _make_lacking_range_error(self._store, (first, last), f"{lo + 1}-{hi}")
         elif first and self._files[0].index:
-            begin = self._first_ts(self._files[0])
+            begin = self._find_first_ts(self._files[0])
             if begin is None or begin > first:
-                raise _lacking_range_error(self._store, (first, last), f"from {begin} on, in {self._files[0].name}")
+                raise _make_lacking_range_error(
+                    self._store, (first, last), f"from {begin} on, in {self._files[0].name}"
+                )
 
-    def items(self, first: int, last: int | None) -> Iterator[Item]:
+    def iterate_items(self, first: int, last: int | None) -> Iterator[Item]:
         """See `read_items`."""
-        files = self._files_from(first)
+        files = self._select_files(first)
         require_sequence(files, self._store.shown)
         before: tuple[int, bytes] | None = None
         for file in files:
-            for record in self._records(file, files):
+            for record in self._read_records(file, files):
                 item = parse_item(record, file.name)
                 if before is not None and self._is_repeated(item, record, before):
                     continue
@@ -219,34 +221,36 @@ class _Reader:
                 if item.commit_ts >= first:
                     yield item
 
-    def _records(self, file: BinlogFile, files: Sequence[BinlogFile]) -> Iterator[Record]:
+    def _read_records(self, file: BinlogFile, files: Sequence[BinlogFile]) -> Iterator[Record]:
         indexed, torn = self._indexed.get(file.name), self._torn_end and not self._is_indexed and file == files[-1]
-        return file_records(self._store, file, indexed=indexed, torn_end=torn)
+        return read_file_records(self._store, file, indexed=indexed, torn_end=torn)
 
     def _is_repeated(self, item: Item, record: Record, before: tuple[int, bytes]) -> bool:
         """Whether the record repeats one that the original wrote before it was killed."""
         is_earlier = item.commit_ts < before[0]
         if is_earlier and self._is_indexed:
-            raise damage(f"commit_ts {item.commit_ts} comes after {before[0]}", item.place.file, record.offset)
+            raise make_damage_error(
+                f"commit_ts {item.commit_ts} comes after {before[0]}", item.place.file, record.offset
+            )
         if is_earlier or (item.commit_ts == before[0] and record.payload == before[1]):
             log.debug("binlog_repeated", file=item.place.file, offset=record.offset, commit_ts=str(item.commit_ts))
             return True
         return False
 
-    def _files_from(self, first: int) -> list[BinlogFile]:
+    def _select_files(self, first: int) -> list[BinlogFile]:
         """The files that may have commits from `first` on: all from the last file that begins before `first`."""
         for number in range(len(self._files) - 1, 0, -1):
-            if (begin := self._first_ts(self._files[number])) is not None and begin < first:
+            if (begin := self._find_first_ts(self._files[number])) is not None and begin < first:
                 return self._files[number:]
         return self._files
 
-    def _first_ts(self, file: BinlogFile) -> int | None:
+    def _find_first_ts(self, file: BinlogFile) -> int | None:
         if file.name in self._indexed:
             return self._indexed[file.name].first
-        return first_commit_ts(self._store, file)
+        return read_first_commit_ts(self._store, file)
 
 
-def _indexed_files(index: Index, files: Sequence[BinlogFile]) -> list[BinlogFile]:
+def _list_indexed_files(index: Index, files: Sequence[BinlogFile]) -> list[BinlogFile]:
     """The files of the index, and other files with the number of one of them: copies, or files of another writer."""
     indexed = [file.file for file in index.files]
     numbers, names = {file.index for file in indexed}, {file.name for file in indexed}
@@ -276,7 +280,7 @@ class _LimitedStream(io.RawIOBase):
         data = self._stream.read(min(len(buffer), self._left))
         if not data and self._left:
             at = self._indexed.size - self._left
-            raise damage(f"it ends early: the index says {self._indexed.size} bytes", self._indexed.name, at)
+            raise make_damage_error(f"it ends early: the index says {self._indexed.size} bytes", self._indexed.name, at)
         buffer[: len(data)] = data
         self._left -= len(data)
         return len(data)
@@ -286,7 +290,7 @@ def _limit_stream(stream: BinaryIO, indexed: IndexedFile) -> BinaryIO:
     return io.BufferedReader(_LimitedStream(stream, indexed), 1 << 20)
 
 
-def _lacking_range_error(store: Store, wanted: tuple[int, int | None], held: str) -> Permanent:
+def _make_lacking_range_error(store: Store, wanted: tuple[int, int | None], held: str) -> Permanent:
     first, last = wanted
     return Permanent(
         "the binlog files do not contain the whole range",

@@ -52,13 +52,13 @@ class Capture:
     def meta(self) -> Json:
         """The content of meta.json."""
         with self._open("meta.json") as stream:
-            return self._object(stream.read(), "meta.json", 1)
+            return self._parse_object(stream.read(), "meta.json", 1)
 
     def has(self, name: str) -> bool:
         """True if the file `name` (or name.gz) exists."""
         return self._find(name) is not None
 
-    def binlogs(self) -> Iterator[bytes]:
+    def read_binlogs(self) -> Iterator[bytes]:
         """Serialised Binlog messages in order of arrival, which is not commit order."""
         with self._open("binlogs.bin") as stream:
             offset = 0
@@ -66,80 +66,80 @@ class Capture:
                 size = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else -1
                 payload = stream.read(size) if size >= 0 else b""
                 if len(payload) != size:
-                    raise self._malformed("binlogs.bin", "a record is cut short", offset=offset)
+                    raise self._make_malformed_error("binlogs.bin", "a record is cut short", offset=offset)
                 yield payload
                 offset += _LENGTH.size + size
 
-    def jobs(self) -> Iterator[Json]:
-        """DDL jobs by schema version, each as its JSON (see `job_texts` for the exact text)."""
-        return self._lines("ddl_jobs.jsonl")
+    def read_jobs(self) -> Iterator[Json]:
+        """DDL jobs by schema version, each as its JSON (see `read_job_texts` for the exact text)."""
+        return self._read_lines("ddl_jobs.jsonl")
 
-    def job_texts(self) -> Iterator[str]:
+    def read_job_texts(self) -> Iterator[str]:
         """The exact JSON text of each DDL job, by schema version."""
-        return (text for _, text in self._texts("ddl_jobs.jsonl"))
+        return (text for _, text in self._read_texts("ddl_jobs.jsonl"))
 
-    def decoded(self) -> Iterator[Json]:
+    def read_decoded(self) -> Iterator[Json]:
         """Row changes of committed transactions in commit_ts order, as TiDB's own codec decodes them."""
-        return self._lines("decoded.jsonl")
+        return self._read_lines("decoded.jsonl")
 
-    def states(self) -> Iterator[StateAt]:
+    def read_states(self) -> Iterator[StateAt]:
         """The states that the source showed, by commit_ts."""
-        return self._states("states.jsonl")
+        return self._read_states("states.jsonl")
 
-    def replayed(self) -> Iterator[StateAt]:
+    def read_replayed_states(self) -> Iterator[StateAt]:
         """The states by the binlog where they differ from the source's; empty for captures without replayed.jsonl."""
-        return self._states("replayed.jsonl") if self.has("replayed.jsonl") else iter(())
+        return self._read_states("replayed.jsonl") if self.has("replayed.jsonl") else iter(())
 
-    def outcomes(self) -> Any:
+    def read_outcomes(self) -> Any:
         """The content of outcomes.json: the outcomes of unusual transactions; None for captures without it."""
         if not self.has("outcomes.json"):
             return None
         with self._open("outcomes.json") as stream:
             return self._parse(stream.read(), "outcomes.json", 1)
 
-    def http(self) -> Iterator[Json]:
+    def read_http_answers(self) -> Iterator[Json]:
         """Recorded answers of TiDB's status port, each {path, status, content_type, body}."""
         for path in sorted((self.path / "http").glob("*.json*")):
             name = f"http/{path.name.removesuffix('.gz')}"
             with self._open(name) as stream:
-                yield self._object(stream.read(), name, 1)
+                yield self._parse_object(stream.read(), name, 1)
 
-    def _states(self, name: str) -> Iterator[StateAt]:
+    def _read_states(self, name: str) -> Iterator[StateAt]:
         group: list[Json] = []
-        for number, line in enumerate(self._lines(name), 1):
+        for number, line in enumerate(self._read_lines(name), 1):
             if "commit_ts" not in line:
-                raise self._malformed(name, "a state lacks commit_ts", line=number)
+                raise self._make_malformed_error(name, "a state lacks commit_ts", line=number)
             if group and line["commit_ts"] != group[0]["commit_ts"]:
-                yield _state(group)
+                yield _make_state(group)
                 group = []
             group.append(line)
         if group:
-            yield _state(group)
+            yield _make_state(group)
 
-    def _lines(self, name: str) -> Iterator[Json]:
-        return (self._object(text, name, number) for number, text in self._texts(name))
+    def _read_lines(self, name: str) -> Iterator[Json]:
+        return (self._parse_object(text, name, number) for number, text in self._read_texts(name))
 
-    def _texts(self, name: str) -> Iterator[tuple[int, str]]:
+    def _read_texts(self, name: str) -> Iterator[tuple[int, str]]:
         with self._open(name) as stream:
             for number, line in enumerate(stream, 1):
                 try:
                     text = line.decode().rstrip("\r\n")
                 except UnicodeDecodeError as error:
-                    raise self._malformed(name, f"not UTF-8: {error.reason}", line=number) from error
+                    raise self._make_malformed_error(name, f"not UTF-8: {error.reason}", line=number) from error
                 if text:
                     yield number, text
 
-    def _object(self, text: str | bytes, name: str, line: int) -> Json:
+    def _parse_object(self, text: str | bytes, name: str, line: int) -> Json:
         value = self._parse(text, name, line)
         if not isinstance(value, dict):
-            raise self._malformed(name, "not a JSON object", line=line)
+            raise self._make_malformed_error(name, "not a JSON object", line=line)
         return value
 
     def _parse(self, text: str | bytes, name: str, line: int) -> Any:
         try:
             return json.loads(text)
         except ValueError as error:
-            raise self._malformed(name, f"not JSON: {error}", line=line) from error
+            raise self._make_malformed_error(name, f"not JSON: {error}", line=line) from error
 
     def _find(self, name: str) -> Path | None:
         return next((p for p in (self.path / name, self.path / f"{name}.gz") if p.is_file()), None)
@@ -153,13 +153,13 @@ class Capture:
             try:
                 yield cast(BinaryIO, stream)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise self._malformed(name, f"the gzip file is damaged: {error}") from error
+                raise self._make_malformed_error(name, f"the gzip file is damaged: {error}") from error
 
-    def _malformed(self, name: str, what: str, **position: object) -> WireError:
+    def _make_malformed_error(self, name: str, what: str, **position: object) -> WireError:
         return WireError(f"malformed capture file: {what}", where={"file": self._find(name), **position})
 
 
-def _state(group: list[Json]) -> StateAt:
+def _make_state(group: list[Json]) -> StateAt:
     lists = [line for line in group if "databases" in line]
     return StateAt(
         commit_ts=int(group[0]["commit_ts"]),

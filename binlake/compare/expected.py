@@ -15,10 +15,10 @@ def read_expected_states(capture: Capture) -> Iterator[StateAt]:
     """
     rows = {
         (state.commit_ts, table["table"]): table["rows_by_binlog"]
-        for state in capture.replayed()
+        for state in capture.read_replayed_states()
         for table in state.contents
     }
-    for state in capture.states():
+    for state in capture.read_states():
         yield replace(state, contents=tuple(_with_rows(table, rows, state.commit_ts) for table in state.contents))
 
 

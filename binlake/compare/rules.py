@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from binlake.base.dialects import Dialect
-from binlake.compare.structure import EXPRESSION, ColumnStructure, KeyStructure, TableStructure, canonical_collation
-from binlake.dialect import bytewise_collation
-from binlake.dialect.collations import target_collation
+from binlake.compare.structure import EXPRESSION, ColumnStructure, KeyStructure, TableStructure, normalize_collation
+from binlake.dialect import choose_bytewise_collation
+from binlake.dialect.collations import find_target_collation
 
 JSON_TYPE = "JSON column: LONGTEXT on the target"
 COLLATION = "collation mapped: {} is {} on the target"
@@ -30,7 +30,9 @@ class Rules:
     dialect: Dialect
     new_collation: bool = True
 
-    def differences(self, expected: TableStructure, found: TableStructure, exempted: Counter[str]) -> Iterator[str]:
+    def find_differences(
+        self, expected: TableStructure, found: TableStructure, exempted: Counter[str]
+    ) -> Iterator[str]:
         """The differences as texts; exempted ones are counted in `exempted`."""
         names = [column.name for column in expected.columns]
         found_names = [column.name for column in found.columns]
@@ -39,27 +41,32 @@ class Rules:
         columns = {column.name: column for column in found.columns}
         for column in expected.columns:
             if column.name in columns:
-                yield from self._column(column, columns[column.name], exempted)
-        yield from self._keys(expected.keys, found.keys, exempted)
+                yield from self._compare_columns(column, columns[column.name], exempted)
+        yield from self._compare_keys(expected.keys, found.keys, exempted)
 
-    def _column(self, expected: ColumnStructure, found: ColumnStructure, exempted: Counter[str]) -> Iterator[str]:
+    def _compare_columns(
+        self, expected: ColumnStructure, found: ColumnStructure, exempted: Counter[str]
+    ) -> Iterator[str]:
         if self.dialect == "mariadb" and expected.type == "json" and found.type == "longtext":
             exempted[JSON_TYPE] += 1
-        elif expected.type != found.type and _beyond_bmp(expected.type) == found.type:
+        elif expected.type != found.type and _replace_beyond_bmp(expected.type) == found.type:
             exempted[BEYOND_BMP] += 1
         elif expected.type != found.type:
             yield f"column {expected.name} is {found.type} instead of {expected.type}"
         elif expected.collation != found.collation:
-            yield from self._collation(expected, found, exempted)
+            yield from self._compare_collations(expected, found, exempted)
         if expected.nullable != found.nullable:
             if expected.generated and found.nullable:
                 exempted[GENERATED_NULL] += 1
             else:
-                yield f"column {expected.name} is {_null(found)} instead of {_null(expected)}"
+                is_now, should_be = _format_nullability(found), _format_nullability(expected)
+                yield f"column {expected.name} is {is_now} instead of {should_be}"
 
-    def _collation(self, expected: ColumnStructure, found: ColumnStructure, exempted: Counter[str]) -> Iterator[str]:
-        name = expected.collation if self.new_collation else bytewise_collation(expected.collation, self.dialect)
-        mapped = canonical_collation(target_collation(name, self.dialect))
+    def _compare_collations(
+        self, expected: ColumnStructure, found: ColumnStructure, exempted: Counter[str]
+    ) -> Iterator[str]:
+        name = expected.collation if self.new_collation else choose_bytewise_collation(expected.collation, self.dialect)
+        mapped = normalize_collation(find_target_collation(name, self.dialect))
         if expected.lost_default and name.startswith("latin1_") and found.collation == "utf8mb4_bin":
             exempted[LOST_DEFAULT] += 1
         elif mapped == found.collation:
@@ -67,7 +74,7 @@ class Rules:
         else:
             yield f"column {expected.name} has collation {found.collation} instead of {mapped}"
 
-    def _keys(
+    def _compare_keys(
         self, expected: frozenset[KeyStructure], found: frozenset[KeyStructure], exempted: Counter[str]
     ) -> Iterator[str]:
         names = {key.name for key in found}
@@ -80,9 +87,9 @@ class Rules:
             yield f"{key} only on the target"
 
 
-def _beyond_bmp(kind: str) -> str:
+def _replace_beyond_bmp(kind: str) -> str:
     return re.sub("[^\u0000-\uffff]", "?", kind) if kind.startswith(("enum[", "set[")) else kind
 
 
-def _null(column: ColumnStructure) -> str:
+def _format_nullability(column: ColumnStructure) -> str:
     return "nullable" if column.nullable else "NOT NULL"

@@ -18,7 +18,7 @@ from binlake.compare.capture import Json, StateAt
 from binlake.compare.rules import Rules
 from binlake.compare.structure import parse_create
 from binlake.compare.target import TargetView
-from binlake.compare.values import as_latin1, canonical_text_of, list_exemptions, raw_from_capture
+from binlake.compare.values import as_latin1, decode_captured_value, list_exemptions, make_canonical_converter
 from binlake.errors import WireError
 
 _MOST_DIFFERENCES = 20
@@ -65,7 +65,7 @@ def compare_state(
     """
     target = TargetView(connection, dialect, ignored)
     result = Comparison(state.commit_ts, state.step)
-    present = target.tables()
+    present = target.list_tables()
     for difference in _find_differences(state, target, present, Rules(dialect, new_collation), result):
         if len(result.differences) < _MOST_DIFFERENCES:
             result.differences.append(difference)
@@ -93,7 +93,7 @@ def _compare_lists(
     state: StateAt, target: TargetView, present: set[tuple[str, str, str]], result: Comparison
 ) -> Iterator[str]:
     if state.databases is not None:
-        found = target.databases()
+        found = target.list_databases()
         yield from (f"database {name}: missing on the target" for name in sorted(set(state.databases) - found))
         yield from (f"database {name}: only on the target" for name in sorted(found - set(state.databases)))
     if state.tables is None:
@@ -110,8 +110,8 @@ def _compare_lists(
 
 def _compare_table(table: Json, target: TargetView, rules: Rules, result: Comparison) -> Iterator[str]:
     expected = parse_create(table["create"], table["types"])
-    found = target.structure(table["schema"], table["name"])
-    shape_differences = list(rules.differences(expected, found, result.exemptions))
+    found = target.read_structure(table["schema"], table["name"])
+    shape_differences = list(rules.find_differences(expected, found, result.exemptions))
     yield from (f"{table['table']}: {text}" for text in shape_differences)
     names = [column.name for column in expected.columns]
     if names != [column.name for column in found.columns]:
@@ -122,10 +122,10 @@ def _compare_table(table: Json, target: TargetView, rules: Rules, result: Compar
 
 def _compare_rows(table: Json, target: TargetView, dialect: Dialect, result: Comparison) -> Iterator[str]:
     columns, types = table["columns"], table["types"]
-    rules = [canonical_text_of(kind) for kind in types]
-    expected = Counter(_expected_rows(table, rules, dialect, result))
+    rules = [make_canonical_converter(kind) for kind in types]
+    expected = Counter(_read_expected_rows(table, rules, dialect, result))
     seen: Counter[Row] = Counter()
-    for raw in target.rows(table["schema"], table["name"], columns, types):
+    for raw in target.read_rows(table["schema"], table["name"], columns, types):
         seen[tuple(rule(value) for rule, value in zip(rules, raw, strict=True))] += 1
     result.rows += expected.total()
     missing, extra = expected - seen, seen - expected
@@ -133,11 +133,11 @@ def _compare_rows(table: Json, target: TargetView, dialect: Dialect, result: Com
         yield f"{table['table']}: {_describe_differences(columns, table.get('order_by') or columns, missing, extra)}"
 
 
-def _expected_rows(table: Json, rules: Sequence[object], dialect: Dialect, result: Comparison) -> Iterator[Row]:
+def _read_expected_rows(table: Json, rules: Sequence[object], dialect: Dialect, result: Comparison) -> Iterator[Row]:
     for row in table["rows"]:
         if len(row) != len(rules):
             raise WireError("a row of a state has another number of columns", where={"table": table["table"]})
-        raw = [raw_from_capture(value) for value in row]
+        raw = [decode_captured_value(value) for value in row]
         for kind, value in zip(table["types"], raw, strict=True):
             if value is not None:
                 result.exemptions.update(list_exemptions(kind, value, dialect))
@@ -154,18 +154,18 @@ def _describe_differences(
         first = min(missing, key=_sort_key)
         other = next((row for row in extra if [row[n] for n in at] == [first[n] for n in at]), None)
         if other is not None:
-            where = ", ".join(f"{columns[n]}={_short(first[n])}" for n in at)
-            cells = [f"{c}: {_short(t)} instead of {_short(e)}" for c, e, t in zip(columns, first, other) if e != t]  # noqa: B905
+            where = ", ".join(f"{columns[n]}={_shorten(first[n])}" for n in at)
+            cells = [f"{c}: {_shorten(t)} instead of {_shorten(e)}" for c, e, t in zip(columns, first, other) if e != t]  # noqa: B905
             return head + f"first at {where}: " + ", ".join(cells)
         return head + "first missing: " + _describe_row(columns, first)
     return head + "first too many: " + _describe_row(columns, min(extra, key=_sort_key))
 
 
 def _describe_row(columns: Sequence[str], row: Row) -> str:
-    return ", ".join(f"{name}={_short(value)}" for name, value in zip(columns, row, strict=True))
+    return ", ".join(f"{name}={_shorten(value)}" for name, value in zip(columns, row, strict=True))
 
 
-def _short(value: str | None) -> str:
+def _shorten(value: str | None) -> str:
     if value is None:
         return "NULL"
     return repr(value if len(value) <= 60 else f"{value[:57]}...")

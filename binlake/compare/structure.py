@@ -27,7 +27,7 @@ _WITH_COLLATION = ("char", "varchar", "tinytext", "text", "mediumtext", "longtex
 
 @dataclass(frozen=True)
 class ColumnStructure:
-    """A column: `type` as in `canonical_type`; `collation` is empty for types without one.
+    """A column: `type` as in `normalize_type`; `collation` is empty for types without one.
 
     `lost_default`: its default contains U+FFFD, which TiDB stores for bytes that are not UTF-8.
     """
@@ -61,32 +61,32 @@ class TableStructure:
     keys: frozenset[KeyStructure]
 
 
-def canonical_type(text: str, *, backslash_escapes: bool = False) -> str:
+def normalize_type(text: str, *, backslash_escapes: bool = False) -> str:
     """A type in canonical spelling: lower case, single blanks, integers and YEAR without display width, ENUM and SET as
     JSON.
 
     `backslash_escapes`: quoted elements escape backslashes, as in MySQL and MariaDB; TiDB escapes only line ends.
     """
-    if base_type(text) in ("enum", "set"):
-        elements = [_element(part, backslash_escapes) for part in _ELEMENT.findall(text)]
-        return f"{base_type(text)}{json.dumps(elements, ensure_ascii=False)}"
+    if parse_base_type(text) in ("enum", "set"):
+        elements = [_unquote_element(part, backslash_escapes) for part in _ELEMENT.findall(text)]
+        return f"{parse_base_type(text)}{json.dumps(elements, ensure_ascii=False)}"
     spelled = re.sub(r"\s+", " ", text.lower()).strip()
     return re.sub(r"^((?:tiny|small|medium|big)?int|year)\s*\(\d+\)", r"\1", spelled)
 
 
-def _element(quoted: str, backslash_escapes: bool) -> str:
+def _unquote_element(quoted: str, backslash_escapes: bool) -> str:
     known = {"n": "\n", "r": "\r", "0": "\0"} | (
         {"\\": "\\", "t": "\t", "b": "\b", "Z": "\x1a"} if backslash_escapes else {}
     )
     return re.sub(r"''|\\(.)", lambda m: "'" if m[1] is None else known.get(m[1], m[0]), quoted[1:-1], flags=re.S)
 
 
-def canonical_collation(name: str) -> str:
+def normalize_collation(name: str) -> str:
     """The name in lower case, with `utf8` under its newer name `utf8mb3`."""
     return re.sub(r"^utf8_", "utf8mb3_", name.lower())
 
 
-def base_type(text: str) -> str:
+def parse_base_type(text: str) -> str:
     """The first word of a type: `varchar(20)` is `varchar`."""
     return re.split(r"[\s(]", text.lower(), maxsplit=1)[0]
 
@@ -94,21 +94,23 @@ def base_type(text: str) -> str:
 def parse_create(create: str, types: Sequence[str]) -> TableStructure:
     """Parse the text of SHOW CREATE TABLE; `types`: those of SHOW COLUMNS, in the same order. Raises WireError."""
     body, options = _split(create)
-    default = _option(options, "COLLATE")
-    definitions = list(_definitions(body))
+    default = _find_option(options, "COLLATE")
+    definitions = list(_split_definitions(body))
     column_definitions = [definition for definition in definitions if definition[0].startswith("`")]
     if len(column_definitions) != len(types):
         raise WireError("SHOW CREATE TABLE and SHOW COLUMNS differ", where={"create": create[:80]})
-    columns = tuple(_column(tokens, kind, default) for tokens, kind in zip(column_definitions, types, strict=True))
-    return TableStructure(columns, frozenset(key for tokens in definitions if (key := _key(tokens))))
+    columns = tuple(
+        _parse_column(tokens, kind, default) for tokens, kind in zip(column_definitions, types, strict=True)
+    )
+    return TableStructure(columns, frozenset(key for tokens in definitions if (key := _parse_key(tokens))))
 
 
-def _tokens(text: str) -> list[str]:
+def _tokenize(text: str) -> list[str]:
     return [token for token in _TOKEN.findall(text) if not token.startswith("/*")]
 
 
 def _split(create: str) -> tuple[list[str], list[str]]:
-    tokens = _tokens(create)
+    tokens = _tokenize(create)
     depth = 0
     opened = tokens.index("(") if "(" in tokens else -1
     for at in range(max(opened, 0), len(tokens)):
@@ -118,7 +120,7 @@ def _split(create: str) -> tuple[list[str], list[str]]:
     raise WireError("no table definition", where={"create": create[:80]})
 
 
-def _definitions(body: Sequence[str]) -> Iterator[list[str]]:
+def _split_definitions(body: Sequence[str]) -> Iterator[list[str]]:
     current: list[str] = []
     depth = 0
     for token in body:
@@ -132,7 +134,7 @@ def _definitions(body: Sequence[str]) -> Iterator[list[str]]:
         yield current
 
 
-def _option(tokens: Sequence[str], name: str) -> str:
+def _find_option(tokens: Sequence[str], name: str) -> str:
     for at, token in enumerate(tokens):
         if token.upper() == name and at + 1 < len(tokens):
             value = tokens[at + 2] if tokens[at + 1] == "=" else tokens[at + 1]
@@ -140,18 +142,20 @@ def _option(tokens: Sequence[str], name: str) -> str:
     return ""
 
 
-def _column(tokens: Sequence[str], kind: str, default: str) -> ColumnStructure:
-    top = list(_top_level(tokens))
+def _parse_column(tokens: Sequence[str], kind: str, default: str) -> ColumnStructure:
+    top = list(_select_top_level(tokens))
     words = [token.upper() for token in top]
-    collation = canonical_collation(_option(top, "COLLATE") or default) if base_type(kind) in _WITH_COLLATION else ""
+    collation = (
+        normalize_collation(_find_option(top, "COLLATE") or default) if parse_base_type(kind) in _WITH_COLLATION else ""
+    )
     not_null = ("NOT", "NULL") in pairwise(words)
     lost = any(word == "DEFAULT" and "\ufffd" in value for word, value in pairwise(words))
     return ColumnStructure(
-        unquote(tokens[0]), canonical_type(kind), not not_null, collation, "GENERATED" in words, lost
+        unquote(tokens[0]), normalize_type(kind), not not_null, collation, "GENERATED" in words, lost
     )
 
 
-def _top_level(tokens: Sequence[str]) -> Iterator[str]:
+def _select_top_level(tokens: Sequence[str]) -> Iterator[str]:
     depth = 0
     for token in tokens:
         depth -= token == ")"
@@ -160,17 +164,17 @@ def _top_level(tokens: Sequence[str]) -> Iterator[str]:
         depth += token == "("
 
 
-def _key(tokens: Sequence[str]) -> KeyStructure | None:
+def _parse_key(tokens: Sequence[str]) -> KeyStructure | None:
     words = [token.upper() for token in tokens[:3]]
     if words[0] not in ("PRIMARY", "UNIQUE", "KEY", "INDEX", "FULLTEXT", "SPATIAL"):
         return None
     primary, unique = words[0] == "PRIMARY", words[0] in ("PRIMARY", "UNIQUE")
     opened = tokens.index("(")
     name = "primary" if primary else unquote(tokens[opened - 1]).lower()
-    return KeyStructure(name, unique, tuple(_key_columns(_inside(tokens, opened))))
+    return KeyStructure(name, unique, tuple(_parse_key_columns(_select_inside(tokens, opened))))
 
 
-def _inside(tokens: Sequence[str], opened: int) -> list[str]:
+def _select_inside(tokens: Sequence[str], opened: int) -> list[str]:
     depth = 0
     for at in range(opened, len(tokens)):
         depth += (tokens[at] == "(") - (tokens[at] == ")")
@@ -179,8 +183,8 @@ def _inside(tokens: Sequence[str], opened: int) -> list[str]:
     raise WireError("a key without closing parenthesis", where={"key": " ".join(tokens)[:80]})
 
 
-def _key_columns(tokens: Sequence[str]) -> Iterator[tuple[str, int]]:
-    for part in _definitions(tokens):
+def _parse_key_columns(tokens: Sequence[str]) -> Iterator[tuple[str, int]]:
+    for part in _split_definitions(tokens):
         if part[0] == "(":
             yield EXPRESSION, 0
         else:

@@ -15,9 +15,9 @@ from binlake.compare.structure import (
     ColumnStructure,
     KeyStructure,
     TableStructure,
-    base_type,
-    canonical_collation,
-    canonical_type,
+    normalize_collation,
+    normalize_type,
+    parse_base_type,
 )
 from binlake.compare.values import Raw
 from binlake.errors import TargetUnavailable
@@ -70,43 +70,43 @@ class TargetView:
         self._dialect = dialect
         self._ignored = {*SYSTEM_DATABASES, *ignored}
 
-    def databases(self) -> set[str]:
+    def list_databases(self) -> set[str]:
         """User databases."""
-        rows = self._rows("SELECT schema_name FROM information_schema.schemata")
+        rows = self._fetch_rows("SELECT schema_name FROM information_schema.schemata")
         return {str(name) for (name,) in rows if str(name).lower() not in self._ignored}
 
-    def tables(self) -> set[tuple[str, str, str]]:
+    def list_tables(self) -> set[tuple[str, str, str]]:
         """(database, name, BASE TABLE | VIEW | SEQUENCE) of the user databases."""
-        rows = self._rows("SELECT table_schema, table_name, table_type FROM information_schema.tables")
+        rows = self._fetch_rows("SELECT table_schema, table_name, table_type FROM information_schema.tables")
         return {(str(db), str(name), str(kind)) for db, name, kind in rows if str(db).lower() not in self._ignored}
 
-    def structure(self, db: str, name: str) -> TableStructure:
+    def read_structure(self, db: str, name: str) -> TableStructure:
         """Columns and keys of a table."""
         columns = tuple(
             ColumnStructure(
                 str(column),
-                canonical_type(str(kind), backslash_escapes=self._dialect != "tidb"),
+                normalize_type(str(kind), backslash_escapes=self._dialect != "tidb"),
                 nullable == "YES",
-                canonical_collation(str(collation or "")),
+                normalize_collation(str(collation or "")),
                 "GENERATED" in str(extra).upper(),
             )
-            for column, kind, nullable, collation, extra in self._rows(_COLUMNS, (db, name))
+            for column, kind, nullable, collation, extra in self._fetch_rows(_COLUMNS, (db, name))
         )
-        return TableStructure(columns, frozenset(self._keys(db, name)))
+        return TableStructure(columns, frozenset(self._read_keys(db, name)))
 
-    def rows(self, db: str, name: str, columns: Sequence[str], types: Sequence[str]) -> Iterator[tuple[Raw, ...]]:
+    def read_rows(self, db: str, name: str, columns: Sequence[str], types: Sequence[str]) -> Iterator[tuple[Raw, ...]]:
         """Every row, with `columns` in this order, each as the server's text."""
         shown = ", ".join(_select_expression(column, kind) for column, kind in zip(columns, types, strict=True))
-        return self._rows(f"SELECT {shown} FROM {_quote(db)}.{_quote(name)}")
+        return self._fetch_rows(f"SELECT {shown} FROM {_quote(db)}.{_quote(name)}")
 
-    def _keys(self, db: str, name: str) -> Iterator[KeyStructure]:
+    def _read_keys(self, db: str, name: str) -> Iterator[KeyStructure]:
         keys: dict[str, tuple[bool, list[tuple[str, int]]]] = {}
-        for key, non_unique, column, prefix in self._rows(_KEYS, (db, name)):
+        for key, non_unique, column, prefix in self._fetch_rows(_KEYS, (db, name)):
             keys.setdefault(str(key), (non_unique == "0", []))[1].append((str(column), int(prefix or 0)))
         for key, (unique, columns) in keys.items():
             yield KeyStructure(key.lower(), unique, tuple(columns))
 
-    def _rows(self, sql: str, args: tuple[str, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    def _fetch_rows(self, sql: str, args: tuple[str, ...] = ()) -> Iterator[tuple[Any, ...]]:
         with self._connection.cursor() as cursor:
             # Without arguments pymysql formats nothing, so a % in a name stays unchanged.
             cursor.execute(sql, args or None)
@@ -115,7 +115,7 @@ class TargetView:
 
 def _select_expression(column: str, kind: str) -> str:
     # The text of a FLOAT is cut to 6 digits; as a DOUBLE it shows all of them.
-    return f"{_quote(column)} + 0e0" if base_type(kind) == "float" else _quote(column)
+    return f"{_quote(column)} + 0e0" if parse_base_type(kind) == "float" else _quote(column)
 
 
 def _quote(name: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 
 from binlake.base.dialects import Dialect
-from binlake.compare.structure import base_type
+from binlake.compare.structure import parse_base_type
 from binlake.errors import WireError
 
 Raw = str | bytes | None
@@ -28,7 +28,7 @@ _MARIADB_JSON_LEVELS = 31
 _TEXTS = frozenset(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"))
 
 
-def raw_from_capture(value: object) -> Raw:
+def decode_captured_value(value: object) -> Raw:
     """A value of a capture's `rows`: null, text or {"hex": ...}. Raises WireError."""
     if value is None or isinstance(value, str):
         return value
@@ -42,16 +42,16 @@ def as_latin1(column_type: str, raw: Raw) -> Raw:
 
     Raises WireError for a text recorded as bytes that are UTF-8.
     """
-    if not isinstance(raw, bytes) or base_type(column_type) not in _TEXTS:
+    if not isinstance(raw, bytes) or parse_base_type(column_type) not in _TEXTS:
         return raw
     try:
         raw.decode()
     except UnicodeDecodeError:
-        return "".join(map(_latin1_letter, raw))
+        return "".join(map(_decode_latin1_byte, raw))
     raise WireError(f"a text recorded as bytes: {raw.hex()}", where={"type": column_type})
 
 
-def _latin1_letter(byte: int) -> str:
+def _decode_latin1_byte(byte: int) -> str:
     """The letter of a byte in MySQL's latin1: windows-1252, or a control character if that leaves the byte
     undefined."""
     try:
@@ -60,93 +60,93 @@ def _latin1_letter(byte: int) -> str:
         return chr(byte)
 
 
-def canonical_text_of(column_type: str) -> Callable[[Raw], str | None]:
+def make_canonical_converter(column_type: str) -> Callable[[Raw], str | None]:
     """The function that converts a value of `column_type` (as SHOW COLUMNS names it) to its canonical text."""
-    rule = _RULES.get(base_type(column_type), _text)
+    rule = _RULES.get(parse_base_type(column_type), _format_text)
 
-    def value(raw: Raw) -> str | None:
+    def convert(raw: Raw) -> str | None:
         return None if raw is None else rule(raw)
 
-    return value
+    return convert
 
 
 def list_exemptions(column_type: str, raw: Raw, dialect: Dialect = "mariadb") -> tuple[str, ...]:
     """The exemptions that apply to the recorded value `raw` on a target of `dialect`."""
     exemptions: list[str] = []
-    kind = base_type(column_type)
+    kind = parse_base_type(column_type)
     if isinstance(raw, bytes) and kind in _TEXTS:
         exemptions.append(LATIN1_TEXT)
     if "zerofill" in column_type.lower():
         exemptions.append(ZEROFILL)
     if kind == "json":
         exemptions.append(JSON_VALUE)
-        if dialect == "mariadb" and _nesting_depth(json.loads(raw or "null")) > _MARIADB_JSON_LEVELS:
+        if dialect == "mariadb" and _compute_nesting_depth(json.loads(raw or "null")) > _MARIADB_JSON_LEVELS:
             exemptions.append(JSON_DEEP)
-    if kind == "float" and isinstance(raw, str) and _in_exponent_form(float(raw)):
+    if kind == "float" and isinstance(raw, str) and _is_in_exponent_form(float(raw)):
         exemptions.append(FLOAT_DIGITS)
     return tuple(exemptions)
 
 
-def _nesting_depth(value: object) -> int:
+def _compute_nesting_depth(value: object) -> int:
     """The nesting depth of arrays and objects: 0 for a scalar."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    return 0 if inside is None else 1 + max(map(_nesting_depth, inside), default=0)
+    return 0 if inside is None else 1 + max(map(_compute_nesting_depth, inside), default=0)
 
 
 def _decode_ascii(raw: str | bytes) -> str:
     return raw if isinstance(raw, str) else raw.decode("ascii")
 
 
-def _text(raw: str | bytes) -> str:
+def _format_text(raw: str | bytes) -> str:
     # A binary value that only one side shows as text is a difference of types, so it stays visible as hex.
     return raw if isinstance(raw, str) else raw.hex().upper()
 
 
-def _integer(raw: str | bytes) -> str:
+def _format_integer(raw: str | bytes) -> str:
     return str(int(_decode_ascii(raw)))
 
 
-def _decimal(raw: str | bytes) -> str:
+def _format_decimal(raw: str | bytes) -> str:
     try:
         return format(Decimal(_decode_ascii(raw)), "f")
     except InvalidOperation as error:
         raise WireError(f"not a decimal: {raw!r}") from error
 
 
-def _single(value: float) -> float:
+def _round_to_single(value: float) -> float:
     return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 
 # TiDB compares a FLOAT with the limits as 32-bit numbers; the one nearest to 1e15 is 999999986991104.
-_HUGE, _TINY = _single(1e15), _single(1e-15)
+_HUGE, _TINY = _round_to_single(1e15), _round_to_single(1e-15)
 
 
-def _in_exponent_form(value: float) -> bool:
-    return value != 0 and not _TINY <= abs(_single(value)) < _HUGE
+def _is_in_exponent_form(value: float) -> bool:
+    return value != 0 and not _TINY <= abs(_round_to_single(value)) < _HUGE
 
 
-def _float(raw: str | bytes) -> str:
+def _format_float(raw: str | bytes) -> str:
     value = float(_decode_ascii(raw))
-    if _in_exponent_form(value):
+    if _is_in_exponent_form(value):
         # Below the smallest normal number only few digits are significant: the shortest text of 1.4013e-45 is 1e-45.
-        return format(_single(value), ".5e")
-    return repr(_single(value))
+        return format(_round_to_single(value), ".5e")
+    return repr(_round_to_single(value))
 
 
-def _double(raw: str | bytes) -> str:
+def _format_double(raw: str | bytes) -> str:
     return repr(float(_decode_ascii(raw)))
 
 
-def _bits(raw: str | bytes) -> str:
+def _format_bits(raw: str | bytes) -> str:
     data = raw if isinstance(raw, bytes) else raw.encode("latin-1")
     return str(int.from_bytes(data, "big"))
 
 
-def _hex(raw: str | bytes) -> str:
+def _format_hex(raw: str | bytes) -> str:
     return (raw if isinstance(raw, bytes) else raw.encode()).hex().upper()
 
 
-def _json(raw: str | bytes) -> str:
+def _format_json(raw: str | bytes) -> str:
     text = raw if isinstance(raw, str) else raw.decode()
     try:
         return json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False)
@@ -156,11 +156,11 @@ def _json(raw: str | bytes) -> str:
 
 
 _RULES: dict[str, Callable[[str | bytes], str]] = {
-    **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint", "year"), _integer),
-    **dict.fromkeys(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), _hex),
-    "decimal": _decimal,
-    "float": _float,
-    "double": _double,
-    "bit": _bits,
-    "json": _json,
+    **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint", "year"), _format_integer),
+    **dict.fromkeys(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), _format_hex),
+    "decimal": _format_decimal,
+    "float": _format_float,
+    "double": _format_double,
+    "bit": _format_bits,
+    "json": _format_json,
 }

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from binlake.config.load import check_replication
-from binlake.config.reference import reference_text
+from binlake.config.reference import render_reference
 from binlake.config.sinkuri import mask_credentials, mask_sink_uri
 from binlake.errors import ConfigError
 
@@ -26,7 +26,7 @@ class ConfigCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Print the effective configuration without secrets, or the reference in Markdown. Raises ConfigError."""
         if args.action == "reference":
-            print(reference_text())
+            print(render_reference())
             return 0
         if not args.file:
             raise ConfigError("no file to check", hint="binlake config check FILE, the replication's TOML")

@@ -87,7 +87,7 @@ class Csv(Section):
             raise ValueError("null must not contain the delimiter, the quote or a line end")
         return self
 
-    def options(self, terminator: str) -> CsvOptions:
+    def make_options(self, terminator: str) -> CsvOptions:
         """The options that determine the bytes of the lines."""
         return CsvOptions(
             self.delimiter, self.quote, self.null, self.include_commit_ts, self.output_old_value,
@@ -149,7 +149,7 @@ class Feed(Section):
         """The options that determine the bytes of its messages."""
         options = replace(self.sink.options, time_zone=self.time_zone)
         if isinstance(options, CsvOptions):
-            return replace(self.csv.options(self.terminator), time_zone=self.time_zone)
+            return replace(self.csv.make_options(self.terminator), time_zone=self.time_zone)
         return replace(options, namespace=self.namespace) if isinstance(options, AvroOptions) else options
 
     @cached_property
@@ -185,11 +185,11 @@ class Feed(Section):
         """`start-ts` as a number; None if the feed begins with its first window."""
         return int(self.start_ts) if self.start_ts else None
 
-    def last_ts(self, ts: int) -> int:
+    def limit_ts(self, ts: int) -> int:
         """The lower of `ts` and the feed's end."""
         return min(ts, int(self.target_ts)) if self.target_ts else ts
 
-    def data_hash(self) -> str:
+    def compute_data_hash(self) -> str:
         """Hash of all settings that determine its messages; if it changes, unpublished windows are encoded again."""
         values = self.model_dump(
             mode="json", exclude={"name", "schema_registry", "transactions", "start_ts", "target_ts"}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from binlake.base.tomlfile import read_toml, readable_error
+from binlake.base.tomlfile import make_readable_error, read_toml
 from binlake.base.tomltext import to_toml
 from binlake.config.feed import Feed
 from binlake.config.model import Replication
@@ -22,12 +22,12 @@ FOLDER = "feeds"
 _MODE = 0o600
 
 
-def feed_file(replication_file: Path, replication: str, feed: str) -> Path:
+def build_feed_path(replication_file: Path, replication: str, feed: str) -> Path:
     """The path of the file of `feed`."""
     return replication_file.parent / FOLDER / replication / f"{feed}.toml"
 
 
-def feed_files(replication_file: Path, replication: str) -> list[Path]:
+def list_feed_files(replication_file: Path, replication: str) -> list[Path]:
     """The files of all feeds that have their own file."""
     return sorted((replication_file.parent / FOLDER / replication).glob("*.toml"))
 
@@ -53,7 +53,7 @@ def read_feed_file(path: Path) -> Feed:
     try:
         feed = Feed.model_validate(read_toml(path))
     except ValidationError as error:
-        raise readable_error(error, Feed, path) from None
+        raise make_readable_error(error, Feed, path) from None
     except OSError as error:
         raise ConfigError(
             f"a feed's file cannot be read: {error.strerror}",
@@ -84,5 +84,5 @@ def write_feed_file(path: Path, feed: Feed) -> None:
 
 
 def _read_feeds(replication_file: Path, replication: str) -> Iterator[tuple[Path, Feed]]:
-    for path in feed_files(replication_file, replication):
+    for path in list_feed_files(replication_file, replication):
         yield path, read_feed_file(path)

@@ -23,7 +23,7 @@ class ReplicationFolder:
     broken: Mapping[Path, ConfigError]
 
 
-def replications_folder() -> Path:
+def find_replications_folder() -> Path:
     """The folder in `BINLAKE_REPLICATIONS`, or that of the repository."""
     return Path(os.environ.get(FOLDER_ENV) or DEFAULT_FOLDER)
 
@@ -32,12 +32,12 @@ def find_replications(folder: Path | None = None) -> ReplicationFolder:
     """Read every `*.toml` of `folder`, without secrets. If two files have one replication name, both are errors."""
     good: dict[Path, Replication] = {}
     broken: dict[Path, ConfigError] = {}
-    for path in sorted((folder or replications_folder()).glob("*.toml")):
+    for path in sorted((folder or find_replications_folder()).glob("*.toml")):
         try:
             good[path] = load_replication(path, secrets=False)
         except ConfigError as error:
             broken[path] = error
-    for path in _duplicate_names(good):
+    for path in _find_duplicate_names(good):
         broken[path] = ConfigError(
             "another file has the same replication name", where={"file": path, "name": good[path].name}
         )
@@ -49,6 +49,6 @@ def find_replication(name: str) -> Replication | None:
     return next((item for item in find_replications().good.values() if item.name == name), None)
 
 
-def _duplicate_names(good: Mapping[Path, Replication]) -> list[Path]:
+def _find_duplicate_names(good: Mapping[Path, Replication]) -> list[Path]:
     names = [item.name for item in good.values()]
     return [path for path, item in good.items() if names.count(item.name) > 1]

@@ -9,7 +9,7 @@ import structlog
 from pydantic import ValidationError
 
 from binlake.base.redaction import show_row_values
-from binlake.base.tomlfile import read_toml, readable_error
+from binlake.base.tomlfile import make_readable_error, read_toml
 from binlake.config.feedfiles import merge_feed_files
 from binlake.config.model import Replication
 from binlake.config.problems import find_notifier_problems, find_problems
@@ -31,7 +31,7 @@ def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
     replication = _read_model(path)
     problems = find_problems(replication)
     if problems:
-        raise _problems_error(problems, path)
+        raise _make_problems_error(problems, path)
     if not secrets:
         return replication
     show_row_values(replication.show_row_values)
@@ -52,7 +52,7 @@ def check_replication(path: str | Path) -> Replication:
     replication = _read_model(path)
     problems = [*find_problems(replication), *find_notifier_problems(replication)]
     if problems:
-        raise _problems_error(problems, path)
+        raise _make_problems_error(problems, path)
     _require_rules(replication, path)
     return replication
 
@@ -71,11 +71,11 @@ def _read_model(path: Path) -> Replication:
     try:
         replication = Replication.model_validate(raw)
     except ValidationError as error:
-        raise readable_error(error, Replication, path) from None
+        raise make_readable_error(error, Replication, path) from None
     return merge_feed_files(replication, path)
 
 
-def _problems_error(problems: list[str], path: Path) -> ConfigError:
+def _make_problems_error(problems: list[str], path: Path) -> ConfigError:
     return ConfigError("; ".join(problems), where={"file": path}, hint="see docs/reference/configuration.md")
 
 

@@ -28,15 +28,15 @@ from binlake.config.airflow import Airflow
 from binlake.config.feed import Feed
 from binlake.config.validation import Validation
 from binlake.errors import ConfigError
-from binlake.pipeline import Stage, stages_for
+from binlake.pipeline import Stage, select_stages
 from binlake.rows.schema.session import read_zone
 
 
-def _safe_mode(value: object) -> object:
+def _convert_safe_mode(value: object) -> object:
     return {True: "always", False: "auto"}[value] if isinstance(value, bool) else value
 
 
-SafeMode = Annotated[Literal["always", "auto", "never"], BeforeValidator(_safe_mode)]
+SafeMode = Annotated[Literal["always", "auto", "never"], BeforeValidator(_convert_safe_mode)]
 
 
 class Security(Section):
@@ -48,7 +48,7 @@ class Security(Section):
     ssl_cert: str = Field("", description="PEM file of the client certificate, if the servers require one")
     ssl_key: str = Field("", description="PEM file of the client certificate's key")
 
-    def files(self) -> tuple[str, str, str]:
+    def list_files(self) -> tuple[str, str, str]:
         """CA, certificate and key; empty = none."""
         return self.ssl_ca, self.ssl_cert, self.ssl_key
 
@@ -383,13 +383,13 @@ class Replication(Section):
             raise ValueError("`validation` compares the rows of a SQL target: add a section [target], or remove it")
         return self
 
-    def stages(self) -> tuple[Stage, ...]:
+    def list_stages(self) -> tuple[Stage, ...]:
         """The stages of its windows: those of the lake, then those of each sink."""
         feeds = [feed.name for feed in self.feed]
         validated = self.validation.mode != "off"
-        return stages_for(sql=self.target is not None, mirror=self.mirror.enabled, feeds=feeds, validated=validated)
+        return select_stages(sql=self.target is not None, mirror=self.mirror.enabled, feeds=feeds, validated=validated)
 
-    def feed_of(self, name: str) -> Feed:
+    def require_feed(self, name: str) -> Feed:
         """The feed `name`. Raises ConfigError."""
         for feed in self.feed:
             if feed.name == name:
@@ -401,17 +401,17 @@ class Replication(Section):
             hint=f"known: {known}; add a section [[feed]], or `binlake changefeed create`",
         )
 
-    def sql_target(self, *, hint: str = "add a section [target]") -> Target:
+    def require_sql_target(self, *, hint: str = "add a section [target]") -> Target:
         """The SQL target. Raises ConfigError, with `hint`, if there is none."""
         if self.target is None:
             raise ConfigError("this replication has no SQL target", where={"replication": self.name}, hint=hint)
         return self.target
 
-    def stop_points(self) -> tuple[int, ...]:
+    def list_stop_points(self) -> tuple[int, ...]:
         """`window.stop-at` as sorted integers."""
         return tuple(sorted(int(ts) for ts in self.window.stop_at))
 
-    def data_hash(self) -> str:
+    def compute_data_hash(self) -> str:
         """Hash of the settings that decide a window's rows (filters, routes); the manifest pins it (hazards R-40)."""
         rules = {"filter", "block_allow_list", "filters", "routes", "expression_filter", "ddl_replacement",
                  "ddl_injection", "loopback"}  # fmt: skip

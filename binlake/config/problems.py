@@ -97,7 +97,7 @@ def _check_addresses(replication: Replication) -> Iterator[str]:
             # The text is not shown, since it may contain a password.
             yield f"`{key}`: an address must be http://host:port or https://host:port, without user and path"
     security = source.security
-    if any(file and not file.startswith("/") for file in security.files()):
+    if any(file and not file.startswith("/") for file in security.list_files()):
         yield "`source.security`: the paths of files must begin with /"
     if bool(security.ssl_cert) != bool(security.ssl_key):
         yield "`source.security`: set both ssl-cert and ssl-key, or neither"

@@ -110,62 +110,62 @@ Options = (
 """The options that determine the bytes of a protocol's messages."""
 
 
-def _avro(words: UriWords) -> AvroOptions:
+def _read_avro_options(words: UriWords) -> AvroOptions:
     return AvroOptions(
-        extension=words.truth("enable-tidb-extension", False),
-        decimals=words.one_of("avro-decimal-handling-mode", ("precise", "string"), "precise"),  # type: ignore[arg-type]
-        unsigned_bigints=words.one_of("avro-bigint-unsigned-handling-mode", ("long", "string"), "long"),  # type: ignore[arg-type]
-        floats=words.one_of("avro-float-type", ("double", "float"), "double"),  # type: ignore[arg-type]
-        extension_defaults=words.truth("avro-extension-defaults", False),
+        extension=words.read_boolean("enable-tidb-extension", False),
+        decimals=words.read_choice("avro-decimal-handling-mode", ("precise", "string"), "precise"),  # type: ignore[arg-type]
+        unsigned_bigints=words.read_choice("avro-bigint-unsigned-handling-mode", ("long", "string"), "long"),  # type: ignore[arg-type]
+        floats=words.read_choice("avro-float-type", ("double", "float"), "double"),  # type: ignore[arg-type]
+        extension_defaults=words.read_boolean("avro-extension-defaults", False),
     )
 
 
-def _canal_json(words: UriWords) -> CanalJsonOptions:
+def _read_canal_json_options(words: UriWords) -> CanalJsonOptions:
     return CanalJsonOptions(
-        extension=words.truth("enable-tidb-extension", False),
-        raw_updates=words.truth("output-raw-change-event", False),
-        delete_keys_only=words.truth("delete-only-output-handle-key-columns", False),
+        extension=words.read_boolean("enable-tidb-extension", False),
+        raw_updates=words.read_boolean("output-raw-change-event", False),
+        delete_keys_only=words.read_boolean("delete-only-output-handle-key-columns", False),
     )
 
 
-def _csv(_words: UriWords) -> CsvOptions:
+def _read_csv_options(_words: UriWords) -> CsvOptions:
     return CsvOptions()
 
 
-def _open_protocol(words: UriWords) -> OpenProtocolOptions:
+def _read_open_protocol_options(words: UriWords) -> OpenProtocolOptions:
     return OpenProtocolOptions(
-        old_values=words.truth("output-old-value", True),
-        raw_updates=words.truth("output-raw-change-event", False),
-        delete_keys_only=words.truth("delete-only-output-handle-key-columns", False),
+        old_values=words.read_boolean("output-old-value", True),
+        raw_updates=words.read_boolean("output-raw-change-event", False),
+        delete_keys_only=words.read_boolean("delete-only-output-handle-key-columns", False),
     )
 
 
-def _debezium(words: UriWords) -> DebeziumOptions:
+def _read_debezium_options(words: UriWords) -> DebeziumOptions:
     return DebeziumOptions(
-        extension=words.truth("enable-tidb-extension", False),
-        cluster=words.text("cluster-id", "default"),
-        schemas=not words.truth("debezium-disable-schema", False),
-        old_values=words.truth("output-old-value", True),
-        raw_updates=words.truth("output-raw-change-event", False),
+        extension=words.read_boolean("enable-tidb-extension", False),
+        cluster=words.read_text("cluster-id", "default"),
+        schemas=not words.read_boolean("debezium-disable-schema", False),
+        old_values=words.read_boolean("output-old-value", True),
+        raw_updates=words.read_boolean("output-raw-change-event", False),
     )
 
 
-def _slave_binlog(_words: UriWords) -> SlaveBinlogOptions:
+def _read_slave_binlog_options(_words: UriWords) -> SlaveBinlogOptions:
     return SlaveBinlogOptions()
 
 
-def _pb(_words: UriWords) -> PbOptions:
+def _read_pb_options(_words: UriWords) -> PbOptions:
     return PbOptions()
 
 
 _READERS: Mapping[str, Callable[[UriWords], Options]] = {
-    "avro": _avro,
-    "canal-json": _canal_json,
-    "csv": _csv,
-    "open-protocol": _open_protocol,
-    "debezium": _debezium,
-    "slave-binlog": _slave_binlog,
-    "pb": _pb,
+    "avro": _read_avro_options,
+    "canal-json": _read_canal_json_options,
+    "csv": _read_csv_options,
+    "open-protocol": _read_open_protocol_options,
+    "debezium": _read_debezium_options,
+    "slave-binlog": _read_slave_binlog_options,
+    "pb": _read_pb_options,
 }
 PROTOCOLS = tuple(_READERS)
 """The protocols that a feed can write."""

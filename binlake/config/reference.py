@@ -25,24 +25,24 @@ including defaults, with `***` for passwords and arguments of notifiers. Stages 
 except for the notifiers."""
 
 
-def reference_text() -> str:
+def render_reference() -> str:
     """The reference of a replication."""
-    return model_text(_HEAD, Replication)
+    return render_model(_HEAD, Replication)
 
 
-def model_text(head: str, model: type[BaseModel]) -> str:
+def render_model(head: str, model: type[BaseModel]) -> str:
     """`head`, then a table of keys for each section of `model`."""
-    return "\n".join([head, *_section("", model), ""])
+    return "\n".join([head, *_render_section("", model), ""])
 
 
-def _section(name: str, model: type[BaseModel]) -> Iterator[str]:
+def _render_section(name: str, model: type[BaseModel]) -> Iterator[str]:
     yield f"\n## `[{name}]`" if name else "\n## Top level"
     yield f"\n{(model.__doc__ or '').strip()}\n"
     yield "| Key | Default | Meaning |\n|---|---|---|"
     nested = []
     for field_name, field in model.model_fields.items():
         key = field.alias or field_name
-        inner, repeated = _inner_model(field.annotation), _repeated_model(field.annotation)
+        inner, repeated = _find_inner_model(field.annotation), _find_repeated_model(field.annotation)
         place = f"{name.strip('[]')}.{key}" if name else key
         if inner is not None:
             nested.append((place, inner))
@@ -50,24 +50,24 @@ def _section(name: str, model: type[BaseModel]) -> Iterator[str]:
         if repeated is not None and repeated is not TableName:
             nested.append((f"[{place}]", repeated))
             continue
-        yield f"| `{key}` | {_default(field.default)} | {field.description or ''} |"
+        yield f"| `{key}` | {_format_default(field.default)} | {field.description or ''} |"
     for key, inner in nested:
-        yield from _section(key, inner)
+        yield from _render_section(key, inner)
 
 
-def _inner_model(annotation: Any) -> type[BaseModel] | None:
+def _find_inner_model(annotation: Any) -> type[BaseModel] | None:
     options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     # `isinstance(..., type)` is also true of `tuple[X, ...]`.
     plain = (o for o in options if get_origin(o) is None and isinstance(o, type))
     return next((o for o in plain if issubclass(o, BaseModel)), None)
 
 
-def _repeated_model(annotation: Any) -> type[BaseModel] | None:
+def _find_repeated_model(annotation: Any) -> type[BaseModel] | None:
     """The model of a list of tables, `[[name]]` in TOML."""
-    return _inner_model(get_args(annotation)[0]) if get_origin(annotation) is tuple else None
+    return _find_inner_model(get_args(annotation)[0]) if get_origin(annotation) is tuple else None
 
 
-def _default(value: object) -> str:
+def _format_default(value: object) -> str:
     if value is None:
         return "none"
     if value is PydanticUndefined:

@@ -65,40 +65,40 @@ def parse_sink_uri(text: str) -> SinkUri:
             hint=f"use one of {join_names(_SCHEMES)}",
         )
     words = UriWords(parts)
-    protocol = words.one_of("protocol", PROTOCOLS, "")
+    protocol = words.read_choice("protocol", PROTOCOLS, "")
     require_fits(protocol, parts.scheme)
     uri = SinkUri(protocol, read_options(protocol, words))
     if parts.scheme in STORAGE_SCHEMES:
         uri = replace(uri, storage=read_storage(parts, words, protocol))
     else:
-        uri = replace(uri, kafka=_kafka(parts, words), topic=unquote(parts.path).strip("/"))
+        uri = replace(uri, kafka=_read_kafka(parts, words), topic=unquote(parts.path).strip("/"))
     words.require_all_read()
     return uri
 
 
-def _kafka(parts: SplitResult, words: UriWords) -> Kafka:
-    brokers = tuple(_broker(host) for host in parts.netloc.rpartition("@")[2].split(",") if host)
+def _read_kafka(parts: SplitResult, words: UriWords) -> Kafka:
+    brokers = tuple(_parse_broker(host) for host in parts.netloc.rpartition("@")[2].split(",") if host)
     if not brokers:
         raise ConfigError("a sink URI names no broker", hint="write kafka://127.0.0.1:9092/topic?protocol=avro")
     return Kafka(
         brokers,
-        tls=parts.scheme == "kafka+ssl" or words.truth("enable-tls", False),
-        ca=words.text("ca"),
-        cert=words.text("cert"),
-        key=words.text("key"),
-        sasl_mechanism=words.text("sasl-mechanism").upper(),
-        sasl_user=words.text("sasl-user"),
-        sasl_password=words.text("sasl-password"),
-        compression=words.one_of("compression", _COMPRESSIONS, "none"),
-        max_message_bytes=words.number("max-message-bytes", _MOST_BYTES, least=1),
-        partitions=words.number("partition-num", 0, least=0),
-        replication_factor=words.number("replication-factor", 1, least=1),
-        auto_create_topic=words.truth("auto-create-topic", True),
-        client_id=words.text("kafka-client-id"),
+        tls=parts.scheme == "kafka+ssl" or words.read_boolean("enable-tls", False),
+        ca=words.read_text("ca"),
+        cert=words.read_text("cert"),
+        key=words.read_text("key"),
+        sasl_mechanism=words.read_text("sasl-mechanism").upper(),
+        sasl_user=words.read_text("sasl-user"),
+        sasl_password=words.read_text("sasl-password"),
+        compression=words.read_choice("compression", _COMPRESSIONS, "none"),
+        max_message_bytes=words.read_number("max-message-bytes", _MOST_BYTES, least=1),
+        partitions=words.read_number("partition-num", 0, least=0),
+        replication_factor=words.read_number("replication-factor", 1, least=1),
+        auto_create_topic=words.read_boolean("auto-create-topic", True),
+        client_id=words.read_text("kafka-client-id"),
     )
 
 
-def _broker(text: str) -> str:
+def _parse_broker(text: str) -> str:
     host, colon, port = text.rpartition(":")
     if not colon or text.endswith("]"):
         return f"{text}:{_DEFAULT_PORT}"

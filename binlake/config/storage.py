@@ -82,15 +82,15 @@ def read_storage(parts: SplitResult, words: UriWords, protocol: str = "") -> Sto
     if protocol == BINLOG_FILES:
         return Storage(
             *place,
-            words.number("file-size", _BINLOG_FILE_SIZE, least=_LEAST_FILE_SIZE, most=_MOST_FILE_SIZE),
-            compression=words.one_of("compression", COMPRESSIONS, "none"),
-            retention_days=words.number("retention-time", 0, least=0),
+            words.read_number("file-size", _BINLOG_FILE_SIZE, least=_LEAST_FILE_SIZE, most=_MOST_FILE_SIZE),
+            compression=words.read_choice("compression", COMPRESSIONS, "none"),
+            retention_days=words.read_number("retention-time", 0, least=0),
         )
     return Storage(
         *place,
-        words.number("file-size", _FILE_SIZE, least=_LEAST_FILE_SIZE, most=_MOST_FILE_SIZE),
-        words.one_of("date-separator", DATE_SEPARATORS, "day"),
-        words.number("file-index-width", _INDEX_WIDTH, least=_LEAST_INDEX_WIDTH, most=_INDEX_WIDTH),
+        words.read_number("file-size", _FILE_SIZE, least=_LEAST_FILE_SIZE, most=_MOST_FILE_SIZE),
+        words.read_choice("date-separator", DATE_SEPARATORS, "day"),
+        words.read_number("file-index-width", _INDEX_WIDTH, least=_LEAST_INDEX_WIDTH, most=_INDEX_WIDTH),
     )
 
 
@@ -113,12 +113,12 @@ def parse_store_address(text: str) -> StoreAddress:
 
 def read_address(parts: SplitResult, words: UriWords) -> StoreAddress:
     """The address of the store in a URI. Raises ConfigError."""
-    words_of_uri = {name: words.text(name) for name in _ACCESS[parts.scheme]}
-    root = _folder(parts) if parts.scheme == "file" else _bucket(parts)
+    words_of_uri = {name: words.read_text(name) for name in _ACCESS[parts.scheme]}
+    root = _read_folder(parts) if parts.scheme == "file" else _read_bucket(parts)
     return StoreAddress(parts.scheme, root, {name: value for name, value in words_of_uri.items() if value})
 
 
-def _folder(parts: SplitResult) -> str:
+def _read_folder(parts: SplitResult) -> str:
     if parts.netloc or not parts.path.strip("/"):
         raise ConfigError(
             "a file sink needs an absolute folder", hint="write file:///var/lib/binlake/feed?protocol=avro"
@@ -126,7 +126,7 @@ def _folder(parts: SplitResult) -> str:
     return unquote(parts.path).rstrip("/")
 
 
-def _bucket(parts: SplitResult) -> str:
+def _read_bucket(parts: SplitResult) -> str:
     if not parts.netloc or "@" in parts.netloc:
         raise ConfigError("a sink URI names no bucket", hint=f"write {parts.scheme}://bucket/prefix?protocol=avro")
     return f"{parts.netloc}{unquote(parts.path)}".rstrip("/")

@@ -23,31 +23,31 @@ class UriWords:
                 "a parameter of a sink URI is given twice", where={"parameters": join_names(n for n, _ in pairs)}
             )
 
-    def text(self, name: str, default: str = "") -> str:
+    def read_text(self, name: str, default: str = "") -> str:
         """The parameter `name` as text."""
         self._read.append(name)
         return self._left.pop(name, default)
 
-    def one_of(self, name: str, allowed: tuple[str, ...], default: str) -> str:
+    def read_choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
         """The parameter as one of the `allowed` values. Raises ConfigError."""
-        value = self.text(name, default)
+        value = self.read_text(name, default)
         if value not in allowed:
-            raise self._wrong_value_error(name, value, f"use one of {join_names(allowed)}")
+            raise self._make_wrong_value_error(name, value, f"use one of {join_names(allowed)}")
         return value
 
-    def truth(self, name: str, default: bool) -> bool:
+    def read_boolean(self, name: str, default: bool) -> bool:
         """The parameter as a boolean, `true` or `false`. Raises ConfigError."""
-        value = self.text(name, "true" if default else "false")
+        value = self.read_text(name, "true" if default else "false")
         if value not in ("true", "false"):
-            raise self._wrong_value_error(name, value, "use true or false")
+            raise self._make_wrong_value_error(name, value, "use true or false")
         return value == "true"
 
-    def number(self, name: str, default: int, *, least: int, most: int | None = None) -> int:
+    def read_number(self, name: str, default: int, *, least: int, most: int | None = None) -> int:
         """The parameter as a whole number from `least` to `most`. Raises ConfigError."""
-        value = self.text(name, str(default))
+        value = self.read_text(name, str(default))
         if not value.isdecimal() or int(value) < least or (most is not None and int(value) > most):
             upto = "" if most is None else f" and at most {most}"
-            raise self._wrong_value_error(name, value, f"use a whole number of at least {least}{upto}")
+            raise self._make_wrong_value_error(name, value, f"use a whole number of at least {least}{upto}")
         return int(value)
 
     def require_all_read(self) -> None:
@@ -59,7 +59,7 @@ class UriWords:
                 hint=f"known here: {join_names(sorted(self._read))}",
             )
 
-    def _wrong_value_error(self, name: str, value: str, hint: str) -> ConfigError:
+    def _make_wrong_value_error(self, name: str, value: str, hint: str) -> ConfigError:
         return ConfigError("a parameter of a sink URI has a wrong value", where={name: value}, hint=hint)
 
 

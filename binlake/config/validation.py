@@ -26,7 +26,7 @@ class ValidatedSource(Section):
             raise ValueError("`rename-schema` has no `{schema}` in it")
         return self
 
-    def schema_of(self, database: str) -> str | None:
+    def find_schema(self, database: str) -> str | None:
         """The name at the source of `database`, a name that the feeder gives; None if it is not from this source."""
         template = (self.rename_schema or "{schema}").replace("{source}", self.name)
         prefix, _, suffix = template.partition("{schema}")

@@ -1,12 +1,17 @@
 """DDL text of TiDB: tokenize it, find a statement's kind and tables, and write it in the target's dialect."""
 
-from binlake.dialect.bytewise import bytewise_collation, bytewise_definitions, bytewise_table, bytewise_text
+from binlake.dialect.bytewise import (
+    choose_bytewise_collation,
+    make_definitions_bytewise,
+    make_table_bytewise,
+    make_text_bytewise,
+)
 from binlake.dialect.classify import Classified, Kind, classify
-from binlake.dialect.collations import target_charset, target_collation
+from binlake.dialect.collations import find_target_charset, find_target_collation
 from binlake.dialect.ddltext import DdlText
-from binlake.dialect.mapping import MappedDdl, RoutedDdl, inexpressible, map_ddl
-from binlake.dialect.names import StatementNames, put_target_names, session_db
-from binlake.dialect.source import Known, needs_standard, standard_text, tokenize_restored
+from binlake.dialect.mapping import MappedDdl, RoutedDdl, make_inexpressible_error, map_ddl
+from binlake.dialect.names import StatementNames, find_session_db, put_target_names
+from binlake.dialect.source import Known, needs_standard, standardize_text, tokenize_restored
 
 __all__ = [
     "Classified",
@@ -16,18 +21,18 @@ __all__ = [
     "MappedDdl",
     "RoutedDdl",
     "StatementNames",
-    "bytewise_collation",
-    "bytewise_definitions",
-    "bytewise_table",
-    "bytewise_text",
+    "choose_bytewise_collation",
     "classify",
-    "inexpressible",
+    "find_session_db",
+    "find_target_charset",
+    "find_target_collation",
+    "make_definitions_bytewise",
+    "make_inexpressible_error",
+    "make_table_bytewise",
+    "make_text_bytewise",
     "map_ddl",
     "needs_standard",
     "put_target_names",
-    "session_db",
-    "standard_text",
-    "target_charset",
-    "target_collation",
+    "standardize_text",
     "tokenize_restored",
 ]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from binlake.base.dialects import Dialect
-from binlake.dialect.collations import target_charset
+from binlake.dialect.collations import find_target_charset
 from binlake.dialect.tokens import Token, TokenKind, render, tokenize
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema.delta import Definitions
@@ -25,17 +25,17 @@ _VIEW_HEAD = 12
 """CREATE VIEW has the keyword VIEW within this many tokens; a character set in a view belongs to an expression."""
 
 
-def bytewise_collation(name: str, dialect: Dialect) -> str:
+def choose_bytewise_collation(name: str, dialect: Dialect) -> str:
     """The target's bytewise collation in place of `name`. A TiDB target must have the same bootstrap setting
     instead."""
     charset = name.lower().partition("_")[0]
     if dialect == "tidb" or charset in ("", "binary"):
         return name
-    charset = target_charset(charset, dialect)
+    charset = find_target_charset(charset, dialect)
     return f"{charset}_nopad_bin" if dialect == "mariadb" else _MYSQL.get(charset, f"{charset}_bin")
 
 
-def bytewise_text(query: str, dialect: Dialect) -> str:
+def make_text_bytewise(query: str, dialect: Dialect) -> str:
     """DDL text with bytewise collations, including those that a character set alone implies."""
     if dialect == "tidb":
         return query
@@ -53,7 +53,7 @@ def bytewise_text(query: str, dialect: Dialect) -> str:
         if not named:
             put += tokens[at : value + 1]
         if named or not _find_name(tokens, value + 1, "COLLATE"):
-            put += tokenize(f" COLLATE {bytewise_collation(tokens[value].value, dialect)}")
+            put += tokenize(f" COLLATE {choose_bytewise_collation(tokens[value].value, dialect)}")
         at = value + 1
     return render(put)
 
@@ -72,13 +72,13 @@ def _find_name(tokens: Sequence[Token], at: int, *only: str) -> int:
     return at if at < len(tokens) and tokens[at].kind in names else 0
 
 
-def bytewise_definitions(of: Definitions, dialect: Dialect) -> Definitions:
+def make_definitions_bytewise(of: Definitions, dialect: Dialect) -> Definitions:
     """The definitions of one side of a DDL, with the collations that the target must have."""
-    databases = tuple(_database(db, dialect) for db in of.databases)
-    return replace(of, databases=databases, tables=tuple(bytewise_table(table, dialect) for table in of.tables))
+    databases = tuple(_make_database_bytewise(db, dialect) for db in of.databases)
+    return replace(of, databases=databases, tables=tuple(make_table_bytewise(table, dialect) for table in of.tables))
 
 
-def bytewise_table(table: TableDef, dialect: Dialect) -> TableDef:
+def make_table_bytewise(table: TableDef, dialect: Dialect) -> TableDef:
     """The definition with the collations that the target must have."""
     columns = [
         {**column, "type": _with_collation(column["type"], "Collate", dialect)} for column in table.raw["cols"] or ()
@@ -87,9 +87,9 @@ def bytewise_table(table: TableDef, dialect: Dialect) -> TableDef:
     return TableDef.from_json(raw, DbInfo(table.db_id, table.db, "", "", {}))
 
 
-def _database(db: DbInfo, dialect: Dialect) -> DbInfo:
+def _make_database_bytewise(db: DbInfo, dialect: Dialect) -> DbInfo:
     return DbInfo.from_json(_with_collation(db.raw, "collate", dialect))
 
 
 def _with_collation(raw: Mapping[str, Any], name: str, dialect: Dialect) -> dict[str, Any]:
-    return {**raw, name: bytewise_collation(raw.get(name) or "", dialect)}
+    return {**raw, name: choose_bytewise_collation(raw.get(name) or "", dialect)}

@@ -77,7 +77,7 @@ def cast_expression(name: str, source: ColumnInfo, target: ColumnInfo, session: 
 
     Raises Unmappable if neither is known.
     """
-    former, now = group_of(source), group_of(target)
+    former, now = find_type_group(source), find_type_group(target)
     if former == "text" and now == "binary" and session.guessed:
         raise Unmappable(
             f"bytes of {target.name} from {source.type_text}: some may not be UTF-8 at the source, and Binlake read"
@@ -88,40 +88,40 @@ def cast_expression(name: str, source: ColumnInfo, target: ColumnInfo, session: 
     if {former, now} == {"text", "binary"} and "latin1" in (source.charset, target.charset):
         # A target would convert to or from latin1 bytes; TiDB stores UTF-8 bytes, or any bytes that it got (x'f6').
         raise Unmappable(f"bytes of {target.name} from {source.type_text} to {target.type_text} with latin1")
-    expression = _expression(name, source, target, session)
+    expression = _make_expression(name, source, target, session)
     if dialect == "mysql":
-        expression = _mysql_expression(name, source, target, session) or expression
+        expression = _make_mysql_expression(name, source, target, session) or expression
     if expression:
         return expression
     native = (_NATIVE if dialect == "mariadb" else _NATIVE_MYSQL).get(former, "").split()
     unsure = target.decimal >= 0 and now == "real" and former == "real" and source.decimal != target.decimal
     unsure = unsure or (former == "real" and target.tp == t.LONGLONG and target.unsigned)
     if unsure or now not in native:
-        raise _unknown_conversion_error(source, target)
+        raise _make_unknown_conversion_error(source, target)
     return ""
 
 
-def _unknown_conversion_error(source: ColumnInfo, target: ColumnInfo) -> Unmappable:
+def _make_unknown_conversion_error(source: ColumnInfo, target: ColumnInfo) -> Unmappable:
     return Unmappable(f"values of {target.name} from {source.type_text} to {target.type_text}, which TiDB converts")
 
 
-def _mysql_expression(name: str, source: ColumnInfo, target: ColumnInfo, session: SourceSession) -> str:
+def _make_mysql_expression(name: str, source: ColumnInfo, target: ColumnInfo, session: SourceSession) -> str:
     """Expressions that only MySQL needs: it rounds a datetime that becomes a date, and ignores the fraction of a TIME.
 
     Raises Unmappable if the result depends on such a fraction.
     """
-    former, now = group_of(source), group_of(target)
+    former, now = find_type_group(source), find_type_group(target)
     fewer = source.fsp if now in ("integer", "date") else source.fsp - target.fsp if now == "time" else 0
     if (former == "time" and fewer > 0) or (former == "text" and now == "time"):
-        raise _unknown_conversion_error(source, target)
+        raise _make_unknown_conversion_error(source, target)
     if former in ("datetime", "timestamp") and now == "date" and source.fsp:
         tz = session.tz
         # Without a time zone the caller has already raised Unmappable.
-        return f"DATE({_local(name, tz) if former == 'timestamp' and tz is not None else name})"
+        return f"DATE({_convert_to_local(name, tz) if former == 'timestamp' and tz is not None else name})"
     return ""
 
 
-def group_of(column: ColumnInfo) -> str:
+def find_type_group(column: ColumnInfo) -> str:
     """The name of the group of types that convert in the same way; empty for a type without a group."""
     if column.tp in t.STRINGS:
         return "binary" if column.is_binary else "text"
@@ -138,14 +138,14 @@ def needs_day(source: ColumnInfo, target: ColumnInfo) -> bool:
     return source.tp == t.DURATION and (target.tp in t.MOMENTS or target.tp in t.DATES)
 
 
-def fixed_offset(zone: tzinfo) -> str:
+def find_fixed_offset(zone: tzinfo) -> str:
     """The offset (`+08:00`) of a zone with one offset for the whole range of TIMESTAMP; empty for another zone."""
-    changes = _offset_changes(zone)
-    return _offset_text(changes[0][1]) if len(changes) == 1 else ""
+    changes = _list_offset_changes(zone)
+    return _format_offset(changes[0][1]) if len(changes) == 1 else ""
 
 
-def _expression(name: str, source: ColumnInfo, target: ColumnInfo, session: SourceSession) -> str:
-    former, now = group_of(source), group_of(target)
+def _make_expression(name: str, source: ColumnInfo, target: ColumnInfo, session: SourceSession) -> str:
+    former, now = find_type_group(source), find_type_group(target)
     local, named = name, False
     if needs_zone(source, target):
         tz = session.tz
@@ -154,21 +154,21 @@ def _expression(name: str, source: ColumnInfo, target: ColumnInfo, session: Sour
                 f"values of {target.name} from {source.type_text} to {target.type_text}: the time zone of the source's"
                 " session is not known (set source.time-zone)"
             )
-        named = not fixed_offset(tz)
+        named = not find_fixed_offset(tz)
         rounds = now == "integer" and source.fsp > 0
-        local = _local(name, tz) if source.tp == t.TIMESTAMP and (named or rounds) else name
+        local = _convert_to_local(name, tz) if source.tp == t.TIMESTAMP and (named or rounds) else name
         if named and target.tp == t.TIMESTAMP:
             if former not in ("datetime", "date"):
                 raise Unmappable(f"values of {target.name} from {source.type_text} to a TIMESTAMP of zone {tz}")
-            return _utc(f"CAST({name} AS DATETIME({target.fsp}))", tz)
+            return _convert_to_utc(f"CAST({name} AS DATETIME({target.fsp}))", tz)
     if former in ("timestamp", "datetime") and now == "integer" and source.fsp:
         return f"CAST({local} AS DATETIME(0)) + 0"
     if named:
         return _from_local(local, now)
-    return _zoneless_expression(name, source, former, now, target)
+    return _make_zoneless_expression(name, source, former, now, target)
 
 
-def _zoneless_expression(name: str, source: ColumnInfo, former: str, now: str, target: ColumnInfo) -> str:
+def _make_zoneless_expression(name: str, source: ColumnInfo, former: str, now: str, target: ColumnInfo) -> str:
     """The expression for a conversion that does not depend on a time zone; empty if none is needed."""
     if former in ("text", "binary") and now == "integer":
         return f"ROUND(CAST({name} AS DECIMAL(65,30)))"
@@ -176,17 +176,17 @@ def _zoneless_expression(name: str, source: ColumnInfo, former: str, now: str, t
     if (former in ("year", "bit") or (former in ("integer", "decimal") and padded)) and now in ("text", "binary"):
         return f"CAST({name} + 0 AS CHAR)"
     if former == "real" and now in ("text", "binary"):
-        return _double_text(name if source.tp == t.DOUBLE else _shortest_float(name))
+        return _format_double(name if source.tp == t.DOUBLE else _shorten_float(name))
     if former == "text" and now == "time":
-        return _rounded_clock(f"CAST({name} AS TIME(6))", target.fsp)
+        return _round_clock(f"CAST({name} AS TIME(6))", target.fsp)
     if former == "time" and now == "time" and source.fsp > target.fsp:
-        return _rounded_clock(name, target.fsp)
+        return _round_clock(name, target.fsp)
     if former == "time" and now == "integer" and source.fsp:
-        return f"CAST({_rounded_clock(name, 0)} AS TIME(0)) + 0"
+        return f"CAST({_round_clock(name, 0)} AS TIME(0)) + 0"
     return ""
 
 
-def _rounded_clock(clock: str, fsp: int) -> str:
+def _round_clock(clock: str, fsp: int) -> str:
     """Round a TIME with one half up, so that -00:00:00.5 becomes 00:00:00; a server rounds away from zero."""
     scale = 10**fsp
     return f"SEC_TO_TIME(FLOOR(TIME_TO_SEC({clock}) * {scale} + 0.5) / {scale})"
@@ -200,7 +200,7 @@ def _from_local(local: str, now: str) -> str:
     return f"TIME({local})" if now == "time" else local
 
 
-def _double_text(number: str) -> str:
+def _format_double(number: str) -> str:
     """The text of a DOUBLE without an exponent, as TiDB writes it for every size; the digits are the same."""
     shown = f"CAST(ABS({number}) AS CHAR)"
     digits = f"REPLACE(SUBSTRING_INDEX({shown}, 'e', 1), '.', '')"
@@ -216,7 +216,7 @@ def _double_text(number: str) -> str:
     )
 
 
-def _shortest_float(name: str) -> str:
+def _shorten_float(name: str) -> str:
     """The shortest number that reads back as the FLOAT `name`; a server shows only 6 of its digits."""
     power = f"FLOOR(LOG10(ABS({name} * 1e0)))"
     tries = [f"CONCAT(ROUND({name} * 1e0 / POW(10, {power}), {digits - 1}), 'e', {power})" for digits in _SIGNIFICANT]
@@ -224,25 +224,25 @@ def _shortest_float(name: str) -> str:
     return f"(CASE WHEN {name} = 0 THEN 0e0 {cases} END)"
 
 
-def _local(name: str, zone: tzinfo) -> str:
+def _convert_to_local(name: str, zone: tzinfo) -> str:
     """Convert a TIMESTAMP to local time in `zone`, in a session at +00:00."""
-    changes = _offset_changes(zone)
+    changes = _list_offset_changes(zone)
     parts = [(at, offset) for (_, offset), (at, _) in zip(changes, [*changes[1:], (_LAST, 0)], strict=True)]
-    return f"IF({name} = 0, {name}, {name} + INTERVAL {_by_time(name, parts, 1)} SECOND)"
+    return f"IF({name} = 0, {name}, {name} + INTERVAL {_choose_by_time(name, parts, 1)} SECOND)"
 
 
-def _utc(clock: str, zone: tzinfo) -> str:
+def _convert_to_utc(clock: str, zone: tzinfo) -> str:
     """Convert local time in `zone` to +00:00; if the hour occurs twice, to the first one, as TiDB does."""
-    changes = _offset_changes(zone)
+    changes = _list_offset_changes(zone)
     after = [*changes[1:], (_LAST, changes[-1][1])]
     parts = [
         (at + timedelta(seconds=max(offset, then)), offset)
         for (_, offset), (at, then) in zip(changes, after, strict=True)
     ]
-    return f"IF({clock} = 0, {clock}, {clock} + INTERVAL {_by_time(clock, parts, -1)} SECOND)"
+    return f"IF({clock} = 0, {clock}, {clock} + INTERVAL {_choose_by_time(clock, parts, -1)} SECOND)"
 
 
-def _by_time(name: str, parts: list[tuple[datetime, int]], sign: int) -> str:
+def _choose_by_time(name: str, parts: list[tuple[datetime, int]], sign: int) -> str:
     *first, (_, last) = parts
     if not first:
         return str(sign * last)
@@ -251,15 +251,15 @@ def _by_time(name: str, parts: list[tuple[datetime, int]], sign: int) -> str:
 
 
 @lru_cache(maxsize=64)
-def _offset_changes(zone: tzinfo) -> tuple[tuple[datetime, int], ...]:
+def _list_offset_changes(zone: tzinfo) -> tuple[tuple[datetime, int], ...]:
     """(start, seconds east of UTC) of each offset that `zone` has within the range of TIMESTAMP."""
-    changes = [(_FIRST, _offset(zone, _FIRST))]
+    changes = [(_FIRST, _find_offset(zone, _FIRST))]
     at = _FIRST
     while at < _LAST:
         following = at + timedelta(days=7)
-        while _offset(zone, following) != changes[-1][1]:
+        while _find_offset(zone, following) != changes[-1][1]:
             start = _find_change(zone, at, following, changes[-1][1])
-            changes.append((start, _offset(zone, start)))
+            changes.append((start, _find_offset(zone, start)))
             at = start
         at = following
     return tuple(changes)
@@ -268,15 +268,15 @@ def _offset_changes(zone: tzinfo) -> tuple[tuple[datetime, int], ...]:
 def _find_change(zone: tzinfo, low: datetime, high: datetime, offset: int) -> datetime:
     while high - low > timedelta(seconds=1):
         middle = low + timedelta(seconds=(high - low) // timedelta(seconds=2))
-        low, high = (middle, high) if _offset(zone, middle) == offset else (low, middle)
+        low, high = (middle, high) if _find_offset(zone, middle) == offset else (low, middle)
     return high
 
 
-def _offset(zone: tzinfo, at: datetime) -> int:
+def _find_offset(zone: tzinfo, at: datetime) -> int:
     offset = at.astimezone(zone).utcoffset() or timedelta()
     return offset // timedelta(seconds=1)
 
 
-def _offset_text(seconds: int) -> str:
+def _format_offset(seconds: int) -> str:
     minutes = abs(seconds) // 60
     return f"{'-' if seconds < 0 else '+'}{minutes // 60:02d}:{minutes % 60:02d}"

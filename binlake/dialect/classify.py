@@ -123,10 +123,10 @@ def _read_kind(tokens: Sequence[Token]) -> tuple[Kind, int]:
     name = f"{verb} {_HEADS[tokens[at].text.upper()]}".lower()
     if name not in Kind._value2member_map_:
         return Kind.OTHER, at
-    return Kind(name), _after_exists(tokens, at + 1)
+    return Kind(name), _skip_exists(tokens, at + 1)
 
 
-def _after_exists(tokens: Sequence[Token], at: int) -> int:
+def _skip_exists(tokens: Sequence[Token], at: int) -> int:
     while at < len(tokens) and tokens[at].is_word("IF", "NOT", "EXISTS"):
         at += 1
     return at

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from binlake.base.dialects import Dialect
-from binlake.dialect.collations import DEFAULT_COLLATIONS, target_charset, target_collation
+from binlake.dialect.collations import DEFAULT_COLLATIONS, find_target_charset, find_target_collation
 from binlake.dialect.defaults import put_stored_default
 from binlake.dialect.errors import Unmappable
-from binlake.dialect.tokens import Token, TokenKind, find_closing, spaced_tokens, tokenize
+from binlake.dialect.tokens import Token, TokenKind, find_closing, tokenize, tokenize_with_spaces
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.statements.literal import quote
 from binlake.statements.writtencolumns import is_computed
@@ -62,7 +62,7 @@ def map_element(
     """
     if column:
         head = list(tokens[: len(tokens) - len(column)])
-        info = table.column(column[0].value) if table is not None else None
+        info = table.find_column(column[0].value) if table is not None else None
         spelled = _put_stored_texts(_put_stored_expression(list(column), info), info)
         mapped = put_stored_default(_escape_elements(_map_generated(spelled, info, table, dialect), info), info)
         tokens = [*head, *_put_collation(mapped, info, table, dialect)]
@@ -107,7 +107,7 @@ def _map_clause(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[lis
     if word in DROPPED_WORDS:
         return [], at + 1
     if word in DROPPED_OPTIONS:
-        return [], _after_value(tokens, at + 1)
+        return [], _skip_value(tokens, at + 1)
     if word == "COLLATE":
         return _map_collate(tokens, at, dialect)
     if at + 1 < len(tokens) and tokens[at + 1].is_mark("(") and word in ("CHARSET", "COLLATION"):
@@ -119,10 +119,10 @@ def _map_clause(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[lis
 
 
 def _map_mariadb_word(tokens: Sequence[Token], at: int, word: str) -> tuple[list[Token], int]:
-    return (spaced_tokens(_MARIADB_WORDS[word]) if word in _MARIADB_WORDS else [tokens[at]]), at + 1
+    return (tokenize_with_spaces(_MARIADB_WORDS[word]) if word in _MARIADB_WORDS else [tokens[at]]), at + 1
 
 
-def _after_value(tokens: Sequence[Token], at: int) -> int:
+def _skip_value(tokens: Sequence[Token], at: int) -> int:
     """Index after `[=] value` or `(…)`."""
     if at < len(tokens) and tokens[at].is_mark("="):
         return at + 2
@@ -134,18 +134,18 @@ def _after_value(tokens: Sequence[Token], at: int) -> int:
 
 def _map_collate(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[Token], int]:
     value = _find_value(tokens, at + 1)
-    name = target_collation(tokens[value].value, dialect)
-    return [tokens[at], *spaced_tokens(name)], value + 1
+    name = find_target_collation(tokens[value].value, dialect)
+    return [tokens[at], *tokenize_with_spaces(name)], value + 1
 
 
 def _map_charset(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[Token], int]:
     """Add TiDB's default collation to a character set that is named alone, because the target's default differs."""
     value = _find_value(tokens, at + (1 if tokens[at].is_word("CHARSET") else 2))
     name = tokens[value].value.lower()
-    put = spaced_tokens(f"CHARACTER SET {target_charset(name, dialect)}")
+    put = tokenize_with_spaces(f"CHARACTER SET {find_target_charset(name, dialect)}")
     following = tokens[value + 1 : value + 3]
     if not any(token.is_word("COLLATE") for token in following) and name in DEFAULT_COLLATIONS:
-        put += spaced_tokens(f"COLLATE {target_collation(DEFAULT_COLLATIONS[name], dialect)}")
+        put += tokenize_with_spaces(f"COLLATE {find_target_collation(DEFAULT_COLLATIONS[name], dialect)}")
     return put, value + 1
 
 
@@ -243,8 +243,8 @@ def _put_collation(
     if not lacks_charset(column) or (not info.elems and info.type_name not in _TEXT_TYPES):
         return column
     end = find_closing(column, 2) if len(column) > 2 and column[2].is_mark("(") else 1
-    charset, collate = target_charset(info.charset, dialect), target_collation(info.collate, dialect)
-    return [*column[: end + 1], *spaced_tokens(f"CHARACTER SET {charset} COLLATE {collate}"), *column[end + 1 :]]
+    charset, collate = find_target_charset(info.charset, dialect), find_target_collation(info.collate, dialect)
+    return [*column[: end + 1], *tokenize_with_spaces(f"CHARACTER SET {charset} COLLATE {collate}"), *column[end + 1 :]]
 
 
 _TEXT_TYPES = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})

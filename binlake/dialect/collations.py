@@ -23,7 +23,7 @@ DEFAULT_COLLATIONS = {
 """TiDB's default collation of each character set; MySQL-family servers have other defaults."""
 
 
-def target_collation(name: str, dialect: Dialect) -> str:
+def find_target_collation(name: str, dialect: Dialect) -> str:
     """The target's collation for TiDB's `name`, lower case."""
     name = name.lower()
     if dialect == "mariadb" and name in MARIADB_COLLATIONS:
@@ -33,7 +33,7 @@ def target_collation(name: str, dialect: Dialect) -> str:
     return name
 
 
-def target_charset(name: str, dialect: Dialect) -> str:
+def find_target_charset(name: str, dialect: Dialect) -> str:
     """The target's character set for TiDB's `name`, lower case."""
     name = name.lower()
     return "utf8mb3" if name == "utf8" and dialect != "tidb" else name

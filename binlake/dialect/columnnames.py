@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from binlake.dialect.classify import Kind, classify_tokens
-from binlake.dialect.tokens import Token, TokenKind, find_closing, past_exists, split_list
+from binlake.dialect.tokens import Token, TokenKind, find_closing, skip_exists, split_list
 from binlake.rows.schema.names import fold_name
 
 KEY_HEADS = ("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "PRIMARY", "CONSTRAINT", "FOREIGN", "CHECK")
 """Keywords after ADD or DROP of a key or constraint."""
 
 
-def clauses_of_alter(tokens: Sequence[Token]) -> list[Token]:
+def find_alter_clauses(tokens: Sequence[Token]) -> list[Token]:
     """The tokens after the table name of an ALTER TABLE, without comments; empty for another statement."""
     plain = [token for token in tokens if token.kind not in (TokenKind.FEATURE, TokenKind.COMMENT)]
     statement = classify_tokens(plain)
     return plain[statement.rest :] if statement.kind is Kind.ALTER_TABLE else []
 
 
-def changed_columns(clauses: Sequence[Token]) -> dict[str, str]:
+def find_changed_columns(clauses: Sequence[Token]) -> dict[str, str]:
     """New name -> former name of each `CHANGE [COLUMN] former new ...`; the two may be equal."""
     former_names = dict[str, str]()
     for clause in split_list(clauses):
@@ -32,9 +32,9 @@ def changed_columns(clauses: Sequence[Token]) -> dict[str, str]:
     return former_names
 
 
-def renamed_columns(clauses: Sequence[Token]) -> dict[str, str]:
+def find_renamed_columns(clauses: Sequence[Token]) -> dict[str, str]:
     """New name -> former name of each column that a CHANGE or RENAME COLUMN renames."""
-    former_names = changed_columns(clauses)
+    former_names = find_changed_columns(clauses)
     for clause in split_list(clauses):
         if len(clause) > 4 and clause[0].is_word("RENAME") and clause[1].is_word("COLUMN"):
             at = _find_name(clause)
@@ -42,14 +42,14 @@ def renamed_columns(clauses: Sequence[Token]) -> dict[str, str]:
     return {new: former for new, former in former_names.items() if new != former}
 
 
-def dropped_columns(clauses: Sequence[Token]) -> set[str]:
+def find_dropped_columns(clauses: Sequence[Token]) -> set[str]:
     """The columns of each `DROP [COLUMN] name`."""
-    return _columns_after("DROP", clauses)
+    return _find_columns_after("DROP", clauses)
 
 
-def added_columns(clauses: Sequence[Token]) -> set[str]:
+def find_added_columns(clauses: Sequence[Token]) -> set[str]:
     """The columns of each `ADD [COLUMN] name ...`, and of each `ADD [COLUMN] (name ..., name ...)`."""
-    return _columns_after("ADD", clauses)
+    return _find_columns_after("ADD", clauses)
 
 
 def read_added_elements(clause: Sequence[Token]) -> list[list[Token]]:
@@ -60,7 +60,7 @@ def read_added_elements(clause: Sequence[Token]) -> list[list[Token]]:
     return split_list(clause[at + 1 : find_closing(clause, at)])
 
 
-def _columns_after(verb: str, clauses: Sequence[Token]) -> set[str]:
+def _find_columns_after(verb: str, clauses: Sequence[Token]) -> set[str]:
     columns = set[str]()
     for clause in split_list(clauses):
         if len(clause) > 1 and clause[0].is_word(verb):
@@ -71,4 +71,4 @@ def _columns_after(verb: str, clauses: Sequence[Token]) -> set[str]:
 
 
 def _find_name(clause: Sequence[Token]) -> int:
-    return past_exists(clause, 1 + clause[1].is_word("COLUMN"))
+    return skip_exists(clause, 1 + clause[1].is_word("COLUMN"))

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from binlake.base.dialects import Dialect
-from binlake.dialect.casting import cast_expression, fixed_offset, group_of, needs_day, needs_zone
-from binlake.dialect.collations import target_charset, target_collation
+from binlake.dialect.casting import cast_expression, find_fixed_offset, find_type_group, needs_day, needs_zone
+from binlake.dialect.collations import find_target_charset, find_target_collation
 from binlake.dialect.errors import Unmappable
-from binlake.dialect.tokens import Token, join_list, render, spaced_tokens, tokenize
-from binlake.rows.codec.casts import cast_form
+from binlake.dialect.tokens import Token, join_list, render, tokenize, tokenize_with_spaces
+from binlake.rows.codec.casts import derive_cast_form
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC
@@ -65,14 +65,19 @@ class Alter:
     session: SourceSession
     dialect: Dialect
 
-    def conversions(self, specs: Sequence[Sequence[Token]]) -> list[Conversion]:
+    def find_conversions(self, specs: Sequence[Sequence[Token]]) -> list[Conversion]:
         """The conversions that the specs make. Raises Unmappable for one that the target cannot make."""
         conversions: list[Conversion] = []
         for place, spec in enumerate(specs):
             names = _read_column_names(spec)
-            source = self.before.column(names[0]) if names else None
-            target = self.after.column(names[1]) if names else None
-            if source is None or target is None or cast_form(source) == cast_form(target) or target.is_generated:
+            source = self.before.find_column(names[0]) if names else None
+            target = self.after.find_column(names[1]) if names else None
+            if (
+                source is None
+                or target is None
+                or derive_cast_form(source) == derive_cast_form(target)
+                or target.is_generated
+            ):
                 continue
             name = quote_name(source.name)
             expression = "" if self.is_native else cast_expression(name, source, target, self.session, self.dialect)
@@ -85,7 +90,9 @@ class Alter:
         a column becomes NOT NULL or shorter, or gets another character set."""
         now = {column.id: column for column in self.after.columns}
         pairs = [(column, now[column.id]) for column in self.before.columns if column.id in now]
-        return self.is_native and any(_storage_form(former) != _storage_form(column) for former, column in pairs)
+        return self.is_native and any(
+            _describe_storage(former) != _describe_storage(column) for former, column in pairs
+        )
 
     def can_fill_times(self, conversions: Sequence[Conversion]) -> bool:
         """Whether the session's time can fill new columns, because no conversion of `conversions` needs it."""
@@ -94,7 +101,7 @@ class Alter:
             for conversion in conversions
         )
 
-    def statements(
+    def make_statements(
         self, specs: list[list[Token]], conversions: Sequence[Conversion], *, has_time: bool = False
     ) -> tuple[str, ...]:
         """The statements for the mapped `specs`, which make `conversions` or change values (`changes_values`).
@@ -102,22 +109,22 @@ class Alter:
         `has_time`: the session's time is already set. Raises Unmappable.
         """
         if not any(one.expression for one in conversions):
-            plain = self._settings(conversions, has_time)
+            plain = self._make_settings(conversions, has_time)
             alter = render([*self.head, *join_list(specs)])
             return (*plain, alter, *((_RESTORE,) if plain else ()))
-        lenient = (_SAVE, f"SET SESSION sql_mode = {quote(_mode(self.dialect))}")
-        return (*lenient, *self._statements_with_shadows(specs, conversions), _RESTORE)
+        lenient = (_SAVE, f"SET SESSION sql_mode = {quote(_choose_mode(self.dialect))}")
+        return (*lenient, *self._make_statements_with_shadows(specs, conversions), _RESTORE)
 
-    def _settings(self, conversions: Sequence[Conversion], has_time: bool) -> tuple[str, ...]:
+    def _make_settings(self, conversions: Sequence[Conversion], has_time: bool) -> tuple[str, ...]:
         """Statements that make the target's session convert like the source's; empty if the result is independent of
         it."""
         if self.is_native:
-            return (_SAVE, f"SET SESSION {', '.join(self._native_settings(conversions, has_time))}")
+            return (_SAVE, f"SET SESSION {', '.join(self._list_native_settings(conversions, has_time))}")
         if all(_is_plain(one) for one in conversions):
             return ()
-        settings = [] if self.dialect == "tidb" else [f"sql_mode = {quote(_mode(self.dialect))}"]
+        settings = [] if self.dialect == "tidb" else [f"sql_mode = {quote(_choose_mode(self.dialect))}"]
         if any(needs_zone(one.source, one.target) for one in conversions):
-            settings.append(f"time_zone = {quote(_zone(conversions[0].target, self.session, self.dialect))}")
+            settings.append(f"time_zone = {quote(_choose_zone(conversions[0].target, self.session, self.dialect))}")
         sets = [_SAVE, *([f"SET SESSION {', '.join(settings)}"] if settings else [])]
         if any(needs_day(one.source, one.target) for one in conversions):
             if not self.session.day:
@@ -131,7 +138,7 @@ class Alter:
         """True if source and target are of the MySQL family: the target's ALTER then converts as the source's did."""
         return bool(self.session.family) and self.dialect != "tidb"
 
-    def _native_settings(self, conversions: Sequence[Conversion], has_time: bool) -> Iterator[str]:
+    def _list_native_settings(self, conversions: Sequence[Conversion], has_time: bool) -> Iterator[str]:
         """Settings like the source's session: lenient, because the DDL was no error there, and with its rounding of
         times."""
         modes = [_LENIENT_NATIVE, *(name for bit, name in _MODES.items() if self.session.sql_mode & bit)]
@@ -144,20 +151,20 @@ class Alter:
             modes += [] if rounds else ["TIME_TRUNCATE_FRACTIONAL"]
         yield f"sql_mode = {quote(','.join(modes))}"
         if any(needs_zone(one.source, one.target) for one in conversions):
-            yield f"time_zone = {quote(_zone(conversions[0].target, self.session, self.dialect))}"
+            yield f"time_zone = {quote(_choose_zone(conversions[0].target, self.session, self.dialect))}"
         if self.session.moment and not has_time:
             yield f"timestamp = {self.session.moment}"
 
-    def _statements_with_shadows(self, specs: list[list[Token]], conversions: Sequence[Conversion]) -> list[str]:
+    def _make_statements_with_shadows(self, specs: list[list[Token]], conversions: Sequence[Conversion]) -> list[str]:
         statements, last = [], list(specs)
         clocks = [quote_name(c.name) for c in self.before.columns if c.flag & t.FLAG_ON_UPDATE_NOW]
         fills = [f"{name} = {name}" for name in clocks]
-        remade = self._recreated_indexes(specs, [one.target.name for one in conversions])
-        dropped: list[list[Token]] = [spaced_tokens(f"DROP INDEX {quote_name(former)}") for former, _ in remade]
+        remade = self._find_recreated_indexes(specs, [one.target.name for one in conversions])
+        dropped: list[list[Token]] = [tokenize_with_spaces(f"DROP INDEX {quote_name(former)}") for former, _ in remade]
         for one in conversions:
-            expression = one.expression or _plain_value(one, self.session)
+            expression = one.expression or _require_plain_value(one, self.session)
             shadow = quote_name(f"{SHADOW}{one.source.id}_{one.target.id}")
-            kind = f"{_type(one.target, self.dialect)} NULL DEFAULT NULL"
+            kind = f"{_format_type(one.target, self.dialect)} NULL DEFAULT NULL"
             # The shadow column is next to the old one, so that it takes the old position whatever else the ALTER adds,
             # drops, renames or moves. If it exists already from a run that died, MySQL raises an error that may be
             # ignored.
@@ -165,8 +172,8 @@ class Alter:
             add = tokenize(f" ADD COLUMN {absent}{shadow} {kind} AFTER {quote_name(one.source.name)}")
             statements.append(render([*self.head, *add]))
             fills.append(f"{shadow} = {expression}")
-            dropped.append(spaced_tokens(f"DROP COLUMN {quote_name(one.source.name)}"))
-            last[one.place] = [*spaced_tokens(f"CHANGE {shadow}"), *_definition(specs[one.place])]
+            dropped.append(tokenize_with_spaces(f"DROP COLUMN {quote_name(one.source.name)}"))
+            last[one.place] = [*tokenize_with_spaces(f"CHANGE {shadow}"), *_select_definition(specs[one.place])]
         table = render(self.head[2:])
         statements.append(f"UPDATE {table} SET {', '.join(fills)}")
         made = {fold_name(index.name) for _, index in remade}
@@ -175,7 +182,9 @@ class Alter:
         statements.append(render([*self.head, *join_list([*dropped, *last, *added])]))
         return statements
 
-    def _recreated_indexes(self, specs: Sequence[Sequence[Token]], names: Sequence[str]) -> list[tuple[str, IndexInfo]]:
+    def _find_recreated_indexes(
+        self, specs: Sequence[Sequence[Token]], names: Sequence[str]
+    ) -> list[tuple[str, IndexInfo]]:
         """(former name, index) of the indexes that dropping the columns `names` would remove, and of renamed indexes.
 
         The target would find neither by its new name. Indexes that the specs add or drop are not included.
@@ -185,12 +194,12 @@ class Alter:
             fold_name(spec[2].value) for spec in specs if _is_of_index(spec, "DROP")
         }
         existing = {fold_name(index.name) for index in self.before.indexes} - gone
-        wanted = {index.name for index in _indexes_of(self.after, names)}
+        wanted = {index.name for index in _find_touched_indexes(self.after, names)}
         indexes = []
         for index in self.after.indexes:
             name = fold_name(index.name)
             # An index on an expression has a hidden column; it does not contain a converted column.
-            plain = all(self.after.column(part.name) for part in index.columns)
+            plain = all(self.after.find_column(part.name) for part in index.columns)
             if index.state == PUBLIC and plain and name in renamed:
                 indexes.append((renamed[name], index))
             elif index.name in wanted and name in existing:
@@ -198,23 +207,23 @@ class Alter:
         return indexes
 
 
-def _storage_form(column: ColumnInfo) -> tuple[str, str, bool]:
+def _describe_storage(column: ColumnInfo) -> tuple[str, str, bool]:
     return column.type_text, column.charset, column.not_null
 
 
 def _is_plain(one: Conversion) -> bool:
     alike = {"text", "binary"}
-    groups = {group_of(one.source), group_of(one.target)}
+    groups = {find_type_group(one.source), find_type_group(one.target)}
     return groups <= alike or groups in ({"integer"}, {"enum"}, {"set"}, {"bit"})
 
 
-def _mode(dialect: Dialect) -> str:
+def _choose_mode(dialect: Dialect) -> str:
     return f"{_LENIENT},TIME_ROUND_FRACTIONAL" if dialect == "mariadb" else _LENIENT
 
 
-def _zone(column: ColumnInfo, session: SourceSession, dialect: Dialect) -> str:
+def _choose_zone(column: ColumnInfo, session: SourceSession, dialect: Dialect) -> str:
     zone = session.tz
-    offset = "" if zone is None else fixed_offset(zone)
+    offset = "" if zone is None else find_fixed_offset(zone)
     if dialect == "tidb" and zone is not None:
         return offset or session.zone
     if not offset:
@@ -222,7 +231,7 @@ def _zone(column: ColumnInfo, session: SourceSession, dialect: Dialect) -> str:
     return offset
 
 
-def _plain_value(one: Conversion, session: SourceSession) -> str:
+def _require_plain_value(one: Conversion, session: SourceSession) -> str:
     """The old column, if an assignment converts as ALTER does. It runs at +00:00, so the zone must not matter."""
     if needs_zone(one.source, one.target) or needs_day(one.source, one.target):
         raise Unmappable(
@@ -232,7 +241,7 @@ def _plain_value(one: Conversion, session: SourceSession) -> str:
     return quote_name(one.source.name)
 
 
-def _indexes_of(after: TableDef, names: Sequence[str]) -> list[IndexInfo]:
+def _find_touched_indexes(after: TableDef, names: Sequence[str]) -> list[IndexInfo]:
     """The indexes that would lose a column if the columns `names` were dropped."""
     wanted = {name.lower() for name in names}
     touched = [i for i in after.indexes if i.state == PUBLIC and wanted & {part.name.lower() for part in i.columns}]
@@ -255,14 +264,14 @@ def _add_index_tokens(index: IndexInfo) -> list[Token]:
     return tokenize(f" ADD {'UNIQUE ' if index.unique else ''}INDEX {quote_name(index.name)} ({parts})")
 
 
-def _type(column: ColumnInfo, dialect: Dialect) -> str:
+def _format_type(column: ColumnInfo, dialect: Dialect) -> str:
     if column.tp in (t.ENUM, t.SET):
         text = f"{column.type_name}({', '.join(quote(elem) for elem in column.elems)})"
     else:
         text = column.type_text
     if column.is_binary or not (column.elems or column.tp in t.STRINGS):
         return text
-    charset, collate = target_charset(column.charset, dialect), target_collation(column.collate, dialect)
+    charset, collate = find_target_charset(column.charset, dialect), find_target_collation(column.collate, dialect)
     return f"{text} CHARACTER SET {charset} COLLATE {collate}"
 
 
@@ -277,7 +286,7 @@ def _read_column_names(spec: Sequence[Token]) -> tuple[str, str] | None:
     return (named[0], named[1]) if spec[0].is_word("CHANGE") else (named[0], named[0])
 
 
-def _definition(spec: Sequence[Token]) -> list[Token]:
+def _select_definition(spec: Sequence[Token]) -> list[Token]:
     """The tokens of a mapped spec from the new column name on."""
     at = 1 + spec[1].is_word("COLUMN") + spec[0].is_word("CHANGE")
     return list(spec[at:])

@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from binlake.base.dialects import Dialect
 from binlake.dialect.errors import Unmappable
-from binlake.dialect.tokens import Token, TokenKind, find_closing, spaced_tokens, tokenize
-from binlake.rows.codec.writers import filled_text
+from binlake.dialect.tokens import Token, TokenKind, find_closing, tokenize, tokenize_with_spaces
+from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.names import fold_name
-from binlake.statements.literal import literal_kind, quote_name, value_literal
+from binlake.statements.literal import choose_literal_kind, format_value_literal, quote_name
 
 _NARROW = frozenset(("latin1", "ascii", "gbk"))
 """Character sets that have no U+FFFD."""
@@ -48,12 +48,12 @@ def put_stored_set_default(spec: Sequence[Token], info: ColumnInfo | None) -> li
     return [*spec[: at + 1], *_put_stored(spec[at + 1 :], info)]
 
 
-def default_literal(info: ColumnInfo) -> str | None:
+def format_default(info: ColumnInfo) -> str | None:
     """The SQL literal of a column's default; None if the column has no default or the default is an expression."""
     if info.default is None or info.default_is_expr or info.default.upper().startswith("CURRENT_"):
         return None
-    text = filled_text(replace(info, origin_default=info.default, origin_default_bit=info.default_bit))
-    return value_literal(text, literal_kind(info))
+    text = derive_filled_text(replace(info, origin_default=info.default, origin_default_bit=info.default_bit))
+    return format_value_literal(text, choose_literal_kind(info))
 
 
 def find_fill_times(added: Sequence[ColumnInfo]) -> list[str]:
@@ -61,7 +61,7 @@ def find_fill_times(added: Sequence[ColumnInfo]) -> list[str]:
     return sorted({c.origin_default for c in added if c.origin_default and _is_clock(c)})
 
 
-def fill_specs(
+def make_fill_specs(
     specs: Sequence[list[Token]], added: Sequence[ColumnInfo], each: bool, dialect: Dialect
 ) -> tuple[list[list[Token]], list[list[Token]]]:
     """(`specs` that fill `added` columns in old rows as the source did, specs that then set the source's defaults).
@@ -80,14 +80,14 @@ def fill_specs(
         name = quote_name(column.name)
         if each and _is_clock(column):
             start = next(i for i, token in enumerate(spec) if token.is_word("DEFAULT")) + 1
-            end = start + _function_end(spec[start:])
-            literal = value_literal(filled_text(column), literal_kind(column))
+            end = start + _find_function_end(spec[start:])
+            literal = format_value_literal(derive_filled_text(column), choose_literal_kind(column))
             filled[number] = [*spec[:start], *tokenize(f" {literal}"), *spec[end:]]
             clock = "".join(token.text for token in spec[start:end])
             later.append(tokenize(f" ALTER COLUMN {name} SET DEFAULT ({clock})"))
         elif column.tp == t.JSON and column.not_null and column.default is None and dialect != "tidb":
             filled[number] = _with_default(spec, "('null')" if dialect == "mysql" else "'null'")
-            later.append(spaced_tokens(f"ALTER COLUMN {name} DROP DEFAULT"))
+            later.append(tokenize_with_spaces(f"ALTER COLUMN {name} DROP DEFAULT"))
     return filled, later
 
 
@@ -95,7 +95,7 @@ def _is_clock(column: ColumnInfo) -> bool:
     return (column.default or "").upper().startswith("CURRENT_")
 
 
-def _function_end(tail: Sequence[Token]) -> int:
+def _find_function_end(tail: Sequence[Token]) -> int:
     """Index after `CURRENT_TIMESTAMP`, `CURRENT_TIMESTAMP(3)` or `(expression)`."""
     at = 0 if tail[0].is_mark("(") else 1
     return find_closing(tail, at) + 1 if at < len(tail) and tail[at].is_mark("(") else 1
@@ -104,7 +104,7 @@ def _function_end(tail: Sequence[Token]) -> int:
 def _with_default(spec: Sequence[Token], literal: str) -> list[Token]:
     """Insert `DEFAULT literal` after NOT NULL."""
     at = next(i for i, token in enumerate(spec) if token.is_word("NULL")) + 1
-    return [*spec[:at], *spaced_tokens(f"DEFAULT {literal}"), *spec[at:]]
+    return [*spec[:at], *tokenize_with_spaces(f"DEFAULT {literal}"), *spec[at:]]
 
 
 def _put_stored(tail: Sequence[Token], info: ColumnInfo) -> list[Token]:
@@ -115,8 +115,8 @@ def _put_stored(tail: Sequence[Token], info: ColumnInfo) -> list[Token]:
             f" which a {info.charset} column cannot hold; use ddl-replacement to make it a utf8mb4 column with that"
             " default, and accept its collation in target.tables, accept"
         )
-    end = _value_end(tail)
-    literal = default_literal(info)
+    end = _find_value_end(tail)
+    literal = format_default(info)
     if literal is None or not end or _means_stored(tail[:end], info):
         return list(tail)
     return [*tokenize(f" {literal}"), *tail[end:]]
@@ -133,7 +133,7 @@ def _means_stored(value: Sequence[Token], info: ColumnInfo) -> bool:
     return ("\\" in text or text == info.default) and (quoted or numeric)
 
 
-def _value_end(tail: Sequence[Token]) -> int:
+def _find_value_end(tail: Sequence[Token]) -> int:
     """Index after the value; 0 for NULL, a function or an expression, which stay unchanged."""
     at = next((i for i, token in enumerate(tail) if not (token.is_mark("-") or token.is_mark("+"))), len(tail))
     if at == len(tail) or tail[at].is_mark("(") or tail[at].is_word("NULL"):

@@ -30,10 +30,12 @@ def names_expression_index(tokens: Sequence[Token], tables: Iterable[TableDef]) 
         return False
     names = (fold_name(token.value) for token in tokens[at + 1 :] if token.kind in (TokenKind.NAME, TokenKind.WORD))
     name = next((name for name in names if name not in ("if", "exists")), "")
-    return any(name in expression_indexes(table) for table in tables)
+    return any(name in find_expression_indexes(table) for table in tables)
 
 
-def expression_indexes(table: TableDef) -> frozenset[str]:
+def find_expression_indexes(table: TableDef) -> frozenset[str]:
     """Names (lower case) of the table's indexes on an expression: TiDB stores the expression as a hidden column."""
-    hidden = (fold_name(i.name) for i in table.indexes if any(table.column(part.name) is None for part in i.columns))
+    hidden = (
+        fold_name(i.name) for i in table.indexes if any(table.find_column(part.name) is None for part in i.columns)
+    )
     return frozenset(hidden)

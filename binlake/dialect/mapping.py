@@ -12,31 +12,31 @@ from typing import Protocol
 
 from binlake.base.dialects import Dialect
 from binlake.dialect.bounds import put_stored_bounds, put_stored_partition
-from binlake.dialect.checks import check_elements, check_specs, drop_checks, is_check_spec
+from binlake.dialect.checks import drop_checks, is_check_spec, make_check_elements, make_check_specs
 from binlake.dialect.classify import Classified, Kind, classify_tokens
 from binlake.dialect.clauses import drop_generation_if_written, lacks_charset, map_clauses, map_element
-from binlake.dialect.collations import target_charset, target_collation
+from binlake.dialect.collations import find_target_charset, find_target_collation
 from binlake.dialect.conversions import Alter
-from binlake.dialect.defaults import fill_specs, find_fill_times, put_stored_default, put_stored_set_default
+from binlake.dialect.defaults import find_fill_times, make_fill_specs, put_stored_default, put_stored_set_default
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.expressions import makes_expression_index, names_expression_index
-from binlake.dialect.foreign import foreign_key_indexes, spell_foreign_key
-from binlake.dialect.names import DATABASES, session_db, split_statements
+from binlake.dialect.foreign import make_foreign_key_indexes, spell_foreign_key
+from binlake.dialect.names import DATABASES, find_session_db, split_statements
 from binlake.dialect.tokens import (
     Token,
     TokenKind,
     find_closing,
     join_list,
     render,
-    spaced_tokens,
     split_list,
     tokenize,
+    tokenize_with_spaces,
 )
 from binlake.errors import SchemaError, TargetRefused
 from binlake.rows.schema import ColumnInfo, DbInfo, TableDef
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_name, fold_pair
-from binlake.statements.literal import qualified, quote, quote_name
+from binlake.statements.literal import quote, quote_name, quote_qualified_name
 from binlake.statements.writtencolumns import is_computed
 
 
@@ -84,7 +84,7 @@ def map_ddl(ddl: RoutedDdl, dialect: Dialect) -> MappedDdl:
     try:
         parts = split_statements(_tokenize_plain(ddl.sql, dialect))
     except SchemaError as error:
-        raise inexpressible(ddl, dialect, error.message) from error
+        raise make_inexpressible_error(ddl, dialect, error.message) from error
     mapped = [_map_one(tokens, ddl, dialect) for tokens in parts]
     applied = [one for one in mapped if one.sql]
     if len(mapped) == 1 or not applied:
@@ -95,7 +95,7 @@ def map_ddl(ddl: RoutedDdl, dialect: Dialect) -> MappedDdl:
 def _map_one(tokens: list[Token], ddl: RoutedDdl, dialect: Dialect) -> MappedDdl:
     statement = classify_tokens(tokens)
     tokens = put_stored_bounds(tokens, _find_altered_table(statement, ddl))
-    reason = _skip_reason(tokens, statement, ddl, dialect)
+    reason = _find_skip_reason(tokens, statement, ddl, dialect)
     if reason:
         return MappedDdl((), reason)
     try:
@@ -105,10 +105,10 @@ def _map_one(tokens: list[Token], ddl: RoutedDdl, dialect: Dialect) -> MappedDdl
             else _map_statement(tokens, statement, ddl, dialect)
         )
         if statement.kind is Kind.ALTER_TABLE and not mapped[statement.rest :]:
-            return MappedDdl((), _empty_alter_reason(tokens[statement.rest :], ddl, dialect))
+            return MappedDdl((), _explain_empty_alter(tokens[statement.rest :], ddl, dialect))
         text = _make_statements(mapped, statement, ddl, dialect)
     except Unmappable as error:
-        raise inexpressible(ddl, dialect, error.clause) from None
+        raise make_inexpressible_error(ddl, dialect, error.clause) from None
     use = (
         ()
         if _is_on_database(statement.kind) or not ddl.db
@@ -130,12 +130,12 @@ def _make_statements(mapped: list[Token], statement: Classified, ddl: RoutedDdl,
     clock = find_fill_times(added)
     if len(clock) > 1 and dialect == "tidb":
         raise Unmappable("several new columns that the source filled with different times")
-    specs, later = fill_specs(specs, added, len(clock) > 1, dialect)
-    converted = alter.conversions(specs) if alter is not None else []
+    specs, later = make_fill_specs(specs, added, len(clock) > 1, dialect)
+    converted = alter.find_conversions(specs) if alter is not None else []
     if alter is not None and (converted or alter.changes_values):
         if clock and not alter.can_fill_times(converted):
             raise Unmappable("a conversion of values together with a new column that has the current time as default")
-        texts = alter.statements(specs, converted, has_time=bool(clock))
+        texts = alter.make_statements(specs, converted, has_time=bool(clock))
     else:
         texts = (render([*head, *join_list(specs)]),)
     if len(clock) == 1:
@@ -181,7 +181,7 @@ def _put_default_into_spec(part: list[Token], table: TableDef) -> list[Token]:
 
 
 def _map_tidb_column(column: list[Token], table: TableDef) -> list[Token]:
-    info = table.column(column[0].value)
+    info = table.find_column(column[0].value)
     return put_stored_default(drop_generation_if_written(column, info, table, "tidb"), info)
 
 
@@ -189,11 +189,11 @@ def _set_default(part: list[Token], table: TableDef) -> list[Token]:
     """Put the stored value into `ALTER [COLUMN] name SET DEFAULT value`."""
     if len(part) < 4 or not part[0].is_word("ALTER"):
         return part
-    return put_stored_set_default(part, table.column(part[1 + part[1].is_word("COLUMN")].value))
+    return put_stored_set_default(part, table.find_column(part[1 + part[1].is_word("COLUMN")].value))
 
 
 def _find_session_db(statement: Classified, ddl: RoutedDdl) -> str:
-    return session_db(statement, ddl.before.tables, ddl.db)
+    return find_session_db(statement, ddl.before.tables, ddl.db)
 
 
 def _tokenize_plain(query: str, dialect: Dialect) -> list[Token]:
@@ -216,12 +216,12 @@ _SKIPPED_SPECS = {
 }
 
 
-def _skip_reason(tokens: Sequence[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> str:
+def _find_skip_reason(tokens: Sequence[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> str:
     if not tokens or all(token.kind is TokenKind.FEATURE for token in tokens):
         return "placement, resource group or another statement of TiDB's own"
     if _is_temporary(tokens, ddl):
         return "rows of a global temporary table are not in the binlog"
-    if statement.kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX) and _on_expression_index(tokens, ddl, dialect):
+    if statement.kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX) and _is_on_expression_index(tokens, ddl, dialect):
         return _NO_EXPRESSION_INDEX
     if statement.kind is not Kind.ALTER_TABLE:
         return ""
@@ -268,12 +268,12 @@ def _map_create_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl
     plain = [drop_checks(part) if table is not None else part for part in parts]
     kept = [part for part in plain if part and (dialect != "mariadb" or not makes_expression_index(part))]
     elements = [map_element(part, part, table, dialect) for part in kept]
-    elements += foreign_key_indexes(parts, None, table)
-    elements += check_elements(table, dialect) if table is not None else []
+    elements += make_foreign_key_indexes(parts, None, table)
+    elements += make_check_elements(table, dialect) if table is not None else []
     partition = next((i for i in range(end + 1, len(tokens)) if tokens[i].is_word("PARTITION")), len(tokens))
     options = map_clauses(tokens[end + 1 : partition], dialect)
     if table is not None and lacks_charset(options):
-        options = [*_charset_words(table, dialect), *options]
+        options = [*_make_charset_words(table, dialect), *options]
     return [*tokens[: start + 1], *join_list(elements), tokens[end], *options, *tokens[partition:]]
 
 
@@ -282,11 +282,11 @@ def _map_alter_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl,
     _require_same_key(ddl, table, dialect)
     before = _find_table(ddl.before, statement, ddl)
     parts = [part for spec in split_list(tokens[statement.rest :]) for part in _split_added_columns(spec)]
-    kept = [p for p in parts if not (_on_expression_index(p, ddl, dialect) or is_check_spec(p, before))]
+    kept = [p for p in parts if not (_is_on_expression_index(p, ddl, dialect) or is_check_spec(p, before))]
     kept = [put_stored_partition(spell_foreign_key(part, before), before) for part in kept]
     specs = [_map_spec(part, table, dialect) for part in kept]
-    specs += [[*spaced_tokens("ADD"), *index] for index in foreign_key_indexes(parts, before, table)]
-    specs += check_specs(before, table, dialect) if table is not None else []
+    specs += [[*tokenize_with_spaces("ADD"), *index] for index in make_foreign_key_indexes(parts, before, table)]
+    specs += make_check_specs(before, table, dialect) if table is not None else []
     return [*tokens[: statement.rest], *join_list([spec for spec in specs if spec])]
 
 
@@ -298,19 +298,19 @@ def _split_added_columns(spec: list[Token]) -> list[list[Token]]:
     inside = split_list(spec[start + 1 : find_closing(spec, start)])
     # An element of the list may be an index, which takes no keyword COLUMN.
     words_of = [
-        spaced_tokens("ADD COLUMN") if part and part[0].kind is TokenKind.NAME else spaced_tokens("ADD")
+        tokenize_with_spaces("ADD COLUMN") if part and part[0].kind is TokenKind.NAME else tokenize_with_spaces("ADD")
         for part in inside
     ]
     return [[*head, replace(part[0], space=True), *part[1:]] for head, part in zip(words_of, inside, strict=True)]
 
 
-def _empty_alter_reason(specs: Sequence[Token], ddl: RoutedDdl, dialect: Dialect) -> str:
-    if any(_on_expression_index(part, ddl, dialect) for part in split_list(specs)):
+def _explain_empty_alter(specs: Sequence[Token], ddl: RoutedDdl, dialect: Dialect) -> str:
+    if any(_is_on_expression_index(part, ddl, dialect) for part in split_list(specs)):
         return _NO_EXPRESSION_INDEX
     return "only options of TiDB remain, nothing for the target"
 
 
-def _on_expression_index(tokens: Sequence[Token], ddl: RoutedDdl, dialect: Dialect) -> bool:
+def _is_on_expression_index(tokens: Sequence[Token], ddl: RoutedDdl, dialect: Dialect) -> bool:
     return dialect == "mariadb" and (
         makes_expression_index(tokens) or names_expression_index(tokens, ddl.before.tables)
     )
@@ -323,7 +323,7 @@ def _require_same_key(ddl: RoutedDdl, table: TableDef | None, dialect: Dialect) 
     """
     for former in ddl.before.tables:
         for column in former.columns:
-            now = table.column(column.name) if table is not None and table.id == former.id else None
+            now = table.find_column(column.name) if table is not None and table.id == former.id else None
             if now is None or table is None or not (now.is_generated and column.is_generated):
                 continue
             if is_computed(column, former, dialect) != is_computed(now, table, dialect):
@@ -360,9 +360,9 @@ def _map_database(tokens: list[Token], statement: Classified, ddl: RoutedDdl, di
     named = statement.tables[0][1] if statement.tables else ddl.db
     database = next((db for db in ddl.after.databases if fold_name(db.name) == fold_name(named)), None)
     if statement.kind is Kind.CREATE_DATABASE and database is not None and lacks_charset(options):
-        options = [*_charset_words(database, dialect), *options]
+        options = [*_make_charset_words(database, dialect), *options]
     # Without a name the statement changes the session's database, which may be another one at the target.
-    name = [] if statement.tables else spaced_tokens(quote_name(named))
+    name = [] if statement.tables else tokenize_with_spaces(quote_name(named))
     return [*tokens[: statement.rest], *name, *options]
 
 
@@ -371,7 +371,7 @@ def _map_drop(tokens: list[Token], statement: Classified, ddl: RoutedDdl) -> lis
     (R-28)."""
     own = {fold_pair((table.db, table.name)) for table in ddl.before.tables} or {fold_pair((ddl.db, ddl.table))}
     named = [(db or ddl.db, name) for db, name in statement.tables]
-    kept = [qualified(db, name) for db, name in named if fold_pair((db, name)) in own]
+    kept = [quote_qualified_name(db, name) for db, name in named if fold_pair((db, name)) in own]
     return tokens if len(named) == 1 or not kept else [*tokens[: statement.rest], *tokenize(" " + ", ".join(kept))]
 
 
@@ -381,7 +381,7 @@ def _map_view(tokens: list[Token]) -> list[Token]:
     security = next((i for i, token in enumerate(tokens) if token.is_word("SQL", "VIEW")), len(tokens))
     if at is None or at > security:
         return tokens
-    return [*tokens[: at + 1], *spaced_tokens("= CURRENT_USER"), *tokens[security:]]
+    return [*tokens[: at + 1], *tokenize_with_spaces("= CURRENT_USER"), *tokens[security:]]
 
 
 def _remove_algorithm(tokens: list[Token]) -> list[Token]:
@@ -403,14 +403,13 @@ def _find_table(side: Definitions, statement: Classified, ddl: RoutedDdl) -> Tab
     return next((table for table in side.tables if fold_pair((table.db, table.name)) == wanted), None)
 
 
-def _charset_words(of: TableDef | DbInfo, dialect: Dialect) -> list[Token]:
-    charset, collate = of.charset or "utf8mb4", of.collate or "utf8mb4_bin"
-    return spaced_tokens(
-        f"DEFAULT CHARACTER SET {target_charset(charset, dialect)} COLLATE {target_collation(collate, dialect)}"
-    )
+def _make_charset_words(of: TableDef | DbInfo, dialect: Dialect) -> list[Token]:
+    charset = find_target_charset(of.charset or "utf8mb4", dialect)
+    collate = find_target_collation(of.collate or "utf8mb4_bin", dialect)
+    return tokenize_with_spaces(f"DEFAULT CHARACTER SET {charset} COLLATE {collate}")
 
 
-def inexpressible(ddl: RoutedDdl, dialect: Dialect, clause: str) -> TargetRefused:
+def make_inexpressible_error(ddl: RoutedDdl, dialect: Dialect, clause: str) -> TargetRefused:
     """The error for a DDL that `dialect` cannot express, with its position and the remedy."""
     return TargetRefused(
         f"a DDL cannot be expressed in {dialect}: {clause}",

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from binlake.dialect.classify import Classified, Kind, NameRef, classify_tokens, read_name
-from binlake.dialect.tokens import Token, TokenKind, join_list, render, spaced_tokens, split_list, tokenize
-from binlake.dialect.views import view_differs, view_names
+from binlake.dialect.tokens import Token, TokenKind, join_list, render, split_list, tokenize, tokenize_with_spaces
+from binlake.dialect.views import is_view_different, put_view_names
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name, fold_pair
-from binlake.statements.literal import qualified, quote_name
+from binlake.statements.literal import quote_name, quote_qualified_name
 
 DATABASES = frozenset({Kind.CREATE_DATABASE, Kind.ALTER_DATABASE, Kind.DROP_DATABASE})
 _MAKES = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE, Kind.CREATE_VIEW, Kind.CREATE_SEQUENCE})
@@ -25,10 +25,10 @@ _DROPS = frozenset({Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE})
 class StatementNames(Protocol):
     """Gives the target's names for the names in a statement of the source."""
 
-    def table(self, db: str, table: str, *, new: bool = False) -> tuple[str, str]:
+    def map_table(self, db: str, table: str, *, new: bool = False) -> tuple[str, str]:
         """(db, table) at the target; `new`: the statement gives the table this name."""
 
-    def database(self, db: str) -> str:
+    def map_database(self, db: str) -> str:
         """The database at the target."""
 
 
@@ -46,7 +46,7 @@ class NameSpan:
     new: bool = False
 
 
-def session_db(statement: Classified, before: Collection[TableDef], job_db: str) -> str:
+def find_session_db(statement: Classified, before: Collection[TableDef], job_db: str) -> str:
     """The database that unqualified names mean. The job of a rename into another database names the new one."""
     bare = {fold_name(name) for db, name in statement.tables if not db}
     homes = {table.db for table in before if fold_name(table.name) in bare}
@@ -81,36 +81,40 @@ def _put_target_names(tokens: list[Token], default_db: str, names: StatementName
     statement = classify_tokens(tokens)
     put = _keep_own_parts(tokens, statement, default_db, own)
     spans = find_names(put)
-    named = _target_names(spans, default_db, names)
+    named = _find_target_names(spans, default_db, names)
     view = statement.kind is Kind.CREATE_VIEW
-    unchanged = all(_name_as_written(span, default_db) == name for span, name in zip(spans, named, strict=True))
-    if unchanged and put is tokens and not (view and view_differs(put[statement.rest :], default_db, names.table)):
+    unchanged = all(_read_name_as_written(span, default_db) == name for span, name in zip(spans, named, strict=True))
+    if (
+        unchanged
+        and put is tokens
+        and not (view and is_view_different(put[statement.rest :], default_db, names.map_table))
+    ):
         return tokens
     if view:
-        put = [*put[: statement.rest], *view_names(put[statement.rest :], default_db, names.table)]
+        put = [*put[: statement.rest], *put_view_names(put[statement.rest :], default_db, names.map_table)]
     put = list(put)
     for span, name in zip(reversed(spans), reversed(named), strict=True):
-        put[span.start : span.end] = _name_tokens(put, span, name)
+        put[span.start : span.end] = _make_name_tokens(put, span, name)
     return put
 
 
-def _target_names(spans: Sequence[NameSpan], default_db: str, names: StatementNames) -> list[NameRef]:
+def _find_target_names(spans: Sequence[NameSpan], default_db: str, names: StatementNames) -> list[NameRef]:
     """The target's name of each span; a RENAME may rename a table again whose name it has just given."""
     given: dict[NameRef, NameRef] = {}
     named: list[NameRef] = []
     for span in spans:
         if span.role == "database":
-            named.append((names.database(span.named[1]), ""))
+            named.append((names.map_database(span.named[1]), ""))
             continue
         full = _qualify(span.named, default_db)
-        name = names.table(span.named[0] or default_db, span.named[1], new=span.new)
+        name = names.map_table(span.named[0] or default_db, span.named[1], new=span.new)
         named.append(name if span.new else given.pop(full, name))
         if span.new:
             given[full] = name
     return named
 
 
-def _name_as_written(span: NameSpan, default_db: str) -> NameRef:
+def _read_name_as_written(span: NameSpan, default_db: str) -> NameRef:
     db, name = span.named
     return (name, "") if span.role == "database" else (db or default_db, name)
 
@@ -126,21 +130,21 @@ def find_names(tokens: Sequence[Token]) -> list[NameSpan]:
             [NameSpan(statement.rest - 1, statement.rest, statement.tables[0], "database")] if statement.tables else []
         )
     if statement.kind in _DROPS or statement.kind is Kind.RENAME_TABLE:
-        return list(_names_in_list(tokens, statement.rest))
+        return list(_read_names_in_list(tokens, statement.rest))
     makes = statement.kind in _MAKES
     main = [
         NameSpan(statement.rest - (3 if name[0] else 1), statement.rest, name, new=makes) for name in statement.tables
     ]
-    return [*main, *_other_names(tokens, statement)]
+    return [*main, *_read_other_names(tokens, statement)]
 
 
-def _name_tokens(tokens: Sequence[Token], span: NameSpan, name: NameRef) -> list[Token]:
-    put = spaced_tokens(quote_name(name[0]) if span.role == "database" else qualified(*name))
+def _make_name_tokens(tokens: Sequence[Token], span: NameSpan, name: NameRef) -> list[Token]:
+    put = tokenize_with_spaces(quote_name(name[0]) if span.role == "database" else quote_qualified_name(*name))
     # The `.` and the name after it get no space before them; the first token keeps its space.
     return [Token(token.kind, token.text, tokens[span.start].space and not n) for n, token in enumerate(put)]
 
 
-def _names_in_list(tokens: Sequence[Token], at: int) -> Iterator[NameSpan]:
+def _read_names_in_list(tokens: Sequence[Token], at: int) -> Iterator[NameSpan]:
     """The names in `a, b` and in `a TO b, c TO d`."""
     while at < len(tokens):
         name, after = read_name(tokens, at)
@@ -152,7 +156,7 @@ def _names_in_list(tokens: Sequence[Token], at: int) -> Iterator[NameSpan]:
         at = after + 1
 
 
-def _other_names(tokens: Sequence[Token], statement: Classified) -> Iterator[NameSpan]:
+def _read_other_names(tokens: Sequence[Token], statement: Classified) -> Iterator[NameSpan]:
     """Names after the main one: LIKE, REFERENCES, RENAME TO, EXCHANGE PARTITION … WITH TABLE."""
     rest = statement.rest
     if statement.kind is Kind.CREATE_TABLE_LIKE:
@@ -163,10 +167,10 @@ def _other_names(tokens: Sequence[Token], statement: Classified) -> Iterator[Nam
         if tokens[at].is_word("REFERENCES"):
             yield from _read_span(tokens, at + 1)
     if statement.kind is Kind.ALTER_TABLE:
-        yield from _names_in_specs(tokens, rest)
+        yield from _read_names_in_specs(tokens, rest)
 
 
-def _names_in_specs(tokens: Sequence[Token], rest: int) -> Iterator[NameSpan]:
+def _read_names_in_specs(tokens: Sequence[Token], rest: int) -> Iterator[NameSpan]:
     start = rest
     for spec in split_list(tokens[rest:]):
         at = start
@@ -182,11 +186,13 @@ def _names_in_specs(tokens: Sequence[Token], rest: int) -> Iterator[NameSpan]:
         yield from _read_span(tokens, at + 1, new=spec[0].is_word("RENAME"))
 
 
-def names_beside_altered(tokens: Sequence[Token], statement: Classified) -> list[NameRef]:
+def find_names_beside_altered(tokens: Sequence[Token], statement: Classified) -> list[NameRef]:
     """The other table names in an ALTER TABLE: the table's new name, and the table that it exchanges with a
     partition."""
     return (
-        [span.named for span in _names_in_specs(tokens, statement.rest)] if statement.kind is Kind.ALTER_TABLE else []
+        [span.named for span in _read_names_in_specs(tokens, statement.rest)]
+        if statement.kind is Kind.ALTER_TABLE
+        else []
     )
 
 
@@ -201,12 +207,12 @@ def _keep_own_parts(tokens: list[Token], statement: Classified, default_db: str,
     if not own or (statement.kind not in _DROPS and statement.kind is not Kind.RENAME_TABLE):
         return tokens
     parts = split_list(tokens[statement.rest :])
-    kept = [part for part in parts if all(_qualify(name, default_db) in own for name in _names_in_part(part))]
+    kept = [part for part in parts if all(_qualify(name, default_db) in own for name in _read_names_in_part(part))]
     return [*tokens[: statement.rest], *join_list(kept)] if len(parts) > 1 and kept else tokens
 
 
-def _names_in_part(part: Sequence[Token]) -> list[NameRef]:
-    return [span.named for span in _names_in_list(part, 0)]
+def _read_names_in_part(part: Sequence[Token]) -> list[NameRef]:
+    return [span.named for span in _read_names_in_list(part, 0)]
 
 
 def _qualify(name: NameRef, default_db: str) -> NameRef:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from binlake.base.sections.rules import DdlInjection, DdlReplacement
 from binlake.dialect.classify import Classified, Kind, classify_tokens, names_object_first
-from binlake.dialect.names import DATABASES, names_beside_altered, put_target_names, split_statements
+from binlake.dialect.names import DATABASES, find_names_beside_altered, put_target_names, split_statements
 from binlake.dialect.tokens import Token, TokenKind, tokenize
 from binlake.errors import ConfigError, SchemaError
 
@@ -28,7 +28,7 @@ class Injection:
     db: str
 
 
-def replacements_of(config: Iterable[DdlReplacement]) -> Mapping[int, str]:
+def parse_replacements(config: Iterable[DdlReplacement]) -> Mapping[int, str]:
     """commit_ts -> statement without a final semicolon. Raises ConfigError for an invalid replacement."""
     replacements: dict[int, str] = {}
     for entry in config:
@@ -45,7 +45,7 @@ def replacements_of(config: Iterable[DdlReplacement]) -> Mapping[int, str]:
     return replacements
 
 
-def injections_of(config: Iterable[DdlInjection]) -> tuple[Injection, ...]:
+def parse_injections(config: Iterable[DdlInjection]) -> tuple[Injection, ...]:
     """The injections by commit_ts, then in the order of `config`. Raises ConfigError for an invalid injection."""
     injections = []
     for entry in config:
@@ -70,7 +70,7 @@ def _require_one_ddl(sql: str, what: str, where: Mapping[str, str], hint: str) -
     return sql.strip().rstrip(";").rstrip()
 
 
-def replaced_names(sql: str, db: str) -> tuple[Name, ...]:
+def find_replaced_names(sql: str, db: str) -> tuple[Name, ...]:
     """The objects that an operator's statement creates, changes or removes; `db`: the database of unqualified names."""
     tokens = _tokenize_one(sql)
     if not tokens:
@@ -78,7 +78,7 @@ def replaced_names(sql: str, db: str) -> tuple[Name, ...]:
     statement = classify_tokens(tokens)
     if statement.kind in DATABASES:
         return tuple((name, "") for _, name in statement.tables)
-    return tuple((own or db, name) for own, name in (*statement.tables, *names_beside_altered(tokens, statement)))
+    return tuple((own or db, name) for own, name in (*statement.tables, *find_names_beside_altered(tokens, statement)))
 
 
 def empties_table(sql: str) -> bool:
@@ -87,12 +87,12 @@ def empties_table(sql: str) -> bool:
     return statement is not None and statement.kind is Kind.TRUNCATE_TABLE
 
 
-def altered_table(sql: str, db: str) -> Name | None:
+def find_altered_table(sql: str, db: str) -> Name | None:
     """The only table that a statement alters, None for another statement; `db`: the database of an unqualified name."""
     statement = _classify_one(sql)
     if statement is None or statement.kind not in (Kind.ALTER_TABLE, Kind.CREATE_INDEX, Kind.DROP_INDEX):
         return None
-    names = replaced_names(sql, db)
+    names = find_replaced_names(sql, db)
     return names[0] if len(names) == 1 else None
 
 
@@ -114,11 +114,11 @@ class _RenameOne:
     of: Name
     other: Name
 
-    def table(self, db: str, table: str, *, new: bool = False) -> Name:
+    def map_table(self, db: str, table: str, *, new: bool = False) -> Name:
         del new
         return self.other if (db, table) == self.of else (db, table)
 
-    def database(self, db: str) -> str:
+    def map_database(self, db: str) -> str:
         return db
 
 

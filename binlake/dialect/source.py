@@ -35,12 +35,12 @@ class Known:
         """Collect them from the names of databases and the definitions of tables before and after the DDL."""
         names, texts = set(map(fold_name, databases)), set[str]()
         for table in tables:
-            names |= {fold_name(name) for name in _names_of(table)}
-            texts |= set(_texts_of(table))
+            names |= {fold_name(name) for name in _list_names(table)}
+            texts |= set(_list_texts(table))
         return cls(frozenset(names), frozenset(texts))
 
 
-def standard_text(query: str, job_query: str, known: Known) -> str:
+def standardize_text(query: str, job_query: str, known: Known) -> str:
     """`query` of a binlog in standard form; `job_query`: the session's original text from the job.
 
     Raises SchemaError if the text fits the definitions in no sql_mode, or in several with different meanings.
@@ -48,7 +48,7 @@ def standard_text(query: str, job_query: str, known: Known) -> str:
     if "\\" not in query and (query != job_query or '"' not in query):
         return query
     if query != job_query:
-        return query if "\\" not in query else render(standard_tokens(tokenize_restored(query)))
+        return query if "\\" not in query else render(standardize_tokens(tokenize_restored(query)))
     forms = {text for quoting in _MODES for text in _read_in_mode(query, quoting, known)}
     if len(forms) != 1:
         raise SchemaError(
@@ -77,7 +77,7 @@ def _read_in_mode(query: str, quoting: Quoting, known: Known) -> Iterator[str]:
     except SchemaError:
         return
     if _fits_definitions(tokens, quoting, known):
-        yield render(standard_tokens(tokens))
+        yield render(standardize_tokens(tokens))
 
 
 def _fits_definitions(tokens: Sequence[Token], quoting: Quoting, known: Known) -> bool:
@@ -96,23 +96,23 @@ def _fits_definitions(tokens: Sequence[Token], quoting: Quoting, known: Known) -
     return statement.kind is Kind.CREATE_VIEW or all(token.value in known.texts for token in doubtful)
 
 
-def standard_tokens(tokens: Iterable[Token]) -> list[Token]:
+def standardize_tokens(tokens: Iterable[Token]) -> list[Token]:
     """The tokens in standard form, without comments."""
-    return [_standard(token) for token in tokens if token.kind is not TokenKind.COMMENT]
+    return [_standardize(token) for token in tokens if token.kind is not TokenKind.COMMENT]
 
 
-def restored_text(tokens: Sequence[Token]) -> str:
-    """Text of standard tokens as TiDB would restore it; `standard_text` reads the same tokens back from it."""
+def restore_text(tokens: Sequence[Token]) -> str:
+    """Text of standard tokens as TiDB would restore it; `standardize_text` reads the same tokens back from it."""
     restored, strings = list[Token](), _RestoredStrings()
     for token in tokens:
         before = restored[-1] if restored else None
         plain = token.kind is TokenKind.STRING and "\\" in token.text and strings(before)
-        strings.passed(token, before)
+        strings.note_token(token, before)
         restored.append(replace(token, text="'" + token.value.replace("'", "''") + "'") if plain else token)
     return render(restored) + ";"
 
 
-def _standard(token: Token) -> Token:
+def _standardize(token: Token) -> Token:
     if token.kind is TokenKind.NAME and token.text[0] == '"':
         return replace(token, text=quote_name(token.value))
     if token.kind is TokenKind.STRING and (token.plain or token.text[0] == '"'):
@@ -143,7 +143,7 @@ class _RestoredStrings:
             return True
         return before is not None and before.is_word("COMMENT") and _is_index(level.words)
 
-    def passed(self, token: Token, before: Token | None) -> None:
+    def note_token(self, token: Token, before: Token | None) -> None:
         """Note that `token` has been read."""
         if token.is_mark("("):
             self._levels.append(_Level(before.text.upper() if before and before.kind is TokenKind.WORD else ""))
@@ -165,7 +165,7 @@ def _is_index(words: Sequence[Token]) -> bool:
     return at < len(words) and words[at].is_word(*_INDEX_WORDS)
 
 
-def _names_of(table: TableDef) -> Iterator[str]:
+def _list_names(table: TableDef) -> Iterator[str]:
     yield from (table.db, table.name)
     yield from (column.name for column in table.all_columns)
     yield from (index.name for index in table.indexes)
@@ -174,7 +174,7 @@ def _names_of(table: TableDef) -> Iterator[str]:
     yield from (one["name"]["O"] for one in (table.raw.get("partition") or {}).get("definitions") or ())
 
 
-def _texts_of(table: TableDef) -> Iterator[str]:
+def _list_texts(table: TableDef) -> Iterator[str]:
     yield table.comment
     for column in table.all_columns:
         yield from (column.comment, column.default or "", column.origin_default or "", *column.elems)

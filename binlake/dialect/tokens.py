@@ -41,7 +41,7 @@ class PlainStrings(Protocol):
     def __call__(self, before: Token | None) -> bool:
         """True if a string after the token `before` does not escape backslashes."""
 
-    def passed(self, token: Token, before: Token | None) -> None:
+    def note_token(self, token: Token, before: Token | None) -> None:
         """Note that `token`, which follows `before`, has been read."""
 
 
@@ -118,12 +118,12 @@ def tokenize(
             token = _read_quoted(text, match.start(), quoting, plain_strings is not None and plain_strings(before))
             token, at = replace(token, space=space), match.start() + len(token.text)
         elif kind == "mark" and part == "`":
-            raise _unterminated_error(text, match.start())
+            raise _make_unterminated_error(text, match.start())
         else:
             token = Token(TokenKind(kind), part, space)
         tokens.append(token)
         if plain_strings is not None:
-            plain_strings.passed(token, before)
+            plain_strings.note_token(token, before)
         space = False
     return tokens
 
@@ -134,11 +134,11 @@ def _read_quoted(text: str, start: int, quoting: Quoting, plain: bool) -> Token:
     plain = plain or names or not quoting.backslashes
     match = _STRINGS[text[start]][plain].match(text, start)
     if match is None:
-        raise _unterminated_error(text, start)
+        raise _make_unterminated_error(text, start)
     return Token(TokenKind.NAME if names else TokenKind.STRING, match.group(), False, plain and not names)
 
 
-def _unterminated_error(text: str, start: int) -> SchemaError:
+def _make_unterminated_error(text: str, start: int) -> SchemaError:
     return SchemaError("a quote in DDL text is not closed", where={"at": start, "text": text[:80]})
 
 
@@ -148,7 +148,7 @@ def render(tokens: Sequence[Token]) -> str:
     return "".join(parts).strip()
 
 
-def spaced_tokens(text: str) -> list[Token]:
+def tokenize_with_spaces(text: str) -> list[Token]:
     """Tokens of a text to insert, each with a space before it."""
     return [Token(token.kind, token.text, True) for token in tokenize(text)]
 
@@ -163,7 +163,7 @@ def find_closing(tokens: Sequence[Token], start: int) -> int:
     return len(tokens) - 1
 
 
-def past_exists(tokens: Sequence[Token], at: int) -> int:
+def skip_exists(tokens: Sequence[Token], at: int) -> int:
     """The first index from `at` on that is not a keyword of IF [NOT] EXISTS."""
     while at < len(tokens) and tokens[at].is_word("IF", "NOT", "EXISTS"):
         at += 1

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from binlake.dialect.classify import NameRef, read_name
-from binlake.dialect.tokens import Token, TokenKind, spaced_tokens
+from binlake.dialect.tokens import Token, TokenKind, tokenize_with_spaces
 from binlake.rows.schema.names import fold_name, fold_pair
-from binlake.statements.literal import qualified, quote_name
+from binlake.statements.literal import quote_name, quote_qualified_name
 
 _ENDS_FROM = ("WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "EXCEPT", "INTERSECT", "SELECT", "WINDOW", "FOR")
 _OPENS_QUERY = (
@@ -25,27 +25,27 @@ TargetOf = Callable[[str, str], NameRef]
 """(db, table) in the SELECT -> (db, table) at the target."""
 
 
-def view_differs(tokens: Sequence[Token], default_db: str, table: TargetOf) -> bool:
+def is_view_different(tokens: Sequence[Token], default_db: str, table: TargetOf) -> bool:
     """True if a table that the SELECT reads, or a column's qualifier, is written differently at the target."""
     sources = _find_sources(tokens)
     if any(table(name[0] or default_db, name[1]) != (name[0] or default_db, name[1]) for _, _, name in sources):
         return True
-    exposed = _qualifier_spellings(tokens, sources, default_db, table)
+    exposed = _find_qualifier_spellings(tokens, sources, default_db, table)
     return any(_spell_qualifier(tokens, at, exposed) not in ("", tokens[at].value) for at in range(len(tokens)))
 
 
-def view_names(tokens: Sequence[Token], default_db: str, table: TargetOf) -> list[Token]:
+def put_view_names(tokens: Sequence[Token], default_db: str, table: TargetOf) -> list[Token]:
     """`tokens` (those after the view's name), with the target's name of each table that the SELECT reads."""
     sources = _find_sources(tokens)
     named = {(_qualify(name, default_db)) for _, _, name in sources}
     starts = {start: (end, name) for start, end, name in sources}
-    exposed = _qualifier_spellings(tokens, sources, default_db, table)
+    exposed = _find_qualifier_spellings(tokens, sources, default_db, table)
     put: list[Token] = []
     at = 0
     while at < len(tokens):
         if at in starts:
             end, name = starts[at]
-            put += _source_tokens(tokens, end, (name[0] or default_db, name[1]), table)
+            put += _make_source_tokens(tokens, end, (name[0] or default_db, name[1]), table)
             at = end
             continue
         space = tokens[at].space
@@ -59,7 +59,7 @@ def view_names(tokens: Sequence[Token], default_db: str, table: TargetOf) -> lis
     return put
 
 
-def _qualifier_spellings(
+def _find_qualifier_spellings(
     tokens: Sequence[Token], sources: Sequence[tuple[int, int, NameRef]], default_db: str, table: TargetOf
 ) -> dict[str, str]:
     """Folded qualifier of columns -> its spelling in the FROM at the target: an alias or the name of a table."""
@@ -85,12 +85,12 @@ def _spell_qualifier(tokens: Sequence[Token], at: int, exposed: Mapping[str, str
     return "" if following else exposed.get(fold_name(tokens[at].value), "")
 
 
-def _source_tokens(tokens: Sequence[Token], end: int, name: NameRef, table: TargetOf) -> list[Token]:
+def _make_source_tokens(tokens: Sequence[Token], end: int, name: NameRef, table: TargetOf) -> list[Token]:
     target = table(*name)
-    put = [Token(t.kind, t.text, not n) for n, t in enumerate(spaced_tokens(qualified(*target)))]
+    put = [Token(t.kind, t.text, not n) for n, t in enumerate(tokenize_with_spaces(quote_qualified_name(*target)))]
     if fold_name(target[1]) == fold_name(name[1]) or _read_alias(tokens, end):
         return put
-    return [*put, *spaced_tokens(f"AS {quote_name(name[1])}")]
+    return [*put, *tokenize_with_spaces(f"AS {quote_name(name[1])}")]
 
 
 def _is_column_of(tokens: Sequence[Token], at: int, named: set[NameRef]) -> bool:

@@ -30,15 +30,15 @@ _HEX[np.frombuffer(b"0123456789ABCDEF", np.uint8)] = np.arange(16)
 _HEX[np.frombuffer(b"abcdef", np.uint8)] = np.arange(10, 16)
 
 
-def bytes_of_hex(texts: Array) -> Array:
+def decode_hex(texts: Array) -> Array:
     """Convert texts of hex digits to bytes; NULL stays NULL."""
     texts = pc.cast(texts, pa.binary())
-    offsets, data = parts_of(texts)
+    offsets, data = split_binary_array(texts)
     values = _HEX[data]
-    return binary_array(offsets // 2, (values[0::2] << np.uint8(4)) | values[1::2], texts)
+    return build_binary_array(offsets // 2, (values[0::2] << np.uint8(4)) | values[1::2], texts)
 
 
-def varints(unsigned: npt.NDArray[np.uint64]) -> Array:
+def encode_varints(unsigned: npt.NDArray[np.uint64]) -> Array:
     """Encode numbers as varints: groups of seven bits, lowest first."""
     lengths = np.ones(len(unsigned), np.int64)
     for size in range(1, _MOST_VARINT_BYTES):
@@ -46,14 +46,14 @@ def varints(unsigned: npt.NDArray[np.uint64]) -> Array:
         if not longer.any():
             break
         lengths += longer
-    starts = starts_of(lengths)
+    starts = compute_starts(lengths)
     data = np.empty(int(starts[-1]), np.uint8)
     at = np.arange(len(unsigned))
     for size in range(int(lengths.max(initial=0))):
         at = at[lengths[at] > size] if size else at
         group = (unsigned[at] >> np.uint64(7 * size)) & np.uint64(0x7F)
         data[starts[at] + size] = group.astype(np.uint8) | ((lengths[at] > size + 1).astype(np.uint8) << 7)
-    return binary_array(starts, data)
+    return build_binary_array(starts, data)
 
 
 @dataclass(frozen=True)
@@ -81,17 +81,17 @@ class ByteTable:
 
     def apply(self, values: Array) -> Array:
         """Each value with every byte replaced. NULL stays NULL."""
-        offsets, data = parts_of(values)
+        offsets, data = split_binary_array(values)
         if not self.changed[data].any():
             return values
         lengths = self.lengths[data]
-        starts = starts_of(lengths)
+        starts = compute_starts(lengths)
         out = np.empty(int(starts[-1]), np.uint8)
         at: Any = slice(None)
         for place in range(int(lengths.max())):
             at = np.flatnonzero(lengths > place) if place else at
             out[starts[:-1][at] + place] = self.texts[data[at], place]
-        return binary_array(starts[offsets], out, values)
+        return build_binary_array(starts[offsets], out, values)
 
 
 def map_distinct(values: Array, make: Callable[[Any], Any], kind: Any) -> Array:
@@ -117,13 +117,13 @@ def join_parts(parts: Sequence[Part]) -> Array:
 
 def scatter(values: Array, valid: Any) -> Array:
     """Put `values` (none NULL) at the rows that are `valid` (numpy); other rows are empty. Copies no bytes."""
-    bounds, data = parts_of(values)
+    bounds, data = split_binary_array(values)
     lengths = np.zeros(len(valid), np.int64)
     lengths[valid] = np.diff(bounds)
-    return binary_array(starts_of(lengths), data)
+    return build_binary_array(compute_starts(lengths), data)
 
 
-def binary_array(starts: Ints, data: Bytes, like: Array | None = None) -> Array:
+def build_binary_array(starts: Ints, data: Bytes, like: Array | None = None) -> Array:
     """Build an Arrow binary array from the bounds of its rows, with NULL where `like` is NULL.
 
     Raises ArrowCapacityError for more bytes than the offsets can address, as Arrow's own functions do.
@@ -137,22 +137,22 @@ def binary_array(starts: Ints, data: Bytes, like: Array | None = None) -> Array:
     )
 
 
-def fixed_width(data: Bytes, width: int, rows: int) -> Array:
+def build_fixed_width_array(data: Bytes, width: int, rows: int) -> Array:
     """Build an array of `rows` values of `width` bytes each."""
-    return binary_array(np.arange(rows + 1, dtype=np.int64) * width, data)
+    return build_binary_array(np.arange(rows + 1, dtype=np.int64) * width, data)
 
 
-def fixed_numbers(values: npt.NDArray[np.generic], kind: str) -> Array:
+def encode_fixed_numbers(values: npt.NDArray[np.generic], kind: str) -> Array:
     """Numbers as eight bytes of numpy's type `kind`."""
-    return fixed_width(values.astype(kind).view(np.uint8), 8, len(values))
+    return build_fixed_width_array(values.astype(kind).view(np.uint8), 8, len(values))
 
 
-def starts_of(lengths: Ints) -> Ints:
+def compute_starts(lengths: Ints) -> Ints:
     """The start of each value, and the end of the last one."""
     return np.concatenate([[0], np.cumsum(lengths)])
 
 
-def parts_of(values: Array) -> tuple[Ints, Bytes]:
+def split_binary_array(values: Array) -> tuple[Ints, Bytes]:
     """The bounds of the rows, starting at 0, and their bytes; a NULL has no bytes."""
     if values.null_count:
         values = pc.fill_null(values, b"")

@@ -14,19 +14,29 @@ import pyarrow.compute as pc
 
 from binlake import tso
 from binlake.config.protocols import CanalJsonOptions
-from binlake.feed.bytecolumns import Part, bytes_of_hex, join_parts
-from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Event, Images, RowFormat, columns_to_send
+from binlake.feed.bytecolumns import Part, decode_hex, join_parts
+from binlake.feed.formats import (
+    DELETE,
+    INSERT,
+    UPDATE,
+    Bodies,
+    Changes,
+    Event,
+    Images,
+    RowFormat,
+    choose_columns_to_send,
+)
 from binlake.feed.jsontext import (
     as_binary,
+    encode_json,
+    encode_numbers,
+    encode_object,
+    encode_strings,
     escape_latin1,
     escape_texts,
-    json_bytes,
-    null_parts,
-    number_parts,
-    object_parts,
-    string_parts,
+    put_nulls,
 )
-from binlake.feed.values import bit_numbers, images_in_zone, member_numbers, plain_numbers
+from binlake.feed.values import compute_member_numbers, convert_images_to_zone, parse_bits, remove_exponents
 from binlake.rows.schema import Action, ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.window.definitions import LandedDdl
@@ -68,49 +78,56 @@ class CanalJsonFormat(RowFormat):
     def encode(self, changes: Changes) -> Bodies:
         """As Format.encode: values without keys."""
         table, op = changes.table, changes.op
-        columns = columns_to_send(changes, delete_keys_only=self._options.delete_keys_only)
+        columns = choose_columns_to_send(changes, delete_keys_only=self._options.delete_keys_only)
         zone = self._options.time_zone
-        texts = images_in_zone(columns, changes.last(columns), zone)
-        old = images_in_zone(columns, changes.before(columns), zone) if op == UPDATE else None
+        texts = convert_images_to_zone(columns, changes.select_last(columns), zone)
+        old = convert_images_to_zone(columns, changes.select_before(columns), zone) if op == UPDATE else None
         parts: list[Part] = [
-            b'{"id":0,"database":', json_bytes(table.db), b',"table":', json_bytes(table.name),
-            b',"pkNames":', json_bytes(list(table.primary_key) or None), b',"isDdl":false,"type":"', _TYPES[op],
-            b'","es":', *self._times(changes), b',"sql":"","sqlType":', *_java_types(columns, texts),
-            b',"mysqlType":', json_bytes({column.name: mysql_type(column) for column in columns}),
-            b',"data":[', *_row(columns, texts), b'],"old":',
+            b'{"id":0,"database":', encode_json(table.db), b',"table":', encode_json(table.name),
+            b',"pkNames":', encode_json(list(table.primary_key) or None), b',"isDdl":false,"type":"', _TYPES[op],
+            b'","es":', *self._encode_times(changes), b',"sql":"","sqlType":', *_encode_java_types(columns, texts),
+            b',"mysqlType":', encode_json({column.name: format_mysql_type(column) for column in columns}),
+            b',"data":[', *_encode_row(columns, texts), b'],"old":',
         ]  # fmt: skip
-        parts += [b"null"] if old is None else [b"[", *_row(columns, old), b"]"]
+        parts += [b"null"] if old is None else [b"[", *_encode_row(columns, old), b"]"]
         if self._options.extension:
-            parts += [b',"_tidb":{"commitTs":', *number_parts(changes.commit_ts), b"}"]
+            parts += [b',"_tidb":{"commitTs":', *encode_numbers(changes.commit_ts), b"}"]
         return Bodies(pa.nulls(len(changes), pa.binary()), join_parts([*parts, b"}"]))
 
-    def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
-        """As Format.ddl_event: to the first partition, as TiCDC sends it."""
-        fields = {"database": ddl.db, "table": ddl.table, "isDdl": True, "type": _ddl_type(ddl.action), "sql": ddl.sql}
-        return self._event(fields, ddl.commit_ts, "commitTs", everywhere=False)
+    def encode_ddl(self, ddl: LandedDdl, /) -> Event | None:
+        """As Format.encode_ddl: to the first partition, as TiCDC sends it."""
+        fields = {
+            "database": ddl.db,
+            "table": ddl.table,
+            "isDdl": True,
+            "type": _choose_ddl_type(ddl.action),
+            "sql": ddl.sql,
+        }
+        return self._encode_event(fields, ddl.commit_ts, "commitTs", everywhere=False)
 
-    def watermark(self, ts: int, /) -> Event | None:
+    def encode_watermark(self, ts: int, /) -> Event | None:
         """As Format.watermark: to all partitions, only with the extension."""
         if not self._options.extension:
             return None
-        return self._event({"type": WATERMARK}, ts, "watermarkTs", everywhere=True)
+        return self._encode_event({"type": WATERMARK}, ts, "watermarkTs", everywhere=True)
 
-    def _event(self, fields: dict[str, Any], ts: int, name: str, *, everywhere: bool) -> Event:
+    def _encode_event(self, fields: dict[str, Any], ts: int, name: str, *, everywhere: bool) -> Event:
+        time_ms = tso.extract_physical(ts)
         message: dict[str, Any] = {
             "id": 0, "database": "", "table": "", "pkNames": None, "isDdl": False, "type": "",
-            "es": tso.physical(ts), "ts": tso.physical(ts), "sql": "", "sqlType": None, "mysqlType": None,
+            "es": time_ms, "ts": time_ms, "sql": "", "sqlType": None, "mysqlType": None,
             "data": None, "old": None,
         } | fields  # fmt: skip
         if self._options.extension:
             message["_tidb"] = {name: ts}
-        return Event(None, json_bytes(message), everywhere)
+        return Event(None, encode_json(message), everywhere)
 
-    def _times(self, changes: Changes) -> list[Part]:
-        moments = number_parts(pc.shift_right(changes.commit_ts, tso.LOGICAL_BITS))
+    def _encode_times(self, changes: Changes) -> list[Part]:
+        moments = encode_numbers(pc.shift_right(changes.commit_ts, tso.LOGICAL_BITS))
         return [*moments, b',"ts":', *moments]
 
 
-def mysql_type(column: ColumnInfo) -> str:
+def format_mysql_type(column: ColumnInfo) -> str:
     """The type's name without lengths, such as `bigint unsigned`."""
     number = column.tp in t.INTEGERS or column.tp in (t.NEWDECIMAL, t.FLOAT, t.DOUBLE)
     words = [column.type_name]
@@ -121,7 +138,7 @@ def mysql_type(column: ColumnInfo) -> str:
     return " ".join(words)
 
 
-def java_type(column: ColumnInfo) -> int:
+def choose_java_type(column: ColumnInfo) -> int:
     """The code of `java.sql.Types`; if it depends on the value, the one for small values."""
     if column.tp in _JAVA:
         return _JAVA[column.tp]
@@ -130,12 +147,12 @@ def java_type(column: ColumnInfo) -> int:
     return _CLOB if column.tp in t.BLOBS else _CHAR if column.tp == t.STRING else _VARCHAR
 
 
-def _java_types(columns: tuple[ColumnInfo, ...], images: Images) -> list[Part]:
-    return object_parts((column.name, _java_type_parts(column, images[column.name])) for column in columns)
+def _encode_java_types(columns: tuple[ColumnInfo, ...], images: Images) -> list[Part]:
+    return encode_object((column.name, _encode_java_type(column, images[column.name])) for column in columns)
 
 
-def _java_type_parts(column: ColumnInfo, texts: Any) -> list[Part]:
-    plain = b"%d" % java_type(column)
+def _encode_java_type(column: ColumnInfo, texts: Any) -> list[Part]:
+    plain = b"%d" % choose_java_type(column)
     if not column.unsigned or column.tp not in _PROMOTED:
         return [plain]
     most, larger = _PROMOTED[column.tp]
@@ -145,32 +162,32 @@ def _java_type_parts(column: ColumnInfo, texts: Any) -> list[Part]:
     return [pc.if_else(pc.fill_null(large, False), pa.scalar(b"%d" % larger), pa.scalar(plain))]
 
 
-def _row(columns: tuple[ColumnInfo, ...], images: Images) -> list[Part]:
-    return object_parts((column.name, _value(column, images[column.name])) for column in columns)
+def _encode_row(columns: tuple[ColumnInfo, ...], images: Images) -> list[Part]:
+    return encode_object((column.name, _encode_value(column, images[column.name])) for column in columns)
 
 
-def _value(column: ColumnInfo, texts: Any) -> list[Part]:
+def _encode_value(column: ColumnInfo, texts: Any) -> list[Part]:
     """A value as a JSON text, whatever its type."""
     match column.tp:
         case t.ENUM | t.SET:
-            return _quote_numbers(member_numbers(column, texts))
+            return _quote_numbers(compute_member_numbers(column, texts))
         case t.BIT:
-            return _quote_numbers(bit_numbers(texts))
+            return _quote_numbers(parse_bits(texts))
         case t.FLOAT | t.DOUBLE:
-            return string_parts(as_binary(plain_numbers(texts)))
+            return encode_strings(as_binary(remove_exponents(texts)))
         case _ if column.is_binary:
-            return string_parts(escape_latin1(bytes_of_hex(texts)))
+            return encode_strings(escape_latin1(decode_hex(texts)))
         case _ if column.tp in t.STRINGS or column.tp == t.JSON:
-            return string_parts(escape_texts(texts))
+            return encode_strings(escape_texts(texts))
         case _:
-            return string_parts(as_binary(texts))
+            return encode_strings(as_binary(texts))
 
 
 def _quote_numbers(numbers: Any) -> list[Part]:
     texts = as_binary(pc.cast(numbers, pa.string()))
-    return null_parts([b'"', texts, b'"'], texts)
+    return put_nulls([b'"', texts, b'"'], texts)
 
 
-def _ddl_type(action: int) -> str:
+def _choose_ddl_type(action: int) -> str:
     kind = next((kind for kind, actions in _DDL_TYPES.items() if action in actions), None)
     return kind or ("QUERY" if action in _OTHER_DDLS else "ALTER")

@@ -13,7 +13,7 @@ from binlake.errors import BinlakeError, ConfigError
 from binlake.feed.protocols import format_of
 from binlake.feed.registry import Registry
 from binlake.lake.paths import LakePaths
-from binlake.lake.shardlocks import target_tables_at
+from binlake.lake.shardlocks import read_target_tables_at
 from binlake.lake.windowlog import WindowLog
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -45,8 +45,8 @@ def check_tables(feed: Feed, tables: Iterable[TableDef], beside: Iterable[Feed] 
     form, refused, warnings, topics = format_of(feed.options), [], [], {}
     for table in own_tables:
         try:
-            form.schemas(table)
-            topics[f"{table.db}.{table.name}"] = feed.topics.topic(table.db, table.name)
+            form.build_schemas(table)
+            topics[f"{table.db}.{table.name}"] = feed.topics.find_topic(table.db, table.name)
         except ConfigError as error:
             refused.append(error)
         warnings += _list_overflows(feed, table)
@@ -63,10 +63,10 @@ def read_landed_tables(replication: Replication) -> list[TableDef] | None:
     """The tables at the end of the lake, with the target's names; None if nothing has landed."""
     paths = LakePaths.of(replication)
     windows = WindowLog(paths)
-    landed = windows.landed_ts() if windows.exists() else None
+    landed = windows.find_landed_ts() if windows.exists() else None
     if landed is None:
         return None
-    tables = target_tables_at(paths, Naming(Rules.of(replication)), landed).tables()
+    tables = read_target_tables_at(paths, Naming(Rules.of(replication)), landed).list_tables()
     return sorted(tables, key=lambda table: (table.db, table.name))
 
 
@@ -111,14 +111,14 @@ def _list_double_topics(
         " twice, in no common order; give one of the feeds other topics"
         for other in others
         for table in own_tables
-        if (topic := topics.get(f"{table.db}.{table.name}")) is not None and topic == _topic_of(other, table)
+        if (topic := topics.get(f"{table.db}.{table.name}")) is not None and topic == _find_topic(other, table)
     ]
 
 
-def _topic_of(feed: Feed, table: TableDef) -> str | None:
+def _find_topic(feed: Feed, table: TableDef) -> str | None:
     """The topic of the table; None if the feed does not, or cannot, send it."""
     try:
-        return feed.topics.topic(table.db, table.name) if feed.tables.matches(table.db, table.name) else None
+        return feed.topics.find_topic(table.db, table.name) if feed.tables.matches(table.db, table.name) else None
     except ConfigError:
         # Reported separately.
         return None

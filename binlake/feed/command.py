@@ -19,7 +19,7 @@ from binlake.config import load_replication
 from binlake.config.feed import Feed
 from binlake.config.sinkuri import SinkUri, parse_sink_uri
 from binlake.errors import ConfigError, Permanent
-from binlake.feed.reading.decoders import decoder_of
+from binlake.feed.reading.decoders import make_decoder
 from binlake.feed.reading.events import Event
 from binlake.feed.reading.files import read_files
 from binlake.feed.reading.topic import read_topic
@@ -46,16 +46,16 @@ class FeedCommand:
             "--from", dest="lo", type=read_moment, metavar="TS", help="only changes with commit_ts > TS (or a time)"
         )
         read.add_argument("--to", dest="hi", type=read_moment, metavar="TS", help="only changes with commit_ts <= TS")
-        read.add_argument("--limit", type=_count, metavar="N", help="stop after N messages")
+        read.add_argument("--limit", type=_parse_count, metavar="N", help="stop after N messages")
         add_output(read)
 
     def run(self, args: argparse.Namespace) -> int:
         """Print the events. Raises ConfigError, WireError, Permanent, Transient."""
-        feed = _feed_of(args)
+        feed = _load_feed(args)
         uri = feed.sink if feed is not None else parse_sink_uri(args.uri)
         registry = args.schema_registry or (feed.schema_registry if feed is not None else "")
-        table = _table_of(args.table)
-        events = _events(uri, registry, table, feed)
+        table = _parse_table(args.table)
+        events = _read_events(uri, registry, table, feed)
         selected = (event for event in events if _is_wanted(event, table, args.lo, args.hi))
         show = _show_json if args.output == "json" else _show_text
         try:
@@ -68,38 +68,38 @@ class FeedCommand:
         return 0
 
 
-def _feed_of(args: argparse.Namespace) -> Feed | None:
+def _load_feed(args: argparse.Namespace) -> Feed | None:
     named = args.replication is not None and args.feed is not None
     if named == (args.uri is not None) or (args.replication is None) != (args.feed is None):
         raise ConfigError("there is nothing to read", hint="give a URI, or --replication FILE and --feed NAME")
-    return load_replication(args.replication).feed_of(args.feed) if named else None
+    return load_replication(args.replication).require_feed(args.feed) if named else None
 
 
-def _events(uri: SinkUri, registry: str, table: tuple[str, str] | None, feed: Feed | None) -> Iterator[Event]:
+def _read_events(uri: SinkUri, registry: str, table: tuple[str, str] | None, feed: Feed | None) -> Iterator[Event]:
     if uri.storage is not None:
         options = uri.options if feed is None else feed.options
         yield from read_files(open_store(uri.storage), options, _is_table(table))
     elif uri.kafka is not None:
-        topic = _topic_of(uri, table, feed)
+        topic = _require_topic(uri, table, feed)
         if registry:
             with Registry(registry) as opened:
-                decoder = decoder_of(uri.protocol, opened.schema_of)
+                decoder = make_decoder(uri.protocol, opened.fetch_schema)
                 for record in read_topic(uri.kafka, topic):
                     yield from decoder(record)
         else:
-            decoder = decoder_of(uri.protocol)
+            decoder = make_decoder(uri.protocol)
             for record in read_topic(uri.kafka, topic):
                 yield from decoder(record)
 
 
-def _topic_of(uri: SinkUri, table: tuple[str, str] | None, feed: Feed | None) -> str:
+def _require_topic(uri: SinkUri, table: tuple[str, str] | None, feed: Feed | None) -> str:
     if feed is None:
         if not uri.topic:
             raise ConfigError("the URI names no topic", hint="write kafka://host:port/topic?protocol=avro")
         return uri.topic
     if table is None:
         raise ConfigError("each table of a feed has its own topic", hint="select one with --table DB.TABLE")
-    return feed.topics.topic(*table)
+    return feed.topics.find_topic(*table)
 
 
 def _is_table(table: tuple[str, str] | None) -> Callable[[str, str], bool]:
@@ -126,17 +126,17 @@ def _show_json(event: Event) -> str:
 
 def _show_text(event: Event) -> str:
     values = event.to_dict()
-    rows = [_text(values.get(name)) for name in ("key", "value") if values.get(name) is not None]
+    rows = [_format_value(values.get(name)) for name in ("key", "value") if values.get(name) is not None]
     time = "" if event.commit_ts is None else tso.to_datetime(event.commit_ts).isoformat(" ", "milliseconds")
     table = f"{event.db}.{event.table}" if event.table else event.db
     return "  ".join([values.get("commit_ts", "-"), time or "-", event.op or "-", table or "-", *rows])
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return escape_invisible(json.dumps(value, ensure_ascii=False))
 
 
-def _table_of(text: str | None) -> tuple[str, str] | None:
+def _parse_table(text: str | None) -> tuple[str, str] | None:
     if text is None:
         return None
     db, _, table = text.partition(".")
@@ -145,7 +145,7 @@ def _table_of(text: str | None) -> tuple[str, str] | None:
     return db, table
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return int(text)

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from binlake.config.protocols import CsvOptions
 from binlake.feed.bytecolumns import Array, ByteTable, Part, join_parts, map_distinct
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Images, RowFormat
-from binlake.feed.jsontext import as_binary, number_parts
-from binlake.feed.values import bit_numbers, plain_numbers, texts_in_zone
+from binlake.feed.jsontext import as_binary, encode_numbers
+from binlake.feed.values import convert_texts_to_zone, parse_bits, remove_exponents
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 
@@ -38,35 +38,35 @@ class CsvFormat(RowFormat):
         """As Format.encode: values without keys. The file's writer adds the end of the last line."""
         columns = changes.table.row_columns
         if changes.op == UPDATE and self._options.old_value:
-            old = self._line(changes, "D", changes.before(columns))
-            new = self._line(changes, "I", changes.after(columns))
+            old = self._encode_line(changes, "D", changes.select_before(columns))
+            new = self._encode_line(changes, "I", changes.select_after(columns))
             values = join_parts([*old, self._options.terminator.encode(), *new])
         else:
-            values = join_parts(list(self._line(changes, _WORDS[changes.op], changes.last(columns))))
+            values = join_parts(list(self._encode_line(changes, _WORDS[changes.op], changes.select_last(columns))))
         return Bodies(pa.nulls(len(changes), pa.binary()), values)
 
-    def _line(self, changes: Changes, word: str, images: Images) -> Iterator[Part]:
+    def _encode_line(self, changes: Changes, word: str, images: Images) -> Iterator[Part]:
         table, delimiter = changes.table, self._options.delimiter.encode()
         yield delimiter.join(self._quote_name(name) for name in (word, table.name, table.db))
         if self._options.commit_ts:
             yield delimiter
-            yield from number_parts(changes.commit_ts)
+            yield from encode_numbers(changes.commit_ts)
         if self._options.old_value:
             yield delimiter + (b"true" if changes.op == UPDATE else b"false")
         for column in table.row_columns:
             yield delimiter
-            yield pc.fill_null(self._value(column, images[column.name]), self._options.null.encode())
+            yield pc.fill_null(self._encode_value(column, images[column.name]), self._options.null.encode())
 
-    def _value(self, column: ColumnInfo, texts: Array) -> Array:
+    def _encode_value(self, column: ColumnInfo, texts: Array) -> Array:
         if column.tp == t.BIT:
-            return as_binary(pc.cast(bit_numbers(texts), pa.string()))
+            return as_binary(pc.cast(parse_bits(texts), pa.string()))
         if column.tp in (t.FLOAT, t.DOUBLE):
-            return as_binary(plain_numbers(texts))
+            return as_binary(remove_exponents(texts))
         if column.tp in _NUMBERS:
             return as_binary(texts)
         if column.is_binary:
             texts = map_distinct(texts, self._encode_bytes, pa.string())
-        return self._quote_column(as_binary(texts_in_zone(column, texts, self._options.time_zone)))
+        return self._quote_column(as_binary(convert_texts_to_zone(column, texts, self._options.time_zone)))
 
     def _encode_bytes(self, text: str) -> str:
         return (

@@ -27,9 +27,9 @@ def encode_ddls(format_: Format, topics: Topics, takes: Takes, ddls: Sequence[La
     """The messages of DDL that is not skipped, each once per topic of its tables (MESSAGE_SCHEMA)."""
     rows: list[dict[str, object]] = []
     for ddl in ddls:
-        event = format_.ddl_event(ddl) if ddl.decision != "skip" else None
-        for topic in sorted(_topics_of(ddl, topics, takes)) if event is not None else ():
-            rows.append(_row((ddl.since, 0, len(rows)), (ddl.db, ddl.table), DDL, topic, event))
+        event = format_.encode_ddl(ddl) if ddl.decision != "skip" else None
+        for topic in sorted(_find_topics(ddl, topics, takes)) if event is not None else ():
+            rows.append(_build_row((ddl.since, 0, len(rows)), (ddl.db, ddl.table), DDL, topic, event))
     return pa.Table.from_pylist(rows, schema=MESSAGE_SCHEMA)
 
 
@@ -40,18 +40,20 @@ def count_unsent(format_: Format, topics: Topics, takes: Takes, ddls: Sequence[L
 
 def encode_watermarks(format_: Format, topics: Iterable[str], hi: int) -> pa.Table:
     """A message for each of `topics` that no change at or below `hi` will follow (MESSAGE_SCHEMA)."""
-    event = format_.watermark(hi)
+    event = format_.encode_watermark(hi)
     named = sorted(set(topics)) if event is not None else ()
-    rows = [_row((hi, _BEHIND_ALL, number), ("", ""), WATERMARK, topic, event) for number, topic in enumerate(named)]
+    rows = [
+        _build_row((hi, _BEHIND_ALL, number), ("", ""), WATERMARK, topic, event) for number, topic in enumerate(named)
+    ]
     return pa.Table.from_pylist(rows, schema=MESSAGE_SCHEMA)
 
 
-def _topics_of(ddl: LandedDdl, topics: Topics, takes: Takes) -> set[str]:
+def _find_topics(ddl: LandedDdl, topics: Topics, takes: Takes) -> set[str]:
     # A DDL on a database is treated as one on a table with an empty name.
-    return {topics.topic(*name) for name in ddl.tables or {(ddl.db, "")} if takes(*name)}
+    return {topics.find_topic(*name) for name in ddl.tables or {(ddl.db, "")} if takes(*name)}
 
 
-def _row(
+def _build_row(
     position: tuple[int, int, int], name: tuple[str, str], op: str, topic: str, event: Event | None
 ) -> dict[str, object]:
     key, value, everywhere = event or (None, None, True)

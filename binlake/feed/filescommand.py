@@ -46,27 +46,27 @@ class FilesCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Returns 1 if verify found problems, else 0. Raises ConfigError, Permanent, Transient."""
-        replication, feed = _feed_of(args)
-        store = open_store(parse_store_address(args.place) if feed is None else _storage_of(feed))
+        replication, feed = _load_feed(args)
+        store = open_store(parse_store_address(args.place) if feed is None else _require_storage(feed))
         if args.action == "list":
-            report = _only_at(list_files(store), args.at)
+            report = _select_file_at(list_files(store), args.at)
         else:
             report = verify_files(store) if feed is None else _verify_with_lake(store, replication, feed)
         _show(report, args.output, verified=args.action == "verify")
         return 0 if args.action == "list" or report.is_intact else 1
 
 
-def _feed_of(args: argparse.Namespace) -> tuple[Replication, Feed] | tuple[None, None]:
+def _load_feed(args: argparse.Namespace) -> tuple[Replication, Feed] | tuple[None, None]:
     named = args.replication is not None and args.feed is not None
     if named == (args.place is not None) or (args.replication is None) != (args.feed is None):
         raise ConfigError("no files are given", hint="give a folder or URI, or --replication FILE and --feed NAME")
     if not named:
         return None, None
     replication = load_replication(args.replication)
-    return replication, replication.feed_of(args.feed)
+    return replication, replication.require_feed(args.feed)
 
 
-def _storage_of(feed: Feed) -> StoreAddress:
+def _require_storage(feed: Feed) -> StoreAddress:
     if feed.sink.storage is None or feed.sink.protocol != BINLOG_FILES:
         raise ConfigError("the feed writes no binlog files", where={"feed": feed.name}, hint="its protocol is not pb")
     return feed.sink.storage
@@ -85,7 +85,7 @@ def _verify_with_lake(store: Store, replication: Replication | None, feed: Feed)
     return report
 
 
-def _only_at(report: FolderReport, ts: int | None) -> FolderReport:
+def _select_file_at(report: FolderReport, ts: int | None) -> FolderReport:
     if ts is None:
         return report
     begun = [file for file in report.files if file.first is not None and file.first <= ts]
@@ -98,30 +98,37 @@ def _show(report: FolderReport, output: str, *, verified: bool) -> None:
         print(json.dumps(_as_json(report), ensure_ascii=False))
         return
     columns = ["file", "first commit_ts", "first (UTC)", "last commit_ts", "records", "bytes"]
-    print_table([*columns, "found"] if verified else columns, [_row(file, verified) for file in report.files])
+    print_table([*columns, "found"] if verified else columns, [_format_row(file, verified) for file in report.files])
     if report.index is not None:
         print(f"feed {report.index.feed}: the range ({report.index.lo}, {report.index.hi}] is complete")
     for problem in report.problems:
         print(f"wrong: {problem}")
 
 
-def _row(file: FileReport, verified: bool) -> list[str]:
+def _format_row(file: FileReport, verified: bool) -> list[str]:
     time = "" if file.first is None else tso.to_datetime(file.first).isoformat(" ", "seconds")
-    cells = [file.name, _text(file.first), time, _text(file.last), _text(file.records), _text(file.size)]
+    cells = [
+        file.name,
+        _format_number(file.first),
+        time,
+        _format_number(file.last),
+        _format_number(file.records),
+        _format_number(file.size),
+    ]
     return [*cells, "; ".join(file.problems) or "whole"] if verified else cells
 
 
-def _text(value: int | None) -> str:
+def _format_number(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
 def _as_json(report: FolderReport) -> dict[str, object]:
-    files = [{**vars(file), "first": _stamp(file.first), "last": _stamp(file.last)} for file in report.files]
+    files = [{**vars(file), "first": _format_ts(file.first), "last": _format_ts(file.last)} for file in report.files]
     index = report.index
     held = None if index is None else {"feed": index.feed, "lo": str(index.lo), "hi": str(index.hi)}
     return {"held": held, "files": files, "problems": report.problems, "whole": report.is_intact}
 
 
-def _stamp(value: int | None) -> str | None:
+def _format_ts(value: int | None) -> str | None:
     """A timestamp as text, as in all JSON (DESIGN 3.12)."""
     return None if value is None else str(value)

@@ -21,7 +21,7 @@ from binlake.window.definitions import LandedDdl
 Array = Any
 """A pyarrow Array (pyarrow has no stubs)."""
 Images = Mapping[str, Array]
-"""By column, the canonical texts of all rows (`statements.maps.images_from_maps`)."""
+"""By column, the canonical texts of all rows (`statements.maps.make_images_from_maps`)."""
 INSERT, UPDATE, DELETE = "c", "u", "d"
 """The kinds of a row change, as in the column `op` of messages."""
 
@@ -48,20 +48,20 @@ class Changes:
         """The commit_ts of each change, int64."""
         return self.rows.column(Mutation.COMMIT_TS)
 
-    def before(self, columns: Sequence[ColumnInfo]) -> Images:
+    def select_before(self, columns: Sequence[ColumnInfo]) -> Images:
         """`columns` of the rows before the change: for updates and deletions."""
-        return self._images(Mutation.BEFORE, columns)
+        return self._select_images(Mutation.BEFORE, columns)
 
-    def after(self, columns: Sequence[ColumnInfo]) -> Images:
+    def select_after(self, columns: Sequence[ColumnInfo]) -> Images:
         """`columns` of the rows after the change: for insertions and updates."""
-        return self._images(Mutation.AFTER, columns)
+        return self._select_images(Mutation.AFTER, columns)
 
-    def last(self, columns: Sequence[ColumnInfo]) -> Images:
+    def select_last(self, columns: Sequence[ColumnInfo]) -> Images:
         """`columns` of the row after the change, or of the deleted row."""
-        return self.before(columns) if self.op == DELETE else self.after(columns)
+        return self.select_before(columns) if self.op == DELETE else self.select_after(columns)
 
-    def _images(self, side: str, columns: Sequence[ColumnInfo]) -> Images:
-        return self.maps[side].columns([column.name for column in columns], self.places)
+    def _select_images(self, side: str, columns: Sequence[ColumnInfo]) -> Images:
+        return self.maps[side].take_columns([column.name for column in columns], self.places)
 
 
 class Bodies(NamedTuple):
@@ -103,7 +103,7 @@ class Format(Protocol):
     @property
     def whole_transactions(self) -> bool: ...
 
-    def schemas(self, table: TableDef, /) -> Schemas:
+    def build_schemas(self, table: TableDef, /) -> Schemas:
         """The schemas of the table's messages. Raises ConfigError for a table that cannot be sent."""
 
     def encode(self, changes: Changes) -> Bodies:
@@ -112,10 +112,10 @@ class Format(Protocol):
     def assemble(self, messages: pa.Table) -> pa.Table:
         """The messages to send for `messages`, which are complete transactions in order; usually unchanged."""
 
-    def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
+    def encode_ddl(self, ddl: LandedDdl, /) -> Event | None:
         """The message of a DDL; None if the protocol has none."""
 
-    def watermark(self, ts: int, /) -> Event | None:
+    def encode_watermark(self, ts: int, /) -> Event | None:
         """The message that everything at or below `ts` has been sent; None if the protocol has none."""
 
 
@@ -126,7 +126,7 @@ class RowFormat:
     one_partition = False
     whole_transactions = False
 
-    def schemas(self, _table: TableDef, /) -> Schemas:
+    def build_schemas(self, _table: TableDef, /) -> Schemas:
         """No schemas."""
         return Schemas()
 
@@ -134,23 +134,23 @@ class RowFormat:
         """`messages` unchanged."""
         return messages
 
-    def ddl_event(self, _ddl: LandedDdl, /) -> Event | None:
+    def encode_ddl(self, _ddl: LandedDdl, /) -> Event | None:
         """None."""
         return None
 
-    def watermark(self, _ts: int, /) -> Event | None:
+    def encode_watermark(self, _ts: int, /) -> Event | None:
         """None."""
         return None
 
 
-def columns_to_send(changes: Changes, *, delete_keys_only: bool) -> tuple[ColumnInfo, ...]:
+def choose_columns_to_send(changes: Changes, *, delete_keys_only: bool) -> tuple[ColumnInfo, ...]:
     """All columns of the row; for a deletion with `delete_keys_only`, only those of the key, if there is one."""
     columns = changes.table.row_columns
-    return (row_key(changes.table) or columns) if delete_keys_only and changes.op == DELETE else columns
+    return (find_row_key(changes.table) or columns) if delete_keys_only and changes.op == DELETE else columns
 
 
-def row_key(table: TableDef) -> tuple[ColumnInfo, ...]:
+def find_row_key(table: TableDef) -> tuple[ColumnInfo, ...]:
     """The columns that identify a row; empty for a table without a key."""
-    identity = table.identity()
+    identity = table.find_identity()
     names = set(identity.columns) if identity.kind != "row" else set()
     return tuple(column for column in table.row_columns if column.name in names)

@@ -27,7 +27,7 @@ _GO_QUOTED = ByteTable(
 )
 
 
-def json_bytes(value: object) -> bytes:
+def encode_json(value: object) -> bytes:
     """One value as compact JSON."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
@@ -52,32 +52,32 @@ def escape_go_quoted(values: Array) -> Array:
     return _TEXT.apply(_GO_QUOTED.apply(values))
 
 
-def base64_text(values: Array) -> Array:
+def encode_base64(values: Array) -> Array:
     """Bytes in base64."""
     # Encoded one by one, as neither Arrow nor numpy has base64.
     made = (None if value is None else b2a_base64(value, newline=False) for value in values.to_pylist())
     return pa.array(made, pa.binary())
 
 
-def string_parts(values: Array) -> list[Part]:
+def encode_strings(values: Array) -> list[Part]:
     """Escaped texts (such as of `escape_texts`) with quotes; NULL becomes null."""
-    return null_parts([b'"', values, b'"'], values)
+    return put_nulls([b'"', values, b'"'], values)
 
 
-def number_parts(values: Array) -> list[Part]:
+def encode_numbers(values: Array) -> list[Part]:
     """Numbers, or texts of numbers, unchanged; NULL becomes null."""
     texts = as_binary(pc.cast(values, pa.string()))
-    return null_parts([texts], texts)
+    return put_nulls([texts], texts)
 
 
-def null_parts(parts: Sequence[Part], like: Array) -> list[Part]:
+def put_nulls(parts: Sequence[Part], like: Array) -> list[Part]:
     """`parts`, with null where `like` is NULL."""
     return [pc.fill_null(join_parts(parts), b"null")] if like.null_count else list(parts)
 
 
-def object_parts(members: Iterable[tuple[str, Sequence[Part]]]) -> list[Part]:
+def encode_object(members: Iterable[tuple[str, Sequence[Part]]]) -> list[Part]:
     """A JSON object with these members."""
     parts: list[Part] = [b"{"]
     for number, (name, value) in enumerate(members):
-        parts += [b"," if number else b"", json_bytes(name), b":", *value]
+        parts += [b"," if number else b"", encode_json(name), b":", *value]
     return [*parts, b"}"]

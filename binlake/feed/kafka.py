@@ -25,7 +25,7 @@ from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay
 from binlake.base.lakecolumns import Message
 from binlake.config.sinkuri import Kafka
 from binlake.errors import BinlakeError, Fenced, Permanent, Transient
-from binlake.feed.kafkaclient import TIMEOUT_S, TOO_LARGE, client_settings, error_of, key_for_people
+from binlake.feed.kafkaclient import TIMEOUT_S, TOO_LARGE, convert_error, format_key, make_client_settings
 from binlake.feed.position import Position
 from binlake.lake.tables import MESSAGE
 
@@ -46,20 +46,20 @@ class Publisher:
         self._failures: list[BinlakeError] = []
         self._fenced = False
         self._partitions: dict[str, int] = {}
-        self._sending: pa.Table = MESSAGE.arrow_schema().empty_table()
+        self._sending: pa.Table = MESSAGE.build_arrow_schema().empty_table()
         self.position: Position | None = None
 
     def __enter__(self) -> Publisher:
         """Fence the former publisher and read the position. Raises Transient, Permanent."""
         try:
-            self._admin = AdminClient(client_settings(self._kafka))
+            self._admin = AdminClient(make_client_settings(self._kafka))
             self.ensure_topics([POSITIONS])
-            self._producer = Producer(self._settings())
+            self._producer = Producer(self._make_settings())
             if self._transactions:
                 self._producer.init_transactions(TIMEOUT_S)
             self.position = self._read_position()
         except KafkaException as error:
-            raise error_of(error, self._where) from error
+            raise convert_error(error, self._where) from error
         return self
 
     def __exit__(
@@ -77,7 +77,7 @@ class Publisher:
         except KafkaException as error:
             # A failed producer may also fail to close. That must not hide the cause.
             if cause is None:
-                raise error_of(error, self._where) from error
+                raise convert_error(error, self._where) from error
             cause.add_note(f"the producer could not be closed: {error}")
 
     def ensure_topics(self, topics: Iterable[str]) -> None:
@@ -86,22 +86,22 @@ class Publisher:
         if not wanted:
             return
         try:
-            sizes = self._partitions_of(wanted)
+            sizes = self._count_partitions(wanted)
             missing = [topic for topic in wanted if topic not in sizes]
             if missing:
                 self._create(missing)
                 # Other brokers learn about a new topic a little later.
                 again = Retrying(retry=retry_if_result(_is_short_of(wanted)), stop=stop_after_delay(TIMEOUT_S),
-                                 wait=wait_fixed(0.1), retry_error_callback=_last_answer)  # fmt: skip
-                sizes = again(self._partitions_of, wanted)
+                                 wait=wait_fixed(0.1), retry_error_callback=_return_last_answer)  # fmt: skip
+                sizes = again(self._count_partitions, wanted)
         except KafkaException as error:
-            raise error_of(error, self._where) from error
+            raise convert_error(error, self._where) from error
         if len(sizes) < len(wanted):
             left = ",".join(topic for topic in wanted if topic not in sizes)
             raise Transient("new topics do not appear", where={**self._where, "topics": left}, hint="check the brokers")
         self._partitions |= sizes
 
-    def _partitions_of(self, topics: Collection[str]) -> dict[str, int]:
+    def _count_partitions(self, topics: Collection[str]) -> dict[str, int]:
         known = self._admin.list_topics(timeout=TIMEOUT_S).topics
         return {topic: len(known[topic].partitions) for topic in topics if topic in known}
 
@@ -133,7 +133,7 @@ class Publisher:
             if self._transactions:
                 self._producer.commit_transaction(TIMEOUT_S)
         except KafkaException as error:
-            raise self._abort_transaction(error_of(error, self._where)) from error
+            raise self._abort_transaction(convert_error(error, self._where)) from error
         except BinlakeError as error:
             raise self._abort_transaction(error) from error
         self.position = position
@@ -146,13 +146,15 @@ class Publisher:
         for key, value, commit_ts, topic, partition in zip(*columns, topics, partitions, strict=True):
             try:
                 if value is None:
-                    produce(topic, None, key, partition, headers=_tombstone_headers(commit_ts))
+                    produce(topic, None, key, partition, headers=_make_tombstone_headers(commit_ts))
                 else:
                     produce(topic, value, key, partition)
             except BufferError:
-                self._produce(topic, partition, key, value, _tombstone_headers(commit_ts) if value is None else None)
+                self._produce(
+                    topic, partition, key, value, _make_tombstone_headers(commit_ts) if value is None else None
+                )
             except KafkaException as error:
-                raise self._error_about(error.args[0], topic, key, value) from error
+                raise self._make_message_error(error.args[0], topic, key, value) from error
 
     def _choose_partitions(self, messages: pa.Table) -> tuple[pa.Table, list[str], list[int]]:
         """The messages with their topics and partitions. A message without a hash is repeated for every partition."""
@@ -168,17 +170,19 @@ class Publisher:
             messages, which, partitions = messages.take(pa.array(rows)), which[rows], partitions[rows] + number
         return messages, [names[number] for number in which.tolist()], partitions.tolist()
 
-    def _error_about(self, problem: KafkaError, topic: str, key: bytes | None, value: bytes | None) -> BinlakeError:
+    def _make_message_error(
+        self, problem: KafkaError, topic: str, key: bytes | None, value: bytes | None
+    ) -> BinlakeError:
         """Kafka's error for one message, with the message's size if it is too large."""
         if problem.code() not in TOO_LARGE:
-            return error_of(KafkaException(problem), self._where)
+            return convert_error(KafkaException(problem), self._where)
         limit = self._kafka.max_message_bytes
         size = len(key or b"") + len(value or b"")
-        about = {"table": self._table_of(topic), "topic": topic, "key": key_for_people(key), "bytes": size,
+        about = {"table": self._find_table(topic), "topic": topic, "key": format_key(key), "bytes": size,
                  "max-message-bytes": limit}  # fmt: skip
-        return error_of(KafkaException(problem), {**self._where, **about})
+        return convert_error(KafkaException(problem), {**self._where, **about})
 
-    def _table_of(self, topic: str) -> str:
+    def _find_table(self, topic: str) -> str:
         """The table that is sent to `topic`, from the messages being sent."""
         first = self._sending.filter(pc.equal(self._sending.column(Message.TOPIC), topic)).slice(0, 1).to_pylist()
         return next((f"{row[Message.DB]}.{row[Message.TABLE]}" for row in first), "")
@@ -199,11 +203,13 @@ class Publisher:
     def _on_delivered(self, error: KafkaError | None, message: Delivered) -> None:
         # Messages that we have purged are not failures.
         if error is not None and error.code() not in _PURGED:
-            self._failures.append(self._error_about(error, message.topic() or "", message.key(), message.value()))
+            self._failures.append(
+                self._make_message_error(error, message.topic() or "", message.key(), message.value())
+            )
 
     def _note_fatal(self, error: KafkaError) -> None:
         if error.fatal():
-            self._failures.append(error_of(KafkaException(error), self._where))
+            self._failures.append(convert_error(KafkaException(error), self._where))
 
     def _flush(self) -> None:
         # `flush` cannot be used: if the producer is fenced meanwhile, it raises a SystemError (confluent-kafka 2.16).
@@ -265,7 +271,7 @@ class Publisher:
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
         }
-        with Consumer(client_settings(self._kafka) | settings) as consumer:
+        with Consumer(make_client_settings(self._kafka) | settings) as consumer:
             consumer.assign([TopicPartition(POSITIONS, 0, OFFSET_BEGINNING)])
             position = None
             while True:
@@ -282,8 +288,8 @@ class Publisher:
                 else:
                     raise KafkaException(problem)
 
-    def _settings(self) -> dict[str, Any]:
-        settings = client_settings(self._kafka) | {
+    def _make_settings(self) -> dict[str, Any]:
+        settings = make_client_settings(self._kafka) | {
             # Without this callback, librdkafka raises fatal errors at arbitrary calls.
             "error_cb": self._note_fatal,
             # A call to Python for each delivered message would cost as much as sending the message.
@@ -298,7 +304,7 @@ class Publisher:
         return settings | ({"transactional.id": f"binlake-{self._feed}"} if self._transactions else {})
 
 
-def _tombstone_headers(commit_ts: int) -> Headers:
+def _make_tombstone_headers(commit_ts: int) -> Headers:
     """The header with the commit_ts of a tombstone, which has no value (MISSION S2-48)."""
     return [("tidb_commit_ts", str(commit_ts).encode())]
 
@@ -307,5 +313,5 @@ def _is_short_of(topics: Collection[str]) -> Callable[[dict[str, int]], bool]:
     return lambda sizes: len(sizes) < len(topics)
 
 
-def _last_answer(state: RetryCallState) -> Any:
+def _return_last_answer(state: RetryCallState) -> Any:
     return state.outcome.result() if state.outcome else {}

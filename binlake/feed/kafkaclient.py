@@ -29,7 +29,7 @@ _REFUSED = (
 )
 
 
-def error_of(error: KafkaException, where: Mapping[str, object]) -> BinlakeError:
+def convert_error(error: KafkaException, where: Mapping[str, object]) -> BinlakeError:
     """Kafka's error as Binlake's Fenced, Permanent or Transient."""
     problem: KafkaError = error.args[0]
     words = f"Kafka: {problem.str()}"
@@ -52,13 +52,13 @@ def require_brokers(kafka: Kafka) -> None:
     # On a refused connection the client only reports its own timeout, so collect the errors.
     problems: list[KafkaError] = []
     try:
-        AdminClient(client_settings(kafka) | {"error_cb": problems.append}).list_topics(timeout=_ANSWER_S)
+        AdminClient(make_client_settings(kafka) | {"error_cb": problems.append}).list_topics(timeout=_ANSWER_S)
     except KafkaException as error:
-        errors = [error_of(KafkaException(problem), where) for problem in problems]
-        raise next((each for each in errors if isinstance(each, Permanent)), error_of(error, where)) from None
+        errors = [convert_error(KafkaException(problem), where) for problem in problems]
+        raise next((each for each in errors if isinstance(each, Permanent)), convert_error(error, where)) from None
 
 
-def client_settings(kafka: Kafka) -> dict[str, Any]:
+def make_client_settings(kafka: Kafka) -> dict[str, Any]:
     """Settings that consumer, producer and admin client share."""
     settings: dict[str, Any] = {
         "bootstrap.servers": ",".join(kafka.brokers),
@@ -79,7 +79,7 @@ def client_settings(kafka: Kafka) -> dict[str, Any]:
     return settings | {"security.protocol": protocol}
 
 
-def key_for_people(key: bytes | None) -> str:
+def format_key(key: bytes | None) -> str:
     """A message's key for people: its text, or hex if it is not a text."""
     text = (key or b"").decode(errors="replace")[:_SHOWN]
     return text if text.isprintable() and "\ufffd" not in text else f"0x{(key or b'')[:_SHOWN].hex().upper()}"

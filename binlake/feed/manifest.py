@@ -16,8 +16,8 @@ class EncodeManifest(OfWindow):
     """Sealed by encode for the feed's window (lo, hi].
 
     `messages`: number of messages; `ddls`: number of DDL without a message in the feed; `digest`: that of the messages;
-    `schemas`: texts by fingerprint; `config`: `Feed.data_hash` of the section with which it was encoded; `tables`: for
-    a feed that writes files, the versions of its tables.
+    `schemas`: texts by fingerprint; `config`: `Feed.compute_data_hash` of the section with which it was encoded;
+    `tables`: for a feed that writes files, the versions of its tables.
     """
 
     VERSION: ClassVar[int] = 1

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 import xxhash
 
 from binlake.base.lakecolumns import Message, Mutation
-from binlake.base.rowhash import row_hashes
-from binlake.changes.net.events import rows_by_table
-from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Format, Schemas, row_key
+from binlake.base.rowhash import hash_rows
+from binlake.changes.net.events import group_rows_by_table
+from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Format, Schemas, find_row_key
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rules.topics import Topics
 from binlake.statements.maps import ImageMaps
@@ -55,7 +55,7 @@ FIRST_PARTITION = 0
 """The hash that selects partition 0 for any number of partitions."""
 
 
-def fingerprint(schema: str) -> str:
+def compute_fingerprint(schema: str) -> str:
     """The fingerprint of a schema's text in messages: 32 hex digits."""
     return xxhash.xxh3_128_hexdigest(schema.encode())
 
@@ -99,51 +99,51 @@ class MessageEncoder:
 
     def _encode(self, rows: pa.RecordBatch) -> pa.Table:
         parts, orders = [], []
-        for (db, table), segment, numbers in self._groups(rows):
-            form = self._form(db, table, segment)
-            for changes, part, places in _kinds(rows, numbers, form.table, self._format.splits_moves):
-                parts.append(self._messages(form, changes, part))
+        for (db, table), segment, numbers in self._group_rows(rows):
+            form = self._find_form(db, table, segment)
+            for changes, part, places in _split_by_kind(rows, numbers, form.table, self._format.splits_moves):
+                parts.append(self._build_messages(form, changes, part))
                 orders.append(2 * places + part)
         order = np.argsort(np.concatenate(orders), kind="stable")
         messages = pa.concat_tables(parts)
         return self._format.assemble(messages if _is_sorted(order) else messages.take(pa.array(order)))
 
-    def schemas(self) -> dict[str, str]:
+    def collect_schemas(self) -> dict[str, str]:
         """The texts of all schemas that the messages so far refer to, by fingerprint."""
         texts = (text for form in self._forms.values() for text in form.schemas if text is not None)
-        return {fingerprint(text): text for text in texts}
+        return {compute_fingerprint(text): text for text in texts}
 
-    def _groups(self, rows: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], int, Ints]]:
+    def _group_rows(self, rows: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], int, Ints]]:
         """The row numbers of each table and segment, in order."""
         segments = np.searchsorted(self._starts, np.asarray(rows.column("commit_ts")), side="right")
-        for name, numbers in rows_by_table(rows):
+        for name, numbers in group_rows_by_table(rows):
             own = segments[numbers]
             for segment in np.unique(own):
                 yield name, int(segment), numbers[own == segment]
 
-    def _form(self, db: str, table: str, segment: int) -> TableForm:
+    def _find_form(self, db: str, table: str, segment: int) -> TableForm:
         form = self._forms.get((db, table, segment))
         if form is None:
-            definition = self._definitions.within(db, table, *self._segments.bounds(segment))
+            definition = self._definitions.require_definition_within(db, table, *self._segments.find_bounds(segment))
             form = self._forms[db, table, segment] = TableForm(
                 definition,
-                self._topics.topic(db, table),
-                self._topics.dispatcher(db, table).partition,
-                row_key(definition),
-                self._format.schemas(definition),
+                self._topics.find_topic(db, table),
+                self._topics.find_dispatcher(db, table).partition,
+                find_row_key(definition),
+                self._format.build_schemas(definition),
             )
         return form
 
-    def _messages(self, form: TableForm, changes: Changes, part: int) -> pa.Table:
+    def _build_messages(self, form: TableForm, changes: Changes, part: int) -> pa.Table:
         count, rows = len(changes), changes.rows
         bodies: Bodies = self._format.encode(changes)
         columns = [rows.column(name) for name in _PLACE]
         columns += [pa.repeat(pa.scalar(part, pa.int32()), count), rows.column("db"), rows.column("table")]
-        columns += [pa.repeat(changes.op, count), pa.repeat(form.topic, count), self._hashes(form, changes)]
+        columns += [pa.repeat(changes.op, count), pa.repeat(form.topic, count), self._compute_hashes(form, changes)]
         columns += [_repeat(text, count) for text in form.schemas]
         return pa.Table.from_arrays([*columns, *bodies], schema=MESSAGE_SCHEMA)
 
-    def _hashes(self, form: TableForm, changes: Changes) -> Array:
+    def _compute_hashes(self, form: TableForm, changes: Changes) -> Array:
         """The hashes that choose the partition. With index-value, equal keys of a table have equal hashes."""
         count = len(changes)
         if self._format.one_partition:
@@ -151,13 +151,13 @@ class MessageEncoder:
         if form.partition == "ts":
             return changes.commit_ts
         # Rows without a key use their table's hash, which keeps them in order.
-        key = changes.last(form.key).values() if form.partition == "index-value" else ()
+        key = changes.select_last(form.key).values() if form.partition == "index-value" else ()
         columns = [pa.repeat(f"{form.table.db}.{form.table.name}", count), *key]
         own = pa.table(columns, [str(number) for number in range(len(columns))])
-        return pa.array((row_hashes(own, own.column_names) >> np.uint64(1)).astype(np.int64))
+        return pa.array((hash_rows(own, own.column_names) >> np.uint64(1)).astype(np.int64))
 
 
-def _kinds(
+def _split_by_kind(
     rows: pa.RecordBatch, numbers: Ints, table: TableDef, splits_moves: bool
 ) -> Iterator[tuple[Changes, int, Ints]]:
     """For each kind: the changes among the rows `numbers`, their part number within a change, and their row numbers."""
@@ -182,4 +182,4 @@ def _is_sorted(order: Ints) -> bool:
 
 
 def _repeat(text: str | None, count: int) -> Array:
-    return pa.nulls(count, pa.string()) if text is None else pa.repeat(fingerprint(text), count)
+    return pa.nulls(count, pa.string()) if text is None else pa.repeat(compute_fingerprint(text), count)

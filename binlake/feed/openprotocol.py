@@ -11,19 +11,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.config.protocols import OpenProtocolOptions
-from binlake.feed.bytecolumns import Array, Part, bytes_of_hex, fixed_numbers, join_parts
-from binlake.feed.formats import DELETE, UPDATE, Bodies, Changes, Event, RowFormat, columns_to_send, row_key
+from binlake.feed.bytecolumns import Array, Part, decode_hex, encode_fixed_numbers, join_parts
+from binlake.feed.formats import DELETE, UPDATE, Bodies, Changes, Event, RowFormat, choose_columns_to_send, find_row_key
 from binlake.feed.jsontext import (
     as_binary,
-    base64_text,
+    encode_base64,
+    encode_json,
+    encode_numbers,
+    encode_object,
+    encode_strings,
     escape_go_quoted,
     escape_texts,
-    json_bytes,
-    number_parts,
-    object_parts,
-    string_parts,
 )
-from binlake.feed.values import bit_numbers, images_in_zone, member_numbers
+from binlake.feed.values import compute_member_numbers, convert_images_to_zone, parse_bits
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.window.definitions import LandedDdl
@@ -47,35 +47,35 @@ class OpenProtocolFormat(RowFormat):
     def encode(self, changes: Changes) -> Bodies:
         """As Format.encode: keys with transaction and table, values with the row."""
         table, op = changes.table, changes.op
-        columns = columns_to_send(changes, delete_keys_only=self._options.delete_keys_only)
-        members = [("d" if op == DELETE else "u", self._row(changes, columns, old=op == DELETE))]
+        columns = choose_columns_to_send(changes, delete_keys_only=self._options.delete_keys_only)
+        members = [("d" if op == DELETE else "u", self._encode_row(changes, columns, old=op == DELETE))]
         if op == UPDATE and self._options.old_values:
-            members.append(("p", self._row(changes, columns, old=True)))
-        key: list[Part] = [b'{"ts":', *number_parts(changes.commit_ts), b',"scm":', json_bytes(table.db)]
-        key += [b',"tbl":', json_bytes(table.name), b',"t":%d}' % ROW]
-        value = object_parts(members)
+            members.append(("p", self._encode_row(changes, columns, old=True)))
+        key: list[Part] = [b'{"ts":', *encode_numbers(changes.commit_ts), b',"scm":', encode_json(table.db)]
+        key += [b',"tbl":', encode_json(table.name), b',"t":%d}' % ROW]
+        value = encode_object(members)
         return Bodies(_frame_values(join_parts(key), VERSION), _frame_values(join_parts(value)))
 
-    def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
-        """As Format.ddl_event: to all partitions."""
+    def encode_ddl(self, ddl: LandedDdl, /) -> Event | None:
+        """As Format.encode_ddl: to all partitions."""
         key = {"ts": ddl.commit_ts, "scm": ddl.db, "tbl": ddl.table, "t": DDL}
-        return Event(VERSION + _frame(json_bytes(key)), _frame(json_bytes({"q": ddl.sql, "t": ddl.action})), True)
+        return Event(VERSION + _frame(encode_json(key)), _frame(encode_json({"q": ddl.sql, "t": ddl.action})), True)
 
-    def watermark(self, ts: int, /) -> Event | None:
+    def encode_watermark(self, ts: int, /) -> Event | None:
         """As Format.watermark: the resolved event, with an empty value, to all partitions."""
-        return Event(VERSION + _frame(json_bytes({"ts": ts, "t": RESOLVED})), _frame(b""), True)
+        return Event(VERSION + _frame(encode_json({"ts": ts, "t": RESOLVED})), _frame(b""), True)
 
-    def _row(self, changes: Changes, columns: tuple[ColumnInfo, ...], *, old: bool) -> list[Part]:
-        images = changes.before(columns) if old else changes.after(columns)
-        texts = images_in_zone(columns, images, self._options.time_zone)
-        handle = {column.name for column in row_key(changes.table)}
-        return object_parts(
-            (column.name, _column_parts(changes.table, column, column.name in handle, texts[column.name]))
+    def _encode_row(self, changes: Changes, columns: tuple[ColumnInfo, ...], *, old: bool) -> list[Part]:
+        images = changes.select_before(columns) if old else changes.select_after(columns)
+        texts = convert_images_to_zone(columns, images, self._options.time_zone)
+        handle = {column.name for column in find_row_key(changes.table)}
+        return encode_object(
+            (column.name, _encode_column(changes.table, column, column.name in handle, texts[column.name]))
             for column in sorted(columns, key=lambda column: column.name)
         )
 
 
-def column_flag(table: TableDef, column: ColumnInfo, *, handle: bool) -> int:
+def compute_column_flag(table: TableDef, column: ColumnInfo, *, handle: bool) -> int:
     """The bits that describe a column. `handle`: it belongs to the key that identifies rows."""
     primary = column.name in table.primary_key
     bits = {
@@ -91,35 +91,39 @@ def column_flag(table: TableDef, column: ColumnInfo, *, handle: bool) -> int:
     return sum(bit for bit, holds in bits.items() if holds)
 
 
-def _column_parts(table: TableDef, column: ColumnInfo, handle: bool, texts: Array) -> list[Part]:
+def _encode_column(table: TableDef, column: ColumnInfo, handle: bool, texts: Array) -> list[Part]:
     head = b'{"t":%d,' % column.tp + (b'"h":true,' if handle else b"")
-    return [head + b'"f":%d,"v":' % column_flag(table, column, handle=handle), *_value(column, texts), b"}"]
+    return [
+        head + b'"f":%d,"v":' % compute_column_flag(table, column, handle=handle),
+        *_encode_value(column, texts),
+        b"}",
+    ]
 
 
-def _value(column: ColumnInfo, texts: Array) -> list[Part]:
+def _encode_value(column: ColumnInfo, texts: Array) -> list[Part]:
     match column.tp:
         case t.YEAR:
             # "0000" is not a JSON number.
-            return number_parts(pc.cast(texts, pa.int64()))
+            return encode_numbers(pc.cast(texts, pa.int64()))
         case t.ENUM | t.SET:
-            return number_parts(member_numbers(column, texts))
+            return encode_numbers(compute_member_numbers(column, texts))
         case t.BIT:
-            return number_parts(bit_numbers(texts))
+            return encode_numbers(parse_bits(texts))
         case _ if column.tp in t.INTEGERS or column.tp in (t.FLOAT, t.DOUBLE):
-            return number_parts(texts)
+            return encode_numbers(texts)
         case _ if column.tp in t.BLOBS:
-            return string_parts(base64_text(bytes_of_hex(texts) if column.is_binary else as_binary(texts)))
+            return encode_strings(encode_base64(decode_hex(texts) if column.is_binary else as_binary(texts)))
         case _ if column.is_binary:
-            return string_parts(escape_go_quoted(bytes_of_hex(texts)))
+            return encode_strings(escape_go_quoted(decode_hex(texts)))
         case _ if column.tp in t.STRINGS or column.tp == t.JSON:
-            return string_parts(escape_texts(texts))
+            return encode_strings(escape_texts(texts))
         case _:
-            return string_parts(as_binary(texts))
+            return encode_strings(as_binary(texts))
 
 
 def _frame_values(values: Array, before: bytes = b"") -> Array:
     lengths = np.asarray(pc.binary_length(values))
-    return join_parts([before, fixed_numbers(lengths, ">i8"), values])
+    return join_parts([before, encode_fixed_numbers(lengths, ">i8"), values])
 
 
 def _frame(text: bytes) -> bytes:

@@ -19,27 +19,27 @@ from binlake.feed.bytecolumns import (
     Array,
     Ints,
     Part,
-    binary_array,
-    bytes_of_hex,
-    fixed_numbers,
+    build_binary_array,
+    compute_starts,
+    decode_hex,
+    encode_fixed_numbers,
+    encode_varints,
     join_parts,
     scatter,
-    starts_of,
-    varints,
 )
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Event, RowFormat
 from binlake.feed.jsontext import as_binary
 from binlake.feed.protobuf import (
     BYTES,
     VARINT,
-    ends_of_runs,
-    field,
+    encode_field,
+    encode_tag,
+    find_run_ends,
     join_runs,
     join_transactions,
-    lengths_of,
-    tag,
+    measure_lengths,
 )
-from binlake.feed.values import images_in_zone, member_numbers
+from binlake.feed.values import compute_member_numbers, convert_images_to_zone
 from binlake.rows.codec import datum as d
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
@@ -66,31 +66,33 @@ class PbBinlogFormat(RowFormat):
         """As Format.encode: no keys; until `assemble`, values are the rows' fields of `DMLData`."""
         table, op = changes.table, changes.op
         head = pb.Event(schema_name=table.db, table_name=table.name, tp=_KINDS[op]).SerializeToString()
-        images = [changes.before(table.row_columns)] if op == UPDATE else []
-        images.append(changes.last(table.row_columns))
-        shown_images = [images_in_zone(table.row_columns, image, self._options.time_zone) for image in images]
+        images = [changes.select_before(table.row_columns)] if op == UPDATE else []
+        images.append(changes.select_last(table.row_columns))
+        shown_images = [convert_images_to_zone(table.row_columns, image, self._options.time_zone) for image in images]
         event: list[Part] = [head]
         for column in table.row_columns:
-            event += _column(column, [image[column.name] for image in shown_images])
-        return Bodies(pa.nulls(len(changes), pa.binary()), join_parts(field(1, _repeat_for_rows(event, len(changes)))))
+            event += _encode_column(column, [image[column.name] for image in shown_images])
+        return Bodies(
+            pa.nulls(len(changes), pa.binary()), join_parts(encode_field(1, _repeat_for_rows(event, len(changes))))
+        )
 
     def assemble(self, messages: pa.Table) -> pa.Table:
         """As Format.assemble: one message per transaction, at the position of its last row."""
         messages = messages.combine_chunks()
         commits, starts = (np.asarray(messages.column(name)) for name in (Message.COMMIT_TS, Message.START_TS))
-        ends = ends_of_runs(commits, starts)
+        ends = find_run_ends(commits, starts)
         events = join_runs(messages.column(Message.VALUE).combine_chunks(), ends)
-        head = tag(1, VARINT) + bytes([pb.DML]) + tag(2, VARINT)
-        binlogs = join_parts([head, varints(commits[ends].view(np.uint64)), *field(3, events)])
+        head = encode_tag(1, VARINT) + bytes([pb.DML]) + encode_tag(2, VARINT)
+        binlogs = join_parts([head, encode_varints(commits[ends].view(np.uint64)), *encode_field(3, events)])
         return join_transactions(messages, ends, binlogs)
 
-    def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
-        """As Format.ddl_event: a separate record."""
-        query = _text(ddl).encode("utf-8", "surrogateescape")
+    def encode_ddl(self, ddl: LandedDdl, /) -> Event | None:
+        """As Format.encode_ddl: a separate record."""
+        query = _format_ddl(ddl).encode("utf-8", "surrogateescape")
         return Event(None, pb.Binlog(tp=pb.DDL, commit_ts=ddl.since, ddl_query=query).SerializeToString(), False)
 
 
-def _text(ddl: LandedDdl) -> str:
+def _format_ddl(ddl: LandedDdl) -> str:
     """The DDL's text, preceded by `use` of its database except for CREATE DATABASE."""
     sql = (ddl.sql or ddl.query).strip().rstrip(";").rstrip()
     if ddl.action == Action.CREATE_SCHEMA or not ddl.db:
@@ -104,58 +106,58 @@ def _repeat_for_rows(parts: list[Part], rows: int) -> Array:
     return join_parts(parts) if len(parts) > 1 else pa.repeat(pa.scalar(parts[0], pa.binary()), rows)
 
 
-def _column(column: ColumnInfo, sides: list[Array]) -> list[Part]:
+def _encode_column(column: ColumnInfo, sides: list[Array]) -> list[Part]:
     """The field with each row's `Column`: one value, or the values before and after an update."""
     head = pb.Column(name=column.name, tp=bytes([column.tp]), mysql_type=column.type_name).SerializeToString()
     content: list[Part] = [head]
     size = np.full(len(sides[0]), len(head), np.int64)
     for number, texts in zip((_VALUE, _CHANGED), sides, strict=False):
-        datum, lengths = _datums(column, texts)
-        prefix = varints(lengths.astype(np.uint64))
-        content += [tag(number, BYTES), prefix, *datum]
-        size += 1 + lengths_of(prefix) + lengths
-    return [tag(4, BYTES), varints(size.astype(np.uint64)), *content]
+        datum, lengths = _encode_datums(column, texts)
+        prefix = encode_varints(lengths.astype(np.uint64))
+        content += [encode_tag(number, BYTES), prefix, *datum]
+        size += 1 + measure_lengths(prefix) + lengths
+    return [encode_tag(4, BYTES), encode_varints(size.astype(np.uint64)), *content]
 
 
-def _datums(column: ColumnInfo, texts: Array) -> tuple[list[Part], Ints]:
+def _encode_datums(column: ColumnInfo, texts: Array) -> tuple[list[Part], Ints]:
     """The parts of each value's datum, and its length in bytes."""
     if not texts.null_count:
-        datums = join_parts(_datum(column, texts))
-        return [datums], lengths_of(datums)
+        datums = join_parts(_encode_datum(column, texts))
+        return [datums], measure_lengths(datums)
     valid = np.asarray(pc.is_valid(texts))
-    datums = join_parts(_datum(column, texts.drop_null()))
+    datums = join_parts(_encode_datum(column, texts.drop_null()))
     lengths = np.ones(len(texts), np.int64)
-    lengths[valid] = lengths_of(datums)
+    lengths[valid] = measure_lengths(datums)
     # A NULL is one byte; other rows are empty in this part.
-    nils = binary_array(starts_of((~valid).astype(np.int64)), np.full(int((~valid).sum()), d.NIL, np.uint8))
+    nils = build_binary_array(compute_starts((~valid).astype(np.int64)), np.full(int((~valid).sum()), d.NIL, np.uint8))
     return [scatter(datums, valid), nils], lengths
 
 
-def _datum(column: ColumnInfo, texts: Array) -> list[Part]:
+def _encode_datum(column: ColumnInfo, texts: Array) -> list[Part]:
     match column.tp:
         case _ if column.tp in t.INTEGERS and column.unsigned:
             return _encode_unsigned(np.asarray(pc.cast(texts, pa.uint64())))
         case _ if column.tp in t.INTEGERS or column.tp == t.YEAR:
-            return [bytes([d.VARINT]), varints(_zigzag(np.asarray(pc.cast(texts, pa.int64()))))]
+            return [bytes([d.VARINT]), encode_varints(_encode_zigzag(np.asarray(pc.cast(texts, pa.int64()))))]
         case t.ENUM | t.SET:
-            return _encode_unsigned(np.asarray(member_numbers(column, texts)))
+            return _encode_unsigned(np.asarray(compute_member_numbers(column, texts)))
         case t.FLOAT | t.DOUBLE:
             kind = pa.float32() if column.tp == t.FLOAT else pa.float64()
-            return [bytes([d.FLOAT]), _comparable(np.asarray(pc.cast(texts, kind)).astype(np.float64))]
+            return [bytes([d.FLOAT]), _encode_comparable(np.asarray(pc.cast(texts, kind)).astype(np.float64))]
         case _:
-            values = bytes_of_hex(texts) if column.is_binary else as_binary(texts)
-            return [bytes([d.COMPACT]), varints(_zigzag(lengths_of(values))), values]
+            values = decode_hex(texts) if column.is_binary else as_binary(texts)
+            return [bytes([d.COMPACT]), encode_varints(_encode_zigzag(measure_lengths(values))), values]
 
 
 def _encode_unsigned(values: Any) -> list[Part]:
-    return [bytes([d.UVARINT]), varints(values)]
+    return [bytes([d.UVARINT]), encode_varints(values)]
 
 
-def _zigzag(values: Any) -> Any:
+def _encode_zigzag(values: Any) -> Any:
     return ((values << 1) ^ (values >> 63)).view(np.uint64)
 
 
-def _comparable(values: Any) -> Array:
+def _encode_comparable(values: Any) -> Array:
     """Eight bytes per number that compare like the numbers."""
     bits = values.view(np.uint64)
-    return fixed_numbers(np.where(bits & _SIGN, ~bits, bits | _SIGN), ">u8")
+    return encode_fixed_numbers(np.where(bits & _SIGN, ~bits, bits | _SIGN), ">u8")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.feed.bytecolumns import Array, Ints, Part, varints
+from binlake.feed.bytecolumns import Array, Ints, Part, encode_varints
 
 VARINT, FIXED64, BYTES = 0, 1, 2
 """Protobuf's wire types."""
@@ -20,28 +20,28 @@ TRANSACTION = "transaction"
 """The `op` of a message that is a whole transaction."""
 
 
-def tag(number: int, wire: int) -> bytes:
+def encode_tag(number: int, wire: int) -> bytes:
     """The tag before a field."""
     return bytes([number << 3 | wire])
 
 
-def number_field(number: int, values: npt.NDArray[np.uint64]) -> list[Part]:
+def encode_number_field(number: int, values: npt.NDArray[np.uint64]) -> list[Part]:
     """A field of varints."""
-    return [tag(number, VARINT), varints(values)]
+    return [encode_tag(number, VARINT), encode_varints(values)]
 
 
-def field(number: int, values: Array) -> list[Part]:
+def encode_field(number: int, values: Array) -> list[Part]:
     """A field of bytes, texts or messages."""
-    return [tag(number, BYTES), varints(lengths_of(values).astype(np.uint64)), values]
+    return [encode_tag(number, BYTES), encode_varints(measure_lengths(values).astype(np.uint64)), values]
 
 
-def lengths_of(values: Array) -> Ints:
+def measure_lengths(values: Array) -> Ints:
     """The length of each value in bytes; no value may be NULL."""
     lengths: Ints = np.asarray(pc.binary_length(values)).astype(np.int64)
     return lengths
 
 
-def ends_of_runs(*columns: npt.NDArray[Any]) -> Ints:
+def find_run_ends(*columns: npt.NDArray[Any]) -> Ints:
     """The last row of each run of rows with equal values in all `columns`."""
     changes = [np.diff(column) != 0 for column in columns]
     return np.append(np.flatnonzero(np.logical_or.reduce(changes)), len(columns[0]) - 1)

@@ -29,7 +29,7 @@ class SchemaRefused(Permanent):
     """The registry refuses a schema, because it is incompatible with the subject's schemas or invalid."""
 
 
-def header(schema_id: int) -> bytes:
+def encode_header(schema_id: int) -> bytes:
     """The header of a key or value: the magic byte and the id, four bytes big-endian."""
     return MAGIC + schema_id.to_bytes(4, "big")
 
@@ -46,7 +46,7 @@ class Registry:
         self.shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
         user = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
         # Only TLS needs the system's certificates, which take 20 ms of CPU to read.
-        context = _tls_context(parts) if parts.scheme == "https" else False
+        context = _make_tls_context(parts) if parts.scheme == "https" else False
         self._client = httpx.Client(
             base_url=self.shown, auth=user, verify=context, timeout=_TIMEOUT_S, trust_env=False,
             headers={"Accept": MEDIA_TYPE},
@@ -66,7 +66,7 @@ class Registry:
         # The body, `{}` or a page for people, is ignored.
         self._ask("GET", "/")
 
-    def id_of(self, subject: str, schema: str) -> int:
+    def register_schema(self, subject: str, schema: str) -> int:
         """The id of `schema` in `subject`. A new schema is registered.
 
         Raises SchemaRefused with the registry's message, Transient when the registry cannot be reached.
@@ -86,12 +86,12 @@ class Registry:
         answer = self._request("POST", f"/subjects/{quote(subject, safe='')}", {"schema": schema}, absent=True)
         return None if answer is None else int(answer.json()["id"])
 
-    def newest(self, subject: str) -> str | None:
+    def find_newest_schema(self, subject: str) -> str | None:
         """The text of the newest schema of `subject`; None if the subject does not exist. Raises Transient."""
         answer = self._request("GET", f"/subjects/{quote(subject, safe='')}/versions/latest", absent=True)
         return None if answer is None else str(answer.json()["schema"])
 
-    def schema_of(self, schema_id: int) -> str:
+    def fetch_schema(self, schema_id: int) -> str:
         """The text of the schema `schema_id`. Raises Permanent if the registry does not have it, Transient."""
         return str(self._ask("GET", f"/schemas/ids/{schema_id}").json()["schema"])
 
@@ -129,7 +129,7 @@ class Registry:
         if answer.is_success:
             return answer
         where["status"] = str(answer.status_code)
-        words = _message_of(answer)
+        words = _read_message(answer)
         if answer.status_code in _CLIENT_ERRORS and answer.status_code not in _BUSY:
             if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
                 raise Permanent(f"the schema registry refuses access: {words}", where=where,
@@ -142,7 +142,7 @@ class Registry:
         raise Transient(f"the schema registry failed: {words}", where=where)
 
 
-def _message_of(answer: httpx.Response) -> str:
+def _read_message(answer: httpx.Response) -> str:
     """The registry's message in `answer`."""
     try:
         return str(answer.json()["message"])
@@ -164,7 +164,7 @@ def _split_url(url: str) -> SplitResult:
     return parts
 
 
-def _tls_context(parts: SplitResult) -> ssl.SSLContext:
+def _make_tls_context(parts: SplitResult) -> ssl.SSLContext:
     files = dict(parse_qsl(parts.query))
     unknown = sorted(set(files) - set(_FILES))
     if unknown:

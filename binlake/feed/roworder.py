@@ -18,15 +18,15 @@ Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
 
 def sort_rows(rows: Rows, columns: Sequence[str]) -> Rows:
     """`rows` sorted by `columns`."""
-    order = order_of_places(places_of_rows(rows, columns))
+    order = compute_order(stack_places(rows, columns))
     return rows if (np.diff(order) == 1).all() else rows.take(pa.array(order))
 
 
-def places_of_rows(rows: pa.RecordBatch | pa.Table, columns: Sequence[str]) -> Ints:
+def stack_places(rows: pa.RecordBatch | pa.Table, columns: Sequence[str]) -> Ints:
     """A matrix with each row's values of `columns`."""
     return np.column_stack([np.asarray(rows.column(name)).astype(np.int64) for name in columns])
 
 
-def order_of_places(places: Ints) -> Any:
+def compute_order(places: Ints) -> Any:
     """The indices that sort `places`."""
     return np.lexsort(places.T[::-1])

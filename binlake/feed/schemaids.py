@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from binlake.base.lakecolumns import Message
 from binlake.config.feed import Feed
 from binlake.errors import ConfigError
-from binlake.feed.registry import Registry, SchemaRefused, header
+from binlake.feed.registry import Registry, SchemaRefused, encode_header
 from binlake.feed.schemaorder import MayRegister
-from binlake.rules.topics import subject_of
+from binlake.rules.topics import format_subject
 
 _BETWEEN = "\n"
 """The separator of topic and fingerprints, which do not contain it."""
@@ -57,7 +57,10 @@ class SchemaIds:
         for number, name in enumerate(names.dictionary.to_pylist()):
             topic, key, value = name.split(_BETWEEN)
             try:
-                headers = [self._header(topic, "key", key, schemas), self._header(topic, "value", value, schemas)]
+                headers = [
+                    self._make_header(topic, "key", key, schemas),
+                    self._make_header(topic, "value", value, schemas),
+                ]
             except SchemaRefused as error:
                 self.refused = error
                 first = int(np.argmax(np.asarray(names.indices) == number))
@@ -72,19 +75,19 @@ class SchemaIds:
                 messages = messages.set_column(place, messages.schema.field(column), bodies)
         return messages
 
-    def _header(self, topic: str, part: str, schema: str, schemas: Mapping[str, str]) -> bytes:
+    def _make_header(self, topic: str, part: str, schema: str, schemas: Mapping[str, str]) -> bytes:
         if not schema:
             return b""
         name = (topic, part, schema)
         if name not in self._headers:
-            self._headers[name] = header(self._id_of(topic, part, schemas[schema]))
+            self._headers[name] = encode_header(self._find_or_register(topic, part, schemas[schema]))
         return self._headers[name]
 
-    def _id_of(self, topic: str, part: str, schema: str) -> int:
-        subject, registry = subject_of(topic, part), self._open_registry()
+    def _find_or_register(self, topic: str, part: str, schema: str) -> int:
+        subject, registry = format_subject(topic, part), self._open_registry()
         try:
             if self._may_register is not None:
-                found, newest = registry.find(subject, schema), registry.newest(subject)
+                found, newest = registry.find(subject, schema), registry.find_newest_schema(subject)
                 if found is not None:
                     return found
                 if newest is not None and not self._may_register(topic, part, schema, newest):
@@ -93,7 +96,7 @@ class SchemaIds:
                         where={"registry": registry.shown},
                         hint="send the range to separate topics (--topic), whose subjects begin with that schema",
                     )
-            return registry.id_of(subject, schema)
+            return registry.register_schema(subject, schema)
         except SchemaRefused as error:
             where = {**error.where, "subject": subject}
             raise SchemaRefused(error.message, where=where, hint=error.hint) from None

@@ -14,7 +14,7 @@ from binlake.config.feed import Feed
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
 from binlake.feed.protocols import format_of
-from binlake.lake.ddls import landed_ddls
+from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.rules import Rules
@@ -33,23 +33,23 @@ class SchemaOrder:
 
     def may_follow(self, topic: str, part: str, schema: str, newest: str) -> bool:
         """True when the source had `newest` at `topic` only before it had `schema`."""
-        texts = self._texts(topic, part)
+        texts = self._list_schema_texts(topic, part)
         numbers = [number for number, text in enumerate(texts) if _are_equal(text, schema)]
         before = [number for number, text in enumerate(texts) if _are_equal(text, newest)]
         return bool(numbers and before) and max(before) < min(numbers)
 
-    def _texts(self, topic: str, part: str) -> list[str]:
+    def _list_schema_texts(self, topic: str, part: str) -> list[str]:
         format_, (definitions, places) = format_of(self._feed.options), self._history
         texts = []
         for db, table in sorted(self._names):
-            if not self._feed.tables.matches(db, table) or self._feed.topics.topic(db, table) != topic:
+            if not self._feed.tables.matches(db, table) or self._feed.topics.find_topic(db, table) != topic:
                 continue
             for place in places:
-                definition = definitions.at(db, table, place)
+                definition = definitions.find_at(db, table, place)
                 if definition is None:
                     continue
                 try:
-                    schemas = format_.schemas(definition)
+                    schemas = format_.build_schemas(definition)
                 except ConfigError:
                     # The table had no schema then, so its rows were not sent.
                     continue
@@ -62,15 +62,15 @@ class SchemaOrder:
 
     @cached_property
     def _names(self) -> set[tuple[str, str]]:
-        return {*self._base.names(), *((table.db, table.name) for ddl in self._ddls for table in ddl.after.tables)}
+        return {*self._base.list_names(), *((table.db, table.name) for ddl in self._ddls for table in ddl.after.tables)}
 
     @cached_property
     def _ddls(self) -> list[LandedDdl]:
-        return landed_ddls(self._paths, self._lo, self._hi)
+        return read_landed_ddls(self._paths, self._lo, self._hi)
 
     @cached_property
     def _base(self) -> TargetTables:
-        return TargetTables(SchemaHistory(self._paths).state_at(self._lo), Naming(Rules.of(self._replication)))
+        return TargetTables(SchemaHistory(self._paths).read_state_at(self._lo), Naming(Rules.of(self._replication)))
 
     @property
     def _paths(self) -> LakePaths:

@@ -20,11 +20,11 @@ from binlake.errors import ImmutableWindow
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import ORDER
 from binlake.feed.position import Position
-from binlake.feed.roworder import Ints, order_of_places, places_of_rows, sort_rows
+from binlake.feed.roworder import Ints, compute_order, sort_rows, stack_places
 from binlake.lake.dataset import open_dataset
 from binlake.lake.opentable import open_table
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import MESSAGE, message_table
+from binlake.lake.tables import MESSAGE, make_message_table
 
 PART_BYTES = 16 << 20
 """Approximate size of a part (keys and values) in bytes; a few parts are in memory at the same time."""
@@ -39,18 +39,18 @@ _REPEATED = (Message.DB, Message.TABLE, Message.OP, Message.TOPIC, Message.KEY_S
 
 def read_sealed(paths: LakePaths, manifest: EncodeManifest, after: Position | None) -> Iterator[pa.Table]:
     """The messages of `manifest` after `after`, in order; a change is never split. Raises ImmutableWindow."""
-    data = open_dataset(open_table(paths.table(message_table(manifest.feed).name)), _REPEATED)
+    data = open_dataset(open_table(paths.locate_table(make_message_table(manifest.feed).name)), _REPEATED)
     condition = ds.field(Message.WINDOW) == manifest.window
     survey = _Survey()
     for batch in data.to_batches(
-        columns=MESSAGE.column_names(),
+        columns=MESSAGE.list_column_names(),
         filter=condition,
         batch_size=_BATCH_ROWS,
         batch_readahead=1,
         fragment_readahead=1,
     ):
         survey.add(batch)
-    if survey.digest() != manifest.digest:
+    if survey.compute_digest() != manifest.digest:
         raise ImmutableWindow(
             "the messages in the lake differ from those that encode sealed",
             where={"feed": manifest.feed, "window": manifest.window},
@@ -60,11 +60,11 @@ def read_sealed(paths: LakePaths, manifest: EncodeManifest, after: Position | No
         return
     if survey.batches is not None:
         messages = pa.Table.from_batches(survey.batches)
-        parts = iter([messages if after is None else messages.filter(_where_after(after))])
+        parts = iter([messages if after is None else messages.filter(_make_condition_after(after))])
     else:
         parts = (
-            data.to_table(columns=MESSAGE.column_names(), filter=condition & where)
-            for where in _ranges(survey.cuts(), after)
+            data.to_table(columns=MESSAGE.list_column_names(), filter=condition & where)
+            for where in _make_range_conditions(survey.find_cuts(), after)
         )
     for part in parts:
         if part.num_rows:
@@ -81,7 +81,7 @@ def split_changes(messages: pa.Table, most: int) -> Iterator[pa.Table]:
         start = end
 
 
-def last_position(messages: pa.Table) -> Position:
+def find_last_position(messages: pa.Table) -> Position:
     """The position of the last of `messages`."""
     return Position(*(messages.column(name)[-1].as_py() for name in _PLACE))
 
@@ -99,7 +99,7 @@ class _Survey:
     def add(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
             return
-        self._folds.append(rowhash.fold(rowhash.row_hashes(batch, MESSAGE.column_names())))
+        self._folds.append(rowhash.fold(rowhash.hash_rows(batch, MESSAGE.list_column_names())))
         places, weights = _sample(batch)
         self._places.append(places)
         self._weights.append(weights)
@@ -109,13 +109,13 @@ class _Survey:
         if self.batches is not None:
             self.batches.append(batch)
 
-    def digest(self) -> str:
-        return rowhash.digest_of(rowhash.merge_folds(self._folds))
+    def compute_digest(self) -> str:
+        return rowhash.compute_digest(rowhash.merge_folds(self._folds))
 
-    def cuts(self) -> list[Position]:
+    def find_cuts(self) -> list[Position]:
         """The last position of each part except the last one."""
         places, weights = np.concatenate(self._places), np.concatenate(self._weights)
-        order = order_of_places(places)
+        order = compute_order(places)
         parts = np.cumsum(weights[order]) // PART_BYTES
         ends = places[order][np.flatnonzero(np.diff(parts))]
         return [Position(*place) for place in dict.fromkeys(map(tuple, ends.tolist()))]
@@ -123,29 +123,29 @@ class _Survey:
 
 def _sample(batch: pa.RecordBatch) -> tuple[Ints, Ints]:
     """Some positions of the batch in order, and for each the bytes since the previous one."""
-    places = places_of_rows(batch, _PLACE)
-    order = order_of_places(places)
-    ends = np.cumsum(_sizes(batch)[order])
+    places = stack_places(batch, _PLACE)
+    order = compute_order(places)
+    ends = np.cumsum(_measure_sizes(batch)[order])
     last = np.append(np.diff(ends // _SAMPLE_BYTES) > 0, True)
     picked = np.flatnonzero(last)
     return places[order][picked], np.diff(ends[picked], prepend=0)
 
 
-def _sizes(batch: pa.RecordBatch) -> Ints:
+def _measure_sizes(batch: pa.RecordBatch) -> Ints:
     lengths = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in (Message.KEY, Message.VALUE)]
     sizes: Ints = np.asarray(lengths[0]).astype(np.int64) + np.asarray(lengths[1]) + _ROW_BYTES
     return sizes
 
 
-def _ranges(cuts: list[Position], after: Position | None) -> Iterator[ds.Expression]:
+def _make_range_conditions(cuts: list[Position], after: Position | None) -> Iterator[ds.Expression]:
     """The conditions of the ranges between `cuts`, after `after`."""
     lows = [after, *(cut for cut in cuts if after is None or cut > after)]
     for low, high in zip(lows, [*lows[1:], None], strict=True):
-        where = ds.scalar(True) if low is None else _where_after(low)
-        yield where if high is None else where & ~_where_after(high)
+        where = ds.scalar(True) if low is None else _make_condition_after(low)
+        yield where if high is None else where & ~_make_condition_after(high)
 
 
-def _where_after(place: Position) -> ds.Expression:
+def _make_condition_after(place: Position) -> ds.Expression:
     """The condition that a message comes after `place` in the order of changes."""
     commit_ts, start_ts, seq = (ds.field(name) for name in _PLACE)
     in_start = (start_ts > place.start_ts) | ((start_ts == place.start_ts) & (seq > place.seq))

@@ -26,7 +26,7 @@ class Sent:
     def add(self, messages: pa.Table) -> None:
         """Count `messages`."""
         self.messages += messages.num_rows
-        self.bytes += sum(_length(messages.column(name)) for name in (Message.KEY, Message.VALUE))
+        self.bytes += sum(_count_bytes(messages.column(name)) for name in (Message.KEY, Message.VALUE))
         self.topics.update(pc.unique(messages.column(Message.TOPIC)).to_pylist())
 
     def include(self, other: Sent) -> None:
@@ -34,10 +34,10 @@ class Sent:
         self.messages, self.bytes = self.messages + other.messages, self.bytes + other.bytes
         self.topics |= other.topics
 
-    def detail(self) -> Mapping[str, Any]:
+    def build_detail(self) -> Mapping[str, Any]:
         """The counts for an event and a result."""
         return {"bytes": self.bytes, "topics": sorted(self.topics) if len(self.topics) <= MOST_TOPICS else []}
 
 
-def _length(column: pa.ChunkedArray) -> int:
+def _count_bytes(column: pa.ChunkedArray) -> int:
     return int(pc.sum(pc.binary_length(column)).as_py() or 0)

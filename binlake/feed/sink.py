@@ -31,7 +31,7 @@ class Sink(Protocol):
         """
 
 
-def writer_name(feed: Feed, replication: str, life: int = 0) -> str:
+def build_writer_name(feed: Feed, replication: str, life: int = 0) -> str:
     """The unique name of a feed at its sink. `life`: how many feeds with its name were removed before."""
     return f"{replication}.{feed.name}" + (f".{life}" if life else "")
 
@@ -40,12 +40,14 @@ def open_sink(feed: Feed, replication: str, life: int = 0) -> AbstractContextMan
     """The sink of a feed as a context manager; entering it raises Transient, Permanent. Raises ConfigError."""
     if feed.sink.kafka is None:
         raise ConfigError("a feed needs a Kafka sink", where={"feed": feed.name}, hint="use kafka://host:port/topic")
-    return Publisher(feed.sink.kafka, writer_name(feed, replication, life), transactions=feed.transactions)
+    return Publisher(feed.sink.kafka, build_writer_name(feed, replication, life), transactions=feed.transactions)
 
 
 def forget_position(feed: Feed, replication: str, life: int = 0) -> None:
     """Delete the feed's position at the sink, and fence a running writer. Raises as `open_sink`."""
     if feed.sink.kafka is not None:
         require_brokers(feed.sink.kafka)
-        with Publisher(feed.sink.kafka, writer_name(feed, replication, life), transactions=feed.transactions) as out:
+        with Publisher(
+            feed.sink.kafka, build_writer_name(feed, replication, life), transactions=feed.transactions
+        ) as out:
             out.forget()

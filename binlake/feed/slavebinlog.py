@@ -17,25 +17,25 @@ from binlake.config.protocols import SlaveBinlogOptions
 from binlake.feed.bytecolumns import (
     Array,
     Part,
-    bytes_of_hex,
-    fixed_numbers,
+    decode_hex,
+    encode_fixed_numbers,
+    encode_varints,
     join_parts,
     map_distinct,
-    varints,
 )
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Event, RowFormat
 from binlake.feed.jsontext import as_binary
 from binlake.feed.protobuf import (
     FIXED64,
     VARINT,
-    ends_of_runs,
-    field,
+    encode_field,
+    encode_number_field,
+    encode_tag,
+    find_run_ends,
     join_runs,
     join_transactions,
-    number_field,
-    tag,
 )
-from binlake.feed.values import images_in_zone, member_numbers
+from binlake.feed.values import compute_member_numbers, convert_images_to_zone
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.window.definitions import LandedDdl
@@ -58,12 +58,12 @@ class SlaveBinlogFormat(RowFormat):
     def encode(self, changes: Changes) -> Bodies:
         """As Format.encode: until `assemble`, the table's head is the key and the row's field the value."""
         table, op = changes.table, changes.op
-        mutation: list[Part] = [tag(1, VARINT) + bytes([_MUTATIONS[op]])]
-        mutation += field(2, self._row(table, changes.last(table.row_columns)))
+        mutation: list[Part] = [encode_tag(1, VARINT) + bytes([_MUTATIONS[op]])]
+        mutation += encode_field(2, self._encode_row(table, changes.select_last(table.row_columns)))
         if op == UPDATE:
-            mutation += field(3, self._row(table, changes.before(table.row_columns)))
-        head = pa.repeat(pa.scalar(table_head(table), pa.binary()), len(changes))
-        return Bodies(head, join_parts(field(4, join_parts(mutation))))
+            mutation += encode_field(3, self._encode_row(table, changes.select_before(table.row_columns)))
+        head = pa.repeat(pa.scalar(encode_table_head(table), pa.binary()), len(changes))
+        return Bodies(head, join_parts(encode_field(4, join_parts(mutation))))
 
     def assemble(self, messages: pa.Table) -> pa.Table:
         """As Format.assemble: one message per transaction, at the position of its last row."""
@@ -71,29 +71,33 @@ class SlaveBinlogFormat(RowFormat):
         keys, values = (messages.column(name).combine_chunks() for name in (Message.KEY, Message.VALUE))
         numbers = [np.asarray(messages.column(name)) for name in (Message.COMMIT_TS, Message.START_TS)]
         heads = np.asarray(keys.dictionary_encode().indices)
-        transaction = ends_of_runs(*numbers)
-        run = ends_of_runs(*numbers, heads)
-        tables = join_parts(field(1, join_parts([keys.take(pa.array(run)), join_runs(values, run)])))
+        transaction = find_run_ends(*numbers)
+        run = find_run_ends(*numbers, heads)
+        tables = join_parts(encode_field(1, join_parts([keys.take(pa.array(run)), join_runs(values, run)])))
         # The last run of each transaction.
         last = np.searchsorted(run, transaction)
-        stamps = varints(numbers[0][transaction].view(np.uint64))
+        stamps = encode_varints(numbers[0][transaction].view(np.uint64))
         binlogs = join_parts(
-            [tag(1, VARINT) + bytes([pb.DML]) + tag(2, VARINT), stamps, *field(3, join_runs(tables, last))]
+            [
+                encode_tag(1, VARINT) + bytes([pb.DML]) + encode_tag(2, VARINT),
+                stamps,
+                *encode_field(3, join_runs(tables, last)),
+            ]
         )
         return join_transactions(messages, transaction, binlogs)
 
-    def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
-        """As Format.ddl_event: a separate message in the only partition."""
+    def encode_ddl(self, ddl: LandedDdl, /) -> Event | None:
+        """As Format.encode_ddl: a separate message in the only partition."""
         data = pb.DDLData(schema_name=ddl.db, table_name=ddl.table, ddl_query=ddl.sql.encode())
         return Event(None, pb.Binlog(type=pb.DDL, commit_ts=ddl.commit_ts, ddl_data=data).SerializeToString(), False)
 
-    def _row(self, table: TableDef, images: Any) -> Array:
-        shown = images_in_zone(table.row_columns, images, self._options.time_zone)
-        fields = [field(1, _column(column, shown[column.name])) for column in table.row_columns]
+    def _encode_row(self, table: TableDef, images: Any) -> Array:
+        shown = convert_images_to_zone(table.row_columns, images, self._options.time_zone)
+        fields = [encode_field(1, _encode_column(column, shown[column.name])) for column in table.row_columns]
         return join_parts([part for field in fields for part in field])
 
 
-def table_head(table: TableDef) -> bytes:
+def encode_table_head(table: TableDef) -> bytes:
     """The table's message without its rows."""
     columns = [
         pb.ColumnInfo(name=column.name, mysql_type=column.type_name, is_primary_key=column.name in table.primary_key)
@@ -101,15 +105,15 @@ def table_head(table: TableDef) -> bytes:
     ]
     keys = [
         pb.Key(name="PRIMARY" if key.primary else key.name, column_names=[column.name for column in key.columns])
-        for key in table.unique_keys()
+        for key in table.list_unique_keys()
     ]
     head = pb.Table(schema_name=table.db, table_name=table.name, column_info=columns, unique_keys=keys)
     return head.SerializeToString()
 
 
-def _column(column: ColumnInfo, texts: Array) -> Array:
+def _encode_column(column: ColumnInfo, texts: Array) -> Array:
     """The serialised `Column` of each value."""
-    value = join_parts(_value(column, texts.drop_null() if texts.null_count else texts))
+    value = join_parts(_encode_value(column, texts.drop_null() if texts.null_count else texts))
     if not texts.null_count:
         return value
     valid = np.asarray(pc.is_valid(texts))
@@ -117,22 +121,25 @@ def _column(column: ColumnInfo, texts: Array) -> Array:
     return pc.fill_null(value.take(places), _NULL)
 
 
-def _value(column: ColumnInfo, texts: Array) -> list[Part]:
+def _encode_value(column: ColumnInfo, texts: Array) -> list[Part]:
     match column.tp:
         case _ if column.tp in t.INTEGERS:
             kind = pa.uint64() if column.unsigned else pa.int64()
-            return number_field(3 if column.unsigned else 2, np.asarray(pc.cast(texts, kind)).view(np.uint64))
+            return encode_number_field(3 if column.unsigned else 2, np.asarray(pc.cast(texts, kind)).view(np.uint64))
         case t.ENUM | t.SET:
-            return number_field(3, np.asarray(member_numbers(column, texts)))
+            return encode_number_field(3, np.asarray(compute_member_numbers(column, texts)))
         case t.FLOAT | t.DOUBLE:
             kind = pa.float32() if column.tp == t.FLOAT else pa.float64()
-            return [tag(4, FIXED64), fixed_numbers(np.asarray(pc.cast(texts, kind)).astype(np.float64), "<f8")]
+            return [
+                encode_tag(4, FIXED64),
+                encode_fixed_numbers(np.asarray(pc.cast(texts, kind)).astype(np.float64), "<f8"),
+            ]
         case t.JSON:
-            return field(5, as_binary(texts))
+            return encode_field(5, as_binary(texts))
         case t.YEAR:
             # The drainer writes a YEAR as the text of a number.
-            return field(6, map_distinct(texts, lambda text: b"%d" % int(text), pa.binary()))
+            return encode_field(6, map_distinct(texts, lambda text: b"%d" % int(text), pa.binary()))
         case _ if column.is_binary:
-            return field(5, bytes_of_hex(texts))
+            return encode_field(5, decode_hex(texts))
         case _:
-            return field(6, as_binary(texts))
+            return encode_field(6, as_binary(texts))

@@ -18,7 +18,7 @@ from binlake import tso
 from binlake.errors import Fenced, LostRange, Permanent
 from binlake.lake.failures import describe
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.pipeline import feed_sink
+from binlake.pipeline import name_feed_sink
 from binlake.window.eventrow import EventRow
 
 log = structlog.get_logger(__name__)
@@ -74,7 +74,7 @@ class FeedState:
         """True when the feed's stages run."""
         return self.state in ("normal", "removed")
 
-    def why_skipped(self, feed: str) -> str:
+    def explain_skip(self, feed: str) -> str:
         """Why the feed's stages do nothing, for people."""
         why = str(self.error) if self.error is not None else self.reason
         done = "" if self.state == "finished" else f"; `binlake changefeed resume -c {feed}` lets it continue"
@@ -94,13 +94,13 @@ class FeedProgress:
         """Seconds of commit time from the checkpoint to the end of the lake; None if one of them is unknown."""
         if self.checkpoint is None or self.landed is None:
             return None
-        return max(tso.physical(self.landed) - tso.physical(self.checkpoint), 0) / 1000
+        return max(tso.extract_physical(self.landed) - tso.extract_physical(self.checkpoint), 0) / 1000
 
 
 def read_state(windows: WindowLog, feed: str) -> FeedState:
     """The state of the feed `feed`; normal if it has no events."""
-    events = windows.last_events((STAGE,), _SAME_MS, sink=feed_sink(feed)) if windows.exists() else []
-    return max((state_of(event) for event in events), key=lambda state: state.number, default=FeedState())
+    events = windows.read_last_events((STAGE,), _SAME_MS, sink=name_feed_sink(feed)) if windows.exists() else []
+    return max((parse_state(event) for event in events), key=lambda state: state.number, default=FeedState())
 
 
 def read_progress(windows: WindowLog, feed: str, start_ts: int | None = None) -> FeedProgress:
@@ -108,18 +108,18 @@ def read_progress(windows: WindowLog, feed: str, start_ts: int | None = None) ->
     if not windows.exists():
         return FeedProgress(start_ts, None, None)
     state = read_state(windows, feed)
-    encoded, checkpoint = (greatest_hi_of_feed(windows, stage, feed, state) for stage in ("encode", "publish"))
-    return FeedProgress(start_ts if checkpoint is None else checkpoint, encoded, windows.landed_ts())
+    encoded, checkpoint = (find_greatest_hi_of_feed(windows, stage, feed, state) for stage in ("encode", "publish"))
+    return FeedProgress(start_ts if checkpoint is None else checkpoint, encoded, windows.find_landed_ts())
 
 
-def greatest_hi_of_feed(windows: WindowLog, stage: str, feed: str, state: FeedState) -> int | None:
+def find_greatest_hi_of_feed(windows: WindowLog, stage: str, feed: str, state: FeedState) -> int | None:
     """The greatest hi for which `stage` of the feed is done in its present life, or None."""
-    return windows.greatest_hi(stage, feed_sink(feed), since_ms=state.life_ms)
+    return windows.find_greatest_hi(stage, name_feed_sink(feed), since_ms=state.life_ms)
 
 
 def require_in_lake(windows: WindowLog, feed: str, start_ts: int) -> None:
     """Require that a feed can start at `start_ts` (commit_ts, exclusive). Raises LostRange if the lake begins later."""
-    landed = windows.landed_range() if windows.exists() else None
+    landed = windows.find_landed_range() if windows.exists() else None
     if landed is not None and start_ts < landed[0]:
         raise LostRange(
             "the lake does not have the start of the feed",
@@ -181,14 +181,14 @@ def _record(
         )
     before = read_state(windows, feed)
     new = replace(before, state=state, number=before.number + 1, reason=reason, error=None)
-    place = read_progress(windows, feed).checkpoint or windows.landed_ts() or 0
+    place = read_progress(windows, feed).checkpoint or windows.find_landed_ts() or 0
     numbers = {"number": new.number, "life": new.life + (state == "removed"), "life_ms": new.life_ms}
     body = {"feed": feed, "reason": reason, **numbers, **(detail or {})}
-    windows.record(WindowEvent(STAGE, place, place, state, run_id=run_id, sink=feed_sink(feed), detail=body))
+    windows.record(WindowEvent(STAGE, place, place, state, run_id=run_id, sink=name_feed_sink(feed), detail=body))
     return read_state(windows, feed)
 
 
-def state_of(event: EventRow) -> FeedState:
+def parse_state(event: EventRow) -> FeedState:
     """The state that an event of stage STAGE recorded."""
     detail = json.loads(event["detail"] or "{}")
     failure = detail.get("failure")

@@ -14,12 +14,12 @@ from deltalake import CommitProperties, DeltaTable
 
 from binlake import tso
 from binlake.base.lakecolumns import Message
-from binlake.feed.state import greatest_hi_of_feed, read_state
-from binlake.lake.lock import lake_lock
+from binlake.feed.state import find_greatest_hi_of_feed, read_state
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import MESSAGE, WORKING_DAYS, message_table
+from binlake.lake.tables import MESSAGE, WORKING_DAYS, make_message_table
 from binlake.lake.windowlog import WindowLog
-from binlake.pipeline import feed_lock
+from binlake.pipeline import name_feed_lock
 
 _DAY_MS = 86_400_000
 _AT_ONCE = 500
@@ -36,12 +36,12 @@ class Tidied:
     windows: int = 0
 
 
-def feeds_in_lake(paths: LakePaths, configured: Iterable[str]) -> list[str]:
+def list_feeds_in_lake(paths: LakePaths, configured: Iterable[str]) -> list[str]:
     """The feeds that have a table, whether `configured` or not."""
     folder = paths.local / MESSAGE.name if paths.local is not None else None
     tables = {place.name for place in folder.iterdir()} if folder is not None and folder.is_dir() else set()
     names = sorted({*configured, *tables})
-    return [name for name in names if DeltaTable.is_deltatable(paths.table(message_table(name).name))]
+    return [name for name in names if DeltaTable.is_deltatable(paths.locate_table(make_message_table(name).name))]
 
 
 def tidy_feed(paths: LakePaths, windows: WindowLog, feed: str, landed_ts: int) -> Tidied:
@@ -49,10 +49,10 @@ def tidy_feed(paths: LakePaths, windows: WindowLog, feed: str, landed_ts: int) -
 
     Raises LeaseHeld.
     """
-    path = paths.table(message_table(feed).name)
-    with lake_lock(paths, feed_lock(feed)):
+    path = paths.locate_table(make_message_table(feed).name)
+    with hold_lake_lock(paths, name_feed_lock(feed)):
         table = DeltaTable(path)
-        expired = expired_windows(table, windows, feed, landed_ts)
+        expired = find_expired_windows(table, windows, feed, landed_ts)
         for start in range(0, len(expired), _AT_ONCE):
             names = ", ".join(f"'{name}'" for name in expired[start : start + _AT_ONCE])
             table.delete(f"{Message.WINDOW} IN ({names})", commit_properties=_NOTE)
@@ -63,11 +63,11 @@ def tidy_feed(paths: LakePaths, windows: WindowLog, feed: str, landed_ts: int) -
     return Tidied(int(joined), len(dropped), len(expired))
 
 
-def expired_windows(table: DeltaTable, windows: WindowLog, feed: str, landed_ts: int) -> list[str]:
+def find_expired_windows(table: DeltaTable, windows: WindowLog, feed: str, landed_ts: int) -> list[str]:
     """The windows in a feed's table that are no longer needed: published and WORKING_DAYS older than the landed ts."""
     state = read_state(windows, feed)
-    published = greatest_hi_of_feed(windows, "publish", feed, state)
-    end = tso.compose(max(tso.physical(landed_ts) - WORKING_DAYS * _DAY_MS, 0))
+    published = find_greatest_hi_of_feed(windows, "publish", feed, state)
+    end = tso.compose(max(tso.extract_physical(landed_ts) - WORKING_DAYS * _DAY_MS, 0))
     if state.state != "removed":
         end = min(end, published or 0)
     adds = pa.table(table.get_add_actions(flatten=True))

@@ -15,7 +15,7 @@ from binlake.rows.schema import mysqltypes as t
 _SECONDS = len("2024-02-29 12:34:56")
 
 
-def texts_in_zone(column: ColumnInfo, texts: Array, zone: str) -> Array:
+def convert_texts_to_zone(column: ColumnInfo, texts: Array, zone: str) -> Array:
     """Convert texts of a TIMESTAMP from UTC to `zone`. The zero date and texts of other types do not change."""
     if column.tp != t.TIMESTAMP or zone == "UTC":
         return texts
@@ -26,29 +26,29 @@ def texts_in_zone(column: ColumnInfo, texts: Array, zone: str) -> Array:
     return pc.coalesce(pc.utf8_slice_codeunits(local, 0, _SECONDS + (column.fsp + 1 if column.fsp else 0)), texts)
 
 
-def images_in_zone(columns: Sequence[ColumnInfo], images: Mapping[str, Array], zone: str) -> dict[str, Array]:
+def convert_images_to_zone(columns: Sequence[ColumnInfo], images: Mapping[str, Array], zone: str) -> dict[str, Array]:
     """The texts of `columns`, with TIMESTAMPs in `zone`."""
-    return {column.name: texts_in_zone(column, images[column.name], zone) for column in columns}
+    return {column.name: convert_texts_to_zone(column, images[column.name], zone) for column in columns}
 
 
-def member_numbers(column: ColumnInfo, texts: Array) -> Array:
+def compute_member_numbers(column: ColumnInfo, texts: Array) -> Array:
     """As uint64: for an ENUM the member's number, from 1; for a SET one bit per member; 0 for no member."""
     places = {member: place for place, member in reversed(list(enumerate(column.elems)))}
 
-    def number(text: str) -> int:
+    def compute_number(text: str) -> int:
         if column.tp == t.ENUM:
             return places.get(text, -1) + 1
         return sum(1 << places[member] for member in text.split(",") if member in places)
 
-    return map_distinct(texts, number, pa.uint64())
+    return map_distinct(texts, compute_number, pa.uint64())
 
 
-def bit_numbers(texts: Array) -> Array:
+def parse_bits(texts: Array) -> Array:
     """The hex texts of a BIT as uint64."""
     return map_distinct(texts, lambda text: int(text, 16), pa.uint64())
 
 
-def plain_numbers(texts: Array) -> Array:
+def remove_exponents(texts: Array) -> Array:
     """Texts of FLOAT and DOUBLE without an exponent."""
     if not pc.any(pc.match_substring(texts, "e")).as_py():
         return texts

@@ -14,7 +14,7 @@ def record_set_aside(windows: WindowLog, hi: int, tables: Sequence[Mapping[str, 
     This includes tables set aside by a run that failed afterwards: the target has recorded them, and the next window
     records them in the lake.
     """
-    new = list_unrecorded(tables, windows.events(stage=STAGE)) if tables else []
+    new = list_unrecorded(tables, windows.read_events(stage=STAGE)) if tables else []
     for table in new:
         since = int(table["since"])
         windows.record(WindowEvent(STAGE, since, max(since, hi), SET_ASIDE, run_id=run_id, sink="sql", detail=table))

@@ -86,12 +86,12 @@ class BaseTable:
     """Reads and extends a lake's records of its full load."""
 
     def __init__(self, paths: LakePaths) -> None:
-        self._chunks = ControlTable(paths.table(BASE_CHUNK.name), BASE_CHUNK)
+        self._chunks = ControlTable(paths.locate_table(BASE_CHUNK.name), BASE_CHUNK)
         self._windows = WindowLog(paths)
 
     def load(self) -> BaseLoad | None:
         """The load of this lake, or None. Raises DamagedManifest."""
-        event = self._windows.last_event((STAGE,))
+        event = self._windows.read_last_event((STAGE,))
         return None if event is None else BaseLoad.of(event)
 
     def record(self, load: BaseLoad, run_id: str, seconds: float = 0.0) -> None:
@@ -107,29 +107,29 @@ class BaseTable:
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         """Record that `chunks` are read. Durable when this returns."""
-        self._chunks.append([_chunk_to_row(chunk) for chunk in chunks])
+        self._chunks.append([_encode_chunk(chunk) for chunk in chunks])
 
-    def chunks(self) -> list[Chunk]:
+    def read_chunks(self) -> list[Chunk]:
         """The ranges that have been read, in the order of their commit_ts."""
-        return sorted(map(_chunk_from_row, self._chunks.rows()), key=lambda chunk: chunk.first_ts)
+        return sorted(map(_decode_chunk, self._chunks.read_rows()), key=lambda chunk: chunk.first_ts)
 
-    def rows_read(self) -> int:
+    def count_rows_read(self) -> int:
         """The number of rows in the ranges that have been read."""
-        return sum(row[BaseChunk.ROWS] for row in self._chunks.rows((BaseChunk.ROWS,)))
+        return sum(row[BaseChunk.ROWS] for row in self._chunks.read_rows((BaseChunk.ROWS,)))
 
     def describe(self, load: BaseLoad) -> str:
         """The progress of `load`, for people."""
-        return replace(load, rows=self.rows_read()).text
+        return replace(load, rows=self.count_rows_read()).text
 
 
-def _chunk_to_row(chunk: Chunk) -> dict[str, Any]:
-    values = {name: getattr(chunk, name) for name in BASE_CHUNK.column_names() if hasattr(chunk, name)}
+def _encode_chunk(chunk: Chunk) -> dict[str, Any]:
+    values = {name: getattr(chunk, name) for name in BASE_CHUNK.list_column_names() if hasattr(chunk, name)}
     fold = json.dumps([str(number) for number in asdict(chunk.fold).values()])
     parts = json.dumps([asdict(part) for part in chunk.parts])
     return {**values, BaseChunk.FOLD: fold, BaseChunk.PARTS: parts, BaseChunk.AT_MS: time.time_ns() // 1_000_000}
 
 
-def _chunk_from_row(row: dict[str, Any]) -> Chunk:
+def _decode_chunk(row: dict[str, Any]) -> Chunk:
     fold = Fold(*map(int, json.loads(row[BaseChunk.FOLD])))
     parts = tuple(Part(**part) for part in json.loads(row[BaseChunk.PARTS]))
     plain = {name: value for name, value in row.items() if name != BaseChunk.AT_MS}

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from deltalake import Schema
 
 from binlake.base.lakecolumns import Mirror
-from binlake.rows.codec.floats import double_text, float_text
-from binlake.rows.codec.writers import decimal_layout
+from binlake.rows.codec.floats import format_double, format_float
+from binlake.rows.codec.writers import derive_decimal_layout
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 
@@ -32,41 +32,41 @@ _MAX_PRECISION = 38
 Texts = Sequence[str | None]
 
 
-def arrow_type(column: ColumnInfo) -> pa.DataType:
+def choose_arrow_type(column: ColumnInfo) -> pa.DataType:
     """The type of `column` in its mirror."""
     if column.is_binary:
         return pa.binary()
-    return _TYPES.get(column.tp, _text_type)(column)
+    return _TYPES.get(column.tp, _choose_text_type)(column)
 
 
-def _integer_type(column: ColumnInfo) -> pa.DataType:
+def _choose_integer_type(column: ColumnInfo) -> pa.DataType:
     if column.tp == t.LONGLONG:
         return pa.decimal128(20, 0) if column.unsigned else pa.int64()
     return pa.int64() if column.unsigned and column.tp not in _SMALL else pa.int32()
 
 
-def _decimal_type(column: ColumnInfo) -> pa.DataType:
-    precision, scale = decimal_layout(column)
+def _choose_decimal_type(column: ColumnInfo) -> pa.DataType:
+    precision, scale = derive_decimal_layout(column)
     return pa.decimal128(precision, scale) if precision <= _MAX_PRECISION else pa.string()
 
 
-def _text_type(_column: ColumnInfo) -> pa.DataType:
+def _choose_text_type(_column: ColumnInfo) -> pa.DataType:
     return pa.string()
 
 
 _TYPES: dict[int, Callable[[ColumnInfo], pa.DataType]] = {
-    **dict.fromkeys(t.INTEGERS, _integer_type),
+    **dict.fromkeys(t.INTEGERS, _choose_integer_type),
     **dict.fromkeys(t.DATES, lambda _: pa.date32()),
     t.YEAR: lambda _: pa.int32(),
     t.FLOAT: lambda _: pa.float32(),
     t.DOUBLE: lambda _: pa.float64(),
-    t.NEWDECIMAL: _decimal_type,
+    t.NEWDECIMAL: _choose_decimal_type,
     t.DATETIME: lambda _: pa.timestamp("us"),
     t.TIMESTAMP: lambda _: pa.timestamp("us", tz="UTC"),
 }
 
 
-def schema_of(table: TableDef) -> pa.Schema:
+def build_schema(table: TableDef) -> pa.Schema:
     """The mirror's columns: those of a row change (no virtual columns), then Binlake's own columns."""
     own_fields = [
         _make_own_field(Mirror.COMMIT_TS, pa.int64(), "commit_ts of the last change of the row"),
@@ -78,13 +78,13 @@ def schema_of(table: TableDef) -> pa.Schema:
         _make_own_field(Mirror.COPY, pa.int32(), "0; equal rows of a table without a key are numbered 0, 1, ..."),
         _make_own_field(Mirror.TEXT, TEXT_TYPE, "texts of the values that the typed column cannot hold, by column"),
     ]
-    return pa.schema([*(pa.field(c.name, arrow_type(c)) for c in table.row_columns), *own_fields])
+    return pa.schema([*(pa.field(c.name, choose_arrow_type(c)) for c in table.row_columns), *own_fields])
 
 
-def delta_columns(table: TableDef) -> list[tuple[str, str]]:
+def list_delta_columns(table: TableDef) -> list[tuple[str, str]]:
     """(name, Delta's type name, such as `long`) of the mirror's columns."""
     # A map is only called `map`, as in OpenLineage's Spark integration.
-    return [(field.name, str(field.type.type)) for field in Schema.from_arrow(schema_of(table)).fields]
+    return [(field.name, str(field.type.type)) for field in Schema.from_arrow(build_schema(table)).fields]
 
 
 def _make_own_field(name: str, kind: pa.DataType, comment: str) -> pa.Field:
@@ -94,7 +94,7 @@ def _make_own_field(name: str, kind: pa.DataType, comment: str) -> pa.Field:
 
 def parse_texts(column: ColumnInfo, texts: pa.Array) -> tuple[pa.Array, dict[int, str]]:
     """(typed values, {position: text} of the values that the type cannot store) of canonical `texts`."""
-    kind = arrow_type(column)
+    kind = choose_arrow_type(column)
     if pa.types.is_string(kind):
         return texts, {}
     try:
@@ -116,7 +116,7 @@ def _parse_all(kind: pa.DataType, texts: pa.Array) -> pa.Array:
 
 
 def _parse_each(kind: pa.DataType, texts: Texts) -> tuple[pa.Array, dict[int, str]]:
-    read = _parser_of(kind)
+    read = _choose_parser(kind)
     values: list[Any] = []
     unfit: dict[int, str] = {}
     for place, text in enumerate(texts):
@@ -128,7 +128,7 @@ def _parse_each(kind: pa.DataType, texts: Texts) -> tuple[pa.Array, dict[int, st
     return pa.array(values, kind), unfit
 
 
-def _parser_of(kind: pa.DataType) -> Callable[[str], Any]:
+def _choose_parser(kind: pa.DataType) -> Callable[[str], Any]:
     if pa.types.is_date(kind):
         return date.fromisoformat
     if pa.types.is_timestamp(kind):
@@ -164,13 +164,13 @@ def _parse_integer(text: str, low: int, high: int) -> int:
     return value
 
 
-def texts_of(column: ColumnInfo, values: pa.Array, unfit: Sequence[str | None]) -> list[str | None]:
+def format_texts(column: ColumnInfo, values: pa.Array, unfit: Sequence[str | None]) -> list[str | None]:
     """Canonical texts of a mirror's `values`. `unfit`: each row's text from `_text`, or None."""
     texts = None if any(unfit) else _cast(column, values)
     if texts is not None:
         result: list[str | None] = texts.to_pylist()
         return result
-    show = _text_function(column, values.type)
+    show = _choose_formatter(column, values.type)
     return [
         text if text is not None else None if value is None else show(value)
         for value, text in zip(values.to_pylist(), unfit, strict=True)
@@ -190,11 +190,11 @@ def _cast(column: ColumnInfo, values: pa.Array) -> pa.Array | None:
     return pc.cast(values, pa.string()) if plain and column.tp != t.YEAR else None
 
 
-def _text_function(column: ColumnInfo, kind: pa.DataType) -> Callable[[Any], str]:
+def _choose_formatter(column: ColumnInfo, kind: pa.DataType) -> Callable[[Any], str]:
     if pa.types.is_timestamp(kind):
-        return lambda value: _moment_text(value, column.fsp)
+        return lambda value: _format_moment(value, column.fsp)
     if pa.types.is_floating(kind):
-        return float_text if kind == pa.float32() else double_text
+        return format_float if kind == pa.float32() else format_double
     if pa.types.is_decimal(kind):
         return lambda value: format(value, "f")
     if pa.types.is_binary(kind):
@@ -204,17 +204,17 @@ def _text_function(column: ColumnInfo, kind: pa.DataType) -> Callable[[Any], str
     return str
 
 
-def _moment_text(value: datetime, fsp: int) -> str:
+def _format_moment(value: datetime, fsp: int) -> str:
     text = value.strftime("%m-%d %H:%M:%S")
     fraction = f".{value.microsecond:06d}"[: fsp + 1] if fsp else ""
     return f"{value.year:04d}-{text}{fraction}"
 
 
 @lru_cache(maxsize=4096)
-def _name_scalar(name: str) -> pa.Scalar:
+def _make_name_scalar(name: str) -> pa.Scalar:
     return pa.scalar(name)
 
 
-def image_column(images: pa.MapArray, name: str) -> pa.Array:
+def select_image_column(images: pa.MapArray, name: str) -> pa.Array:
     """The texts of column `name` in a map column of row images; NULL where the column is absent."""
-    return pc.map_lookup(images, _name_scalar(name), "first")
+    return pc.map_lookup(images, _make_name_scalar(name), "first")

@@ -19,7 +19,7 @@ import structlog
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
-from binlake.lake.controlrows import ControlRows, rows_of
+from binlake.lake.controlrows import ControlRows, read_control_rows
 from binlake.lake.opentable import open_table
 from binlake.lake.tables import LakeTable
 
@@ -42,7 +42,7 @@ class ControlTable:
 
     def __init__(self, path: str, definition: LakeTable) -> None:
         self.path = path
-        self.schema = definition.arrow_schema()
+        self.schema = definition.build_arrow_schema()
         self._definition = definition
         self._lock = threading.RLock()
 
@@ -55,43 +55,45 @@ class ControlTable:
         """Replace all rows by `rows` in one commit. The caller must exclude other writers."""
         self._write(rows, "overwrite")
 
-    def rows(self, columns: Sequence[str] | None = None, where: ds.Expression | None = None) -> list[dict[str, Any]]:
+    def read_rows(
+        self, columns: Sequence[str] | None = None, where: ds.Expression | None = None
+    ) -> list[dict[str, Any]]:
         """The rows that match `where`; empty if the table does not exist."""
-        result: list[dict[str, Any]] = self.arrow(columns, where).to_pylist()
+        result: list[dict[str, Any]] = self.read_arrow(columns, where).to_pylist()
         return result
 
-    def arrow(self, columns: Sequence[str] | None = None, where: ds.Expression | None = None) -> pa.Table:
+    def read_arrow(self, columns: Sequence[str] | None = None, where: ds.Expression | None = None) -> pa.Table:
         """As `rows`, as an Arrow table. Files and row groups whose statistics exclude `where` are not read."""
         names = list(columns) if columns else self.schema.names
-        stored = self._stored()
+        stored = self._read_stored()
         return self.schema.empty_table().select(names) if stored is None else stored.read(names, where)
 
-    def greatest(self, column: str, where: ds.Expression | None = None) -> int | None:
+    def find_greatest(self, column: str, where: ds.Expression | None = None) -> int | None:
         """The greatest value of a BIGINT `column` in rows that match `where`; reads the newest files first."""
-        stored = self._stored()
+        stored = self._read_stored()
         if stored is None:
             return None
         best: int | None = pc.max(stored.read_small([column], where).column(column)).as_py()
-        for most, fragment in stored.newest_first(column, where):
+        for most, fragment in stored.iterate_newest_first(column, where):
             if best is not None and most <= best:
                 break
             values = fragment.to_table(self.schema, columns=[column], filter=where).column(column)
             best = max((value for value in (best, pc.max(values).as_py()) if value is not None), default=None)
         return best
 
-    def newest(
+    def read_newest(
         self, columns: Sequence[str], by: str, count: int, where: ds.Expression | None = None
     ) -> list[dict[str, Any]]:
         """The `count` rows with the greatest BIGINT `by` (one of `columns`), greatest first."""
-        stored = self._stored()
+        stored = self._read_stored()
         if stored is None:
             return []
-        newest = _first_rows(stored.read_small(columns, where), by, count)
-        for most, fragment in stored.newest_first(by, where):
+        newest = _select_first_rows(stored.read_small(columns, where), by, count)
+        for most, fragment in stored.iterate_newest_first(by, where):
             if newest.num_rows >= count and most < newest.column(by)[-1].as_py():
                 break
             rows = fragment.to_table(self.schema, columns=list(columns), filter=where)
-            newest = _first_rows(pa.concat_tables([newest, rows.select(list(columns))]), by, count)
+            newest = _select_first_rows(pa.concat_tables([newest, rows.select(list(columns))]), by, count)
         rows_of_newest: list[dict[str, Any]] = newest.to_pylist()
         return rows_of_newest
 
@@ -102,7 +104,7 @@ class ControlTable:
             if table is not None:
                 table.delete()
 
-    def state(self) -> tuple[str, int] | None:
+    def read_state(self) -> tuple[str, int] | None:
         """The table's id and version, which are equal only for equal rows; None if the table does not exist."""
         table = self._open()
         return None if table is None else (str(table.metadata().id), table.version())
@@ -123,10 +125,10 @@ class ControlTable:
         table.cleanup_metadata()
         return {"joined": joined, "dropped": len(dropped)}
 
-    def _stored(self) -> ControlRows | None:
+    def _read_stored(self) -> ControlRows | None:
         """All rows at the newest version; None if the table does not exist."""
         table = self._open()
-        return None if table is None else rows_of(self.path, table, self.schema)
+        return None if table is None else read_control_rows(self.path, table, self.schema)
 
     def _write(self, rows: Sequence[Row], mode: Any) -> None:
         data = pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
@@ -139,7 +141,7 @@ class ControlTable:
                 mode=mode,
                 partition_by=list(self._definition.partitioned_by) or None,
                 description=self._definition.comment if table is None else None,
-                configuration=self._definition.properties() if table is None else None,
+                configuration=self._definition.build_properties() if table is None else None,
                 writer_properties=_WRITER,
             )
             if table is not None and table.version() % COMPACT_EVERY == 0:
@@ -162,7 +164,7 @@ class ControlTable:
             return None
 
 
-def _first_rows(rows: pa.Table, by: str, count: int) -> pa.Table:
+def _select_first_rows(rows: pa.Table, by: str, count: int) -> pa.Table:
     """The `count` rows with the greatest `by`, greatest first."""
     return rows.sort_by([(by, "descending")]).slice(0, count)
 

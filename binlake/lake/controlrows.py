@@ -54,7 +54,7 @@ class ControlRows:
         rows = self.small if where is None else self.small.filter(where)
         return rows.select(list(columns))
 
-    def newest_first(self, column: str, where: ds.Expression | None) -> Iterator[tuple[int, ds.Fragment]]:
+    def iterate_newest_first(self, column: str, where: ds.Expression | None) -> Iterator[tuple[int, ds.Fragment]]:
         """(greatest `column`, file) of the large files that `where` does not exclude, greatest first."""
         if self.large is None:
             return
@@ -72,7 +72,7 @@ _lock = threading.Lock()
 _cached: dict[tuple[str, pa.Schema], ControlRows] = {}
 
 
-def rows_of(path: str, table: DeltaTable, schema: pa.Schema) -> ControlRows:
+def read_control_rows(path: str, table: DeltaTable, schema: pa.Schema) -> ControlRows:
     """The rows of `table`, which is at `path`, at its opened version, with the columns of `schema`."""
     key = (path, schema)
     with _lock:

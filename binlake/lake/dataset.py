@@ -17,16 +17,16 @@ from deltalake import DeltaTable
 def open_dataset(table: DeltaTable, repeated: Iterable[str] = ()) -> ds.Dataset:
     """The files of `table` at its opened version. Columns in `repeated` are read as dictionaries."""
     options = ds.ParquetReadOptions(dictionary_columns=set(repeated))
-    return table.to_pyarrow_dataset(filesystem=_local_files(table), parquet_read_options=options)
+    return table.to_pyarrow_dataset(filesystem=_make_local_file_system(table), parquet_read_options=options)
 
 
 def open_files(table: DeltaTable) -> fs.FileSystem:
     """A file system rooted at the folder of `table`, for the paths of its files."""
-    local = _local_files(table)
+    local = _make_local_file_system(table)
     return open_dataset(table).filesystem if local is None else local
 
 
-def _local_files(table: DeltaTable) -> fs.FileSystem | None:
+def _make_local_file_system(table: DeltaTable) -> fs.FileSystem | None:
     place = table.table_uri
     if place.startswith("file://"):
         place = fs.FileSystem.from_uri(place)[1]

@@ -24,7 +24,7 @@ _PLAIN = (
 )  # fmt: skip
 
 
-def landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, str] | None = None) -> list[LandedDdl]:
+def read_landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, str] | None = None) -> list[LandedDdl]:
     """The DDL with lo < commit_ts <= hi, including skipped DDL, in the order in which targets get them.
 
     That is the commit order, except for a DDL that takes effect before its commit_ts (`since`). Raises SchemaError.
@@ -34,7 +34,7 @@ def landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, str] | 
     if hi <= lo:
         return []
     try:
-        data = open_dataset(DeltaTable(paths.table(DDL.name)))
+        data = open_dataset(DeltaTable(paths.locate_table(DDL.name)))
     except TableNotFoundError:
         return []
     where = (ds.field(Ddl.COMMIT_TS) > lo) & (ds.field(Ddl.COMMIT_TS) <= hi)
@@ -44,13 +44,13 @@ def landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, str] | 
     rows = data.to_table(columns=columns, filter=where).to_pylist()
     # Rows with the same commit_ts keep merge's order, because segment numbers ascend within a window.
     rows.sort(key=lambda row: (row[Ddl.SINCE], row[Ddl.COMMIT_TS], row[Ddl.SEGMENT], row[Ddl.SCHEMA_VERSION]))
-    return [_row_to_ddl(row) for row in rows]
+    return [_decode_ddl(row) for row in rows]
 
 
-def last_ddls(paths: LakePaths, tables: Collection[tuple[str, str]], upto: int) -> dict[tuple[str, str], int]:
+def find_last_ddls(paths: LakePaths, tables: Collection[tuple[str, str]], upto: int) -> dict[tuple[str, str], int]:
     """By target table of `tables`, the commit_ts of the last DDL at or below `upto` that touches it, if any."""
     try:
-        data = open_dataset(DeltaTable(paths.table(DDL.name)))
+        data = open_dataset(DeltaTable(paths.locate_table(DDL.name)))
     except TableNotFoundError:
         return {}
     names = {fold_name(".".join(table)): table for table in tables}
@@ -62,10 +62,10 @@ def last_ddls(paths: LakePaths, tables: Collection[tuple[str, str]], upto: int) 
     return last
 
 
-def injections_at(paths: LakePaths, moments: Collection[int]) -> set[tuple[int, str]]:
+def read_injections_at(paths: LakePaths, moments: Collection[int]) -> set[tuple[int, str]]:
     """(commit_ts, statement) of the merged injections at these commit_ts."""
     try:
-        data = open_dataset(DeltaTable(paths.table(DDL.name)))
+        data = open_dataset(DeltaTable(paths.locate_table(DDL.name)))
     except TableNotFoundError:
         return set()
     where = ds.field(Ddl.COMMIT_TS).isin(sorted(moments)) & (ds.field(Ddl.DECISION) == "injected")
@@ -73,13 +73,13 @@ def injections_at(paths: LakePaths, moments: Collection[int]) -> set[tuple[int, 
     return {(row[Ddl.COMMIT_TS], row[Ddl.SQL]) for row in rows}
 
 
-def kind_of_statement(paths: LakePaths, window: str, segment: int) -> str:
+def find_statement_kind(paths: LakePaths, window: str, segment: int) -> str:
     """The kind of the DDL that convert wrote for this segment: ddl, replaced or injected; empty if unknown.
 
     `window`: its name, `lo-hi`.
     """
     try:
-        data = open_dataset(DeltaTable(paths.table(STATEMENT.name)))
+        data = open_dataset(DeltaTable(paths.locate_table(STATEMENT.name)))
     except TableNotFoundError:
         return ""
     where = (
@@ -106,10 +106,10 @@ class DdlLine:
     reason: str
 
 
-def newest_ddls(paths: LakePaths, count: int, upto: int | None = None) -> list[DdlLine]:
+def read_newest_ddls(paths: LakePaths, count: int, upto: int | None = None) -> list[DdlLine]:
     """The last `count` DDL with commit_ts <= `upto` (and all others at the oldest commit_ts), newest first."""
     try:
-        data = open_dataset(DeltaTable(paths.table(DDL.name)))
+        data = open_dataset(DeltaTable(paths.locate_table(DDL.name)))
     except TableNotFoundError:
         return []
     where = ds.field(Ddl.COMMIT_TS) <= (tso.MAX_TS if upto is None else upto)
@@ -126,6 +126,6 @@ def _find_touching(data: ds.Dataset, where: ds.Expression, name: str) -> list[in
     return [row[Ddl.COMMIT_TS] for row in rows if name in (fold_name(touched) for touched in row[Ddl.TABLES])]
 
 
-def _row_to_ddl(row: dict[str, object]) -> LandedDdl:
+def _decode_ddl(row: dict[str, object]) -> LandedDdl:
     before, after = Definitions.from_json(str(row[Ddl.BEFORE])), Definitions.from_json(str(row[Ddl.AFTER]))
     return LandedDdl(**{name: row[name] for name in _PLAIN}, before=before, after=after)  # type: ignore[arg-type]

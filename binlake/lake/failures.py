@@ -19,7 +19,7 @@ import structlog
 
 from binlake.errors import BinlakeError
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.pipeline import task_name
+from binlake.pipeline import name_task
 from binlake.window.eventrow import EventRow
 
 log = structlog.get_logger(__name__)
@@ -57,7 +57,7 @@ class Failure:
     @property
     def task(self) -> str:
         """The name of the task that failed: `finalize`, or for a feed `publish-NAME`."""
-        return task_name(self.stage, self.sink)
+        return name_task(self.stage, self.sink)
 
     def __str__(self) -> str:
         """For people: `finalize failed: TargetUnavailable: the text Hint: what to do`."""
@@ -93,51 +93,51 @@ def record_failure(
         if not windows.exists():
             _record_early(windows, stage, error, run_id, sink)
             return
-        lo, hi = window or _current_position(windows)
+        lo, hi = window or _find_current_position(windows)
         detail = {"stage": stage, **describe(error)}
         windows.record(WindowEvent(FAILURE, lo, hi, "failed", run_id=run_id, sink=sink, detail=detail))
     except Exception as unwritten:  # noqa: BLE001 - an error must not hide the one that it is about
         log.warning("failure_not_recorded", stage=stage, failure=str(error), error=str(unwritten))
 
 
-def failures(windows: WindowLog, run_id: str, since_ms: int = 0, count: int = 50) -> list[Failure]:
+def read_failures(windows: WindowLog, run_id: str, since_ms: int = 0, count: int = 50) -> list[Failure]:
     """The failures of a run from `since_ms` (Unix ms) on, newest first, among the last `count` failures of all runs."""
-    last = last_failures(windows, count)
+    last = read_last_failures(windows, count)
     return [failure for failure in last if failure.run_id == run_id and failure.at_ms >= since_ms]
 
 
-def last_failures(windows: WindowLog, count: int) -> list[Failure]:
+def read_last_failures(windows: WindowLog, count: int) -> list[Failure]:
     """The last `count` failures of all runs, newest first. Without a lake, they come from the file next to it."""
     if windows.exists():
-        return [Failure.of(event) for event in windows.last_events((FAILURE,), count)]
-    return [Failure(**json.loads(line)) for line in reversed(_early_lines(windows))][:count]
+        return [Failure.of(event) for event in windows.read_last_events((FAILURE,), count)]
+    return [Failure(**json.loads(line)) for line in reversed(_read_early_lines(windows))][:count]
 
 
-def _early_file(windows: WindowLog) -> Path | None:
+def _find_early_file(windows: WindowLog) -> Path | None:
     root = windows.paths.local
     return root.parent / f"{root.name}.failures.jsonl" if root is not None else None
 
 
-def _early_lines(windows: WindowLog) -> list[str]:
-    file = _early_file(windows)
+def _read_early_lines(windows: WindowLog) -> list[str]:
+    file = _find_early_file(windows)
     return file.read_text().splitlines() if file is not None and file.is_file() else []
 
 
 def _record_early(windows: WindowLog, stage: str, error: BaseException, run_id: str, sink: str) -> None:
-    file = _early_file(windows)
+    file = _find_early_file(windows)
     if file is None:
         log.warning("failure_not_recorded", stage=stage, failure=str(error), reason="there is no lake yet")
         return
     fields = {name: value for name, value in describe(error).items() if name != "where"}
     failure = Failure(stage=stage, run_id=run_id, at_ms=time.time_ns() // 1_000_000, sink=sink, **fields)
-    lines = [*_early_lines(windows), json.dumps(asdict(failure))][-_EARLY:]
+    lines = [*_read_early_lines(windows), json.dumps(asdict(failure))][-_EARLY:]
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_suffix(f".{os.getpid()}")
     temporary.write_text("\n".join(lines) + "\n")
     temporary.replace(file)
 
 
-def _current_position(windows: WindowLog) -> tuple[int, int]:
-    landed = windows.landed_ts()
+def _find_current_position(windows: WindowLog) -> tuple[int, int]:
+    landed = windows.find_landed_ts()
     place = landed if landed is not None else windows.start_ts() or 0
     return place, place

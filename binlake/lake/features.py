@@ -14,7 +14,7 @@ _DATED_VERSIONS = "inCommitTimestamp"
 
 def can_delta_rs_commit(paths: LakePaths, table: LakeTable) -> bool:
     """False when `table` exists and delta-rs would refuse to commit to it."""
-    place = paths.table(table.name)
+    place = paths.locate_table(table.name)
     if not DeltaTable.is_deltatable(place):
         return True
     return _DATED_VERSIONS not in (open_table(place).protocol().writer_features or ())

@@ -6,7 +6,7 @@ import structlog
 
 from binlake.cluster.node import NodeStatus
 from binlake.errors import ConfigError, Permanent
-from binlake.lake.lock import lake_lock
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
@@ -22,7 +22,7 @@ def forget(paths: LakePaths, node_id: str, status: NodeStatus | None, *, accept_
     Raises Permanent for a pump that is unknown or not offline, and without `accept_loss` a ConfigError that names the
     range that would be lost.
     """
-    with lake_lock(paths, BY_NAME["land"].lock):
+    with hold_lake_lock(paths, BY_NAME["land"].lock):
         return _forget(paths, node_id, status, accept_loss)
 
 
@@ -30,7 +30,7 @@ def _forget(paths: LakePaths, node_id: str, status: NodeStatus | None, accept_lo
     members, windows = MemberTable(paths), WindowLog(paths)
     known = members.read_all().get(node_id)
     _require_offline(node_id, known, status)
-    landed = known.landed_ts if known else windows.landed_ts() or 0
+    landed = known.landed_ts if known else windows.find_landed_ts() or 0
     watermark = max(known.watermark if known else 0, status.max_commit_ts if status else 0)
     reach = f"({landed}, {watermark}]" if watermark > landed else f"above {landed} (nothing newer is known about it)"
     if not accept_loss:

@@ -41,29 +41,29 @@ def plan_next_window(
 ) -> Plan:
     """Plan the next window of `replication`. Raises SourceUnavailable."""
     # Fetched before the members are listed: a pump that joins later has nothing at or below it.
-    tso = clock.tso()
-    members = gather_members(registry.pumps(), known.members, known.lo, probe)
+    tso = clock.fetch_ts()
+    members = gather_members(registry.list_pumps(), known.members, known.lo, probe)
     if any(member.watermark > tso for member in members):
-        members = flag_future_watermarks(members, clock.tso())
+        members = flag_future_watermarks(members, clock.fetch_ts())
     return propose_window(
         lo=known.lo,
         tso=tso,
         members=members,
-        stop_points=replication.stop_points(),
+        stop_points=replication.list_stop_points(),
         reach=reach_after(known.last, replication.window.max_seconds),
         stop_ts=stop_ts,
     )
 
 
-def blocking_reason(replication: Replication, lo: int, stop_ts: int | None = None) -> str:
+def find_blocking_reason(replication: Replication, lo: int, stop_ts: int | None = None) -> str:
     """Why plan cannot propose a window after `lo`, up to `stop_ts` if set; empty = it can.
 
     Both are commit_ts. Raises SourceUnavailable when PD does not answer, Permanent for another cluster.
     """
     timeout_s, paths = replication.source.timeout_s, LakePaths.of(replication)
     with open_placement(replication.source) as placement:
-        cluster = placement.pd.cluster_id()
-        known = LandedState(lo, MemberTable(paths).read_all(), WindowLog(paths).last_landed())
+        cluster = placement.pd.fetch_cluster_id()
+        known = LandedState(lo, MemberTable(paths).read_all(), WindowLog(paths).read_last_manifest())
         plan = plan_next_window(
             replication,
             known,

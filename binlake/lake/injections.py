@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import structlog
 
 from binlake.dialect.replacement import Injection
-from binlake.lake.ddls import injections_at
+from binlake.lake.ddls import read_injections_at
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 
@@ -31,9 +31,9 @@ def record_late_injections(
     if not passed:
         return
     moments = sorted({injection.commit_ts for injection in passed})
-    known = injections_at(paths, moments)
+    known = read_injections_at(paths, moments)
     late = [injection for injection in passed if (injection.commit_ts, injection.sql) not in known]
-    recorded = [json.loads(event["detail"]) for event in windows.events_at(moments, (STAGE,))] if late else []
+    recorded = [json.loads(event["detail"]) for event in windows.read_events_at(moments, (STAGE,))] if late else []
     for injection in late:
         detail = {"commit_ts": str(injection.commit_ts), "sql": injection.sql[:200], "db": injection.db,
                   "reason": "not run: its commit_ts is merged already, or before the start of the lake"}  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from binlake.base.lakecolumns import Mutation
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import read_rows, where_keys, where_table
+from binlake.lake.rowhistory import match_keys, match_table, read_rows
 from binlake.lake.tables import MUTATION
 from binlake.window.shardlocks import Hold
 
@@ -35,7 +35,7 @@ class KeyOwner:
     left_row: bool
 
 
-def key_owners(
+def find_key_owners(
     paths: LakePaths, db: str, table: str, keys: Sequence[str], until: int, holds: Sequence[Hold] = ()
 ) -> dict[str, KeyOwner]:
     """The known owners at commit_ts `until` of `keys` (texts of `mutation.key`) of the target's table.
@@ -46,8 +46,8 @@ def key_owners(
     last_changes: dict[str, tuple[tuple[int, int, int], KeyOwner]] = {}
     for start in range(0, len(keys), _KEYS_A_READ):
         batch = set(keys[start : start + _KEYS_A_READ])
-        rows = read_rows(paths, MUTATION, 0, until, _COLUMNS, where_table(db, table) & where_keys(batch))
-        for place, key, owner in _changes(rows.to_pylist()):
+        rows = read_rows(paths, MUTATION, 0, until, _COLUMNS, match_table(db, table) & match_keys(batch))
+        for place, key, owner in _parse_changes(rows.to_pylist()):
             if any(_is_held(owner, hold, until) for hold in waiting):
                 continue
             if key in batch and (key not in last_changes or last_changes[key][0] < place):
@@ -56,10 +56,10 @@ def key_owners(
 
 
 def _is_held(owner: KeyOwner, hold: Hold, until: int) -> bool:
-    return owner.source == ".".join(hold.source) and hold.since <= owner.commit_ts < hold.ends(until)
+    return owner.source == ".".join(hold.source) and hold.since <= owner.commit_ts < hold.compute_end(until)
 
 
-def _changes(rows: list[dict[str, object]]) -> Iterator[tuple[tuple[int, int, int], str, KeyOwner]]:
+def _parse_changes(rows: list[dict[str, object]]) -> Iterator[tuple[tuple[int, int, int], str, KeyOwner]]:
     for row in rows:
         commit_ts, start_ts, seq, table_id = (int(str(row[name])) for name in (*_COLUMNS[:3], Mutation.TABLE_ID))
         source = f"{row[Mutation.SOURCE_DB]}.{row[Mutation.SOURCE_TABLE]}"

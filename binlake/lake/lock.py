@@ -17,7 +17,7 @@ from binlake.lake.paths import LakePaths
 
 
 @contextmanager
-def lake_lock(paths: LakePaths, name: str, *, wait_s: float = 60.0) -> Iterator[None]:
+def hold_lake_lock(paths: LakePaths, name: str, *, wait_s: float = 60.0) -> Iterator[None]:
     """Hold the lock `name` of the lake (one per table group: `landing`, `merge`, `sql`, `mirror`).
 
     Waits up to `wait_s` seconds, then raises LeaseHeld, which names the holder.

@@ -11,21 +11,21 @@ from binlake.base.lakecolumns import Mutation
 from binlake.lake.dataset import open_dataset
 from binlake.lake.opentable import open_table
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import where_commit_ts
+from binlake.lake.rowhistory import match_commit_ts
 from binlake.lake.tables import MUTATION
 from binlake.window.definitions import SegmentTable
 
 
 def read_touched_tables(paths: LakePaths, lo: int, hi: int, starts: Sequence[int]) -> list[SegmentTable]:
     """The tables and segments of all row changes with lo < commit_ts <= hi, sorted; `starts` open segments 1, 2, ..."""
-    data = open_dataset(open_table(paths.table(MUTATION.name)))
-    return touched_tables_in(
-        data.to_batches(columns=[Mutation.DB, Mutation.TABLE, Mutation.COMMIT_TS], filter=where_commit_ts(lo, hi)),
+    data = open_dataset(open_table(paths.locate_table(MUTATION.name)))
+    return find_touched_tables(
+        data.to_batches(columns=[Mutation.DB, Mutation.TABLE, Mutation.COMMIT_TS], filter=match_commit_ts(lo, hi)),
         starts,
     )
 
 
-def touched_tables_in(batches: Iterable[pa.RecordBatch], starts: Sequence[int]) -> list[SegmentTable]:
+def find_touched_tables(batches: Iterable[pa.RecordBatch], starts: Sequence[int]) -> list[SegmentTable]:
     """The tables and segments of the row changes in `batches`, sorted; `starts` open segments 1, 2, ..."""
     edges = np.asarray(starts, dtype=np.int64)
     touched: set[SegmentTable] = set()

@@ -80,7 +80,7 @@ def _open_writer(folder: Path, schema: pa.Schema) -> tuple[Path, pq.ParquetWrite
     path = folder / f"part-{uuid.uuid4()}.zstd.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     maps = [field.name for field in schema if pa.types.is_map(field.type)]
-    plain = [_leaf_path(field) for field in schema if field.name not in maps]
+    plain = [_build_leaf_path(field) for field in schema if field.name not in maps]
     repeated = [name for name in plain if name not in _UNIQUE] + [f"{name}.key_value.key" for name in maps]
     writer = pq.ParquetWriter(
         path,
@@ -94,18 +94,18 @@ def _open_writer(folder: Path, schema: pa.Schema) -> tuple[Path, pq.ParquetWrite
     return path, writer
 
 
-def _leaf_path(field: pa.Field) -> str:
+def _build_leaf_path(field: pa.Field) -> str:
     """The Parquet path of a column that is not a map."""
     return f"{field.name}.list.element" if pa.types.is_list(field.type) else str(field.name)
 
 
 def _make_part(folder: Path, path: Path, values: dict[str, str], table: LakeTable) -> Part:
     metadata = pq.read_metadata(path)
-    stats = json.dumps(_file_statistics(metadata, table.indexed), separators=(",", ":"))
+    stats = json.dumps(_compute_file_statistics(metadata, table.indexed), separators=(",", ":"))
     return Part(str(path.relative_to(folder)), values, path.stat().st_size, metadata.num_rows, stats)
 
 
-def _file_statistics(metadata: pq.FileMetaData, indexed: Iterable[str]) -> dict[str, object]:
+def _compute_file_statistics(metadata: pq.FileMetaData, indexed: Iterable[str]) -> dict[str, object]:
     """Delta's statistics of a file, computed from those of its row groups."""
     least, most, nulls = {}, {}, {}
     # Look columns up by path, as the keys of a map are called `key` too.

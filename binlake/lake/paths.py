@@ -34,15 +34,15 @@ class LakePaths:
         """The root as a local folder; None when it is on an object store."""
         return None if "://" in self.root else Path(self.root)
 
-    def table(self, name: str) -> str:
+    def locate_table(self, name: str) -> str:
         """The path of the Delta table `name`."""
         return f"{self.root}/{name}"
 
-    def mirror(self, db: str, table: str) -> str:
+    def locate_mirror(self, db: str, table: str) -> str:
         """The path of the mirror of the source's `db`.`table`; each name is one folder, whatever its characters."""
         return f"{self.root}/mirror/{_escape_folder(db)}/{_escape_folder(table)}"
 
-    def staging(self, window: str) -> str:
+    def locate_staging(self, window: str) -> str:
         """The folder where land stores pulled binlogs until the window is proved complete."""
         return f"{self.root}/_staging/{window}"
 

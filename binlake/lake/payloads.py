@@ -54,9 +54,9 @@ class PayloadRange:
     without: frozenset[int] = frozenset()
     chunked: frozenset[int] = frozenset()
 
-    def shares(self, files: Iterable[str]) -> list[Share]:
+    def split_into_shares(self, files: Iterable[str]) -> list[Share]:
         """Split `files` of `binlog` into shares of similar size, without row groups that are outside the range."""
-        groups = [found for file in sorted(files) for found in self._groups(file)]
+        groups = [found for file in sorted(files) for found in self._find_groups(file)]
         most = max(SHARE_BYTES, -(-sum(group.bytes for group in groups) // MOST_SHARES))
         shares: list[Share] = []
         pending: list[_Rows] = []
@@ -69,7 +69,7 @@ class PayloadRange:
         chunked = sorted(ts for ts in self.chunked - self.without if self.lo < ts <= self.hi)
         return shares + [Share(_group_spans(group for group in groups if group.may_have(ts)), ts) for ts in chunked]
 
-    def _groups(self, file: str) -> Iterator[_Rows]:
+    def _find_groups(self, file: str) -> Iterator[_Rows]:
         """The row groups of `file` that may have rows of the range."""
         metadata = pq.read_metadata(file)
         column = metadata.schema.names.index(Binlog.COMMIT_TS)

@@ -14,17 +14,17 @@ def replace_tables_section(page: str) -> str:
     _, mark, tail = rest.partition(END)
     if not mark:
         raise ValueError(f"the page has no section between {BEGIN!r} and {END!r}")
-    return f"{head}{BEGIN}\n\n{tables_text()}\n{END}{tail}"
+    return f"{head}{BEGIN}\n\n{render_tables()}\n{END}{tail}"
 
 
-def tables_text() -> str:
+def render_tables() -> str:
     """One section per table."""
-    return "\n".join(_section(table) for table in (*SPARK_TABLES, *CONTROL_TABLES))
+    return "\n".join(_render_section(table) for table in (*SPARK_TABLES, *CONTROL_TABLES))
 
 
-def _section(table: LakeTable) -> str:
-    layout = f"; partitioned by {_names(table.partitioned_by)}" if table.partitioned_by else ""
-    layout += f"; closed days in the order of {_names(table.clustered_by)}" if table.clustered_by else ""
+def _render_section(table: LakeTable) -> str:
+    layout = f"; partitioned by {_format_names(table.partitioned_by)}" if table.partitioned_by else ""
+    layout += f"; closed days in the order of {_format_names(table.clustered_by)}" if table.clustered_by else ""
     rows = "\n".join(f"| `{column.name}` | {column.type} | {column.comment} |" for column in table.columns)
     return (
         f"### `{table.name}`\n\n{table.comment}. Written by {table.engine}; replaced files are kept "
@@ -32,5 +32,5 @@ def _section(table: LakeTable) -> str:
     )
 
 
-def _names(columns: tuple[str, ...]) -> str:
+def _format_names(columns: tuple[str, ...]) -> str:
     return ", ".join(f"`{name}`" for name in columns)

@@ -20,14 +20,14 @@ from binlake import tso
 from binlake.base.lakecolumns import History, Mutation
 from binlake.changes.net import RowEvent
 from binlake.errors import ConfigError
-from binlake.lake.columntypes import arrow_type
+from binlake.lake.columntypes import choose_arrow_type
 from binlake.lake.dataset import open_dataset
 from binlake.lake.opentable import open_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MUTATION, LakeTable
-from binlake.rows.codec import key_text
+from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
-from binlake.window.definitions import key_defaults_of
+from binlake.window.definitions import derive_key_defaults
 
 Row = dict[str, str | None]
 """Column name -> canonical text."""
@@ -64,7 +64,7 @@ class RowVersion:
         """The change's position in the total order."""
         return self.commit_ts, self.start_ts, self.seq
 
-    def event(self) -> RowEvent:
+    def to_event(self) -> RowEvent:
         """The change as input of compaction."""
         return RowEvent(self.commit_ts, self.start_ts, self.seq, self.op, self.before, self.after)  # type: ignore[arg-type]
 
@@ -83,24 +83,24 @@ def read_changes(
     """
     if hi <= lo:
         return []
-    condition = where_commit_ts(lo, hi) if where is None else where_commit_ts(lo, hi) & where
-    data = open_dataset(DeltaTable(paths.table(MUTATION.name)))
+    condition = match_commit_ts(lo, hi) if where is None else match_commit_ts(lo, hi) & where
+    data = open_dataset(DeltaTable(paths.locate_table(MUTATION.name)))
     names = _AT_SOURCE if at_source else {}
     named = {name: ds.field(names.get(name, name)) for name in CHANGE_COLUMNS}
-    return row_versions([data.to_table(columns=named, filter=condition)])
+    return build_row_versions([data.to_table(columns=named, filter=condition)])
 
 
-def row_versions(tables: Iterable[pa.Table]) -> list[RowVersion]:
+def build_row_versions(tables: Iterable[pa.Table]) -> list[RowVersion]:
     """The rows of `tables` (CHANGE_COLUMNS of `mutation`), in the total order."""
     found = (row for table in tables for row in table.to_pylist())
     rows = (
-        RowVersion(**row | {side: _pairs_to_image(row[side]) for side in (Mutation.BEFORE, Mutation.AFTER)})
+        RowVersion(**row | {side: _build_image(row[side]) for side in (Mutation.BEFORE, Mutation.AFTER)})
         for row in found
     )
     return sorted(rows, key=lambda row: row.place)
 
 
-def where_commit_ts(lo: int, hi: int) -> ds.Expression:
+def match_commit_ts(lo: int, hi: int) -> ds.Expression:
     """The condition lo < commit_ts <= hi, restricted to the partitions that can have such rows."""
     days = (ds.field(History.COMMIT_DATE) >= commit_day(max(lo, 0))) & (ds.field(History.COMMIT_DATE) <= commit_day(hi))
     return days & (ds.field(History.COMMIT_TS) > lo) & (ds.field(History.COMMIT_TS) <= hi)
@@ -113,8 +113,8 @@ def read_rows(
 
     `where`: only rows that match it.
     """
-    condition = where_commit_ts(lo, hi) if where is None else where_commit_ts(lo, hi) & where
-    return open_dataset(open_table(paths.table(table.name))).to_table(columns=list(columns), filter=condition)
+    condition = match_commit_ts(lo, hi) if where is None else match_commit_ts(lo, hi) & where
+    return open_dataset(open_table(paths.locate_table(table.name))).to_table(columns=list(columns), filter=condition)
 
 
 def commit_day(ts: int) -> pa.Scalar:
@@ -122,35 +122,35 @@ def commit_day(ts: int) -> pa.Scalar:
     return pa.scalar(tso.to_datetime(ts).date())
 
 
-def where_table(db: str, table: str) -> ds.Expression:
+def match_table(db: str, table: str) -> ds.Expression:
     """The condition for rows of one table."""
     return (ds.field(Mutation.DB) == db) & (ds.field(Mutation.TABLE) == table)
 
 
-def where_definitions(definitions: Iterable[TableDef]) -> ds.Expression:
+def match_definitions(definitions: Iterable[TableDef]) -> ds.Expression:
     """The condition for rows of one table in every spelling of its name, which may change when it is recreated."""
     names = sorted({(definition.db, definition.name) for definition in definitions})
-    return functools.reduce(operator.or_, [where_table(*name) for name in names])
+    return functools.reduce(operator.or_, [match_table(*name) for name in names])
 
 
-def where_keys(keys: Iterable[str]) -> ds.Expression:
+def match_keys(keys: Iterable[str]) -> ds.Expression:
     """The condition for rows that had, or were moved to, one of `keys` (texts of the column `key`)."""
     # One comparison per key, so that each is compared with a file's minimum and maximum key.
     terms = [(ds.field(Mutation.KEY) == key) | (ds.field(Mutation.NEW_KEY) == key) for key in sorted(set(keys))]
     return functools.reduce(operator.or_, terms)
 
 
-def key_texts(definitions: Iterable[TableDef], key: Sequence[str | None]) -> set[str]:
+def build_key_texts(definitions: Iterable[TableDef], key: Sequence[str | None]) -> set[str]:
     """The texts of the key in `mutation.key` under each of `definitions`. Raises ConfigError if none has such a key.
 
     Binary values may be given in either letter case and with the prefix 0x.
     """
     shapes, texts = set(), set()
     for definition in definitions:
-        names = definition.identity().columns
+        names = definition.find_identity().columns
         shapes.add(", ".join(names))
         if len(names) == len(key):
-            texts |= set(_key_variants(definition, key))
+            texts |= set(_build_key_variants(definition, key))
     if not texts:
         raise ConfigError(
             f"the key has {len(key)} values, but rows are identified by ({') or ('.join(sorted(shapes))})",
@@ -159,23 +159,23 @@ def key_texts(definitions: Iterable[TableDef], key: Sequence[str | None]) -> set
     return texts
 
 
-def _key_variants(definition: TableDef, key: Sequence[str | None]) -> Iterator[str]:
-    names = definition.identity().columns
-    texts = [_value_text(definition, name, value) for name, value in zip(names, key, strict=True)]
-    yield key_text(texts)
+def _build_key_variants(definition: TableDef, key: Sequence[str | None]) -> Iterator[str]:
+    names = definition.find_identity().columns
+    texts = [_normalize_value(definition, name, value) for name, value in zip(names, key, strict=True)]
+    yield format_key_text(texts)
     # The key of a keyless row written before ADD COLUMN lacks the columns that were added later.
-    filled = list(key_defaults_of(definition).values()) if definition.identity().kind == "row" else []
+    filled = list(derive_key_defaults(definition).values()) if definition.find_identity().kind == "row" else []
     while len(texts) > 1 and filled and texts[-1] == filled.pop():
         texts.pop()
-        yield key_text(texts)
+        yield format_key_text(texts)
 
 
-def _value_text(definition: TableDef, name: str, value: str | None) -> str | None:
-    column = definition.column(name)
-    if value is None or column is None or not pa.types.is_binary(arrow_type(column)):
+def _normalize_value(definition: TableDef, name: str, value: str | None) -> str | None:
+    column = definition.find_column(name)
+    if value is None or column is None or not pa.types.is_binary(choose_arrow_type(column)):
         return value
     return value.removeprefix("0x").removeprefix("0X").upper()
 
 
-def _pairs_to_image(pairs: list[tuple[str, str | None]] | None) -> Row | None:
+def _build_image(pairs: list[tuple[str, str | None]] | None) -> Row | None:
     return None if pairs is None else dict(pairs)

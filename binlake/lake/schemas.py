@@ -37,12 +37,12 @@ class SchemaHistory:
     """Reads and extends the schema history of one lake."""
 
     def __init__(self, paths: LakePaths) -> None:
-        self._changes = ControlTable(paths.table(SCHEMA_CHANGE.name), SCHEMA_CHANGE)
-        self._snapshots = ControlTable(paths.table(SCHEMA_SNAPSHOT.name), SCHEMA_SNAPSHOT)
+        self._changes = ControlTable(paths.locate_table(SCHEMA_CHANGE.name), SCHEMA_CHANGE)
+        self._snapshots = ControlTable(paths.locate_table(SCHEMA_SNAPSHOT.name), SCHEMA_SNAPSHOT)
 
     def exists(self) -> bool:
         """True when the history before the start of the lake is completely written."""
-        return bool(self._snapshots.rows((SchemaSnapshot.TS,), ds.field(SchemaSnapshot.KIND) == _BEGUN))
+        return bool(self._snapshots.read_rows((SchemaSnapshot.TS,), ds.field(SchemaSnapshot.KIND) == _BEGUN))
 
     def bootstrap(self, lo: int, jobs: Iterable[Mapping[str, Any]]) -> SchemaState:
         """Start the history with `jobs` (JSON, any order) committed at or before `lo`. Returns the state at `lo`.
@@ -54,8 +54,8 @@ class SchemaHistory:
         state, since, last = SchemaState(), 0, 0
         with JobSpool() as spool:
             spool.fill(jobs)
-            for part in _split_jobs(spool.ordered(), lo):
-                self._changes.append([_job_row(ts, job) for ts, job in part])
+            for part in _split_jobs(spool.iterate_jobs(), lo):
+                self._changes.append([_build_job_row(ts, job) for ts, job in part])
                 state, since, last = state.fold(part), since + len(part), part[-1][0]
                 if since > max(SNAPSHOT_EVERY, state.objects) and last < lo:
                     self._write_snapshot(last, state)
@@ -65,7 +65,7 @@ class SchemaHistory:
 
     def begin(self, lo: int, state: SchemaState) -> None:
         """Start the history with `state` at `lo`."""
-        self._snapshots.append([*_snapshot_rows(lo, state), _snapshot_row(lo, _BEGUN, 0, "{}")])
+        self._snapshots.append([*_build_snapshot_rows(lo, state), _build_snapshot_row(lo, _BEGUN, 0, "{}")])
 
     def begin_base(self, lo: int, version: int) -> None:
         """Start the history at `lo` without objects, with a schema version below the full load's `version`."""
@@ -78,71 +78,75 @@ class SchemaHistory:
 
         The state is stored too, because it has more than these objects: recently dropped ones, and changes of ids.
         """
-        self._changes.append([_job_row(commit_ts, job) for commit_ts, job in changes])
+        self._changes.append([_build_job_row(commit_ts, job) for commit_ts, job in changes])
         self._write_snapshot(hi, state)
 
     def append(self, hi: int, changes: Sequence[tuple[int, DdlJob]]) -> None:
         """Add a window's (commit_ts, job) pairs in commit order; `hi` is its end."""
-        self._changes.append([_job_row(commit_ts, job) for commit_ts, job in changes])
-        if changes and self._jobs_since_snapshot(hi) > SNAPSHOT_EVERY:
-            self._write_snapshot(hi, self.state_at(hi))
+        self._changes.append([_build_job_row(commit_ts, job) for commit_ts, job in changes])
+        if changes and self._count_jobs_since_snapshot(hi) > SNAPSHOT_EVERY:
+            self._write_snapshot(hi, self.read_state_at(hi))
 
     def tidy(self) -> dict[str, int]:
         """As ControlTable.tidy, for both tables."""
         changes, snapshots = self._changes.tidy(), self._snapshots.tidy()
         return {name: changes[name] + snapshots[name] for name in changes}
 
-    def state_at(self, ts: int) -> SchemaState:
+    def read_state_at(self, ts: int) -> SchemaState:
         """The schema after the last DDL at or before `ts`; that of a new cluster if nothing is known."""
-        at = self._snapshot_ts(ts)
+        at = self._find_snapshot_ts(ts)
         base = SchemaState()
         if at is not None:
-            rows = self._snapshots.rows(
+            rows = self._snapshots.read_rows(
                 where=(ds.field(SchemaSnapshot.TS) == at) & (ds.field(SchemaSnapshot.KIND) != _BEGUN)
             )
             base = SchemaState.from_rows(
-                {(r[SchemaSnapshot.KIND], r[SchemaSnapshot.OBJECT_ID]): _row_to_state_entry(r) for r in rows}.values()
+                {(r[SchemaSnapshot.KIND], r[SchemaSnapshot.OBJECT_ID]): _parse_state_entry(r) for r in rows}.values()
             )
         return base.fold(self._read_jobs(-1 if at is None else at, ts))
 
-    def state_key(self, ts: int) -> tuple[Hashable, ...]:
+    def compute_state_key(self, ts: int) -> tuple[Hashable, ...]:
         """A key of the state at `ts`: equal keys mean equal states."""
         at, last = (
-            self._snapshot_ts(ts),
-            self._changes.greatest(SchemaChange.COMMIT_TS, ds.field(SchemaChange.COMMIT_TS) <= ts),
+            self._find_snapshot_ts(ts),
+            self._changes.find_greatest(SchemaChange.COMMIT_TS, ds.field(SchemaChange.COMMIT_TS) <= ts),
         )
-        return self._changes.path, self._changes.state(), self._snapshots.state(), at, last
+        return self._changes.path, self._changes.read_state(), self._snapshots.read_state(), at, last
 
-    def changes(self, lo: int, hi: int) -> list[tuple[int, DdlJob]]:
+    def read_changes(self, lo: int, hi: int) -> list[tuple[int, DdlJob]]:
         """(commit_ts, job) with lo < commit_ts <= hi, in commit order, each job once."""
         once = {job.id: (commit_ts, job) for commit_ts, job in self._read_jobs(lo, hi)}
         return sorted(once.values(), key=lambda change: (change[0], change[1].schema_version))
 
-    def last_ddl_of(self, table_ids: Collection[int], ts: int) -> dict[int, tuple[int, str]]:
+    def find_last_ddls(self, table_ids: Collection[int], ts: int) -> dict[int, tuple[int, str]]:
         """By table id, (commit_ts, text) of the last DDL at or before `ts`; missing if the history begins later."""
         where = ds.field(SchemaChange.TABLE_ID).isin(list(table_ids)) & (ds.field(SchemaChange.COMMIT_TS) <= ts)
-        rows = self._changes.rows((SchemaChange.TABLE_ID, SchemaChange.COMMIT_TS, SchemaChange.QUERY), where)
+        rows = self._changes.read_rows((SchemaChange.TABLE_ID, SchemaChange.COMMIT_TS, SchemaChange.QUERY), where)
         rows.sort(key=lambda row: int(row[SchemaChange.COMMIT_TS]))
         return {row[SchemaChange.TABLE_ID]: (row[SchemaChange.COMMIT_TS], str(row[SchemaChange.QUERY])) for row in rows}
 
     def _read_jobs(self, lo: int, hi: int) -> list[tuple[int, DdlJob]]:
         where = (ds.field(SchemaChange.COMMIT_TS) > lo) & (ds.field(SchemaChange.COMMIT_TS) <= hi)
-        rows = self._changes.rows((SchemaChange.SCHEMA_VERSION, SchemaChange.COMMIT_TS, SchemaChange.JOB), where)
+        rows = self._changes.read_rows((SchemaChange.SCHEMA_VERSION, SchemaChange.COMMIT_TS, SchemaChange.JOB), where)
         rows.sort(key=lambda row: (row[SchemaChange.SCHEMA_VERSION], row[SchemaChange.COMMIT_TS]))
         return [(row[SchemaChange.COMMIT_TS], DdlJob.parse(row[SchemaChange.JOB])) for row in rows]
 
-    def _snapshot_ts(self, ts: int) -> int | None:
+    def _find_snapshot_ts(self, ts: int) -> int | None:
         where = (ds.field(SchemaSnapshot.TS) <= ts) & (ds.field(SchemaSnapshot.KIND) == "state")
-        return max((row[SchemaSnapshot.TS] for row in self._snapshots.rows((SchemaSnapshot.TS,), where)), default=None)
+        return max(
+            (row[SchemaSnapshot.TS] for row in self._snapshots.read_rows((SchemaSnapshot.TS,), where)), default=None
+        )
 
-    def _jobs_since_snapshot(self, ts: int) -> int:
-        at = self._snapshot_ts(ts)
+    def _count_jobs_since_snapshot(self, ts: int) -> int:
+        at = self._find_snapshot_ts(ts)
         return len(
-            self._changes.rows((SchemaChange.JOB_ID,), ds.field(SchemaChange.COMMIT_TS) > (-1 if at is None else at))
+            self._changes.read_rows(
+                (SchemaChange.JOB_ID,), ds.field(SchemaChange.COMMIT_TS) > (-1 if at is None else at)
+            )
         )
 
     def _write_snapshot(self, ts: int, state: SchemaState) -> None:
-        self._snapshots.append(_snapshot_rows(ts, state))
+        self._snapshots.append(_build_snapshot_rows(ts, state))
 
 
 class StateCache:
@@ -153,13 +157,13 @@ class StateCache:
         self._lock = threading.Lock()
         self._states: OrderedDict[tuple[Hashable, ...], SchemaState] = OrderedDict()
 
-    def at(self, paths: LakePaths, ts: int) -> SchemaState:
-        """As `SchemaHistory.state_at`."""
+    def read_state_at(self, paths: LakePaths, ts: int) -> SchemaState:
+        """As `SchemaHistory.read_state_at`."""
         history = SchemaHistory(paths)
-        state_key = history.state_key(ts)
+        state_key = history.compute_state_key(ts)
         with self._lock:
             state = self._states.pop(state_key, None)
-        state = history.state_at(ts) if state is None else state
+        state = history.read_state_at(ts) if state is None else state
         with self._lock:
             self._states[state_key] = state
             while len(self._states) > self._most:
@@ -184,11 +188,11 @@ def _split_jobs(jobs: Iterable[tuple[int, DdlJob]], lo: int) -> Iterator[list[tu
         yield part
 
 
-def _snapshot_rows(ts: int, state: SchemaState) -> list[dict[str, object]]:
-    return [_snapshot_row(ts, kind, key, text) for kind, key, text in state.to_rows()]
+def _build_snapshot_rows(ts: int, state: SchemaState) -> list[dict[str, object]]:
+    return [_build_snapshot_row(ts, kind, key, text) for kind, key, text in state.to_rows()]
 
 
-def _snapshot_row(ts: int, kind: str, key: int, text: str) -> dict[str, object]:
+def _build_snapshot_row(ts: int, kind: str, key: int, text: str) -> dict[str, object]:
     return {
         SchemaSnapshot.TS: ts,
         SchemaSnapshot.KIND: kind,
@@ -197,11 +201,11 @@ def _snapshot_row(ts: int, kind: str, key: int, text: str) -> dict[str, object]:
     }
 
 
-def _row_to_state_entry(row: dict[str, object]) -> tuple[str, int, str]:
+def _parse_state_entry(row: dict[str, object]) -> tuple[str, int, str]:
     return str(row[SchemaSnapshot.KIND]), int(str(row[SchemaSnapshot.OBJECT_ID])), str(row[SchemaSnapshot.DEFINITION])
 
 
-def _job_row(commit_ts: int, job: DdlJob) -> dict[str, object]:
+def _build_job_row(commit_ts: int, job: DdlJob) -> dict[str, object]:
     return {
         SchemaChange.SCHEMA_VERSION: job.schema_version,
         SchemaChange.COMMIT_TS: commit_ts,

@@ -21,7 +21,7 @@ from deltalake.exceptions import TableNotFoundError
 from binlake.base.lakecolumns import Mutation
 from binlake.lake.dataset import open_dataset
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import CHANGE_COLUMNS, RowVersion, row_versions, where_commit_ts
+from binlake.lake.rowhistory import CHANGE_COLUMNS, RowVersion, build_row_versions, match_commit_ts
 from binlake.lake.tables import MUTATION
 
 _FILES_AT_ONCE = 8
@@ -69,28 +69,28 @@ def find_newest(
     Returns at most `most` (at least `count`), and fewer if `budget` runs out; but it continues until a next query can
     resume. No image is read before the number of matches is known.
     """
-    search = _Search(paths, where_commit_ts(lo, hi) & where)
+    search = _Search(paths, match_commit_ts(lo, hi) & where)
     since, late = search.search_down(lo, hi, count, budget)
-    changes, left = search.above(since, most)
+    changes, left = search.read_above(since, most)
     return Slice(tuple(changes), since, whole=since == lo and not late, late=late, left=left)
 
 
 def find_at_most(paths: LakePaths, lo: int, hi: int, where: ds.Expression, most: int, budget: Budget) -> Slice:
     """All row changes with lo < commit_ts <= hi that match `where` if they are at most `most`, else none."""
-    search = _Search(paths, where_commit_ts(lo, hi) & where)
+    search = _Search(paths, match_commit_ts(lo, hi) & where)
     # Search for one more than the limit, as exactly the limit is allowed.
     since, late = search.search_down(lo, hi, most + 1, budget)
     if late or since != lo or search.count(lo) > most:
         return Slice((), since, whole=False, late=late)
-    return Slice(tuple(search.above(lo, most)[0]), lo, whole=True)
+    return Slice(tuple(search.read_above(lo, most)[0]), lo, whole=True)
 
 
-def changes_of_transaction(
+def read_changes_of_transaction(
     paths: LakePaths, commit_ts: int, start_ts: int, first: int = 0, count: int | None = None
 ) -> tuple[list[RowVersion], int]:
     """`count` row changes (None: all) of one transaction, starting at index `first`, and their total number."""
-    query = _Query(paths, where_commit_ts(commit_ts - 1, commit_ts) & (ds.field(Mutation.START_TS) == start_ts))
-    return query.page(first, count) if query.files else ([], 0)
+    query = _Query(paths, match_commit_ts(commit_ts - 1, commit_ts) & (ds.field(Mutation.START_TS) == start_ts))
+    return query.read_page(first, count) if query.files else ([], 0)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class _TableCache:
         self._lock = threading.Lock()
         self._data: OrderedDict[str, tuple[tuple[str, int], ds.Dataset, dict[str, int]]] = OrderedDict()
 
-    def of(self, path: str) -> tuple[ds.Dataset, dict[str, int]]:
+    def open_table(self, path: str) -> tuple[ds.Dataset, dict[str, int]]:
         """The table at its newest version, and the greatest commit_ts of each file."""
         table = DeltaTable(path)
         # The versions of a lake recreated at the same path start again, so compare the id too.
@@ -139,14 +139,14 @@ class _Query:
         self._wanted = wanted
         self.files: list[_File] = []
         try:
-            data, most = _CACHE.of(paths.table(MUTATION.name))
+            data, most = _CACHE.open_table(paths.locate_table(MUTATION.name))
         except TableNotFoundError:
             return
         self._schema = data.schema
         files = [_File(most[fragment.path], fragment) for fragment in data.get_fragments(filter=wanted)]
         self.files = sorted(files, key=lambda file: -file.most)
 
-    def page(self, first: int, count: int | None) -> tuple[list[RowVersion], int]:
+    def read_page(self, first: int, count: int | None) -> tuple[list[RowVersion], int]:
         """`count` matches (None: all) in the order of seq, starting at index `first`, and their total number."""
         groups = self._select_groups(self.files)
         matches = self._read_column(groups, Mutation.SEQ).sort_by(Mutation.SEQ)
@@ -155,8 +155,8 @@ class _Query:
             return [], matches.num_rows
         seqs = part.column(Mutation.SEQ)
         within = (ds.field(Mutation.SEQ) >= seqs[0]) & (ds.field(Mutation.SEQ) <= seqs[-1])
-        groups_of_page = _Matches(groups, part).groups_with(pc.scalar(True))
-        return row_versions(
+        groups_of_page = _Matches(groups, part).select_groups(pc.scalar(True))
+        return build_row_versions(
             [self._read_columns(groups_of_page, list(CHANGE_COLUMNS), self._wanted & within)]
         ), matches.num_rows
 
@@ -165,17 +165,17 @@ class _Query:
         groups = self._select_groups(files)
         return _Matches(groups, self._read_column(groups, Mutation.COMMIT_TS))
 
-    def numbers(self, matches: _Matches, commit_ts: int) -> list[pa.Array]:
+    def read_numbers(self, matches: _Matches, commit_ts: int) -> list[pa.Array]:
         """The column seq of the matches at one commit_ts."""
-        groups = matches.groups_with(pc.field(Mutation.COMMIT_TS) == commit_ts)
+        groups = matches.select_groups(pc.field(Mutation.COMMIT_TS) == commit_ts)
         here = self._wanted & (ds.field(Mutation.COMMIT_TS) == commit_ts)
         chunks: list[pa.Array] = self._read_columns(groups, [Mutation.SEQ], here)[Mutation.SEQ].chunks
         return chunks
 
     def read(self, matches: _Matches, since: int, more: ds.Expression) -> list[RowVersion]:
         """The matches above `since` that also satisfy `more`."""
-        groups = matches.groups_with(pc.field(Mutation.COMMIT_TS) > since)
-        return row_versions([self._read_columns(groups, list(CHANGE_COLUMNS), self._wanted & more)])
+        groups = matches.select_groups(pc.field(Mutation.COMMIT_TS) > since)
+        return build_row_versions([self._read_columns(groups, list(CHANGE_COLUMNS), self._wanted & more)])
 
     def _select_groups(self, files: Sequence[_File]) -> list[ds.Fragment]:
         """The row groups whose statistics do not exclude matches."""
@@ -200,7 +200,7 @@ class _Matches:
     groups: Sequence[ds.Fragment]
     table: pa.Table
 
-    def groups_with(self, which: pc.Expression) -> list[ds.Fragment]:
+    def select_groups(self, which: pc.Expression) -> list[ds.Fragment]:
         """The groups with matches that satisfy `which`."""
         return [self.groups[number] for number in sorted(self.table.filter(which).column(_PLACE).unique().to_pylist())]
 
@@ -220,7 +220,7 @@ class _Search:
             self._matches.append(self._query.find_matches(part))
             # Changes at or below this commit_ts may continue in the remaining files: leave them to the next answer.
             reached = files[0].most if files else lo
-            moments = self._matched_ts(reached)
+            moments = self._list_matched_ts(reached)
             if len(moments) > count or (files and len(moments) == count):
                 return moments[-count].as_py() - 1, False
             # While the remaining files reach above `hi`, no commit_ts to resume from is known.
@@ -230,16 +230,16 @@ class _Search:
 
     def count(self, since: int) -> int:
         """The number of found matches above `since`."""
-        return len(self._matched_ts(since))
+        return len(self._list_matched_ts(since))
 
-    def above(self, since: int, most: int) -> tuple[list[RowVersion], int]:
+    def read_above(self, since: int, most: int) -> tuple[list[RowVersion], int]:
         """At most `most` matches above `since` in the total order, and how many of the oldest commit_ts are left."""
-        moments = self._matched_ts(since)
+        moments = self._list_matched_ts(since)
         more = ds.field(Mutation.COMMIT_TS) > since
         if len(moments) > most:
             oldest = moments[0].as_py()
             numbers = pa.concat_arrays(
-                [chunk for matches in self._matches for chunk in self._query.numbers(matches, oldest)]
+                [chunk for matches in self._matches for chunk in self._query.read_numbers(matches, oldest)]
             )
             numbers = numbers.take(pc.array_sort_indices(numbers))
             last = numbers[len(numbers) - (len(moments) - most) - 1].as_py()
@@ -247,7 +247,7 @@ class _Search:
         changes = [change for matches in self._matches for change in self._query.read(matches, since, more)]
         return sorted(changes, key=lambda change: change.place), len(moments) - len(changes)
 
-    def _matched_ts(self, since: int) -> pa.Array:
+    def _list_matched_ts(self, since: int) -> pa.Array:
         """The commit_ts of the matches above `since`, ascending."""
         parts = [
             matches.table.filter(pc.field(Mutation.COMMIT_TS) > since).column(Mutation.COMMIT_TS).chunks

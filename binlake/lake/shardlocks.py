@@ -24,11 +24,11 @@ def read_locks(windows: WindowLog, rules: Rules, lo: int, hi: int) -> Locks:
 
     Raises DamagedManifest.
     """
-    return _sealed_locks(windows, lo, hi) if rules.shard_mode == "pessimistic" else Locks()
+    return _read_sealed_locks(windows, lo, hi) if rules.shard_mode == "pessimistic" else Locks()
 
 
-def _sealed_locks(windows: WindowLog, lo: int, hi: int) -> Locks:
-    events = windows.events(stage="merge", state="done", within=(lo, hi), sealed=True)
+def _read_sealed_locks(windows: WindowLog, lo: int, hi: int) -> Locks:
+    events = windows.read_events(stage="merge", state="done", within=(lo, hi), sealed=True)
     last = {(event["lo"], event["hi"]): event["manifest"] for event in events}
     return Locks.join(MergeManifest.from_json(text).locks for _, text in sorted(last.items()) if text)
 
@@ -46,7 +46,7 @@ def record_resolution(windows: WindowLog, ts: int, resolution: Resolution, run_i
 
 def read_resolutions(windows: WindowLog, ts: int) -> list[Resolution]:
     """The recorded commands at `ts`, in order."""
-    events = windows.events(stage=STAGE, state=RESOLVED, within=(ts, ts + 1))
+    events = windows.read_events(stage=STAGE, state=RESOLVED, within=(ts, ts + 1))
     return [Resolution.from_dict(json.loads(event["detail"])) for event in events if event["lo"] == ts]
 
 
@@ -57,7 +57,7 @@ def require_nothing_waits(windows: WindowLog, rules: Rules, ts: int) -> None:
     """
     if not rules.routes or rules.shard_mode == "pessimistic":
         return
-    waiting = _sealed_locks(windows, ts - 1, ts).still_open.waiting(ts)
+    waiting = _read_sealed_locks(windows, ts - 1, ts).still_open.list_waiting(ts)
     if waiting:
         raise ConfigError(
             "rows are held since shard-mode was pessimistic, and in another mode they would never be released",
@@ -69,10 +69,10 @@ def require_nothing_waits(windows: WindowLog, rules: Rules, ts: int) -> None:
 
 def read_shard_definitions(windows: WindowLog, rules: Rules, ts: int) -> Mapping[Name, TableDef]:
     """The target's definitions at `ts` of the source tables whose own definitions wait for others."""
-    return read_locks(windows, rules, ts - 1, ts).definitions_at(ts)
+    return read_locks(windows, rules, ts - 1, ts).list_definitions_at(ts)
 
 
-def target_tables_at(paths: LakePaths, naming: Naming, ts: int, state: SchemaState | None = None) -> TargetTables:
+def read_target_tables_at(paths: LakePaths, naming: Naming, ts: int, state: SchemaState | None = None) -> TargetTables:
     """The target's tables at `ts`. `state`: the schema at `ts`, if known."""
-    known = SchemaHistory(paths).state_at(ts) if state is None else state
+    known = SchemaHistory(paths).read_state_at(ts) if state is None else state
     return TargetTables(known, naming, read_shard_definitions(WindowLog(paths), naming.rules, ts))

@@ -35,13 +35,13 @@ def record_skips(paths: LakePaths, windows: WindowLog, ignored: Collection[int],
         & ds.field(Binlog.COMMIT_TS).isin(sorted(ignored))
         & (ds.field(Binlog.CHUNK) == 0)
     )
-    landed = open_dataset(DeltaTable(paths.table(BINLOG.name))).to_table(
+    landed = open_dataset(DeltaTable(paths.locate_table(BINLOG.name))).to_table(
         columns=[Binlog.COMMIT_TS, Binlog.START_TS, Binlog.KIND], filter=where
     )
     transactions = sorted(
         {(row[Binlog.COMMIT_TS], row[Binlog.START_TS], row[Binlog.KIND]) for row in landed.to_pylist()}
     )
-    recorded = {event["hi"] for event in windows.events(stage=STAGE, within=(min(ignored) - 1, max(ignored)))}
+    recorded = {event["hi"] for event in windows.read_events(stage=STAGE, within=(min(ignored) - 1, max(ignored)))}
     for commit_ts, start_ts, kind in transactions:
         if commit_ts in recorded:
             continue

@@ -68,7 +68,7 @@ class LakeTable:
     clustered_by: tuple[str, ...] = ()
     indexed: tuple[str, ...] = ()
 
-    def properties(self) -> dict[str, str]:
+    def build_properties(self) -> dict[str, str]:
         """Delta's table properties, set at creation (hazards R-33)."""
         properties = {
             "delta.deletedFileRetentionDuration": f"interval {self.kept_days} days",
@@ -82,18 +82,18 @@ class LakeTable:
         # Version timestamps that survive copying the files; delta-rs does not write them.
         return properties | ({"delta.enableInCommitTimestamps": "true"} if self.engine == "Spark" else {})
 
-    def schema(self) -> str:
+    def build_spark_schema(self) -> str:
         """The columns as a Spark schema text (`a BIGINT, …`)."""
         return ", ".join(f"`{column.name}` {column.type}" for column in self.columns)
 
-    def arrow_schema(self) -> pa.Schema:
+    def build_arrow_schema(self) -> pa.Schema:
         """The columns as an Arrow schema, with the comments that delta-rs writes into the table."""
-        plain = arrow_schema(self.schema())
+        plain = parse_schema(self.build_spark_schema())
         return pa.schema(
             [kind.with_metadata({"comment": column.comment}) for kind, column in zip(plain, self.columns, strict=True)]
         )
 
-    def column_names(self) -> list[str]:
+    def list_column_names(self) -> list[str]:
         """The column names in table order."""
         return [column.name for column in self.columns]
 
@@ -112,13 +112,13 @@ _ARROW_TYPES = {
 }
 
 
-def arrow_schema(schema: str) -> pa.Schema:
+def parse_schema(schema: str) -> pa.Schema:
     """The Arrow schema of a Spark schema text (`a BIGINT, b ARRAY<STRING>`) of this module's types. Raises KeyError."""
     columns = re.findall(r"`?(\w+)`? (\w+(?:<[^>]*>)?)", schema)
     return pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in columns])
 
 
-def schema_text(kinds: pa.Schema) -> str:
+def format_schema(kinds: pa.Schema) -> str:
     """The Spark schema text of an Arrow schema with these types. Raises KeyError."""
     names = {kind: name for name, kind in _ARROW_TYPES.items()}
     return ", ".join(f"`{field.name}` {names[field.type]}" for field in kinds)
@@ -311,19 +311,19 @@ MESSAGE = LakeTable(
 )
 
 
-def message_table(feed: str) -> LakeTable:
+def make_message_table(feed: str) -> LakeTable:
     """The table of one feed: each feed has its own, so that no feed waits for another's commit."""
     return replace(MESSAGE, name=f"{MESSAGE.name}/{feed}")
 
 
-def _control(name: str, comment: str, *columns: Column, partitioned_by: tuple[str, ...] = ()) -> LakeTable:
+def _make_control_table(name: str, comment: str, *columns: Column, partitioned_by: tuple[str, ...] = ()) -> LakeTable:
     return LakeTable(name, comment, columns, partitioned_by, "delta-rs", WORKING_DAYS)
 
 
 _SOURCE_DB = Column(SchemaChange.DB, "STRING", "database at the source")
 _SOURCE_TABLE = Column(SchemaChange.TABLE, "STRING", "table at the source")
 
-WINDOW = _control(
+WINDOW = _make_control_table(
     "window",
     "One event of a window, such as the end of a stage; also has the sealed manifests",
     Column(Window.LO, "BIGINT", "commit_ts after which the window starts"),
@@ -351,7 +351,7 @@ WINDOW = _control(
     partitioned_by=(Window.STAGE,),
 )
 
-PUMP_MEMBER = _control(
+PUMP_MEMBER = _make_control_table(
     "pump_member",
     "One pump that was ever seen, as the last landed window recorded it",
     Column(PumpMember.NODE_ID, "STRING", "node id of the pump"),
@@ -362,7 +362,7 @@ PUMP_MEMBER = _control(
     Column(PumpMember.AT_MS, "BIGINT", "Unix ms of the record"),
 )
 
-SCHEMA_CHANGE = _control(
+SCHEMA_CHANGE = _make_control_table(
     "schema_change",
     "One DDL job of the source",
     Column(SchemaChange.SCHEMA_VERSION, "BIGINT", "schema version after the job"),
@@ -377,7 +377,7 @@ SCHEMA_CHANGE = _control(
     Column(SchemaChange.JOB, "STRING", "JSON of the job, with the definition after it"),
 )
 
-SCHEMA_SNAPSHOT = _control(
+SCHEMA_SNAPSHOT = _make_control_table(
     "schema_snapshot",
     "One object of a complete schema state, so that no reader must fold all jobs",
     Column(SchemaSnapshot.TS, "BIGINT", "commit_ts of the state"),
@@ -386,7 +386,7 @@ SCHEMA_SNAPSHOT = _control(
     Column(SchemaSnapshot.DEFINITION, "STRING", "JSON of the object"),
 )
 
-BASE_CHUNK = _control(
+BASE_CHUNK = _make_control_table(
     "base_chunk",
     "A range of a table that the full load of a TiDB source has read; its rows are in files of `binlog`",
     Column(BaseChunk.TABLE_ID, "BIGINT", "table id at the source"),
@@ -414,18 +414,18 @@ _VERSION_COLUMNS = (
     Column(MirrorVersion.INEXACT, "STRING", "why it may differ from the source; empty = exact"),
 )
 
-MIRROR_VERSION = _control(
+MIRROR_VERSION = _make_control_table(
     "mirror_version", "Which Delta version of a mirror has the state at which commit_ts", *_VERSION_COLUMNS
 )
 
-MIRROR_HEAD = _control(
+MIRROR_HEAD = _make_control_table(
     "mirror_head",
     "The newest row of mirror_version of each table as of `upto`: derived, to speed up reads",
     *_VERSION_COLUMNS,
     Column(MirrorHead.UPTO, "BIGINT", "commit_ts; newer rows are in mirror_version only"),
 )
 
-VERIFY = _control(
+VERIFY = _make_control_table(
     "verify",
     "A chunk of a table that an unfinished `binlake verify` found equal; the next run does not read it again",
     Column(Verify.COMMIT_TS, "BIGINT", "checkpoint of the target at which it was compared"),
@@ -438,7 +438,7 @@ VERIFY = _control(
     Column(Verify.AT_MS, "BIGINT", "Unix ms of the record"),
 )
 
-VALIDATION = _control(
+VALIDATION = _make_control_table(
     "validation",
     "A row that continuous validation found different at the target, or that waits for proof",
     Column(Validation.NUMBER, "BIGINT", "number of the error for `binlake validation`; 0 while it is pending"),

@@ -19,16 +19,16 @@ from binlake.base.lakecolumns import Binlog
 from binlake.errors import OutOfTime
 from binlake.lake import skips
 from binlake.lake.dataset import open_dataset
-from binlake.lake.ddls import landed_ddls
+from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion, commit_day
-from binlake.lake.seek import Budget, changes_of_transaction
+from binlake.lake.seek import Budget, read_changes_of_transaction
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowLog
-from binlake.pipeline import ENDED, task_name
+from binlake.pipeline import ENDED, name_task
 from binlake.window.definitions import LandedDdl
 from binlake.window.eventrow import EventRow
-from binlake.window.manifest import window_name
+from binlake.window.manifest import format_window_name
 
 _HEAD = (Binlog.COMMIT_TS, Binlog.START_TS, Binlog.KIND, Binlog.SCHEMA_VERSION, Binlog.PUMP)
 
@@ -47,13 +47,14 @@ class Passage:
     def to_dict(self) -> dict[str, str]:
         """For `--output json`."""
         at = datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        return {"stage": self.stage, "task": self.task, "sink": self.sink, "window": window_name(self.lo, self.hi),
-                "run_id": self.run_id, "at": at}  # fmt: skip
+        window = format_window_name(self.lo, self.hi)
+        return {"stage": self.stage, "task": self.task, "sink": self.sink, "window": window, "run_id": self.run_id,
+                "at": at}  # fmt: skip
 
     @property
     def task(self) -> str:
         """The name of the stage's task; each feed has its own task."""
-        return task_name(self.stage, self.sink)
+        return name_task(self.stage, self.sink)
 
 
 class Passages:
@@ -70,7 +71,7 @@ class Passages:
         for passages in self._windows.values():
             passages.sort(key=lambda passage: passage.hi)
 
-    def of(self, commit_ts: int) -> list[Passage]:
+    def find_at(self, commit_ts: int) -> list[Passage]:
         """The first passage of each stage that processed `commit_ts`, in order of time."""
         passages_of_stages = (_find_covering(passages, commit_ts) for passages in self._windows.values())
         return sorted(
@@ -148,14 +149,14 @@ def find_transaction(
 
     It has `count` changes (None: all), starting at index `first`. Raises OutOfTime when `budget` runs out.
     """
-    parts = _binlogs(paths, ts, landed, budget)
+    parts = _read_binlogs(paths, ts, landed, budget)
     if not parts:
         return None
     head = parts[0]
     commit_ts, start_ts = int(head[Binlog.COMMIT_TS]), int(head[Binlog.START_TS])
-    passages = Passages(log.events_at([commit_ts]))
-    merged = any(passage.stage == "merge" for passage in passages.of(commit_ts))
-    changes, total = changes_of_transaction(paths, commit_ts, start_ts, first, count) if merged else ([], 0)
+    passages = Passages(log.read_events_at([commit_ts]))
+    merged = any(passage.stage == "merge" for passage in passages.find_at(commit_ts))
+    changes, total = read_changes_of_transaction(paths, commit_ts, start_ts, first, count) if merged else ([], 0)
     return Transaction(
         commit_ts,
         start_ts,
@@ -164,18 +165,18 @@ def find_transaction(
         tuple(sorted({str(part[Binlog.PUMP]) for part in parts})),
         sum(int(part["bytes"]) for part in parts),
         tuple(changes),
-        tuple(landed_ddls(paths, commit_ts - 1, commit_ts)) if head[Binlog.KIND] == "ddl" else (),
-        tuple(passages.of(commit_ts)),
+        tuple(read_landed_ddls(paths, commit_ts - 1, commit_ts)) if head[Binlog.KIND] == "ddl" else (),
+        tuple(passages.find_at(commit_ts)),
         total,
     )
 
 
-def _binlogs(paths: LakePaths, ts: int, landed: tuple[int, int], budget: Budget | None) -> list[Mapping[str, Any]]:
-    table = DeltaTable(paths.table(BINLOG.name))
+def _read_binlogs(paths: LakePaths, ts: int, landed: tuple[int, int], budget: Budget | None) -> list[Mapping[str, Any]]:
+    table = DeltaTable(paths.locate_table(BINLOG.name))
     data = open_dataset(table)
     within = (ds.field(Binlog.COMMIT_TS) > landed[0]) & (ds.field(Binlog.COMMIT_TS) <= landed[1])
     # In a damaged lake, ts may be one transaction's commit_ts and another's start_ts: the commit_ts has precedence.
-    rows = _read_identities(data, data.get_fragments(filter=_at_commit_ts(ts)), _at_commit_ts(ts) & within)
+    rows = _read_identities(data, data.get_fragments(filter=_match_commit_ts(ts)), _match_commit_ts(ts) & within)
     if not rows:
         # A commit never precedes its start and usually follows soon: search upwards from the start.
         started = (ds.field(Binlog.COMMIT_DATE) >= commit_day(ts)) & (ds.field(Binlog.START_TS) == ts) & within
@@ -191,7 +192,7 @@ def _binlogs(paths: LakePaths, ts: int, landed: tuple[int, int], budget: Budget 
     if not rows:
         return []
     first = rows[0]
-    condition = _at_commit_ts(first[Binlog.COMMIT_TS]) & (ds.field(Binlog.START_TS) == first[Binlog.START_TS])
+    condition = _match_commit_ts(first[Binlog.COMMIT_TS]) & (ds.field(Binlog.START_TS) == first[Binlog.START_TS])
     columns = {name: ds.field(name) for name in _HEAD}
     # Only the payload's length is returned, read from row groups that have the transaction.
     columns["bytes"] = pc.binary_length(ds.field(Binlog.PAYLOAD))
@@ -199,7 +200,7 @@ def _binlogs(paths: LakePaths, ts: int, landed: tuple[int, int], budget: Budget 
     return parts
 
 
-def _at_commit_ts(commit_ts: int) -> ds.Expression:
+def _match_commit_ts(commit_ts: int) -> ds.Expression:
     return (ds.field(Binlog.COMMIT_DATE) == commit_day(commit_ts)) & (ds.field(Binlog.COMMIT_TS) == commit_ts)
 
 

@@ -25,7 +25,7 @@ from binlake.pipeline import ENDED
 from binlake.window.eventrow import EventRow
 from binlake.window.manifest import ApplyManifest, OfWindow, WindowManifest
 
-_WITHOUT_MANIFEST = tuple(name for name in WINDOW.column_names() if name != Window.MANIFEST)
+_WITHOUT_MANIFEST = tuple(name for name in WINDOW.list_column_names() if name != Window.MANIFEST)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class WindowLog:
 
     def __init__(self, paths: LakePaths) -> None:
         self.paths = paths
-        self._table = ControlTable(paths.table(WINDOW.name), WINDOW)
+        self._table = ControlTable(paths.locate_table(WINDOW.name), WINDOW)
 
     def exists(self) -> bool:
         """True when anything was ever recorded in this lake."""
@@ -64,7 +64,7 @@ class WindowLog:
         detail = json.dumps(dict(event.detail), sort_keys=True, default=str)
         self._table.append([{**vars(event), Window.DETAIL: detail, Window.AT_MS: time.time_ns() // 1_000_000}])
 
-    def events(
+    def read_events(
         self,
         run_id: str | None = None,
         limit: int | None = None,
@@ -81,11 +81,11 @@ class WindowLog:
         """
         conditions = {Window.RUN_ID: run_id, Window.STAGE: stage, Window.STATE: state}
         terms = [ds.field(name) == value for name, value in conditions.items() if value is not None]
-        terms += [_where_overlaps(*within)] if within is not None else []
+        terms += [_match_overlap(*within)] if within is not None else []
         where = functools.reduce(operator.and_, terms) if terms else None
-        return self._events(where, limit, sealed=sealed)
+        return self._select_events(where, limit, sealed=sealed)
 
-    def events_at(self, moments: Iterable[int], stages: Sequence[str] | None = None) -> list[EventRow]:
+    def read_events_at(self, moments: Iterable[int], stages: Sequence[str] | None = None) -> list[EventRow]:
         """As `events`, for windows that contain one of these commit_ts, and only of `stages` if set."""
         terms = [(ds.field(Window.LO) < ts) & (ds.field(Window.HI) >= ts) for ts in sorted(set(moments))]
         if not terms:
@@ -93,33 +93,35 @@ class WindowLog:
         where = functools.reduce(operator.or_, terms)
         if stages is not None:
             where &= ds.field(Window.STAGE).isin(list(stages))
-        return self._events(where)
+        return self._select_events(where)
 
-    def newest(
+    def read_newest(
         self, stages: Sequence[str], count: int, upto: int | None = None, states: Sequence[str] | None = ENDED
     ) -> list[EventRow]:
         """The `count` events of `stages` in `states` (None: any) with the greatest hi <= `upto`, descending."""
-        where = _where_stages(stages, states)
-        return self._newest(Window.HI, count, where if upto is None else where & (ds.field(Window.HI) <= upto))
+        where = _match_stages(stages, states)
+        return self._select_newest(Window.HI, count, where if upto is None else where & (ds.field(Window.HI) <= upto))
 
-    def last_event(self, stages: Sequence[str]) -> EventRow | None:
+    def read_last_event(self, stages: Sequence[str]) -> EventRow | None:
         """The last recorded event of `stages`, whatever its state."""
-        events = self.last_events(stages, 1)
+        events = self.read_last_events(stages, 1)
         return events[0] if events else None
 
-    def last_events(
+    def read_last_events(
         self, stages: Sequence[str], count: int, states: Sequence[str] | None = None, *, sink: str | None = None
     ) -> list[EventRow]:
         """The `count` last recorded events of `stages` in one of `states` (None: any), newest first."""
-        return self._newest(Window.AT_MS, count, _where_sink(_where_stages(stages, states), sink))
+        return self._select_newest(Window.AT_MS, count, _match_sink(_match_stages(stages, states), sink))
 
-    def landed(self, within: tuple[int, int] | None = None) -> list[tuple[int, int]]:
+    def list_landed(self, within: tuple[int, int] | None = None) -> list[tuple[int, int]]:
         """(lo, hi) of the landed windows, ascending: all, or those that overlap the range `within` = (lo, hi).
 
         Raises ImmutableWindow when they do not tile.
         """
-        where = _where_done("land") if within is None else _where_done("land") & _where_overlaps(*within)
-        bounds = sorted({(row[Window.LO], row[Window.HI]) for row in self._table.rows((Window.LO, Window.HI), where)})
+        where = _match_done("land") if within is None else _match_done("land") & _match_overlap(*within)
+        bounds = sorted(
+            {(row[Window.LO], row[Window.HI]) for row in self._table.read_rows((Window.LO, Window.HI), where)}
+        )
         for (_, hi), (lo, _) in itertools.pairwise(bounds):
             if hi != lo:
                 raise ImmutableWindow(
@@ -128,14 +130,14 @@ class WindowLog:
                 )
         return bounds
 
-    def landed_range(self) -> tuple[int, int] | None:
+    def find_landed_range(self) -> tuple[int, int] | None:
         """(lo of the first, hi of the last) landed window; None for an empty lake. Raises ImmutableWindow."""
-        first, last = self.start_ts(), self.landed_ts()
+        first, last = self.start_ts(), self.find_landed_ts()
         if last is None:
             return None
-        if first is None or not self.landed((first, first + 1)):
+        if first is None or not self.list_landed((first, first + 1)):
             # This lake was created before the event `start` existed.
-            first = self.landed()[0][0]
+            first = self.list_landed()[0][0]
         return first, last
 
     def list_unmerged(self, until: int) -> list[WindowManifest]:
@@ -143,105 +145,111 @@ class WindowLog:
 
         Merge processes windows in order and records each, so all windows up to its greatest hi are merged.
         """
-        start = self.greatest_hi("merge")
+        start = self.find_greatest_hi("merge")
         if start is None:
-            landed = self.landed_range()
+            landed = self.find_landed_range()
             start = until if landed is None else landed[0]
-        left = [window for window in self.landed((start, until)) if window[1] <= until] if start < until else []
-        return [manifest for window in left if (manifest := self.manifest(*window)) is not None]
+        left = [window for window in self.list_landed((start, until)) if window[1] <= until] if start < until else []
+        return [manifest for window in left if (manifest := self.read_manifest(*window)) is not None]
 
-    def landed_ts(self) -> int | None:
+    def find_landed_ts(self) -> int | None:
         """The hi of the last landed window; None for an empty lake."""
-        return self.greatest_hi("land")
+        return self.find_greatest_hi("land")
 
-    def greatest_hi(self, stage: str, sink: str | None = None, *, since_ms: int = 0) -> int | None:
+    def find_greatest_hi(self, stage: str, sink: str | None = None, *, since_ms: int = 0) -> int | None:
         """The greatest hi of a window for which `stage` (of `sink`) is done, or None.
 
         `since_ms`: only events recorded later than this (Unix ms) count.
         """
-        where = _where_sink(_where_done(stage), sink)
-        return self._table.greatest(Window.HI, where & (ds.field(Window.AT_MS) > since_ms) if since_ms else where)
+        where = _match_sink(_match_done(stage), sink)
+        return self._table.find_greatest(Window.HI, where & (ds.field(Window.AT_MS) > since_ms) if since_ms else where)
 
-    def silent_since(self) -> int | None:
+    def find_silence_start(self) -> int | None:
         """The hi of the last landed window with a transaction, or of the first window if none had one.
 
         None without a landed window. It is not the lake's start: the time before the first landing was not observed.
         """
-        last = self._table.greatest(Window.HI, _where_done("land") & (ds.field(Window.ROWS) > 0))
+        last = self._table.find_greatest(Window.HI, _match_done("land") & (ds.field(Window.ROWS) > 0))
         if last is not None:
             return last
-        landed = self.landed_range()
-        return None if landed is None else self.landed((landed[0], landed[0] + 1))[0][1]
+        landed = self.find_landed_range()
+        return None if landed is None else self.list_landed((landed[0], landed[0] + 1))[0][1]
 
     def start_ts(self) -> int | None:
         """The commit_ts after which this lake starts, fixed by the first plan; None before that."""
-        rows = self._table.rows((Window.LO,), ds.field(Window.STAGE) == "start")
+        rows = self._table.read_rows((Window.LO,), ds.field(Window.STAGE) == "start")
         return min((row[Window.LO] for row in rows), default=None)
 
     def start_option(self) -> str | None:
         """`initial-commit-ts` as it was when the lake began; None before that, or if it was not recorded."""
-        rows = self._table.rows((Window.DETAIL,), ds.field(Window.STAGE) == "start")
+        rows = self._table.read_rows((Window.DETAIL,), ds.field(Window.STAGE) == "start")
         options = (json.loads(row[Window.DETAIL] or "{}").get("initial_commit_ts") for row in rows)
         return next((text for text in options if text is not None), None)
 
-    def manifest(self, lo: int, hi: int) -> WindowManifest | None:
+    def read_manifest(self, lo: int, hi: int) -> WindowManifest | None:
         """The sealed manifest of the window (lo, hi]; None if it has not landed."""
-        texts = self._manifests("land", lo, hi)
+        texts = self._select_manifests("land", lo, hi)
         return WindowManifest.from_json(texts[0]) if texts else None
 
-    def manifests(self, lo: int, hi: int) -> list[WindowManifest]:
+    def read_manifests(self, lo: int, hi: int) -> list[WindowManifest]:
         """The sealed manifests of the landed windows that overlap (lo, hi]."""
-        where = _where_done("land") & _where_overlaps(lo, hi)
-        return [WindowManifest.from_json(row[Window.MANIFEST]) for row in self._table.rows((Window.MANIFEST,), where)]
+        where = _match_done("land") & _match_overlap(lo, hi)
+        return [
+            WindowManifest.from_json(row[Window.MANIFEST]) for row in self._table.read_rows((Window.MANIFEST,), where)
+        ]
 
-    def last_landed(self) -> WindowManifest | None:
+    def read_last_manifest(self) -> WindowManifest | None:
         """The manifest of the last landed window; None for an empty lake."""
-        landed_ts = self.landed_ts()
+        landed_ts = self.find_landed_ts()
         if landed_ts is None:
             return None
-        texts = self._table.rows((Window.MANIFEST,), _where_done("land") & (ds.field(Window.HI) == landed_ts))
+        texts = self._table.read_rows((Window.MANIFEST,), _match_done("land") & (ds.field(Window.HI) == landed_ts))
         return WindowManifest.from_json(texts[0][Window.MANIFEST])
 
-    def apply_manifests(self, lo: int, hi: int) -> list[ApplyManifest]:
+    def read_apply_manifests(self, lo: int, hi: int) -> list[ApplyManifest]:
         """The apply manifests of (lo, hi], newest last. There are several if the target or its options changed."""
-        return [ApplyManifest.from_json(text) for text in self._manifests("convert", lo, hi)]
+        return [ApplyManifest.from_json(text) for text in self._select_manifests("convert", lo, hi)]
 
-    def sealed_windows(self, hi: int) -> list[tuple[int, int]]:
+    def list_sealed_windows(self, hi: int) -> list[tuple[int, int]]:
         """The SQL sink's sealed windows that cover the landed window ending at `hi`, newest first."""
-        where = _where_done("convert") & (ds.field(Window.LO) < hi) & (ds.field(Window.HI) >= hi)
-        rows = sorted(self._table.rows((Window.LO, Window.HI, Window.AT_MS), where), key=lambda row: -row[Window.AT_MS])
+        where = _match_done("convert") & (ds.field(Window.LO) < hi) & (ds.field(Window.HI) >= hi)
+        rows = sorted(
+            self._table.read_rows((Window.LO, Window.HI, Window.AT_MS), where), key=lambda row: -row[Window.AT_MS]
+        )
         return [(row[Window.LO], row[Window.HI]) for row in rows]
 
     def tidy(self) -> dict[str, int]:
         """As ControlTable.tidy."""
         return self._table.tidy()
 
-    def _events(self, where: ds.Expression | None, limit: int | None = None, *, sealed: bool = False) -> list[EventRow]:
-        rows = self._table.arrow(None if sealed else _WITHOUT_MANIFEST, where).sort_by(Window.AT_MS)
+    def _select_events(
+        self, where: ds.Expression | None, limit: int | None = None, *, sealed: bool = False
+    ) -> list[EventRow]:
+        rows = self._table.read_arrow(None if sealed else _WITHOUT_MANIFEST, where).sort_by(Window.AT_MS)
         events: list[EventRow] = rows.slice(max(rows.num_rows - limit, 0) if limit else 0).to_pylist()
         return events
 
-    def _newest(self, by: str, count: int, where: ds.Expression) -> list[EventRow]:
-        return cast(list[EventRow], self._table.newest(_WITHOUT_MANIFEST, by, count, where))
+    def _select_newest(self, by: str, count: int, where: ds.Expression) -> list[EventRow]:
+        return cast(list[EventRow], self._table.read_newest(_WITHOUT_MANIFEST, by, count, where))
 
-    def _manifests(self, stage: str, lo: int, hi: int) -> list[str]:
-        where = _where_done(stage) & (ds.field(Window.LO) == lo) & (ds.field(Window.HI) == hi)
-        rows = sorted(self._table.rows((Window.MANIFEST, Window.AT_MS), where), key=lambda row: row[Window.AT_MS])
+    def _select_manifests(self, stage: str, lo: int, hi: int) -> list[str]:
+        where = _match_done(stage) & (ds.field(Window.LO) == lo) & (ds.field(Window.HI) == hi)
+        rows = sorted(self._table.read_rows((Window.MANIFEST, Window.AT_MS), where), key=lambda row: row[Window.AT_MS])
         return [row[Window.MANIFEST] for row in rows]
 
 
-def _where_overlaps(lo: int, hi: int) -> ds.Expression:
+def _match_overlap(lo: int, hi: int) -> ds.Expression:
     return (ds.field(Window.LO) < hi) & (ds.field(Window.HI) > lo)
 
 
-def _where_stages(stages: Sequence[str], states: Sequence[str] | None) -> ds.Expression:
+def _match_stages(stages: Sequence[str], states: Sequence[str] | None) -> ds.Expression:
     where = ds.field(Window.STAGE).isin(list(stages))
     return where if states is None else where & ds.field(Window.STATE).isin(list(states))
 
 
-def _where_sink(where: ds.Expression, sink: str | None) -> ds.Expression:
+def _match_sink(where: ds.Expression, sink: str | None) -> ds.Expression:
     return where if sink is None else where & (ds.field(Window.SINK) == sink)
 
 
-def _where_done(stage: str) -> ds.Expression:
+def _match_done(stage: str) -> ds.Expression:
     return (ds.field(Window.STAGE) == stage) & (ds.field(Window.STATE) == "done")

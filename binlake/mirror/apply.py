@@ -58,45 +58,45 @@ class _Run:
 
     def run(self, net: Iterable[pa.RecordBatch]) -> Applied:
         segment = 0
-        for place, slices in groupby(_slices(net), key=lambda entry: entry[0]):
+        for place, slices in groupby(_split_batches(net), key=lambda entry: entry[0]):
             segment = self._catch_up(segment, place.segment)
-            self._rows(self._plan.tables[place], place.segment, (rows for _, rows in slices))
+            self._apply_rows(self._plan.tables[place], place.segment, (rows for _, rows in slices))
         self._catch_up(segment, len(self._plan.ddls))
         for name in sorted(self._touched):
-            self._replica(name).tidy()
-            self._record(name, self._plan.segments.hi, self._replica(name).version)
+            self._get_replica(name).tidy()
+            self._record(name, self._plan.segments.hi, self._get_replica(name).version)
         return self._done
 
     def _catch_up(self, segment: int, until: int) -> int:
         for ddl in self._plan.ddls[segment:until]:
             self._before_ddl = dict(self._state)
             for effect in derive_effects(ddl):
-                self._effect(effect, ddl.commit_ts)
+                self._apply_effect(effect, ddl.commit_ts)
         return max(segment, until)
 
-    def _replica(self, name: Name) -> Replica:
+    def _get_replica(self, name: Name) -> Replica:
         if name not in self._replicas:
-            self._replicas[name] = Replica(self._paths.mirror(*name), self._days)
+            self._replicas[name] = Replica(self._paths.locate_mirror(*name), self._days)
         return self._replicas[name]
 
     def _record(self, name: Name, hi: int, version: int) -> None:
-        row = replace(self._known(name), delta_version=version, lo=self._plan.segments.lo, hi=hi)
+        row = replace(self._look_up_version(name), delta_version=version, lo=self._plan.segments.lo, hi=hi)
         self._state[name] = row
         self._done.versions.append(row)
 
-    def _known(self, name: Name, state: Mapping[Name, MirrorVersion] | None = None) -> MirrorVersion:
+    def _look_up_version(self, name: Name, state: Mapping[Name, MirrorVersion] | None = None) -> MirrorVersion:
         """The known state of a table. A table that no window touched is older than the lake: its rows are unknown."""
         lo = self._plan.segments.lo
         known = self._state if state is None else state
         return known.get(name) or MirrorVersion(*name, -1, lo, lo, inexact=IN_PART)
 
     def _mark(self, name: Name, *, dropped: bool = False, inexact: str = "") -> None:
-        self._state[name] = replace(self._known(name), dropped=dropped, inexact=inexact)
+        self._state[name] = replace(self._look_up_version(name), dropped=dropped, inexact=inexact)
 
-    def _effect(self, effect: Effect, at: int) -> None:
+    def _apply_effect(self, effect: Effect, at: int) -> None:
         name = (effect.table.db, effect.table.name)
-        replica = self._replica(name)
-        behind = replica.position() < at
+        replica = self._get_replica(name)
+        behind = replica.read_position() < at
         {
             "create": self._create,
             "adopt": self._adopt,
@@ -105,19 +105,19 @@ class _Run:
             "alter": self._alter,
             "copy": self._copy,
             "drop": self._drop,
-            "inexact": self._inexact,
+            "inexact": self._mark_inexact,
         }[effect.kind](effect, name, at, behind)
         if effect.kind == "drop":
             self._touched.discard(name)
         else:
             self._touched.add(name)
-        version = replica.version if behind else replica.version_at(at)
+        version = replica.version if behind else replica.find_version_at(at)
         self._record(name, at, -1 if version is None else version)
 
     def _create(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
         self._mark(name)
         if behind:
-            self._replica(name).create(effect.table, at)
+            self._get_replica(name).create(effect.table, at)
 
     def _adopt(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
         self._create(effect, name, at, behind)
@@ -126,22 +126,22 @@ class _Run:
     def _recover(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
         # The mirror of a dropped table still has its rows, unless the name was used again.
         state = self._state.get(name)
-        kept = state is not None and state.dropped and self._replica(name).exists()
+        kept = state is not None and state.dropped and self._get_replica(name).exists()
         if not kept and behind:
-            self._replica(name).create(effect.table, at)
+            self._get_replica(name).create(effect.table, at)
         self._mark(name, inexact=state.inexact if kept and state else _UNKNOWN)
 
     def _truncate(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
         self._mark(name)
         if not behind:
             return
-        if self._replica(name).exists():
-            self._replica(name).truncate(at)
+        if self._get_replica(name).exists():
+            self._get_replica(name).truncate(at)
         else:
-            self._replica(name).create(effect.table, at)
+            self._get_replica(name).create(effect.table, at)
 
     def _alter(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
-        replica = self._replica(name)
+        replica = self._get_replica(name)
         if effect.source is None:
             return
         reshaper = Reshaper(effect.source, effect.table, effect.renamed, effect.moment)
@@ -151,7 +151,7 @@ class _Run:
         if not replica.exists():
             replica.create(effect.table, at)
             return
-        appended = reshaper.appended_fields()
+        appended = reshaper.find_appended_fields()
         if reshaper.keeps_layout():
             return
         if appended:
@@ -162,9 +162,9 @@ class _Run:
 
     def _record_lost_conversions(self, reshaper: Reshaper, name: Name, at: int) -> None:
         """Record the findings of a run that died between rewriting the mirror and recording them."""
-        former = self._replica(name).version_at(at - 1) if reshaper.converts() else None
+        former = self._get_replica(name).find_version_at(at - 1) if reshaper.converts() else None
         if former is not None:
-            for _ in reshaper.batches(iter(self._replica(name).batches(former))):
+            for _ in reshaper.reshape_batches(iter(self._get_replica(name).read_batches(former))):
                 pass
             self._record_conversions(reshaper, name)
 
@@ -177,53 +177,53 @@ class _Run:
         if effect.source is None:
             return
         old = (effect.source.db, effect.source.name)
-        source = self._replica(old)
+        source = self._get_replica(old)
         # In a swap of names, the other table is marked already, so use the state before the DDL.
-        self._mark(name, inexact=self._known(old, self._before_ddl).inexact)
-        version = source.version_at(at - 1)
+        self._mark(name, inexact=self._look_up_version(old, self._before_ddl).inexact)
+        version = source.find_version_at(at - 1)
         if not behind:
             return
         if version is None:
-            self._replica(name).create(effect.table, at)
+            self._get_replica(name).create(effect.table, at)
             return
         reshaper = Reshaper(effect.source, effect.table, effect.renamed, effect.moment)
-        self._replica(name).fill(effect.table, reshaper.batches(iter(source.batches(version))), at)
+        self._get_replica(name).fill(effect.table, reshaper.reshape_batches(iter(source.read_batches(version))), at)
         self._record_conversions(reshaper, name)
 
     def _drop(self, _effect: Effect, name: Name, _at: int, _behind: bool) -> None:
         # Keep the reason why it is inexact: it may be recovered with its rows.
-        self._mark(name, dropped=True, inexact=self._known(name).inexact)
+        self._mark(name, dropped=True, inexact=self._look_up_version(name).inexact)
 
-    def _inexact(self, effect: Effect, name: Name, _at: int, _behind: bool) -> None:
+    def _mark_inexact(self, effect: Effect, name: Name, _at: int, _behind: bool) -> None:
         self._mark(name, inexact=effect.reason)
 
-    def _rows(self, table: TableDef, segment: int, slices: Iterator[pa.Table]) -> None:
+    def _apply_rows(self, table: TableDef, segment: int, slices: Iterator[pa.Table]) -> None:
         name = (table.db, table.name)
-        replica = self._replica(name)
-        since, until = self._plan.segments.bounds(segment)
+        replica = self._get_replica(name)
+        since, until = self._plan.segments.find_bounds(segment)
         self._touched.add(name)
-        if replica.position() >= until - 1 and not self._only_ddl(replica, segment, until - 1):
+        if replica.read_position() >= until - 1 and not self._has_only_ddl(replica, segment, until - 1):
             return
         if not replica.exists():
             replica.create(table, since - 1)
-        if table.identity().kind == "row":
+        if table.find_identity().kind == "row":
             net = pa.concat_tables(slices)
             replica.merge_keyless(table, net, until - 1)
             self._done.rows += net.num_rows
             return
-        for net, last in _chunks(slices):
+        for net, last in _join_slices(slices):
             replica.merge_keyed(table, net, until - 1 if last else None)
             self._done.rows += net.num_rows
 
-    def _only_ddl(self, replica: Replica, segment: int, end: int) -> bool:
+    def _has_only_ddl(self, replica: Replica, segment: int, end: int) -> bool:
         """True when the position is that of the segment's DDL, but rows that precede it are not applied yet."""
         ddl = self._plan.ddls[segment - 1] if segment else None
-        if ddl is None or ddl.since >= ddl.commit_ts or replica.position() != end or ddl.commit_ts != end:
+        if ddl is None or ddl.since >= ddl.commit_ts or replica.read_position() != end or ddl.commit_ts != end:
             return False
         return not replica.has_merged(end)
 
 
-def _slices(net: Iterable[pa.RecordBatch]) -> Iterator[tuple[SegmentTable, pa.Table]]:
+def _split_batches(net: Iterable[pa.RecordBatch]) -> Iterator[tuple[SegmentTable, pa.Table]]:
     """Split each batch into runs of rows of one table and segment."""
     for batch in net:
         places = zip(
@@ -236,7 +236,7 @@ def _slices(net: Iterable[pa.RecordBatch]) -> Iterator[tuple[SegmentTable, pa.Ta
             start += size
 
 
-def _chunks(slices: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
+def _join_slices(slices: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
     """Join slices to tables of about CHUNK_BYTES; the flag says whether it is the last one."""
     pending: list[pa.Table] = []
     size = 0

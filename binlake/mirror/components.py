@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from binlake.mirror.versions import MirrorVersion
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
-from binlake.window.definitions import FILTERED, Cell, LandedDdl, Segments, SegmentTable, WindowDefinitions, cell_of
+from binlake.window.definitions import FILTERED, Cell, LandedDdl, Segments, SegmentTable, WindowDefinitions, build_cell
 
 Name = tuple[str, str]
 """(db, table) as spelled."""
@@ -47,16 +47,19 @@ def plan_mirrors(
 ) -> MirrorPlan:
     """The plan for (lo, hi]. `touched`: the tables with row changes. DDL that a filter left out is ignored."""
     touched = sorted(set(touched))
-    relevant = [ddl for ddl in ddls if ddl.reason != FILTERED and _names(ddl)]
-    groups = _components([*([name] for name in touched), *(_names(ddl) for ddl in relevant)])
+    relevant = [ddl for ddl in ddls if ddl.reason != FILTERED and _list_names(ddl)]
+    groups = _find_components([*([name] for name in touched), *(_list_names(ddl) for ddl in relevant)])
     plans, cells = [], []
     for number in sorted(set(groups.values())):
-        own = tuple(ddl for ddl in relevant if groups[_lower(_names(ddl)[0])] == number)
+        own = tuple(ddl for ddl in relevant if groups[_lower(_list_names(ddl)[0])] == number)
         segments = Segments(lo, hi, tuple(ddl.since for ddl in own))
         names = [name for name in touched if groups[_lower(name)] == number]
-        found = list(_cells(definitions, segments, names))
+        found = list(_find_cells(definitions, segments, names))
         tables = {
-            SegmentTable(c.segment, c.db, c.table): definitions.within(c.db, c.table, c.since, c.until) for c in found
+            SegmentTable(c.segment, c.db, c.table): definitions.require_definition_within(
+                c.db, c.table, c.since, c.until
+            )
+            for c in found
         }
         members = {name: version for name, version in known.items() if groups.get(_lower(name)) == number}
         plans.append(ComponentPlan(number, segments, own, tables, members))
@@ -64,7 +67,7 @@ def plan_mirrors(
     return MirrorPlan(tuple(plans), groups, tuple(cells))
 
 
-def _names(ddl: LandedDdl) -> list[Name]:
+def _list_names(ddl: LandedDdl) -> list[Name]:
     return [(table.db, table.name) for table in (*ddl.before.tables, *ddl.after.tables) if table.kind == "table"]
 
 
@@ -72,25 +75,25 @@ def _lower(name: Name) -> Name:
     return fold_pair(name)
 
 
-def _cells(definitions: WindowDefinitions, segments: Segments, names: list[Name]) -> Iterable[Cell]:
+def _find_cells(definitions: WindowDefinitions, segments: Segments, names: list[Name]) -> Iterable[Cell]:
     # A table that exists only in some segments has rows only in those.
     for segment in range(len(segments.starts) + 1):
-        since, until = segments.bounds(segment)
+        since, until = segments.find_bounds(segment)
         for name in names:
             if definitions.exists_within(*name, since, until):
-                yield cell_of(definitions, segments, SegmentTable(segment, *name))
+                yield build_cell(definitions, segments, SegmentTable(segment, *name))
 
 
-def _components(groups: Iterable[list[Name]]) -> dict[Name, int]:
+def _find_components(groups: Iterable[list[Name]]) -> dict[Name, int]:
     parent: dict[Name, Name] = {}
 
-    def root(name: Name) -> Name:
+    def find_root(name: Name) -> Name:
         while parent.setdefault(name, name) != name:
             name = parent[name]
         return name
 
     for group in groups:
         for name in group:
-            parent[root(_lower(name))] = root(_lower(group[0]))
-    numbers = {top: number for number, top in enumerate(sorted({root(name) for name in parent}))}
-    return {name: numbers[root(name)] for name in parent}
+            parent[find_root(_lower(name))] = find_root(_lower(group[0]))
+    numbers = {top: number for number, top in enumerate(sorted({find_root(name) for name in parent}))}
+    return {name: numbers[find_root(name)] for name in parent}

@@ -8,11 +8,11 @@ from typing import Literal
 
 from binlake.dialect import tokenize_restored
 from binlake.dialect.columnnames import (
-    added_columns,
-    changed_columns,
-    clauses_of_alter,
-    dropped_columns,
-    renamed_columns,
+    find_added_columns,
+    find_alter_clauses,
+    find_changed_columns,
+    find_dropped_columns,
+    find_renamed_columns,
 )
 from binlake.dialect.tokens import tokenize
 from binlake.errors import SchemaError
@@ -62,22 +62,22 @@ def derive_effects(ddl: LandedDdl) -> list[Effect]:
     """The effects in the order to apply: first those that write, so that copies find their sources, then drops."""
     before = [table for table in ddl.before.tables if table.kind == "table"]
     after = [table for table in ddl.after.tables if table.kind == "table"]
-    named = {_written(table) for table in after}
+    named = {_get_written_name(table) for table in after}
     effects = [effect for table in after for effect in _writes(ddl.action, before, table)]
     moment = Moment(ddl.after.session.tz, ddl.after.session.date, ddl.after.session.guessed)
-    renamed, readable = _former_names(ddl)
+    renamed, readable = _parse_former_names(ddl)
     effects = [replace(effect, renamed=renamed, moment=moment) for effect in effects]
     if not readable:
         altered = [effect.table for effect in effects if effect.kind == "alter"]
         effects += [Effect("inexact", table, reason=_UNREADABLE) for table in altered]
-    return effects + [Effect("drop", table) for table in before if _written(table) not in named]
+    return effects + [Effect("drop", table) for table in before if _get_written_name(table) not in named]
 
 
 def _writes(action: int, before: list[TableDef], table: TableDef) -> list[Effect]:
     same_id = next((old for old in before if old.id == table.id), None)
-    same_name = next((old for old in before if _name(old) == _name(table)), None)
+    same_name = next((old for old in before if _fold_table_name(old) == _fold_table_name(table)), None)
     # A mirror's folder has the name as spelled: a name in another letter case is another mirror.
-    if same_id is not None and _written(same_id) != _written(table):
+    if same_id is not None and _get_written_name(same_id) != _get_written_name(table):
         return [Effect("copy", table, same_id)]
     source = same_id or (same_name if action in _NEW_ID else None)
     if source is not None:
@@ -86,7 +86,7 @@ def _writes(action: int, before: list[TableDef], table: TableDef) -> list[Effect
         return [Effect("alter", table, source), *lost]
     if same_name is not None and action == Action.TRUNCATE_TABLE:
         return [Effect("truncate", table, same_name)]
-    return [Effect(_effect_of_new_table(action), table)]
+    return [Effect(_choose_effect_of_new_table(action), table)]
 
 
 def _adds_computed(before: TableDef, after: TableDef) -> bool:
@@ -95,13 +95,13 @@ def _adds_computed(before: TableDef, after: TableDef) -> bool:
     return any(c.id not in had and c.is_generated and c.generated_stored for c in after.columns)
 
 
-def _effect_of_new_table(action: int) -> Kind:
+def _choose_effect_of_new_table(action: int) -> Kind:
     if action in _BRINGS_ROWS:
         return "adopt"
     return "recover" if action in (Action.RECOVER_TABLE, Action.RECOVER_SCHEMA) else "create"
 
 
-def _former_names(ddl: LandedDdl) -> tuple[dict[str, str], bool]:
+def _parse_former_names(ddl: LandedDdl) -> tuple[dict[str, str], bool]:
     """(former name by new name of each `CHANGE [COLUMN] former new …`, whether the text can be parsed).
 
     The former name is empty for a column added under a name that another column gives up in the same statement.
@@ -110,16 +110,16 @@ def _former_names(ddl: LandedDdl) -> tuple[dict[str, str], bool]:
         tokens = tokenize_restored(ddl.query) if ddl.decision != "apply" else tokenize(ddl.sql)
     except SchemaError:
         return {}, False
-    clauses = clauses_of_alter(tokens)
-    given_up = {*renamed_columns(clauses).values(), *dropped_columns(clauses)}
+    clauses = find_alter_clauses(tokens)
+    given_up = {*find_renamed_columns(clauses).values(), *find_dropped_columns(clauses)}
     # If columns of shards are joined, the second shard adds a column that exists already.
-    named = changed_columns(clauses) | dict.fromkeys(added_columns(clauses) & given_up, "")
+    named = find_changed_columns(clauses) | dict.fromkeys(find_added_columns(clauses) & given_up, "")
     return named, ddl.decision != "refused"
 
 
-def _written(table: TableDef) -> tuple[str, str]:
+def _get_written_name(table: TableDef) -> tuple[str, str]:
     return table.db, table.name
 
 
-def _name(table: TableDef) -> tuple[str, str]:
+def _fold_table_name(table: TableDef) -> tuple[str, str]:
     return fold_pair((table.db, table.name))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from binlake.rows.codec.casts import Moment, UnknownCast, cast_form, cast_text
+from binlake.rows.codec.casts import Moment, UnknownCast, cast_text, derive_cast_form
 from binlake.rows.schema import ColumnInfo
 
 
@@ -16,7 +16,7 @@ def recast(
     source: ColumnInfo, target: ColumnInfo, texts: Sequence[str | None], moment: Moment
 ) -> tuple[list[str | None], list[str]]:
     """(`texts` of column `source` as texts of column `target`, [the reason for the first that cannot be converted])."""
-    if cast_form(source) == cast_form(target):
+    if derive_cast_form(source) == derive_cast_form(target):
         return list(texts), []
     converted: list[str | None] = []
     unknown: list[str] = []

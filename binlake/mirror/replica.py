@@ -16,9 +16,9 @@ from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_de
 from deltalake.exceptions import TableNotFoundError
 
 from binlake.base.lakecolumns import Change, Mirror
-from binlake.lake.columntypes import schema_of
+from binlake.lake.columntypes import build_schema
 from binlake.lake.dataset import open_dataset
-from binlake.mirror.rows import Reshaper, image_texts, typed_rows
+from binlake.mirror.rows import Reshaper, build_typed_rows, read_image_texts
 from binlake.rows.schema import TableDef
 from binlake.statements.literal import quote_name
 
@@ -47,13 +47,13 @@ class Replica:
         """The Delta version as last read or written; -1 if the table does not exist."""
         return self._table.version() if self._open() is not None and self._table is not None else -1
 
-    def position(self) -> int:
+    def read_position(self) -> int:
         """The commit_ts up to which the mirror is complete; -1 if it does not exist."""
         table = self._open()
         found = None if table is None else table.transaction_version(APP)
         return -1 if found is None else int(found)
 
-    def version_at(self, commit_ts: int) -> int | None:
+    def find_version_at(self, commit_ts: int) -> int | None:
         """The newest Delta version that is complete up to at most `commit_ts`, or None."""
         table = self._open()
         history = [] if table is None else table.history()
@@ -67,11 +67,11 @@ class Replica:
 
     def create(self, table: TableDef, upto: int) -> None:
         """Make the mirror of `table` empty; rows of a former table of that name stay in older versions."""
-        self._overwrite(pa.RecordBatchReader.from_batches(schema_of(table), []), upto)
+        self._overwrite(pa.RecordBatchReader.from_batches(build_schema(table), []), upto)
 
     def fill(self, table: TableDef, rows: Batches, upto: int) -> None:
         """Make the mirror of `table` from `rows` (streamed), in one commit."""
-        self._overwrite(pa.RecordBatchReader.from_batches(schema_of(table), rows), upto)
+        self._overwrite(pa.RecordBatchReader.from_batches(build_schema(table), rows), upto)
 
     def _overwrite(self, rows: pa.RecordBatchReader, upto: int) -> None:
         if not self.exists():
@@ -88,32 +88,36 @@ class Replica:
                 },
             )
         write_deltalake(
-            self._path, rows, mode="overwrite", schema_mode="overwrite", commit_properties=_properties(upto)
+            self._path,
+            rows,
+            mode="overwrite",
+            schema_mode="overwrite",
+            commit_properties=_build_commit_properties(upto),
         )
         self._table = None
 
     def truncate(self, upto: int) -> None:
         """Remove all rows."""
-        self._require().delete(commit_properties=_properties(upto))
+        self._require().delete(commit_properties=_build_commit_properties(upto))
 
     def add_columns(self, fields: list[pa.Field], upto: int) -> None:
         """Append columns that are NULL in every row, without rewriting rows; Delta keeps its order of columns."""
         kept = [Field.from_arrow(field) for field in fields]
-        self._require().alter.add_columns(kept, commit_properties=_properties(upto))
+        self._require().alter.add_columns(kept, commit_properties=_build_commit_properties(upto))
 
     def reshape(self, reshaper: Reshaper, after: TableDef, upto: int) -> None:
         """Rewrite the mirror in the layout of `after`, streamed."""
-        self.fill(after, reshaper.batches(iter(self.batches())), upto)
+        self.fill(after, reshaper.reshape_batches(iter(self.read_batches())), upto)
 
-    def batches(self, version: int | None = None) -> Batches:
+    def read_batches(self, version: int | None = None) -> Batches:
         """The rows, of `version` if given."""
         table = self._require() if version is None else DeltaTable(self._path, version=version)
         names = [field.name for field in table.schema().fields]
         found: Batches = open_dataset(table).to_batches(columns=names)
         return found
 
-    def present_keys(self, keys: Collection[str]) -> set[str]:
-        """Those of `keys` (texts as `row_keys` writes them) that have a row."""
+    def find_present_keys(self, keys: Collection[str]) -> set[str]:
+        """Those of `keys` (texts as `build_row_keys` writes them) that have a row."""
         table = self._open()
         if table is None or not keys:
             return set()
@@ -128,14 +132,14 @@ class Replica:
 
         A row with a newer `_commit_ts` is kept, so an old window can never restore an old row (R-32).
         """
-        rows, deleted = _rows_of(table, net)
+        rows, deleted = _build_rows(table, net)
         self._merge(rows.append_column("_deleted", deleted), upto)
 
     def merge_keyless(self, table: TableDef, net: pa.Table, upto: int) -> None:
         """Apply net copies of equal rows in one commit. It must not run twice; only the position prevents that."""
-        rows, deleted = _rows_of(table, net)
+        rows, deleted = _build_rows(table, net)
         keys = rows.column(Mirror.ROWKEY).to_pylist()
-        have = self._copies(set(keys))
+        have = self._count_copies(set(keys))
         places: list[int] = []
         numbers: list[int] = []
         gone: list[bool] = []
@@ -151,7 +155,7 @@ class Replica:
         source = source.set_column(copy, Mirror.COPY, pa.array(numbers, pa.int32()))
         self._merge(source.append_column("_deleted", pa.array(gone, pa.bool_())), upto)
 
-    def _copies(self, keys: set[str]) -> dict[str, int]:
+    def _count_copies(self, keys: set[str]) -> dict[str, int]:
         counts: dict[str, int] = {}
         for batch in open_dataset(self._require()).to_batches(columns=[Mirror.ROWKEY]):
             for key in batch.column(0).to_pylist():
@@ -170,7 +174,7 @@ class Replica:
                 f"t.{Mirror.ROWKEY} = s.{Mirror.ROWKEY} AND t.{Mirror.COPY} = s.{Mirror.COPY}",
                 source_alias="s",
                 target_alias="t",
-                commit_properties=_properties(upto),
+                commit_properties=_build_commit_properties(upto),
             )
             .when_matched_delete(f"s._deleted AND {newer}")
             .when_matched_update(values, predicate=f"NOT s._deleted AND {newer}")
@@ -185,7 +189,7 @@ class Replica:
             self._compact(table)
             self._table = None
 
-    def upkeep(self, *, join: bool) -> dict[str, int]:
+    def maintain(self, *, join: bool) -> dict[str, int]:
         """Join small files if `join` is set; delete files replaced before the retention. Returns both counts."""
         table = self._open()
         if table is None:
@@ -198,7 +202,7 @@ class Replica:
 
     def _compact(self, table: DeltaTable) -> int:
         """Join small files and return their number. Like every version, the new one has the position."""
-        properties = CommitProperties(custom_metadata={UPTO: str(self.position())})
+        properties = CommitProperties(custom_metadata={UPTO: str(self.read_position())})
         return int(table.optimize.compact(commit_properties=properties)["numFilesRemoved"])
 
     def _open(self) -> DeltaTable | None:
@@ -216,15 +220,15 @@ class Replica:
         return table
 
 
-def _rows_of(table: TableDef, net: pa.Table) -> tuple[pa.Table, pa.Array]:
+def _build_rows(table: TableDef, net: pa.Table) -> tuple[pa.Table, pa.Array]:
     """(the mirror rows that `net` writes or removes, a mask of those that it removes)."""
     deleted = pc.equal(net.column(Change.OP), "delete").combine_chunks()
     before, after = (net.column(side).combine_chunks() for side in (Change.BEFORE, Change.AFTER))
-    texts = image_texts(table, pc.if_else(deleted, before, after))
-    return typed_rows(table, texts, net.column(Change.LAST_COMMIT_TS).to_pylist(), [0] * net.num_rows), deleted
+    texts = read_image_texts(table, pc.if_else(deleted, before, after))
+    return build_typed_rows(table, texts, net.column(Change.LAST_COMMIT_TS).to_pylist(), [0] * net.num_rows), deleted
 
 
-def _properties(upto: int | None) -> CommitProperties:
+def _build_commit_properties(upto: int | None) -> CommitProperties:
     if upto is None:
         return CommitProperties()
     metadata: Mapping[str, Any] = {UPTO: str(upto)}

@@ -10,16 +10,16 @@ import pyarrow as pa
 from binlake.base.lakecolumns import Mirror
 from binlake.lake.columntypes import (
     TEXT_TYPE,
-    arrow_type,
-    image_column,
+    build_schema,
+    choose_arrow_type,
+    format_texts,
     parse_texts,
-    schema_of,
-    texts_of,
+    select_image_column,
 )
 from binlake.mirror.recast import recast
-from binlake.rows.codec import key_text
-from binlake.rows.codec.casts import Moment, cast_form
-from binlake.rows.codec.writers import filled_text
+from binlake.rows.codec import format_key_text
+from binlake.rows.codec.casts import Moment, derive_cast_form
+from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema.names import fold_name
 
@@ -27,19 +27,22 @@ Columns = dict[str, list[str | None]]
 """By column, the canonical texts of all rows."""
 
 
-def image_texts(table: TableDef, images: pa.MapArray) -> Columns:
+def read_image_texts(table: TableDef, images: pa.MapArray) -> Columns:
     """The texts of `images` for the columns of `table`; a NULL map is a row of NULLs."""
-    return {c.name: image_column(images, c.name).to_pylist() for c in table.row_columns}
+    return {c.name: select_image_column(images, c.name).to_pylist() for c in table.row_columns}
 
 
-def row_keys(table: TableDef, texts: Columns) -> list[str]:
+def build_row_keys(table: TableDef, texts: Columns) -> list[str]:
     """`_rowkey` of each row: the JSON array of its identity's texts."""
-    columns = [texts[name] for name in table.identity().columns]
-    return [key_text(list(values)) for values in zip(*columns, strict=True)]
+    columns = [texts[name] for name in table.find_identity().columns]
+    return [format_key_text(list(values)) for values in zip(*columns, strict=True)]
 
 
-def typed_rows(table: TableDef, texts: Columns, commit_ts: Sequence[int], copies: Sequence[int]) -> pa.Table:
-    """Rows of the mirror of `table` (types.schema_of) from texts, last commit_ts and numbers among equal rows."""
+def build_typed_rows(table: TableDef, texts: Columns, commit_ts: Sequence[int], copies: Sequence[int]) -> pa.Table:
+    """Rows of the mirror of `table` from texts, last commit_ts and numbers among equal rows.
+
+    Their schema is that of `columntypes.build_schema`.
+    """
     arrays, unfit = [], [{} for _ in commit_ts]  # type: list[pa.Array], list[dict[str, str]]
     for column in table.row_columns:
         array, kept = parse_texts(column, pa.array(texts[column.name], pa.string()))
@@ -48,22 +51,22 @@ def typed_rows(table: TableDef, texts: Columns, commit_ts: Sequence[int], copies
             unfit[place][column.name] = text
     arrays += [
         pa.array(commit_ts, pa.int64()),
-        pa.array(row_keys(table, texts), pa.string()),
+        pa.array(build_row_keys(table, texts), pa.string()),
         pa.array(copies, pa.int32()),
         pa.array([list(kept.items()) if kept else None for kept in unfit], TEXT_TYPE),
     ]
-    return pa.Table.from_arrays(arrays, schema=schema_of(table))
+    return pa.Table.from_arrays(arrays, schema=build_schema(table))
 
 
-def mirror_texts(table: TableDef, rows: pa.Table) -> Columns:
+def read_mirror_texts(table: TableDef, rows: pa.Table) -> Columns:
     """The texts of rows read from the mirror of `table`."""
     kept = rows.column(Mirror.TEXT).combine_chunks()
-    return {c.name: _column_texts(c, rows, kept) for c in table.row_columns}
+    return {c.name: _read_column_texts(c, rows, kept) for c in table.row_columns}
 
 
-def _column_texts(column: ColumnInfo, rows: pa.Table, kept: pa.MapArray) -> list[str | None]:
+def _read_column_texts(column: ColumnInfo, rows: pa.Table, kept: pa.MapArray) -> list[str | None]:
     values = rows.column(column.name).combine_chunks()
-    return texts_of(column, values, image_column(kept, column.name).to_pylist())
+    return format_texts(column, values, select_image_column(kept, column.name).to_pylist())
 
 
 class Reshaper:
@@ -83,7 +86,7 @@ class Reshaper:
         moment: Moment = Moment(),  # noqa: B008 - frozen
     ) -> None:
         self._before, self._after = before, after
-        self._sources = {c.name: _source(c, before, renamed) for c in after.row_columns}
+        self._sources = {c.name: _find_source(c, before, renamed) for c in after.row_columns}
         self._copies: dict[str, int] = {}
         self._moment = moment
         self.unfit = 0
@@ -92,61 +95,72 @@ class Reshaper:
     def keeps_layout(self) -> bool:
         """True when rows do not change: only keys, defaults or comments changed that mirror rows do not show."""
         before, after = self._before, self._after
-        kept = [None if s is None else s.name for s in self._sources.values()] == schema_of(before).names[:-4]
-        texts = all(s is not None and cast_form(s) == cast_form(c) for c, s in self._pairs())
-        return kept and texts and schema_of(before).equals(schema_of(after)) and before.identity() == after.identity()
+        kept = [None if s is None else s.name for s in self._sources.values()] == build_schema(before).names[:-4]
+        texts = all(s is not None and derive_cast_form(s) == derive_cast_form(c) for c, s in self._pair_columns())
+        return (
+            kept
+            and texts
+            and build_schema(before).equals(build_schema(after))
+            and before.find_identity() == after.find_identity()
+        )
 
     def converts(self) -> bool:
         """True when a column's values are written in another form than before."""
-        return any(s is not None and cast_form(s) != cast_form(c) for c, s in self._pairs())
+        return any(s is not None and derive_cast_form(s) != derive_cast_form(c) for c, s in self._pair_columns())
 
-    def appended_fields(self) -> list[pa.Field] | None:
+    def find_appended_fields(self) -> list[pa.Field] | None:
         """The fields to append if the only change is NULL columns without a default added at the end; else None."""
         known, new = self._after.row_columns[: len(self._before.row_columns)], []
         for column in self._after.row_columns[len(known) :]:
-            if self._sources[column.name] is not None or filled_text(column) is not None:
+            if self._sources[column.name] is not None or derive_filled_text(column) is not None:
                 return None
-            new.append(pa.field(column.name, arrow_type(column)))
+            new.append(pa.field(column.name, choose_arrow_type(column)))
         same = len(known) == len(self._before.row_columns) and all(
-            s is not None and s.name == c.name and cast_form(s) == cast_form(c) for c, s in self._pairs()[: len(known)]
+            s is not None and s.name == c.name and derive_cast_form(s) == derive_cast_form(c)
+            for c, s in self._pair_columns()[: len(known)]
         )
-        return new if same and self._before.identity() == self._after.identity() else None
+        return new if same and self._before.find_identity() == self._after.find_identity() else None
 
-    def batches(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def reshape_batches(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The reshaped rows, batch by batch."""
         for batch in rows:
             yield from self._reshape(pa.Table.from_batches([batch])).to_batches()
 
     def _reshape(self, rows: pa.Table) -> pa.Table:
-        old = mirror_texts(self._before, rows)
-        texts = {c.name: self._texts(c, s, old, rows.num_rows) for c, s in self._pairs()}
-        keys = row_keys(self._after, texts)
-        typed = typed_rows(
-            self._after, texts, rows.column(Mirror.COMMIT_TS).to_pylist(), [self._copy(key) for key in keys]
+        old = read_mirror_texts(self._before, rows)
+        texts = {c.name: self._convert_texts(c, s, old, rows.num_rows) for c, s in self._pair_columns()}
+        keys = build_row_keys(self._after, texts)
+        typed = build_typed_rows(
+            self._after,
+            texts,
+            rows.column(Mirror.COMMIT_TS).to_pylist(),
+            [self._assign_copy_number(key) for key in keys],
         )
         self.unfit += sum(kept is not None for kept in typed.column(Mirror.TEXT).to_pylist())
         return typed
 
-    def _pairs(self) -> list[tuple[ColumnInfo, ColumnInfo | None]]:
+    def _pair_columns(self) -> list[tuple[ColumnInfo, ColumnInfo | None]]:
         return [(column, self._sources[column.name]) for column in self._after.row_columns]
 
-    def _texts(self, column: ColumnInfo, source: ColumnInfo | None, old: Columns, rows: int) -> list[str | None]:
+    def _convert_texts(
+        self, column: ColumnInfo, source: ColumnInfo | None, old: Columns, rows: int
+    ) -> list[str | None]:
         if source is None:
-            return [filled_text(column)] * rows
+            return [derive_filled_text(column)] * rows
         found, unknown = recast(source, column, old[source.name], self._moment)
         self.unknown = self.unknown or "".join(unknown)
         return found
 
-    def _copy(self, key: str) -> int:
+    def _assign_copy_number(self, key: str) -> int:
         # Keyed rows are unique. Equal keyless rows are distinguished by a number.
-        if self._after.identity().kind != "row":
+        if self._after.find_identity().kind != "row":
             return 0
         number = self._copies.get(key, 0)
         self._copies[key] = number + 1
         return number
 
 
-def _source(column: ColumnInfo, before: TableDef, renamed: Mapping[str, str]) -> ColumnInfo | None:
+def _find_source(column: ColumnInfo, before: TableDef, renamed: Mapping[str, str]) -> ColumnInfo | None:
     by_id = next((c for c in before.row_columns if c.id == column.id), None)
     name = fold_name(column.name)
     return by_id or next((c for c in before.row_columns if fold_name(c.name) == renamed.get(name, name)), None)

@@ -41,8 +41,8 @@ class MirrorVersions:
     """Reads and extends `mirror_version`."""
 
     def __init__(self, paths: LakePaths) -> None:
-        self._table = ControlTable(paths.table(MIRROR_VERSION.name), MIRROR_VERSION)
-        self._heads = ControlTable(paths.table(MIRROR_HEAD.name), MIRROR_HEAD)
+        self._table = ControlTable(paths.locate_table(MIRROR_VERSION.name), MIRROR_VERSION)
+        self._heads = ControlTable(paths.locate_table(MIRROR_HEAD.name), MIRROR_HEAD)
 
     def record(self, versions: Sequence[MirrorVersion]) -> None:
         """Append `versions`. Rows recorded twice by a rerun are harmless, because the newest row of a hi is valid.
@@ -54,39 +54,39 @@ class MirrorVersions:
             return
         self._table.append([asdict(version) for version in versions])
         upto = max(version.hi for version in versions)
-        heads = self._heads.rows()
+        heads = self._heads.read_rows()
         seen = max((head[MirrorHead.UPTO] for head in heads), default=-1)
-        newer = self._table.arrow((Columns.HI,), ds.field(Columns.HI) > seen).num_rows
+        newer = self._table.read_arrow((Columns.HI,), ds.field(Columns.HI) > seen).num_rows
         if newer > HEAD_EVERY + len(heads):
-            self._heads.replace([{**asdict(version), MirrorHead.UPTO: upto} for version in self.latest().values()])
+            self._heads.replace([{**asdict(version), MirrorHead.UPTO: upto} for version in self.read_latest().values()])
 
-    def at(self, db: str, table: str, ts: int) -> MirrorVersion | None:
+    def find_at(self, db: str, table: str, ts: int) -> MirrorVersion | None:
         """The newest version whose hi is at or below `ts`, or None."""
-        where = _of_table(db, table) & (ds.field(Columns.HI) <= ts)
-        hi = self._table.greatest(Columns.HI, where)
+        where = _match_table(db, table) & (ds.field(Columns.HI) <= ts)
+        hi = self._table.find_greatest(Columns.HI, where)
         if hi is None:
             return None
-        rows = self._table.rows(where=where & (ds.field(Columns.HI) == hi))
+        rows = self._table.read_rows(where=where & (ds.field(Columns.HI) == hi))
         return MirrorVersion(**max(rows, key=lambda row: row[Columns.DELTA_VERSION]))
 
-    def after(self, db: str, table: str, ts: int) -> MirrorVersion | None:
+    def find_after(self, db: str, table: str, ts: int) -> MirrorVersion | None:
         """The oldest version whose hi is above `ts`, or None."""
-        where = _of_table(db, table) & (ds.field(Columns.HI) > ts)
-        rows = self._table.arrow(where=where).sort_by(Columns.HI)
+        where = _match_table(db, table) & (ds.field(Columns.HI) > ts)
+        rows = self._table.read_arrow(where=where).sort_by(Columns.HI)
         return MirrorVersion(**rows.slice(0, 1).to_pylist()[0]) if rows.num_rows else None
 
-    def of(self, db: str, table: str) -> list[MirrorVersion]:
+    def read_versions(self, db: str, table: str) -> list[MirrorVersion]:
         """All versions of the table, oldest first, except those after which it was dropped."""
-        where = _of_table(db, table) & ~ds.field(Columns.DROPPED)
-        return [MirrorVersion(**row) for row in self._table.arrow(where=where).sort_by(Columns.HI).to_pylist()]
+        where = _match_table(db, table) & ~ds.field(Columns.DROPPED)
+        return [MirrorVersion(**row) for row in self._table.read_arrow(where=where).sort_by(Columns.HI).to_pylist()]
 
-    def latest(self, ts: int | None = None) -> dict[tuple[str, str], MirrorVersion]:
+    def read_latest(self, ts: int | None = None) -> dict[tuple[str, str], MirrorVersion]:
         """The newest version of each table; if `ts` is given, of those whose hi is at or below it."""
-        heads = [head for head in self._heads.rows() if ts is None or head[MirrorHead.UPTO] <= ts]
+        heads = [head for head in self._heads.read_rows() if ts is None or head[MirrorHead.UPTO] <= ts]
         upto = max((head.pop(MirrorHead.UPTO) for head in heads), default=-1)
         newest = {(head[Columns.DB], head[Columns.TABLE]): MirrorVersion(**head) for head in heads}
         where = ds.field(Columns.HI) >= upto
-        rows = self._table.rows(where=where if ts is None else where & (ds.field(Columns.HI) <= ts))
+        rows = self._table.read_rows(where=where if ts is None else where & (ds.field(Columns.HI) <= ts))
         for row in sorted(rows, key=lambda row: (row[Columns.HI], row[Columns.DELTA_VERSION])):
             newest[row[Columns.DB], row[Columns.TABLE]] = MirrorVersion(**row)
         return newest
@@ -97,5 +97,5 @@ class MirrorVersions:
         return {name: heads[name] + rows[name] for name in rows}
 
 
-def _of_table(db: str, table: str) -> ds.Expression:
+def _match_table(db: str, table: str) -> ds.Expression:
     return (ds.field(Columns.DB) == db) & (ds.field(Columns.TABLE) == table)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from binlake.errors import WireError
-from binlake.mysqlbinlog.rowimage.charsets import describe_undecodable, utf8_writer
+from binlake.mysqlbinlog.rowimage.charsets import describe_undecodable, make_utf8_writer
 
 BINARY = 63
 
@@ -51,7 +51,7 @@ _NOPAD = 1024
 """Offset that MariaDB adds to a collation's id for its NO PAD variant."""
 
 
-def charset_of(collation: int) -> str:
+def look_up_charset(collation: int) -> str:
     """The character set's name (`utf8mb4`, `binary`) of a collation id. Raises WireError for an unknown one."""
     if collation >= 2048:
         name = _UCA1400.get(collation >> 8)
@@ -67,8 +67,8 @@ def decode_text(data: bytes, collation: int) -> str:
 
     Raises WireError, and SchemaError for an unsupported character set.
     """
-    name = charset_of(collation)
-    to_utf8 = utf8_writer(name)
+    name = look_up_charset(collation)
+    to_utf8 = make_utf8_writer(name)
     try:
         return (to_utf8(data) if to_utf8 else data).decode("utf-8")
     except UnicodeDecodeError:

@@ -72,9 +72,9 @@ def read_dump_folder(path: Path) -> DumpFolder:
     _refuse_numbered_names(path, metadata)
     matches = ((_ENDING.fullmatch(file.name), file) for file in files)
     names = {match["name"]: file for match, file in matches if match is not None}
-    views = {_table_of(name.removesuffix(_VIEW)) for name in names if name.endswith(_VIEW)}
+    views = {_parse_table_name(name.removesuffix(_VIEW)) for name in names if name.endswith(_VIEW)}
     databases = {unquote(n.removesuffix(_DATABASE)): file for n, file in names.items() if n.endswith(_DATABASE)}
-    made = {_table_of(n.removesuffix(_TABLE)): file for n, file in names.items() if n.endswith(_TABLE)}
+    made = {_parse_table_name(n.removesuffix(_TABLE)): file for n, file in names.items() if n.endswith(_TABLE)}
     tables = {name: file for name, file in sorted(made.items()) if name not in views}
     missing = sorted({db for db, _ in tables} - databases.keys())
     if not tables or missing:
@@ -84,7 +84,7 @@ def read_dump_folder(path: Path) -> DumpFolder:
             hint="name the folder that mydumper or dumpling wrote, with its schema files",
         )
     return DumpFolder(
-        path, databases, tables, _row_files(names, tables), tuple(sorted(views)), _read_row_counts(metadata),
+        path, databases, tables, _find_row_files(names, tables), tuple(sorted(views)), _read_row_counts(metadata),
         left_out=tuple(sorted(file.name for name, file in names.items() if name.endswith(_ROUTINES))),
         other_rows=tuple(file for file in files if _has_other_rows(file.name)), metadata=metadata,
     )  # fmt: skip
@@ -111,7 +111,7 @@ def open_dump_file(file: Path) -> BinaryIO:
     try:
         return cast(BinaryIO, pa.input_stream(str(file), compression="detect"))
     except OSError as error:
-        raise damaged_file_error(file, error) from error
+        raise make_damaged_file_error(file, error) from error
 
 
 def read_all(file: Path, stream: BinaryIO) -> bytes:
@@ -119,10 +119,10 @@ def read_all(file: Path, stream: BinaryIO) -> bytes:
     try:
         return bytes(stream.read())
     except OSError as error:
-        raise damaged_file_error(file, error) from error
+        raise make_damaged_file_error(file, error) from error
 
 
-def damaged_file_error(file: Path, error: OSError) -> ConfigError:
+def make_damaged_file_error(file: Path, error: OSError) -> ConfigError:
     """The error for a file that cannot be read to its end."""
     return ConfigError(
         f"a file of the dump cannot be read: {error}", where={"file": file}, hint="copy it again from the dump"
@@ -177,7 +177,7 @@ def _read_metadata(path: Path) -> str:
     return metadata.read_text(encoding="utf-8", errors="replace") if metadata.is_file() else ""
 
 
-def _row_files(names: dict[str, Path], tables: dict[Name, Path]) -> dict[Name, tuple[Path, ...]]:
+def _find_row_files(names: dict[str, Path], tables: dict[Name, Path]) -> dict[Name, tuple[Path, ...]]:
     numbered: dict[Name, list[tuple[int, Path]]] = {name: [] for name in tables}
     for name, file in names.items():
         match = _ROWS.fullmatch(name)
@@ -194,6 +194,6 @@ def _row_files(names: dict[str, Path], tables: dict[Name, Path]) -> dict[Name, t
     return {name: tuple(file for _, file in sorted(files)) for name, files in numbered.items()}
 
 
-def _table_of(name: str) -> Name:
+def _parse_table_name(name: str) -> Name:
     db, _, table = name.partition(".")
     return unquote(db), unquote(table)

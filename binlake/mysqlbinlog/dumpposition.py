@@ -43,8 +43,8 @@ def read_dump_position(folder: Path) -> DumpPosition:
 
 def parse_dump_position(folder: Path, metadata: str) -> DumpPosition:
     """The position in `metadata`, the text of the dump's metadata in `folder`. Raises ConfigError."""
-    entries = _entries(metadata.splitlines())
-    file, offset, gtids = (_first(entries, names) for names in (_FILE, _OFFSET, _GTIDS))
+    entries = _parse_entries(metadata.splitlines())
+    file, offset, gtids = (_find_first(entries, names) for names in (_FILE, _OFFSET, _GTIDS))
     if not file or not offset.isdecimal():
         raise ConfigError(
             "the dump's metadata has no position",
@@ -56,7 +56,7 @@ def parse_dump_position(folder: Path, metadata: str) -> DumpPosition:
     return DumpPosition(0, Position(file, int(offset), "".join(gtids.split())))
 
 
-def _entries(lines: list[str]) -> list[tuple[str, str]]:
+def _parse_entries(lines: list[str]) -> list[tuple[str, str]]:
     """(name, value) of the lines up to the end of the position; a GTID set may take several lines."""
     entries: list[tuple[str, str]] = []
     for line in lines:
@@ -70,5 +70,5 @@ def _entries(lines: list[str]) -> list[tuple[str, str]]:
     return entries
 
 
-def _first(entries: list[tuple[str, str]], names: frozenset[str]) -> str:
+def _find_first(entries: list[tuple[str, str]], names: frozenset[str]) -> str:
     return next((value for name, value in entries if name in names), "")

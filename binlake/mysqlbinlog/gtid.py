@@ -38,7 +38,7 @@ class GtidSet(Protocol):
     def copy(self) -> GtidSet:
         """An independent copy."""
 
-    def text(self) -> str:
+    def format_text(self) -> str:
         """The set as the server writes it, without white space."""
 
 
@@ -88,15 +88,15 @@ class MySqlGtidSet:
 
     def contains_set(self, other: GtidSet) -> bool:
         """Whether all of `other` is done."""
-        return not self.missing_of(_require_mysql(other))
+        return not self.find_missing(_require_mysql(other))
 
-    def missing_of(self, other: MySqlGtidSet) -> str:
+    def find_missing(self, other: MySqlGtidSet) -> str:
         """The part of `other` that is not in this set, as text; "" if it is all included."""
         lacking = {
-            origin: [piece for first, last in intervals for piece in self._gaps(origin, first, last)]
+            origin: [piece for first, last in intervals for piece in self._find_gaps(origin, first, last)]
             for origin, intervals in other._intervals.items()
         }
-        return MySqlGtidSet(lacking).text()
+        return MySqlGtidSet(lacking).format_text()
 
     def add_set(self, other: MySqlGtidSet) -> None:
         """Add all of `other` to the set."""
@@ -108,7 +108,7 @@ class MySqlGtidSet:
         """An independent copy."""
         return MySqlGtidSet(self._intervals)
 
-    def text(self) -> str:
+    def format_text(self) -> str:
         """`uuid:1-5:7,uuid2:1`, sorted by origin; an origin with a tag is a separate entry."""
         texts = self._texts
         if len(texts) != len(self._intervals):
@@ -118,7 +118,7 @@ class MySqlGtidSet:
                     texts[origin] = f"{origin}:{':'.join(numbers)}"
         return ",".join(texts[origin] for origin in sorted(texts))
 
-    def intervals(self) -> Iterator[tuple[str, list[Interval]]]:
+    def iterate_intervals(self) -> Iterator[tuple[str, list[Interval]]]:
         """Each origin with its intervals, sorted by origin."""
         for origin in sorted(self._intervals):
             yield origin, list(self._intervals[origin])
@@ -128,7 +128,7 @@ class MySqlGtidSet:
         index = bisect_right(intervals, (first, 1 << 64)) - 1
         return index >= 0 and intervals[index][1] >= last
 
-    def _gaps(self, origin: str, first: int, last: int) -> Iterator[Interval]:
+    def _find_gaps(self, origin: str, first: int, last: int) -> Iterator[Interval]:
         for begin, end in self._intervals.get(origin, []):
             if end < first:
                 continue
@@ -182,7 +182,7 @@ class MariaDbGtidSet:
         """An independent copy."""
         return MariaDbGtidSet(self.last)
 
-    def text(self) -> str:
+    def format_text(self) -> str:
         """`0-1-17,1-2-5`, sorted by domain."""
         return ",".join(f"{domain}-{server}-{number}" for domain, (server, number) in sorted(self.last.items()))
 

@@ -10,7 +10,7 @@ import codecs
 from collections.abc import Callable
 from functools import cache
 
-from binlake.rows.codec.latin1 import latin1_text
+from binlake.rows.codec.latin1 import decode_latin1
 
 Decode = Callable[[bytes], str]
 """Raises UnicodeDecodeError for undecodable bytes."""
@@ -55,18 +55,18 @@ def has_ascii(charset: str) -> bool:
 
 
 @cache
-def decoder_of(charset: str) -> Decode | None:
+def find_decoder(charset: str) -> Decode | None:
     """The decoder of a character set by its name at the server; None for an unknown one."""
     if charset in UTF8:
         return bytes.decode
     if charset == "latin1":
-        return lambda data: data.decode() if data.isascii() else latin1_text(data)
+        return lambda data: data.decode() if data.isascii() else decode_latin1(data)
     if charset in _ONE_BYTE:
-        return _table_decoder(charset)
-    return _codec_decoder(charset) if charset in _WIDER else None
+        return _make_table_decoder(charset)
+    return _make_codec_decoder(charset) if charset in _WIDER else None
 
 
-def _table_decoder(charset: str) -> Decode:
+def _make_table_decoder(charset: str) -> Decode:
     # U+FFFE is not a letter: a byte mapped to it is refused.
     letters = [bytes((byte,)).decode(_ONE_BYTE[charset], "ignore") or "\ufffe" for byte in range(256)]
     for byte, letter in _OTHER_BYTES.get(charset, {}).items():
@@ -75,7 +75,7 @@ def _table_decoder(charset: str) -> Decode:
     return lambda data: codecs.charmap_decode(data, "strict", table)[0]
 
 
-def _codec_decoder(charset: str) -> Decode:
+def _make_codec_decoder(charset: str) -> Decode:
     codec, errors = _WIDER[charset], f"binlake-{charset}" if charset in _MORE else "strict"
     other = _OTHER_LETTERS.get(charset)
     if errors != "strict":

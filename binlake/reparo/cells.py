@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.reparo.values import ReadDatum, utc_text
+from binlake.reparo.values import ReadDatum, convert_to_utc
 from binlake.rows.codec import datum as d
-from binlake.rows.codec.columns import lane_reader_of
+from binlake.rows.codec.columns import make_lane_reader
 from binlake.rows.codec.lanes import Bools, Ints, Lanes, Spots
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
@@ -34,7 +34,7 @@ class Cells:
     at: Ints
     ends: Ints
 
-    def datum(self, row: int) -> bytes:
+    def read_datum(self, row: int) -> bytes:
         """The datum of one row."""
         return self.lanes.data[self.at[row] : self.ends[row]].tobytes()
 
@@ -59,34 +59,34 @@ def split_columns(raws: Sequence[bytes], width: int, *, update: bool) -> list[Gr
         head = pb.Column.FromString(raws[number])
         head.ClearField("value")
         head.ClearField("changed_value")
-        column = _column(lanes, slice(number, None, width), head, update=update)
+        column = _split_column(lanes, slice(number, None, width), head, update=update)
         if column is None:
             return None
         found.append(column)
     return found
 
 
-def _column(lanes: Lanes, rows: slice, head: pb.Column, *, update: bool) -> GroupColumn | None:
+def _split_column(lanes: Lanes, rows: slice, head: pb.Column, *, update: bool) -> GroupColumn | None:
     starts, ends = lanes.starts[rows], lanes.ends[rows]
     front = np.frombuffer(head.SerializeToString() + _VALUE, np.uint8)
     if (ends - starts <= len(front)).any():
         return None
-    if (lanes.byte(starts[:, None] + np.arange(len(front))) != front).any():
+    if (lanes.read_bytes(starts[:, None] + np.arange(len(front))) != front).any():
         return None
-    value = _cells(lanes, starts + len(front), ends)
+    value = _find_cells(lanes, starts + len(front), ends)
     if value is None:
         return None
     if not update:
         return GroupColumn(head, value, None) if (value.ends == ends).all() else None
-    if (value.ends >= ends).any() or (lanes.byte(value.ends) != _CHANGED).any():
+    if (value.ends >= ends).any() or (lanes.read_bytes(value.ends) != _CHANGED).any():
         return None
-    changed = _cells(lanes, value.ends + 1, ends)
+    changed = _find_cells(lanes, value.ends + 1, ends)
     return GroupColumn(head, value, changed) if changed is not None and (changed.ends == ends).all() else None
 
 
-def _cells(lanes: Lanes, at: Ints, ends: Ints) -> Cells | None:
+def _find_cells(lanes: Lanes, at: Ints, ends: Ints) -> Cells | None:
     """The cells whose lengths are at `at`; None if one is truncated or empty."""
-    sizes = lanes.uvarints(at)
+    sizes = lanes.read_uvarints(at)
     stop = sizes.next + sizes.values.view(np.int64)
     whole = sizes.good & (sizes.values > 0) & (sizes.values < 1 << 31) & (stop <= ends)
     return Cells(lanes, sizes.next, stop) if whole.all() else None
@@ -94,7 +94,7 @@ def _cells(lanes: Lanes, at: Ints, ends: Ints) -> Cells | None:
 
 def read_texts(cells: Cells, column: ColumnInfo, read: ReadDatum, zone: ZoneInfo) -> pa.Array:
     """The canonical texts of `cells`. `read` reads single datums if they cannot be read together. Raises CellError."""
-    null = cells.lanes.byte(cells.at) == d.NIL
+    null = cells.lanes.read_bytes(cells.at) == d.NIL
     null &= cells.ends - cells.at == 1
     here = np.flatnonzero(~null)
     texts = _read_together(cells, here, column, zone)
@@ -112,20 +112,24 @@ def _read_together(cells: Cells, here: Ints, column: ColumnInfo, zone: ZoneInfo)
     kind = replace(column, tp=t.VARCHAR, charset="utf8mb4", elems=()) if as_text else column
     if kind.tp in (t.BIT, t.JSON):
         return None
-    found = lane_reader_of(kind)(spots)
+    found = make_lane_reader(kind)(spots)
     if not _is_whole(found.good, found.next, spots.ends):
         return None
-    return _in_utc(found.texts, zone) if as_text and column.tp == t.TIMESTAMP and zone.key != "UTC" else found.texts
+    return (
+        _convert_to_utc(found.texts, zone)
+        if as_text and column.tp == t.TIMESTAMP and zone.key != "UTC"
+        else found.texts
+    )
 
 
 def _is_whole(good: Bools, after: Ints, ends: Ints) -> bool:
     return bool(good.all()) and bool((after == ends).all())
 
 
-def _in_utc(texts: pa.Array, zone: ZoneInfo) -> pa.Array | None:
+def _convert_to_utc(texts: pa.Array, zone: ZoneInfo) -> pa.Array | None:
     encoded = pc.dictionary_encode(texts)
     try:
-        moved = [utc_text(text, zone) for text in encoded.dictionary.to_pylist()]
+        moved = [convert_to_utc(text, zone) for text in encoded.dictionary.to_pylist()]
     except ValueError:
         return None
     return pa.array(moved, pa.string()).take(encoded.indices)
@@ -143,7 +147,7 @@ def _read_each(cells: Cells, read: ReadDatum) -> list[str | None]:
     found: list[str | None] = []
     for row in range(len(cells.at)):
         try:
-            found.append(read(cells.datum(row)))
+            found.append(read(cells.read_datum(row)))
         except (IndexError, ValueError, KeyError, OverflowError) as error:
             raise CellError(row, error) from error
     return found

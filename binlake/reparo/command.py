@@ -10,7 +10,7 @@ from binlake.base.arguments import add_output
 from binlake.base.filestore import Store, open_store
 from binlake.binlogfile.reading import read_items
 from binlake.config.storage import parse_store_address
-from binlake.reparo.printing import json_lines, text_lines
+from binlake.reparo.printing import render_json_lines, render_text_lines
 from binlake.reparo.restore import Restored, restore
 from binlake.reparo.settings import ReparoSettings, read_settings
 
@@ -66,7 +66,7 @@ class ReparoCommand:
         if settings.dest_type == "print":
             return _print(settings, store, args.output)
         restored = restore(settings, store, say=_say)
-        print(json.dumps(_shown(restored)) if args.output == "json" else _text(restored))
+        print(json.dumps(_build_report(restored)) if args.output == "json" else _format_text(restored))
         return 0
 
 
@@ -77,8 +77,8 @@ def open_data(settings: ReparoSettings) -> Store:
 
 def _print(settings: ReparoSettings, store: Store, output: str) -> int:
     items = read_items(store, settings.start, settings.stop or None, torn_end=settings.torn_end)
-    show = json_lines if output == "json" else text_lines
-    for line in show(items, settings.choice().keeps):
+    show = render_json_lines if output == "json" else render_text_lines
+    for line in show(items, settings.make_table_filter().keeps):
         print(line)
     return 0
 
@@ -87,7 +87,7 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _shown(restored: Restored) -> dict[str, object]:
+def _build_report(restored: Restored) -> dict[str, object]:
     return {
         "state": restored.state,
         "begin": str(restored.begin),
@@ -99,7 +99,7 @@ def _shown(restored: Restored) -> dict[str, object]:
     }
 
 
-def _text(restored: Restored) -> str:
+def _format_text(restored: Restored) -> str:
     if restored.state == "already":
         return f"nothing to do: everything up to {restored.end} is applied"
     lines = [f"{restored.rows:,} rows and {restored.ddls:,} DDL; everything up to {restored.end} is applied"]

@@ -18,7 +18,7 @@ from binlake.dialect import DdlText, map_ddl
 from binlake.dialect.classify import Kind, classify_tokens
 from binlake.dialect.conversions import RESTORES
 from binlake.dialect.names import DATABASES, put_target_names, split_statements
-from binlake.dialect.replacement import replaced_names
+from binlake.dialect.replacement import find_replaced_names
 from binlake.dialect.tokens import TokenKind, tokenize
 from binlake.errors import TargetRefused
 from binlake.reparo.definitions import TargetTables
@@ -57,7 +57,7 @@ class FileDdl:
         plain = [token for token in tokens if token.kind is not TokenKind.FEATURE]
         first = split_statements(plain)[0]
         statement = classify_tokens(first)
-        names = tuple(dict.fromkeys(replaced_names(item.sql, item.db)))
+        names = tuple(dict.fromkeys(find_replaced_names(item.sql, item.db)))
         if statement.kind in DATABASES and not statement.tables and item.db:
             # ALTER DATABASE without a name refers to the session's database.
             names = ((item.db, ""),)
@@ -113,9 +113,9 @@ def map_file_ddl(ddl: FileDdl, tables: TargetTables, dialect: Dialect, gone: Col
 
     Raises TargetRefused for a DDL that its dialect cannot express.
     """
-    db = _home(ddl, tables)
+    db = _find_home(ddl, tables)
     sql = put_target_names(ddl.sql, db, tables)
-    names = tuple(dict.fromkeys(replaced_names(sql, db))) or ddl.names
+    names = tuple(dict.fromkeys(find_replaced_names(sql, db))) or ddl.names
     if ddl.kind in _DROPS:
         own = {fold_pair(name) for name in ddl.names}
         left = (name for name in names if fold_pair(name) in own and name not in gone)
@@ -136,40 +136,44 @@ def map_file_ddl(ddl: FileDdl, tables: TargetTables, dialect: Dialect, gone: Col
     try:
         mapped = map_ddl(routed, dialect)
     except TargetRefused as error:
-        raise refused(error) from error
+        raise add_hint(error) from error
     return TargetDdl(
-        _at_its_time(ddl, mapped.sql), mapped.reason, names, _after(ddl, names), ddl.kind is Kind.TRUNCATE_TABLE
+        _set_commit_time(ddl, mapped.sql),
+        mapped.reason,
+        names,
+        _derive_expected(ddl, names),
+        ddl.kind is Kind.TRUNCATE_TABLE,
     )
 
 
-def refused(error: TargetRefused) -> TargetRefused:
+def add_hint(error: TargetRefused) -> TargetRefused:
     """`error` of a DDL, with a hint that applies to reparo."""
     return TargetRefused(error.message, where=error.where, hint=_HINT)
 
 
-def _home(ddl: FileDdl, tables: TargetTables) -> str:
+def _find_home(ddl: FileDdl, tables: TargetTables) -> str:
     """The database of unqualified names. For a table renamed into another database, the file has the new one."""
-    db = tables.database(ddl.db)
+    db = tables.map_database(ddl.db)
     if ddl.kind not in (Kind.ALTER_TABLE, Kind.RENAME_TABLE) or not ddl.names:
         return db
     named, table = ddl.names[0]
-    if named != ddl.db or tables.exists(tables.table(named, table)):
+    if named != ddl.db or tables.exists(tables.map_table(named, table)):
         return db
-    homes = tables.homes(table)
+    homes = tables.list_databases_with(table)
     return homes[0] if len(homes) == 1 else db
 
 
-def _at_its_time(ddl: FileDdl, sql: tuple[str, ...]) -> tuple[str, ...]:
+def _set_commit_time(ddl: FileDdl, sql: tuple[str, ...]) -> tuple[str, ...]:
     """`sql` with the clock set to its commit, so that existing rows get that time in a new column with current time."""
     clock = ddl.kind is Kind.ALTER_TABLE and any(token.is_word(*_CLOCK) for token in tokenize(ddl.sql))
     if not (clock and sql):
         return sql
-    seconds = tso.physical(ddl.commit_ts) // 1000
+    seconds = tso.extract_physical(ddl.commit_ts) // 1000
     alters = sql[1:] if sql[0].startswith("USE ") else sql
     return (*sql[: len(sql) - len(alters)], f"SET SESSION timestamp = {seconds}", *alters, RESTORES)
 
 
-def _after(ddl: FileDdl, names: tuple[Name, ...]) -> Expected | None:
+def _derive_expected(ddl: FileDdl, names: tuple[Name, ...]) -> Expected | None:
     """The definitions after the DDL, if its text says everything about them."""
     if ddl.kind in _DROPS:
         return Expected(tables=dict.fromkeys(names))

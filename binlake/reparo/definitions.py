@@ -12,8 +12,8 @@ from typing import Any
 
 from binlake.base.dialects import Dialect
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.definitions.descriptions import describe_table, visible_column
-from binlake.mysqlbinlog.definitions.tables import table_info
+from binlake.mysqlbinlog.definitions.descriptions import build_visibility_sql, describe_table
+from binlake.mysqlbinlog.definitions.tables import build_table_info
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema import ColumnInfo, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -39,31 +39,31 @@ class TargetTables:
     def __init__(self, session: Session, dialect: Dialect) -> None:
         self._session = session
         self._flavor = _FLAVORS[dialect]
-        self._visibility = visible_column(self._query)
+        self._visibility = build_visibility_sql(self._query)
         self._known: dict[Name, TableDef | None] = {}
         self._names: dict[tuple[str, ...], str] = {}
 
-    def database(self, db: str) -> str:
+    def map_database(self, db: str) -> str:
         """The target's spelling of the database name `db`, whatever its letter case; `db` if it does not exist."""
-        return self._spelled(_DATABASES, db, ())
+        return self._find_spelling(_DATABASES, db, ())
 
-    def table(self, db: str, table: str, *, new: bool = False) -> Name:
+    def map_table(self, db: str, table: str, *, new: bool = False) -> Name:
         """The target's spelling of a table's name. A `new` table's name is used as written."""
-        db = self.database(db)
-        return db, table if new else self._spelled(_TABLES, table, (db,))
+        db = self.map_database(db)
+        return db, table if new else self._find_spelling(_TABLES, table, (db,))
 
     def exists(self, name: Name) -> bool:
         """Whether a table, view or sequence of exactly this name exists."""
-        return bool(self._session.rows(_TABLES.format(condition="TABLE_NAME = %s"), name))
+        return bool(self._session.fetch_rows(_TABLES.format(condition="TABLE_NAME = %s"), name))
 
-    def homes(self, table: str) -> list[str]:
+    def list_databases_with(self, table: str) -> list[str]:
         """The databases that have a table `table`, in any letter case."""
         sql = "SELECT DISTINCT TABLE_SCHEMA FROM information_schema.TABLES WHERE LOWER(TABLE_NAME) = LOWER(%s)"
-        return [str(name) for name in self._session.column(sql, (table,))]
+        return [str(name) for name in self._session.fetch_column(sql, (table,))]
 
     def find(self, db: str, table: str) -> TableDef | None:
         """The table of that name, or None. Raises SchemaError for a type that binlog files cannot have."""
-        name = self.table(db, table)
+        name = self.map_table(db, table)
         if name not in self._known:
             self._known[name] = self._read(*name)
         return self._known[name]
@@ -85,11 +85,11 @@ class TargetTables:
         self._known.clear()
         self._names.clear()
 
-    def _spelled(self, query: str, name: str, scope: tuple[str, ...]) -> str:
+    def _find_spelling(self, query: str, name: str, scope: tuple[str, ...]) -> str:
         key = (query, *scope, name)
         if key not in self._names:
             column = "TABLE_NAME" if scope else "SCHEMA_NAME"
-            found = self._session.column(query.format(condition=f"LOWER({column}) = LOWER(%s)"), (*scope, name))
+            found = self._session.fetch_column(query.format(condition=f"LOWER({column}) = LOWER(%s)"), (*scope, name))
             self._names[key] = name if name in found or not found else str(found[0])
         return self._names[key]
 
@@ -97,12 +97,12 @@ class TargetTables:
         described = describe_table(self._query, self._flavor, db, table, self._visibility)
         if described is None:
             return None
-        info = table_info(described, 1, described.name)
+        info = build_table_info(described, 1, described.name)
         columns = [_with_origin(column) for column in info["cols"]]
         return TableDef.from_json({**info, "cols": columns}, DbInfo(1, db, "", "", {}))
 
     def _query(self, sql: str, arguments: Sequence[object]) -> Iterable[Mapping[str, Any]]:
-        return self._session.mappings(sql, arguments)
+        return self._session.fetch_mappings(sql, arguments)
 
 
 def _with_origin(column: Json) -> Json:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from binlake import tso
-from binlake.binlogfile.framing import damage
+from binlake.binlogfile.framing import make_damage_error
 from binlake.binlogfile.reading import Column, Ddl, Item, RowEvent, Transaction, decode_datum
 
 Keeps = Callable[[str, str], bool]
@@ -19,7 +19,7 @@ Keeps = Callable[[str, str], bool]
 _BINARY = ("binary", "varbinary", "blob", "tinyblob", "mediumblob", "longblob", "bit")
 
 
-def text_lines(items: Iterable[Item], keeps: Keeps) -> Iterator[str]:
+def render_text_lines(items: Iterable[Item], keeps: Keeps) -> Iterator[str]:
     """The lines of `items` for a terminal. Raises DamagedFile."""
     for item in items:
         head = f"-- {item.commit_ts} ({tso.to_datetime(item.commit_ts):%Y-%m-%d %H:%M:%S.%f} UTC)"
@@ -33,13 +33,13 @@ def text_lines(items: Iterable[Item], keeps: Keeps) -> Iterator[str]:
         for event in events:
             yield f"{event.kind} {event.db}.{event.table}"
             for column in event.columns:
-                old, new = _values(column, item)
-                yield f"  {column.name} ({column.mysql_type}): {_shown(old)}" + (
-                    f" -> {_shown(new)}" if column.changed is not None else ""
+                old, new = _format_values(column, item)
+                yield f"  {column.name} ({column.mysql_type}): {_quote_text(old)}" + (
+                    f" -> {_quote_text(new)}" if column.changed is not None else ""
                 )
 
 
-def json_lines(items: Iterable[Item], keeps: Keeps) -> Iterator[str]:
+def render_json_lines(items: Iterable[Item], keeps: Keeps) -> Iterator[str]:
     """One JSON object per row change or DDL. Raises DamagedFile."""
     for item in items:
         where = {"commit_ts": str(item.commit_ts), "file": item.place.file, "offset": item.place.offset}
@@ -48,11 +48,11 @@ def json_lines(items: Iterable[Item], keeps: Keeps) -> Iterator[str]:
             continue
         for event in item.events:
             if keeps(event.db, event.table):
-                yield json.dumps({**where, **_row(event, item)}, ensure_ascii=False)
+                yield json.dumps({**where, **_build_row(event, item)}, ensure_ascii=False)
 
 
-def _row(event: RowEvent, item: Transaction) -> dict[str, Any]:
-    values = {column.name: _values(column, item) for column in event.columns}
+def _build_row(event: RowEvent, item: Transaction) -> dict[str, Any]:
+    values = {column.name: _format_values(column, item) for column in event.columns}
     sides: dict[str, Any] = {}
     if event.kind != "insert":
         sides["before"] = {name: old for name, (old, _) in values.items()}
@@ -63,16 +63,16 @@ def _row(event: RowEvent, item: Transaction) -> dict[str, Any]:
     return {"kind": event.kind, "db": event.db, "table": event.table, **sides, "types": types}
 
 
-def _values(column: Column, item: Transaction) -> tuple[str | None, str | None]:
+def _format_values(column: Column, item: Transaction) -> tuple[str | None, str | None]:
     """(value, changed value) as text; bytes of binary types as upper-case hex."""
     try:
-        new = None if column.changed is None else _text(column, column.changed)
-        return _text(column, column.value), new
+        new = None if column.changed is None else _format_datum(column, column.changed)
+        return _format_datum(column, column.value), new
     except ValueError as error:
-        raise damage(f"column {column.name}: {error}", item.place.file, item.place.offset) from error
+        raise make_damage_error(f"column {column.name}: {error}", item.place.file, item.place.offset) from error
 
 
-def _text(column: Column, datum: bytes) -> str | None:
+def _format_datum(column: Column, datum: bytes) -> str | None:
     value = decode_datum(datum)
     if value is None or isinstance(value, str):
         return value
@@ -86,5 +86,5 @@ def _text(column: Column, datum: bytes) -> str | None:
     return value.hex().upper()
 
 
-def _shown(text: str | None) -> str:
+def _quote_text(text: str | None) -> str:
     return "NULL" if text is None else json.dumps(text, ensure_ascii=False)

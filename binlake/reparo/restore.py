@@ -20,7 +20,7 @@ from binlake.binlogfile.reading import Item, read_items
 from binlake.config.model import Target
 from binlake.dialect.replacement import empties_table
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
-from binlake.reparo.ddl import TargetDdl, map_file_ddl, refused
+from binlake.reparo.ddl import TargetDdl, add_hint, map_file_ddl
 from binlake.reparo.definitions import TargetTables
 from binlake.reparo.rows import WindowRows, read_rows
 from binlake.reparo.settings import ReparoSettings
@@ -72,7 +72,7 @@ def restore(
     earlier run's range and this one.
     """
     index = read_index(store)
-    settings, target = settings.in_zone_of(index), settings.target()
+    settings, target = settings.with_zone_of(index), settings.make_target()
     until = _load_base(settings, store, target, hook, say) if settings.base else None
     position = read_position(target, settings.name, settings.cluster_id)
     lo = _begin(settings, index, position)
@@ -102,7 +102,9 @@ def _load_base(settings: ReparoSettings, store: Store, target: Target, hook: Hoo
         )
     begun = read_position(target, settings.name, settings.cluster_id).commit_ts
     until = _require_whole(settings, store, base.commit_ts, say) if begun in (None, 0) else None
-    task = BaseTask(settings.name, settings.cluster_id, settings.data_hash(), Rules(tables=settings.choice()))
+    task = BaseTask(
+        settings.name, settings.cluster_id, settings.compute_data_hash(), Rules(tables=settings.make_table_filter())
+    )
     done = load_base(target, task, base, hook=hook)
     say(f"{done.rows:,} rows of the dump, taken at {base.commit_ts}: {done.state}")
     left_out = [*(f"view {db}.{name}" for db, name in base.dump.views), *base.dump.left_out]
@@ -158,7 +160,7 @@ class _Run:
         hook: Hook | None,
         say: Say,
     ) -> None:
-        self.choice: TableFilter = settings.choice()
+        self.choice: TableFilter = settings.make_table_filter()
         self._settings, self._target, self._session = settings, target, session
         self._hook, self._say = hook, say
         self._zone = settings.zone
@@ -167,68 +169,68 @@ class _Run:
     def apply(self, window: FileWindow, restored: Restored) -> None:
         """Apply `window` and count it in `restored`."""
         position = read_position(self._target, self._settings.name, self._settings.cluster_id)
-        task = self._task(position)
+        task = self._build_task(position)
         source: DdlStatements | RowStatements
         if window.ddls:
             self._tables.forget()
-            source = self._ddl(task, window, position)
+            source = self._build_ddl_statements(task, window, position)
         else:
-            source = self._rows(task, window, position)
+            source = self._build_row_statements(task, window, position)
         try:
-            result = apply_window(self._target, source.manifest(), source, hook=self._hook)
+            result = apply_window(self._target, source.build_manifest(), source, hook=self._hook)
         except TargetRefused as error:
             if not window.ddls:
                 raise
             # The hint for finalize does not apply to reparo.
-            raise refused(error) from error
+            raise add_hint(error) from error
         if window.ddls:
             self._tables.forget()
-        self._count(window, source, result, restored)
+        self._count_window(window, source, result, restored)
 
-    def _task(self, position: Position) -> Task:
+    def _build_task(self, position: Position) -> Task:
         limits = BatchLimits.of(self._target.batch_rows, position.max_packet)
         settings = self._settings
-        return Task(settings.name, settings.cluster_id, settings.data_hash(), self._target.db_type, limits)
+        return Task(settings.name, settings.cluster_id, settings.compute_data_hash(), self._target.db_type, limits)
 
-    def _rows(self, task: Task, window: FileWindow, position: Position) -> RowStatements:
+    def _build_row_statements(self, task: Task, window: FileWindow, position: Position) -> RowStatements:
         found = read_rows(window.transactions, self._tables, self._zone, self.choice.keeps)
         forms = read_definitions(self._session, found.tables, task.dialect).tables
         source = RowStatements(task, window, found, Expected(tables=forms), position.forms == "plain")
         opened = position.opened
-        if opened is None or opened.is_for(source.manifest()):
+        if opened is None or opened.is_for(source.build_manifest()):
             return source
         # The open window must be applied in its original form, which only its digest reveals.
         other = replace(source, plain=not source.plain)
-        if opened.is_for(other.manifest()):
+        if opened.is_for(other.build_manifest()):
             return other
-        raise _other_content_error(opened)
+        raise _make_other_content_error(opened)
 
-    def _ddl(self, task: Task, window: FileWindow, position: Position) -> DdlStatements:
+    def _build_ddl_statements(self, task: Task, window: FileWindow, position: Position) -> DdlStatements:
         opened = position.opened
 
         def read() -> WindowRows:
             self._tables.forget()
             return read_rows(window.transactions, self._tables, self._zone, self.choice.keeps)
 
-        source = DdlStatements(task, window, tuple(self._mapped(window, opened, task.dialect)), read)
-        if opened is not None and not opened.is_for(source.manifest()):
-            raise _other_content_error(opened)
+        source = DdlStatements(task, window, tuple(self._map_ddls(window, opened, task.dialect)), read)
+        if opened is not None and not opened.is_for(source.build_manifest()):
+            raise _make_other_content_error(opened)
         return source
 
-    def _mapped(self, window: FileWindow, opened: Progress | None, dialect: Dialect) -> Iterator[TargetDdl]:
+    def _map_ddls(self, window: FileWindow, opened: Progress | None, dialect: Dialect) -> Iterator[TargetDdl]:
         """The statements of each DDL. If it was begun, those of its intent, as the target may have its result."""
         gone: set[Name] = set()
         for segment, ddl in enumerate(window.ddls, 1):
             if opened is not None and opened.segment > segment:
                 yield TargetDdl((), "it ran", (), None, repeatable=True)
             elif opened is not None and opened.segment == segment and opened.ddl_state != "":
-                yield _begun(opened)
+                yield _read_begun_ddl(opened)
             else:
                 mapped = map_file_ddl(ddl, self._tables, dialect, gone)
                 gone |= set(mapped.touched) if mapped.after is not None else set()
                 yield mapped
 
-    def _count(
+    def _count_window(
         self, window: FileWindow, source: DdlStatements | RowStatements, result: ApplyResult, restored: Restored
     ) -> None:
         restored.windows += 1
@@ -245,14 +247,14 @@ class _Run:
         self._say(f"{window.hi}: {restored.rows:,} rows, {restored.ddls:,} DDL")
 
 
-def _begun(opened: Progress) -> TargetDdl:
+def _read_begun_ddl(opened: Progress) -> TargetDdl:
     """A DDL that was begun, taken from its intent, because the target may already have its result."""
     intent = DdlIntent.from_json(opened.ddl_expected or "")
     sql = tuple((opened.ddl_sql or "").split(";\n"))
     return TargetDdl(sql, "", intent.touched, intent.after, empties_table(sql[-1]))
 
 
-def _other_content_error(opened: Progress) -> CheckpointConflict:
+def _make_other_content_error(opened: Progress) -> CheckpointConflict:
     return CheckpointConflict(
         "the window open on the target differs from the one that this run's files, tables and settings give",
         where={"window": f"{opened.open_lo}-{opened.open_hi}", "name": opened.replication},

@@ -14,16 +14,16 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from binlake.binlogfile.framing import damage
+from binlake.binlogfile.framing import make_damage_error
 from binlake.binlogfile.reading import Transaction
 from binlake.changes.net.events import COLUMNS
 from binlake.changes.net.images import MAP
 from binlake.errors import SchemaError
 from binlake.reparo.cells import CellError, GroupColumn, read_texts, split_columns
 from binlake.reparo.definitions import CURRENT, TargetTables, with_json_columns
-from binlake.reparo.values import ReadDatum, datum_reader
-from binlake.rows.codec.texts import even_names
-from binlake.rows.codec.writers import filled_text
+from binlake.reparo.values import ReadDatum, make_datum_reader
+from binlake.rows.codec.texts import repeat_names
+from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.names import fold_name
@@ -65,8 +65,8 @@ def read_rows(
     """The selected rows of `transactions`. Raises SchemaError for rows that do not fit the target's tables."""
     known = list(transactions)
     tables: dict[Name, _TableReader] = {}
-    parts = [_table([], pa.nulls(0, MAP), pa.nulls(0, MAP), ("", ""))]
-    for key, group in _grouped(known).items():
+    parts = [_build_table([], pa.nulls(0, MAP), pa.nulls(0, MAP), ("", ""))]
+    for key, group in _group_rows(known).items():
         name = key[:2]
         if not keeps(*name):
             continue
@@ -78,7 +78,7 @@ def read_rows(
     return WindowRows(pa.concat_tables(parts).combine_chunks(), found)
 
 
-def _grouped(transactions: list[Transaction]) -> dict[_Key, _Group]:
+def _group_rows(transactions: list[Transaction]) -> dict[_Key, _Group]:
     groups: dict[_Key, _Group] = {}
     for number, transaction in enumerate(transactions):
         for seq, event in enumerate(transaction.message.dml_data.events):
@@ -92,7 +92,7 @@ def _grouped(transactions: list[Transaction]) -> dict[_Key, _Group]:
     return groups
 
 
-def _table(numbers: list[tuple[int, int]], before: pa.Array, after: pa.Array, name: Name) -> pa.Table:
+def _build_table(numbers: list[tuple[int, int]], before: pa.Array, after: pa.Array, name: Name) -> pa.Table:
     commit_ts, seq = (pa.array([pair[at] for pair in numbers], pa.int64()) for at in (0, 1))
     names = [pa.repeat(pa.scalar(text, pa.string()), len(numbers)) for text in name]
     return pa.Table.from_arrays([commit_ts, commit_ts, seq, *names, before, after], names=list(COLUMNS))
@@ -102,13 +102,13 @@ class _TableReader:
     """Reads the groups of one table. A row of `first` shows which columns are JSON at the source."""
 
     def __init__(self, table: TableDef, first: Transaction, name: Name, zone: ZoneInfo) -> None:
-        self.table = with_json_columns(table, _json_columns(first, name))
+        self.table = with_json_columns(table, _list_json_columns(first, name))
         self._zone = zone
         self._where = f"{table.db}.{table.name}"
         self._columns = {fold_name(column.name): column for column in self.table.row_columns}
         self._hidden = {fold_name(column.name) for column in self.table.all_columns} - self._columns.keys()
         self._readers: dict[str, ReadDatum] = {
-            name: datum_reader(column, zone) for name, column in self._columns.items()
+            name: make_datum_reader(column, zone) for name, column in self._columns.items()
         }
 
     def read(self, group: _Group, kind: int, transactions: list[Transaction]) -> list[pa.Table]:
@@ -118,24 +118,24 @@ class _TableReader:
             if columns is None and len(group.numbers) == 1:
                 raise DecodeError("a column without a value")
             if columns is None:
-                return [part for one in _one_by_one(group) for part in self.read(one, kind, transactions)]
+                return [part for one in _split_group(group) for part in self.read(one, kind, transactions)]
         except DecodeError as error:
             place = transactions[group.numbers[0][0]].place
-            raise damage(f"a row cannot be read: {error!r}", place.file, place.offset) from error
+            raise make_damage_error(f"a row cannot be read: {error!r}", place.file, place.offset) from error
         commits = [transactions[number].commit_ts for number, _ in group.numbers]
-        first, second = self._images(columns, kind, commits)
+        first, second = self._read_images(columns, kind, commits)
         none = pa.nulls(len(commits), MAP)
-        before = none if kind == pb.Insert else _maps(first, len(commits))
-        last = second if kind == pb.Update else self._whole(first, commits)
-        after = none if kind == pb.Delete else _maps(last, len(commits))
+        before = none if kind == pb.Insert else _build_maps(first, len(commits))
+        last = second if kind == pb.Update else self._complete_image(first, commits)
+        after = none if kind == pb.Delete else _build_maps(last, len(commits))
         numbers = [(ts, seq) for ts, (_, seq) in zip(commits, group.numbers, strict=True)]
-        return [_table(numbers, before, after, (self.table.db, self.table.name))]
+        return [_build_table(numbers, before, after, (self.table.db, self.table.name))]
 
-    def _images(self, columns: list[GroupColumn], kind: int, commits: list[int]) -> tuple[Image, Image]:
+    def _read_images(self, columns: list[GroupColumn], kind: int, commits: list[int]) -> tuple[Image, Image]:
         first: Image = []
         second: Image = []
         for found in columns:
-            column = self._column(found.head.name, kind, commits[0])
+            column = self._find_column(found.head.name, kind, commits[0])
             if column is None:
                 continue
             read = self._readers[fold_name(column.name)]
@@ -144,10 +144,10 @@ class _TableReader:
                 if found.changed is not None:
                     second.append((column.name, read_texts(found.changed, column, read, self._zone)))
             except CellError as error:
-                raise self._misfit(found.head, commits[error.row], error) from error
-        return first, self._whole(second, commits) if kind == pb.Update else second
+                raise self._make_misfit_error(found.head, commits[error.row], error) from error
+        return first, self._complete_image(second, commits) if kind == pb.Update else second
 
-    def _column(self, name: str, kind: int, commit_ts: int) -> ColumnInfo | None:
+    def _find_column(self, name: str, kind: int, commit_ts: int) -> ColumnInfo | None:
         """The column by its name in the file; None for a column that the target computes or that no longer exists."""
         folded = fold_name(name)
         # A deleted row also has columns that were no longer visible at the source.
@@ -160,23 +160,23 @@ class _TableReader:
             )
         return self._columns.get(folded)
 
-    def _whole(self, image: Image, commits: list[int]) -> Image:
+    def _complete_image(self, image: Image, commits: list[int]) -> Image:
         """`image` with the columns that it lacks, which were added but not public yet."""
         there = {name for name, _ in image}
         lacking = [column for column in self._columns.values() if column.name not in there]
-        filled = [(column.name, self._filled(column, commits[0])) for column in lacking]
+        filled = [(column.name, self._derive_fill(column, commits[0])) for column in lacking]
         return [*image, *((name, pa.repeat(pa.scalar(text, pa.string()), len(commits))) for name, text in filled)]
 
-    def _filled(self, column: ColumnInfo, commit_ts: int) -> str | None:
+    def _derive_fill(self, column: ColumnInfo, commit_ts: int) -> str | None:
         if column.default_is_expr or column.default == CURRENT:
             raise SchemaError(
                 "a row lacks a column whose default differs for each row",
                 where={"table": self._where, "column": column.name, "commit_ts": commit_ts},
                 hint="set the column's values by hand after this commit_ts, or restore up to it",
             )
-        return filled_text(column)
+        return derive_filled_text(column)
 
-    def _misfit(self, head: pb.Column, commit_ts: int, error: Exception) -> SchemaError:
+    def _make_misfit_error(self, head: pb.Column, commit_ts: int, error: Exception) -> SchemaError:
         return SchemaError(
             f"a value of a file does not fit the target's column: {error}",
             where={"table": self._where, "column": head.name, "type": head.mysql_type, "commit_ts": commit_ts},
@@ -185,20 +185,20 @@ class _TableReader:
         )
 
 
-def _json_columns(transaction: Transaction, name: Name) -> list[str]:
+def _list_json_columns(transaction: Transaction, name: Name) -> list[str]:
     events = (e for e in transaction.message.dml_data.events if (e.schema_name, e.table_name) == name)
     columns = map(pb.Column.FromString, next(iter(events)).row)
     return [column.name for column in columns if column.tp == bytes([t.JSON])]
 
 
-def _one_by_one(group: _Group) -> list[_Group]:
+def _split_group(group: _Group) -> list[_Group]:
     """One group per row, each re-serialised in the standard order of fields. Raises DecodeError."""
     again = [pb.Column.FromString(raw).SerializeToString() for raw in group.raws]
     width = group.width
     return [_Group([number], again[at * width : (at + 1) * width]) for at, number in enumerate(group.numbers)]
 
 
-def _maps(image: Image, count: int) -> pa.MapArray:
+def _build_maps(image: Image, count: int) -> pa.MapArray:
     """Build one image per row from the columns."""
     width = len(image)
     offsets = pa.array(
@@ -208,4 +208,4 @@ def _maps(image: Image, count: int) -> pa.MapArray:
         return pa.MapArray.from_arrays(offsets, pa.array([], pa.string()), pa.array([], pa.string())).cast(MAP)
     by_row = np.arange(width * count).reshape(width, count).T.ravel()
     values = pa.concat_arrays([texts for _, texts in image]).take(pa.array(by_row))
-    return pa.MapArray.from_arrays(offsets, even_names([name for name, _ in image], count), values).cast(MAP)
+    return pa.MapArray.from_arrays(offsets, repeat_names([name for name, _ in image], count), values).cast(MAP)

@@ -68,14 +68,14 @@ class ReparoSettings(Section):
     @property
     def start(self) -> int:
         """The lowest commit_ts of the range; 0 = no limit."""
-        return self.start_tso or (_ts_of(self.start_datetime, "start-datetime") if self.start_datetime else 0)
+        return self.start_tso or (_parse_ts(self.start_datetime, "start-datetime") if self.start_datetime else 0)
 
     @property
     def stop(self) -> int:
         """The highest commit_ts of the range; 0 = no limit. A time means its first instant, as in the original."""
         if self.stop_tso or not self.stop_datetime:
             return self.stop_tso
-        return _ts_of(self.stop_datetime, "stop-datetime")
+        return _parse_ts(self.stop_datetime, "stop-datetime")
 
     @property
     def zone(self) -> ZoneInfo:
@@ -89,7 +89,7 @@ class ReparoSettings(Section):
                 hint="use a name such as Europe/Berlin, or UTC",
             ) from None
 
-    def in_zone_of(self, index: Index | None) -> ReparoSettings:
+    def with_zone_of(self, index: Index | None) -> ReparoSettings:
         """The settings with the time zone of the files' `index`. Raises ConfigError if another one is set."""
         said = "" if index is None else index.time_zone
         if said and self.time_zone not in ("", said):
@@ -105,7 +105,7 @@ class ReparoSettings(Section):
         """The number of the checkpoint, unique for this name."""
         return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:8], "big") % MAX_CLUSTER + 1
 
-    def choice(self) -> TableFilter:
+    def make_table_filter(self) -> TableFilter:
         """The filter of tables, with the drainer's rules. Raises ConfigError."""
         return TableFilter(
             Filter(
@@ -116,7 +116,7 @@ class ReparoSettings(Section):
             )
         )
 
-    def target(self) -> Target:
+    def make_target(self) -> Target:
         """The target for the guarded apply. Raises ConfigError for dest-type print."""
         if self.dest_type == "print":
             raise ConfigError("dest-type print writes to no database", hint="set dest-type and [dest-db]")
@@ -133,7 +133,7 @@ class ReparoSettings(Section):
             checkpoint_schema=self.checkpoint_schema,
         )
 
-    def data_hash(self) -> str:
+    def compute_data_hash(self) -> str:
         """A hash of all settings that affect the statements. An open window can only continue with the same hash."""
         named = ("txn_batch", "replicate_do_db", "replicate_do_table", "replicate_ignore_db", "replicate_ignore_table")
         values = self.model_dump_json(include={*named, "time_zone", "dest_type"})
@@ -169,7 +169,7 @@ def _read_toml(file: str) -> dict[str, Any]:
         raise ConfigError(f"the configuration cannot be read: {error}", where={"file": file}) from error
 
 
-def _ts_of(text: str, key: str) -> int:
+def _parse_ts(text: str, key: str) -> int:
     """The first timestamp of a local time, as in the original. For an ambiguous local time, the earlier one."""
     try:
         moment = datetime.fromisoformat(text).astimezone()

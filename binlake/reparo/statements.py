@@ -18,17 +18,17 @@ import pyarrow.compute as pc
 
 from binlake.base.dialects import Dialect
 from binlake.base.lakecolumns import Change
-from binlake.changes.net.columns import net_changes
+from binlake.changes.net.columns import compute_net_changes
 from binlake.reparo.ddl import TargetDdl
 from binlake.reparo.rows import WindowRows
 from binlake.reparo.windows import FileWindow
 from binlake.rows.schema import TableDef
-from binlake.statements import UNCHECKED, BatchLimits, Phase, StatementBatch, TableStatements, images_from_maps
-from binlake.statements.batch import statement_digest
-from binlake.statements.digests import batch_to_row, digest_of_index
+from binlake.statements import UNCHECKED, BatchLimits, Phase, StatementBatch, TableStatements, make_images_from_maps
+from binlake.statements.batch import compute_statement_digest
+from binlake.statements.digests import compute_digest_of_index, convert_batch_to_row
 from binlake.target import Expected, SegmentPlan
-from binlake.window.definitions import Cell, key_defaults_of
-from binlake.window.manifest import ApplyManifest, window_name
+from binlake.window.definitions import Cell, derive_key_defaults
+from binlake.window.manifest import ApplyManifest, format_window_name
 
 Name = tuple[str, str]
 
@@ -54,19 +54,19 @@ class RowStatements:
     expected: Expected
     plain: bool
 
-    def manifest(self) -> ApplyManifest:
+    def build_manifest(self) -> ApplyManifest:
         """The manifest that pins the window."""
-        digest = digest_of_index(batch_to_row(batch) for batch in self._batches)
+        digest = compute_digest_of_index(convert_batch_to_row(batch) for batch in self._batches)
         rows = sum(batch.rows for batch in self._batches)
-        return _manifest(self.task, self.window, digest, rows=rows, plain=self.plain)
+        return _build_manifest(self.task, self.window, digest, rows=rows, plain=self.plain)
 
-    def segments(self) -> list[SegmentPlan]:
+    def list_segments(self) -> list[SegmentPlan]:
         """As StatementSource: one segment."""
         rows = sum(batch.rows for batch in self._batches)
         size = sum(len(text) for batch in self._batches for text in batch.sql)
         return [SegmentPlan(0, self.window.hi, 0, expected=self.expected, rows=rows, bytes=size)]
 
-    def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
+    def read_batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
         """As StatementSource."""
         return (batch for batch in self._batches if (batch.segment, batch.phase) == (segment, phase))
 
@@ -82,30 +82,30 @@ def _render_rows(
     batches: list[StatementBatch] = []
     numbers = {Phase.DELETE: 0, Phase.WRITE: 0}
     for name, table in sorted(found.tables.items()):
-        net = net_changes(found.rows, [_cell(name, table, window)]).combine_chunks()
+        net = compute_net_changes(found.rows, [_build_cell(name, table, window)]).combine_chunks()
         is_gone = pc.equal(net[Change.OP], "delete")
         for phase, rows in ((Phase.DELETE, net.filter(is_gone)), (Phase.WRITE, net.filter(pc.invert(is_gone)))):
             if rows.num_rows:
                 writer = TableStatements(
                     table, segment, dialect=task.dialect, limits=task.limits, first_batch=numbers[phase], plain=plain
                 )
-                batches += _rendered(writer, table, rows.combine_chunks(), phase)
+                batches += _render_phase(writer, table, rows.combine_chunks(), phase)
                 numbers[phase] = writer.next_batch
     return batches
 
 
-def _cell(name: Name, table: TableDef, window: FileWindow) -> Cell:
-    identity = table.identity()
-    filled = tuple(key_defaults_of(table).values())
+def _build_cell(name: Name, table: TableDef, window: FileWindow) -> Cell:
+    identity = table.find_identity()
+    filled = tuple(derive_key_defaults(table).values())
     return Cell(*name, 0, window.lo + 1, window.hi + 1, identity.kind, identity.columns, filled)
 
 
-def _rendered(writer: TableStatements, table: TableDef, rows: pa.Table, phase: Phase) -> Iterator[StatementBatch]:
-    gone, keyless = phase is Phase.DELETE, table.identity().kind == "row"
-    names = table.identity().columns if gone and not keyless else [column.name for column in table.row_columns]
+def _render_phase(writer: TableStatements, table: TableDef, rows: pa.Table, phase: Phase) -> Iterator[StatementBatch]:
+    gone, keyless = phase is Phase.DELETE, table.find_identity().kind == "row"
+    names = table.find_identity().columns if gone and not keyless else [column.name for column in table.row_columns]
     # Sort by key, so that concurrent connections lock in the same order.
     in_order = np.asarray(pc.sort_indices(rows[Change.KEY].chunk(0)))
-    images = images_from_maps(rows[Change.BEFORE if gone else Change.AFTER].chunk(0), names, in_order)
+    images = make_images_from_maps(rows[Change.BEFORE if gone else Change.AFTER].chunk(0), names, in_order)
     if not keyless:
         return writer.render_deletes(images) if gone else writer.render_writes(images)
     copies: Sequence[int] = np.asarray(rows[Change.COPIES])[in_order]
@@ -124,22 +124,22 @@ class DdlStatements:
     mapped: tuple[TargetDdl, ...]
     read: Callable[[], WindowRows]
 
-    def manifest(self) -> ApplyManifest:
+    def build_manifest(self) -> ApplyManifest:
         """The manifest that pins the window: texts and rows of the files."""
         digest = hashlib.sha256()
         for ddl in self.window.ddls:
             digest.update(f"{ddl.db}\0{ddl.sql}\0".encode("utf-8", "surrogateescape"))
         for transaction in self.window.transactions:
             digest.update(transaction.message.SerializeToString(deterministic=True))
-        return _manifest(self.task, self.window, digest.hexdigest(), rows=0, plain=False)
+        return _build_manifest(self.task, self.window, digest.hexdigest(), rows=0, plain=False)
 
-    def segments(self) -> list[SegmentPlan]:
+    def list_segments(self) -> list[SegmentPlan]:
         """A segment for everything before the DDL, then one per DDL; the last one has the rows."""
         hi, count = self.window.hi, len(self.mapped)
         plans = [SegmentPlan(0, hi - 1, 0)]
         for number, mapped in enumerate(self.mapped, 1):
             last = number == count
-            batch = _ddl_batch(number, self.window.ddls[number - 1].table, mapped.sql) if mapped.sql else None
+            batch = _build_ddl_batch(number, self.window.ddls[number - 1].table, mapped.sql) if mapped.sql else None
             plans.append(
                 SegmentPlan(
                     number, hi if last else hi - 1, 0, batch, hi if batch else 0, mapped.touched, mapped.after,
@@ -148,7 +148,7 @@ class DdlStatements:
             )  # fmt: skip
         return plans
 
-    def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
+    def read_batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
         """As StatementSource."""
         if segment < len(self.mapped) or not self.window.transactions:
             return iter(())
@@ -159,12 +159,12 @@ class DdlStatements:
         return _render_rows(self.task, self.window, self.read(), len(self.mapped), plain=False)
 
 
-def _ddl_batch(segment: int, table: str, sql: tuple[str, ...]) -> StatementBatch:
-    unchecked, digest = (UNCHECKED,) * len(sql), statement_digest(sql)
+def _build_ddl_batch(segment: int, table: str, sql: tuple[str, ...]) -> StatementBatch:
+    unchecked, digest = (UNCHECKED,) * len(sql), compute_statement_digest(sql)
     return StatementBatch(segment, Phase.DDL, 0, "", table, "ddl", sql, unchecked, "", 0, 0, digest)
 
 
-def _manifest(task: Task, window: FileWindow, digest: str, *, rows: int, plain: bool) -> ApplyManifest:
+def _build_manifest(task: Task, window: FileWindow, digest: str, *, rows: int, plain: bool) -> ApplyManifest:
     return ApplyManifest(
         replication=task.name,
         sink="files",
@@ -179,6 +179,6 @@ def _manifest(task: Task, window: FileWindow, digest: str, *, rows: int, plain: 
         segments=1 + len(window.ddls),
         rows=rows,
         schema_version=0,
-        windows=(window_name(window.lo, window.hi),),
+        windows=(format_window_name(window.lo, window.hi),),
         cuts=(window.hi,) * len(window.ddls),
     )

@@ -14,9 +14,9 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from binlake.rows.codec import datum as d
-from binlake.rows.codec.jsons import json_text
-from binlake.rows.codec.readers import Reader, reader_of
-from binlake.rows.codec.values import bit_text
+from binlake.rows.codec.jsons import read_json
+from binlake.rows.codec.readers import Reader, make_reader
+from binlake.rows.codec.values import format_bit
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 
@@ -28,10 +28,10 @@ ReadDatum = Callable[[bytes], str | None]
 _ZERO = "0000-00-00"
 
 
-def datum_reader(column: ColumnInfo, zone: ZoneInfo) -> ReadDatum:
+def make_datum_reader(column: ColumnInfo, zone: ZoneInfo) -> ReadDatum:
     """The reader of `column`. Texts of a TIMESTAMP are in the time zone `zone`."""
-    read_plain: Reader = reader_of(column)
-    read_bytes = _reader_of_bytes(column, zone)
+    read_plain: Reader = make_reader(column)
+    read_bytes = _make_bytes_reader(column, zone)
 
     def read(datum: bytes) -> str | None:
         flag = datum[0]
@@ -41,7 +41,7 @@ def datum_reader(column: ColumnInfo, zone: ZoneInfo) -> ReadDatum:
             return read_bytes(datum)
         if flag == d.JSON:
             # In MariaDB the column is a text.
-            return json_text(datum, 1)[0]
+            return read_json(datum, 1)[0]
         text, end = read_plain(datum, 0)
         if end != len(datum):
             raise ValueError("bytes after a datum")
@@ -50,19 +50,19 @@ def datum_reader(column: ColumnInfo, zone: ZoneInfo) -> ReadDatum:
     return read
 
 
-def _reader_of_bytes(column: ColumnInfo, zone: ZoneInfo) -> ReadDatum:
+def _make_bytes_reader(column: ColumnInfo, zone: ZoneInfo) -> ReadDatum:
     if column.tp in t.STRINGS:
-        plain = reader_of(column)
+        plain = make_reader(column)
         return lambda datum: plain(datum, 0)[0]
     if column.tp == t.BIT:
-        return lambda datum: bit_text(int.from_bytes(_content(datum), "big"), column.flen)
+        return lambda datum: format_bit(int.from_bytes(_read_content(datum), "big"), column.flen)
     if column.tp == t.TIMESTAMP:
-        moved = lru_cache(maxsize=4096)(lambda text: utc_text(text, zone))
-        return lambda datum: moved(_content(datum).decode())
-    return lambda datum: _content(datum).decode()
+        moved = lru_cache(maxsize=4096)(lambda text: convert_to_utc(text, zone))
+        return lambda datum: moved(_read_content(datum).decode())
+    return lambda datum: _read_content(datum).decode()
 
 
-def _content(datum: bytes) -> bytes:
+def _read_content(datum: bytes) -> bytes:
     read = d.read_compact if datum[0] == d.COMPACT else d.read_comparable
     content, end = read(datum, 1)
     if end != len(datum):
@@ -70,7 +70,7 @@ def _content(datum: bytes) -> bytes:
     return content
 
 
-def utc_text(text: str, zone: ZoneInfo) -> str:
+def convert_to_utc(text: str, zone: ZoneInfo) -> str:
     """Convert a TIMESTAMP's text from `zone` to UTC, with the same number of fractional digits.
 
     In an hour that the zone has twice, the first one is assumed, as the text is ambiguous.

@@ -54,27 +54,27 @@ class _Cutter:
         """The windows that are complete before or with `item`."""
         self._require_in_order(item)
         if self._ddls and item.commit_ts > self._ddls[0].commit_ts:
-            yield self._window(self._ddls[0].commit_ts)
+            yield self._cut_window(self._ddls[0].commit_ts)
         if self._opened is not None and self._is_in_open() and item.commit_ts > self._opened[1]:
-            yield self._window(self._opened[1])
+            yield self._cut_window(self._opened[1])
         if isinstance(item, Ddl):
-            yield from self._ddl(FileDdl.of(item), keeps)
+            yield from self._add_ddl(FileDdl.of(item), keeps)
             return
         self._held.append(item)
         self._rows += len(item.message.dml_data.events)
         self._last = item.commit_ts
         if self._rows >= self._most and not self._ddls and not self._is_in_open():
-            yield self._window(self._last)
+            yield self._cut_window(self._last)
 
     def end(self, stop: int) -> Iterator[FileWindow]:
         """The remaining windows. With `stop`, the last one ends there."""
         if self._ddls:
-            yield self._window(self._ddls[0].commit_ts)
+            yield self._cut_window(self._ddls[0].commit_ts)
         if self._opened is not None and self._is_in_open():
-            yield self._window(max(self._last, self._opened[1]))
+            yield self._cut_window(max(self._last, self._opened[1]))
         last = max(self._last, self._seen, stop)
         if last > self._lo:
-            yield self._window(last)
+            yield self._cut_window(last)
         if self._opened is not None:
             raise CheckpointConflict(
                 "the files do not give the window that is open on the target",
@@ -82,16 +82,16 @@ class _Cutter:
                 hint="run it again with the files, the tables and the range with which it was begun",
             )
 
-    def _ddl(self, ddl: FileDdl, keeps: Keeps) -> Iterator[FileWindow]:
+    def _add_ddl(self, ddl: FileDdl, keeps: Keeps) -> Iterator[FileWindow]:
         chosen = ddl.choose(keeps)
         if chosen is None:
             return
         if not self._ddls and self._last > self._lo:
-            yield self._window(self._last)
+            yield self._cut_window(self._last)
         self._ddls.append(chosen)
         self._last = chosen.commit_ts
 
-    def _window(self, hi: int) -> FileWindow:
+    def _cut_window(self, hi: int) -> FileWindow:
         window = FileWindow(self._lo, hi, tuple(self._held), tuple(self._ddls))
         self._lo = self._last = hi
         self._held, self._ddls, self._rows = [], [], 0

@@ -33,7 +33,7 @@ class _HolderUse:
         self.size = 0
         self.before = self.after = (now, 0)
 
-    def slow(self, now: float) -> bool:
+    def is_slow(self, now: float) -> bool:
         since, size = self.before
         passed = now - since
         slow = passed > _TRIAL_S and self.size - size < _SLOW_BYTES_PER_S * passed
@@ -85,7 +85,7 @@ class Share:
         if now - self._looked_at < _LOOK_S:
             return False
         for candidate, use in self._held.items():
-            if candidate is not holder and use.slow(now):
+            if candidate is not holder and use.is_slow(now):
                 candidate.release_memory()
                 self.release(candidate)
                 return True

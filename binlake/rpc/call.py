@@ -22,10 +22,10 @@ resources."""
 _OPENING = b"\x88" + headers.encode([(b"content-type", b"application/grpc")])
 _OPENING_GZIP = _OPENING + headers.encode([(b"grpc-encoding", b"gzip")])
 _GOOD_END = headers.encode([(b"grpc-status", b"0")])
-_EMPTY_MESSAGE = messages.frame(b"")
-_OPENING_HEAD = frames.head(len(_OPENING), frames.HEADERS, frames.END_HEADERS, 0)[:5]
-_END_HEAD = frames.head(len(_GOOD_END), frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 0)[:5]
-_EMPTY_HEAD = frames.head(len(_EMPTY_MESSAGE), frames.DATA, 0, 0)[:5]
+_EMPTY_MESSAGE = messages.encode_message(b"")
+_OPENING_HEAD = frames.encode_head(len(_OPENING), frames.HEADERS, frames.END_HEADERS, 0)[:5]
+_END_HEAD = frames.encode_head(len(_GOOD_END), frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 0)[:5]
+_EMPTY_HEAD = frames.encode_head(len(_EMPTY_MESSAGE), frames.DATA, 0, 0)[:5]
 
 
 class Carrier(Protocol):
@@ -50,7 +50,7 @@ class Carrier(Protocol):
     def drop_unfinished(self, call: Call) -> None:
         """End an unfinished request, whose memory others need."""
 
-    def call_finished(self, call: Call) -> None:
+    def note_call_finished(self, call: Call) -> None:
         """Note that no work for this call is running any more."""
 
 
@@ -129,12 +129,12 @@ class Call(Stream):
             )
             self._finish()
             return
-        self.send(self.frame(message))
+        self.send(self.encode_message(message))
         self.finish_ok()
 
-    def frame(self, message: bytes) -> bytes:
+    def encode_message(self, message: bytes) -> bytes:
         """`message` in the form for send(), compressed if the caller compresses; from any thread."""
-        return messages.frame(message, gzip=self.request.gzip)
+        return messages.encode_message(message, gzip=self.request.gzip)
 
     def send(self, data: bytes) -> None:
         """Send any number of complete framed messages."""
@@ -143,7 +143,7 @@ class Call(Stream):
         if not self.started:
             self.started = True
             opening = _OPENING_GZIP if self.request.gzip else _OPENING
-            self.connection.write(frames.headers(self.id, opening, end_stream=False))
+            self.connection.write(frames.encode_headers(self.id, opening, end_stream=False))
         self.connection.send(self, data)
 
     def finish_ok(self) -> None:
@@ -178,10 +178,10 @@ class Call(Stream):
         block = headers.encode([(b"grpc-status", b"%d" % status), (b"grpc-message", messages.quote_text(text))])
         if not self.started:
             self.started, block = True, _OPENING + block
-        self.connection.send(self, b"", frames.headers(self.id, block, end_stream=True))
+        self.connection.send(self, b"", frames.encode_headers(self.id, block, end_stream=True))
         self._notify()
 
-    def sent(self, size: int) -> None:
+    def note_sent(self, size: int) -> None:
         """Notify a sender that paces itself of sent bytes."""
         self._left_bytes += size
         if self.on_sent is not None:
@@ -217,4 +217,4 @@ class Call(Stream):
     def _settle(self) -> None:
         if not self.settled:
             self.settled = True
-            self.connection.call_finished(self)
+            self.connection.note_call_finished(self)

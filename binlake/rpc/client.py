@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 from binlake.rpc import headers, messages
-from binlake.rpc.client_connection import ClientConnection, Exchange, request_head, unary_message
+from binlake.rpc.client_connection import ClientConnection, Exchange, encode_request_head, read_unary_message
 from binlake.rpc.frames import ConnectionFault
 from binlake.rpc.limits import Limits
 from binlake.rpc.status import RpcError, Status
@@ -54,13 +54,13 @@ class Channel:
 
     def call(self, method: str, message: bytes, timeout_s: float | None = None) -> bytes:
         """Call the unary `/package.Service/Method`; returns the answer. Raises RpcError."""
-        return self.start(method, message, timeout_s).result()
+        return self.start(method, message, timeout_s).await_result()
 
     def start(self, method: str, message: bytes, timeout_s: float | None = None) -> PendingCall:
         """Send a unary call without waiting, so that many may be pending. Raises RpcError if it cannot be sent."""
         return PendingCall(self, method, message, timeout_s)
 
-    def stream(
+    def open_stream(
         self,
         method: str,
         message: bytes,
@@ -88,11 +88,11 @@ class Channel:
         if head is None:
             scheme = "https" if self._tls is not None else "http"
             authority = "localhost" if self.address.startswith("unix:") else self.address
-            head = self._heads[method] = request_head(method, authority, scheme, gzip=self._gzip)
+            head = self._heads[method] = encode_request_head(method, authority, scheme, gzip=self._gzip)
         if metadata:
             head += headers.encode([(name.encode(), value.encode()) for name, value in metadata])
         link = self._connect_if_needed()
-        return link, link.begin(head, messages.frame(message, gzip=self._gzip), timeout_s, holding=holding)
+        return link, link.begin(head, messages.encode_message(message, gzip=self._gzip), timeout_s, holding=holding)
 
     def close(self) -> None:
         """End all calls and the connection; idempotent."""
@@ -111,7 +111,7 @@ class Channel:
         with self._lock:
             if self._closed:
                 raise RpcError(Status.CANCELLED, "the channel was closed", where={"addr": self.address})
-            if self._link is None or not self._link.usable():
+            if self._link is None or not self._link.is_usable():
                 wire = Wire(self.address, self._tls, self._connect_timeout_s)
                 self._link = Link(wire, ClientConnection(self._limits, self.address))
             return self._link
@@ -127,21 +127,21 @@ class PendingCall:
         self._until = None if timeout_s is None else time.monotonic() + timeout_s
         self._link, self._exchange = self._send()
 
-    def result(self) -> bytes:
+    def await_result(self) -> bytes:
         """Wait for the answer. Raises RpcError."""
         for _ in range(_TRIES):
             exchange = self._exchange
             if not self._link.wait(exchange, self._until):
                 self._link.cancel(exchange, RpcError(Status.DEADLINE_EXCEEDED, "no answer in time"))
             if exchange.error is None:
-                return unary_message(exchange)
+                return read_unary_message(exchange)
             if not exchange.untouched:
                 raise exchange.error
             self._link, self._exchange = self._send()
         raise RpcError(Status.UNAVAILABLE, "the server is going away", where={"addr": self._channel.address})
 
     def _send(self) -> tuple[Link, Exchange]:
-        return self._channel.begin(self._method, self._message, _seconds_left(self._until), holding=False)
+        return self._channel.begin(self._method, self._message, _compute_seconds_left(self._until), holding=False)
 
 
 class MessageStream:
@@ -156,12 +156,12 @@ class MessageStream:
         self._idle_timeout_s = idle_timeout_s
         self._until = None if timeout_s is None else time.monotonic() + timeout_s
 
-    def batches(self) -> Iterator[list[bytes]]:
+    def receive_batches(self) -> Iterator[list[bytes]]:
         """Lists of received messages, at least one each time; faster than one by one."""
         exchange, link = self._exchange, self._link
         while True:
             # A part of a message counts as activity: a large message may take long.
-            until, idle = self._next_limit()
+            until, idle = self._compute_next_limit()
             if batch := self._take():
                 yield batch
             elif exchange.done and not exchange.parts:
@@ -172,7 +172,7 @@ class MessageStream:
                 text = f"nothing was received for {self._idle_timeout_s:g} s" if idle else "the stream took too long"
                 link.cancel(exchange, RpcError(Status.DEADLINE_EXCEEDED, text))
 
-    def _next_limit(self) -> tuple[float | None, bool]:
+    def _compute_next_limit(self) -> tuple[float | None, bool]:
         """How long to wait for the next byte, and whether that limit is the idle timeout."""
         if self._idle_timeout_s is None:
             return self._until, False
@@ -180,7 +180,7 @@ class MessageStream:
         return (limit, True) if self._until is None or limit < self._until else (self._until, False)
 
     def __iter__(self) -> Iterator[bytes]:
-        for batch in self.batches():
+        for batch in self.receive_batches():
             yield from batch
 
     def cancel(self) -> None:
@@ -216,7 +216,7 @@ class Link:
         self._reading = threading.Lock()
         self._waiting: dict[int, threading.Event] = {}
 
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether new calls can use it; also checks whether the server has left while no thread was reading."""
         if not self._connection.streams and self._reading.acquire(blocking=False):
             try:
@@ -262,7 +262,7 @@ class Link:
     def wait(self, exchange: Exchange, until: float | None) -> bool:
         """Wait until `exchange` is ready, and read for all threads if no other does; False if `until` has passed."""
         while not exchange.ready:
-            left = _seconds_left(until)
+            left = _compute_seconds_left(until)
             if left is not None and left <= 0:
                 return False
             try:
@@ -274,7 +274,7 @@ class Link:
 
     def _read_or_follow(self, exchange: Exchange, until: float | None) -> None:
         if not self._reading.acquire(blocking=False):
-            self._follow(exchange, _seconds_left(until))
+            self._follow(exchange, _compute_seconds_left(until))
             return
         try:
             self._read(exchange, until)
@@ -283,7 +283,7 @@ class Link:
 
     def _read(self, exchange: Exchange, until: float | None) -> None:
         while not exchange.ready:
-            left = _seconds_left(until)
+            left = _compute_seconds_left(until)
             if left is not None and left <= 0:
                 return
             self._wire.wait(left)
@@ -301,7 +301,7 @@ class Link:
                     connection.feed(data)
                     self._flush()
             except ConnectionFault as fault:
-                connection.fault(fault)
+                connection.report_fault(fault)
                 self._flush()
                 self._lose(RpcError(Status.INTERNAL, f"the server broke HTTP/2: {fault}"))
             except RpcError as error:
@@ -351,5 +351,5 @@ class Link:
             self._wire.close()
 
 
-def _seconds_left(until: float | None) -> float | None:
+def _compute_seconds_left(until: float | None) -> float | None:
     return None if until is None else until - time.monotonic()

@@ -93,7 +93,7 @@ class ClientConnection(Connection):
         if timeout_s is not None:
             head += headers.encode([(b"grpc-timeout", messages.format_timeout(timeout_s))])
         self.streams[exchange.id] = exchange
-        self._write(frames.headers(exchange.id, head, end_stream=False))
+        self._write(frames.encode_headers(exchange.id, head, end_stream=False))
         self.send(exchange, body, b"")
         return exchange
 
@@ -118,14 +118,14 @@ class ClientConnection(Connection):
     def _write(self, data: bytes) -> None:
         self.out.append(data)
 
-    def _room(self) -> int:
+    def _measure_room(self) -> int:
         return frames.U31
 
-    def _headers(self, stream_id: int, block: bytes, end: bool) -> None:
+    def _handle_headers(self, stream_id: int, block: bytes, end: bool) -> None:
         fields = self.parse_cached(block, lambda decoded: decoded or [])
         stream = self.streams.get(stream_id)
         if stream is None:
-            if self._idle(stream_id):
+            if self._is_idle(stream_id):
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS on an idle stream")
             return
         exchange = cast(Exchange, stream)
@@ -134,7 +134,7 @@ class ClientConnection(Connection):
         if not exchange.opened:
             self._begin_answer(exchange, dict(fields), end)
         elif end:
-            self._end(exchange, _status(dict(fields), self.address))
+            self._end_exchange(exchange, _parse_status(dict(fields), self.address))
         else:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS in the middle of an answer")
 
@@ -142,22 +142,22 @@ class ClientConnection(Connection):
         exchange.opened = True
         http_status = fields.get(b":status", b"")
         if end and b"grpc-status" in fields:
-            self._end(exchange, _status(fields, self.address))
+            self._end_exchange(exchange, _parse_status(fields, self.address))
         elif http_status != b"200" or not fields.get(b"content-type", b"").startswith(b"application/grpc"):
             status = _BY_HTTP.get(http_status, Status.UNKNOWN)
             text = f"not a gRPC server: HTTP status {http_status.decode('latin-1') or 'missing'}"
             self.cancel(exchange, RpcError(status, text, where={"addr": self.address}))
         elif end:
-            self._end(exchange, _status(fields, self.address))
+            self._end_exchange(exchange, _parse_status(fields, self.address))
         else:
             exchange.splitter.gzip = fields.get(b"grpc-encoding") == b"gzip"
 
-    def _end(self, exchange: Exchange, error: RpcError | None) -> None:
+    def _end_exchange(self, exchange: Exchange, error: RpcError | None) -> None:
         exchange.remote_closed = True
         self.drop(exchange)
         exchange.settle(error)
 
-    def _data(self, stream: Stream, payload: bytes, end: bool) -> None:
+    def _handle_data(self, stream: Stream, payload: bytes, end: bool) -> None:
         exchange = cast(Exchange, stream)
         if payload:
             exchange.parts.append(payload)
@@ -167,7 +167,7 @@ class ClientConnection(Connection):
                 self.grant(exchange)
         if end:
             error = RpcError(Status.INTERNAL, "the answer ended without a status", where={"addr": self.address})
-            self._end(exchange, error)
+            self._end_exchange(exchange, error)
 
     def _on_stream_ended(self, stream: Stream, code: int, *, by_peer: bool) -> None:
         exchange = cast(Exchange, stream)
@@ -175,7 +175,9 @@ class ClientConnection(Connection):
             return
         exchange.untouched = code == Code.REFUSED_STREAM
         status = _BY_RESET.get(cast(Code, code), Status.INTERNAL)
-        exchange.settle(RpcError(status, f"the server reset the call ({_name(code)})", where={"addr": self.address}))
+        exchange.settle(
+            RpcError(status, f"the server reset the call ({_describe_code(code)})", where={"addr": self.address})
+        )
 
     def _on_peer_leaves(self, last_id: int, code: int, text: str) -> None:
         self.gone = True
@@ -183,17 +185,17 @@ class ClientConnection(Connection):
             exchange = cast(Exchange, stream)
             self.drop(stream)
             exchange.untouched = True
-            reason = f"the server is going away ({_name(code)}) {text}".rstrip()
+            reason = f"the server is going away ({_describe_code(code)}) {text}".rstrip()
             exchange.settle(RpcError(Status.UNAVAILABLE, reason, where={"addr": self.address}))
 
-    def _last_peer_id(self) -> int:
+    def _get_last_peer_id(self) -> int:
         return 0
 
-    def _idle(self, stream_id: int) -> bool:
+    def _is_idle(self, stream_id: int) -> bool:
         return stream_id >= self._next_id or not stream_id & 1
 
 
-def request_head(path: str, authority: str, scheme: str, *, gzip: bool) -> bytes:
+def encode_request_head(path: str, authority: str, scheme: str, *, gzip: bool) -> bytes:
     """The header block for all calls of a method, without the fields that differ between calls."""
     fields: list[Field] = [
         (b":path", path.encode()),
@@ -208,7 +210,7 @@ def request_head(path: str, authority: str, scheme: str, *, gzip: bool) -> bytes
     return (b"\x83\x87" if scheme == "https" else b"\x83\x86") + headers.encode(fields)
 
 
-def unary_message(exchange: Exchange) -> bytes:
+def read_unary_message(exchange: Exchange) -> bytes:
     """The single message of a successful unary answer. Raises RpcError."""
     received = exchange.splitter.feed(exchange.parts)
     if len(received) != 1 or not exchange.splitter.clean:
@@ -216,7 +218,7 @@ def unary_message(exchange: Exchange) -> bytes:
     return received[0]
 
 
-def _status(fields: dict[bytes, bytes], address: str) -> RpcError | None:
+def _parse_status(fields: dict[bytes, bytes], address: str) -> RpcError | None:
     value = fields.get(b"grpc-status", b"")
     if value == b"0":
         return None
@@ -226,5 +228,5 @@ def _status(fields: dict[bytes, bytes], address: str) -> RpcError | None:
     return RpcError(status, text, where={"addr": address})
 
 
-def _name(code: int) -> str:
+def _describe_code(code: int) -> str:
     return Code(code).name if code in Code.__members__.values() else str(code)

@@ -25,8 +25,11 @@ T = TypeVar("T")
 
 
 class Connection(Sender):
-    """See the module. Subclasses implement `_headers`, `_data`, `_on_stream_ended`, `_on_peer_leaves`, and Sender's
-    `_write` and `_room`."""
+    """See the module.
+
+    Subclasses implement `_handle_headers`, `_handle_data`, `_on_stream_ended`, `_on_peer_leaves`, and Sender's `_write`
+    and `_measure_room`.
+    """
 
     def __init__(self, limits: Limits) -> None:
         super().__init__()
@@ -65,7 +68,7 @@ class Connection(Sender):
             (Setting.MAX_FRAME_SIZE, max(limits.frame_bytes, frames.DEFAULT_FRAME_BYTES)),
             (Setting.MAX_HEADER_LIST_SIZE, limits.header_bytes),
         ]
-        self._write(frames.settings(values))
+        self._write(frames.encode_settings(values))
         self._refill()
 
     def feed(self, data: bytes) -> None:
@@ -93,14 +96,14 @@ class Connection(Sender):
                 self.reset(fault.stream_id, fault.code)
         self._rest = data[at:]
 
-    def fault(self, fault: ConnectionFault) -> None:
+    def report_fault(self, fault: ConnectionFault) -> None:
         """Tell the peer why the connection ends."""
         self.closed = True
-        self._write(frames.goaway(self._last_peer_id(), fault.code, str(fault)))
+        self._write(frames.encode_goaway(self._get_last_peer_id(), fault.code, str(fault)))
 
     def reset(self, stream_id: int, code: Code) -> None:
         """Reset a stream from our side."""
-        self._write(frames.rst_stream(stream_id, code))
+        self._write(frames.encode_rst_stream(stream_id, code))
         self._ended_streams[stream_id] = None
         if len(self._ended_streams) > _MAX_ENDED_STREAMS:
             self._ended_streams.popitem(last=False)
@@ -131,10 +134,10 @@ class Connection(Sender):
 
     # implemented by subclasses
 
-    def _headers(self, stream_id: int, block: bytes, end: bool) -> None:
+    def _handle_headers(self, stream_id: int, block: bytes, end: bool) -> None:
         raise NotImplementedError
 
-    def _data(self, stream: Stream, payload: bytes, end: bool) -> None:
+    def _handle_data(self, stream: Stream, payload: bytes, end: bool) -> None:
         raise NotImplementedError
 
     def _on_stream_ended(self, stream: Stream, code: int, *, by_peer: bool) -> None:
@@ -144,11 +147,11 @@ class Connection(Sender):
     def _on_peer_leaves(self, last_id: int, code: int, text: str) -> None:
         raise NotImplementedError
 
-    def _last_peer_id(self) -> int:
+    def _get_last_peer_id(self) -> int:
         """The highest stream id that the peer has opened."""
         raise NotImplementedError
 
-    def _idle(self, stream_id: int) -> bool:
+    def _is_idle(self, stream_id: int) -> bool:
         """Whether this stream was never opened."""
         raise NotImplementedError
 
@@ -166,7 +169,7 @@ class Connection(Sender):
             self._count_control()
 
     def _count_control(self, weight: int = 1) -> None:
-        if self._control.used_up(weight) and self._control.exceeded(time.monotonic()):
+        if self._control.count_event(weight) and self._control.is_exceeded(time.monotonic()):
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many control frames")
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
@@ -180,17 +183,17 @@ class Connection(Sender):
             payload = frames.unpad(payload)
         stream = self.streams.get(stream_id)
         if stream is None or stream.remote_closed:
-            self._data_without_stream(stream_id)
+            self._handle_data_without_stream(stream_id)
             return
         stream.recv_window -= length
         if stream.recv_window < 0:
             raise StreamFault(stream_id, Code.FLOW_CONTROL_ERROR, "more DATA than the stream's window")
         if not payload and not flags & frames.END_STREAM:
             self._count_control()
-        self._data(stream, payload, bool(flags & frames.END_STREAM))
+        self._handle_data(stream, payload, bool(flags & frames.END_STREAM))
 
-    def _data_without_stream(self, stream_id: int) -> None:
-        if self._idle(stream_id):
+    def _handle_data_without_stream(self, stream_id: int) -> None:
+        if self._is_idle(stream_id):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "DATA on an idle stream")
         self._count_control()
         if stream_id not in self._ended_streams:
@@ -220,7 +223,7 @@ class Connection(Sender):
         if depends_on_itself:
             self._decoder.decode(block)  # decode in any case, so that the header table stays in step
             raise StreamFault(stream_id, Code.PROTOCOL_ERROR, _OWN_DEPENDENCY)
-        self._headers(stream_id, block, bool(flags & frames.END_STREAM))
+        self._handle_headers(stream_id, block, bool(flags & frames.END_STREAM))
 
     def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
         if self._block is None or stream_id != self._block_head[0]:
@@ -250,7 +253,7 @@ class Connection(Sender):
         del flags
         if len(payload) != 4:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "RST_STREAM of a wrong size")
-        if not stream_id or self._idle(stream_id):
+        if not stream_id or self._is_idle(stream_id):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
         stream = self.streams.get(stream_id)
         if stream is None:
@@ -271,7 +274,7 @@ class Connection(Sender):
             self._count_control(1 + (len(self.streams) >> 3) + len(self._shut))
         self._heard_settings = True
         # Send the ACK first: grpc's C core checks everything before it against the old values.
-        self._write(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        self._write(frames.encode_frame(frames.SETTINGS, frames.ACK, 0))
         self.take_settings(frames.read_settings(payload))
 
     def _on_push_promise(self, flags: int, stream_id: int, payload: bytes) -> None:
@@ -287,7 +290,7 @@ class Connection(Sender):
             self._on_ping_answered(payload)
         else:
             self._count_control()
-            self._write(frames.frame(frames.PING, frames.ACK, 0, payload))
+            self._write(frames.encode_frame(frames.PING, frames.ACK, 0, payload))
 
     def _on_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
         del flags
@@ -296,29 +299,29 @@ class Connection(Sender):
         if len(payload) < 8:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "GOAWAY of a wrong size")
         text = payload[8:1008].decode(errors="replace")
-        self._on_peer_leaves(frames.number(payload[:4]), int.from_bytes(payload[4:8], "big"), text)
+        self._on_peer_leaves(frames.decode_number(payload[:4]), int.from_bytes(payload[4:8], "big"), text)
 
     def _on_window_update(self, flags: int, stream_id: int, payload: bytes) -> None:
         del flags
         if len(payload) != 4:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size")
-        if stream_id and self._idle(stream_id):
+        if stream_id and self._is_idle(stream_id):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
         self._count_control()
-        self.widen(stream_id, frames.number(payload))
+        self.widen(stream_id, frames.decode_number(payload))
 
     def _refill(self) -> None:
         missing = self.limits.connection_window - self._recv_window
         if missing > 0:
             self._recv_window += missing
-            self._write(frames.window_update(0, missing))
+            self._write(frames.encode_window_update(0, missing))
 
     def grant(self, stream: Stream) -> None:
         """Let the peer send as much on `stream` as its full window, once half of it is used."""
         missing = self.limits.stream_window - stream.recv_window
         if missing >= self.limits.stream_window >> 1:
             stream.recv_window += missing
-            self._write(frames.window_update(stream.id, missing))
+            self._write(frames.encode_window_update(stream.id, missing))
 
 
 def _depends_on(payload: bytes) -> int:

@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 Slot = TypeVar("Slot", bound=Hashable)
 
 
-def slot_to_free(slots: Mapping[Slot, str], newcomer: str) -> Slot | None:
+def choose_slot_to_free(slots: Mapping[Slot, str], newcomer: str) -> Slot | None:
     """The slot to free for `newcomer`, of `slots` (oldest first, with their addresses); None = drop the newcomer."""
     address, most = Counter(slots.values()).most_common(1)[0]
     if address == newcomer or Counter(slots.values())[newcomer] >= most:

@@ -32,7 +32,7 @@ class Stream:
         self.local_closed = False
         self.remote_closed = False
 
-    def sent(self, size: int) -> None:
+    def note_sent(self, size: int) -> None:
         """Called when `size` queued bytes were sent."""
 
 
@@ -51,7 +51,7 @@ class Sender:
     def _write(self, data: bytes) -> None:
         raise NotImplementedError
 
-    def _room(self) -> int:
+    def _measure_room(self) -> int:
         """How many bytes of DATA may be written now."""
         raise NotImplementedError
 
@@ -84,7 +84,7 @@ class Sender:
     def resume(self) -> None:
         """Send from the blocked streams as far as allowed."""
         # Each iteration sends something, or removes a stream from the dictionary.
-        while self._blocked and self.send_window > 0 and self._room() > 0:
+        while self._blocked and self.send_window > 0 and self._measure_room() > 0:
             self._advance(self._blocked.popitem(last=False)[1])
 
     def _release(self, stream_id: int) -> None:
@@ -147,14 +147,14 @@ class Sender:
 
     def _advance(self, stream: Stream) -> None:
         while stream.queued:
-            allowed = min(self.send_window, stream.window, self._room(), _SLICE_BYTES)
+            allowed = min(self.send_window, stream.window, self._measure_room(), _SLICE_BYTES)
             if allowed <= 0:
                 waiting = self._shut if stream.window <= 0 else self._blocked
                 waiting[stream.id] = stream
                 return
             self._send_slice(stream, allowed)
         if stream.finish is not None and not stream.local_closed:
-            self._write(stream.finish or frames.frame(frames.DATA, frames.END_STREAM, stream.id))
+            self._write(stream.finish or frames.encode_frame(frames.DATA, frames.END_STREAM, stream.id))
             self._close_local(stream)
 
     def _send_slice(self, stream: Stream, allowed: int) -> None:
@@ -163,16 +163,16 @@ class Sender:
         size = len(data)
         last = not stream.queued and stream.finish == b""
         if size <= self.peer_frame:
-            out = [frames.head(size, frames.DATA, frames.END_STREAM if last else 0, stream.id), data]
+            out = [frames.encode_head(size, frames.DATA, frames.END_STREAM if last else 0, stream.id), data]
         else:
             for at in range(0, size, self.peer_frame):
                 part = data[at : at + self.peer_frame]
                 end = last and at + len(part) == size
-                out += (frames.head(len(part), frames.DATA, frames.END_STREAM if end else 0, stream.id), part)
+                out += (frames.encode_head(len(part), frames.DATA, frames.END_STREAM if end else 0, stream.id), part)
         self.send_window -= size
         stream.window -= size
         self._write(b"".join(out))
-        stream.sent(size)
+        stream.note_sent(size)
         if last:
             self._close_local(stream)
 

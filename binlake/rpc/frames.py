@@ -73,30 +73,30 @@ class StreamFault(Exception):
         self.code = code
 
 
-def head(length: int, kind: int, flags: int, stream_id: int) -> bytes:
+def encode_head(length: int, kind: int, flags: int, stream_id: int) -> bytes:
     """The nine bytes before a payload of `length` bytes."""
     return HEADER.pack(length >> 16, length & 0xFFFF, kind, flags, stream_id)
 
 
-def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+def encode_frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     """One frame."""
-    return head(len(payload), kind, flags, stream_id) + payload
+    return encode_head(len(payload), kind, flags, stream_id) + payload
 
 
-def headers(stream_id: int, block: bytes, *, end_stream: bool, max_frame: int = DEFAULT_FRAME_BYTES) -> bytes:
+def encode_headers(stream_id: int, block: bytes, *, end_stream: bool, max_frame: int = DEFAULT_FRAME_BYTES) -> bytes:
     """HEADERS, with as many CONTINUATION frames as `max_frame` requires."""
     flags = END_STREAM if end_stream else 0
     if len(block) <= max_frame:
-        return frame(HEADERS, flags | END_HEADERS, stream_id, block)
+        return encode_frame(HEADERS, flags | END_HEADERS, stream_id, block)
     parts = [block[at : at + max_frame] for at in range(0, len(block), max_frame)]
-    frames = [frame(HEADERS, flags, stream_id, parts[0])]
-    frames += [frame(CONTINUATION, 0, stream_id, part) for part in parts[1:-1]]
-    return b"".join((*frames, frame(CONTINUATION, END_HEADERS, stream_id, parts[-1])))
+    frames = [encode_frame(HEADERS, flags, stream_id, parts[0])]
+    frames += [encode_frame(CONTINUATION, 0, stream_id, part) for part in parts[1:-1]]
+    return b"".join((*frames, encode_frame(CONTINUATION, END_HEADERS, stream_id, parts[-1])))
 
 
-def settings(values: Iterable[tuple[Setting, int]]) -> bytes:
+def encode_settings(values: Iterable[tuple[Setting, int]]) -> bytes:
     """SETTINGS with these values."""
-    return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(name, value) for name, value in values))
+    return encode_frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(name, value) for name, value in values))
 
 
 def read_settings(payload: bytes) -> list[tuple[int, int]]:
@@ -104,22 +104,22 @@ def read_settings(payload: bytes) -> list[tuple[int, int]]:
     return list(_SETTING.iter_unpack(payload))
 
 
-def window_update(stream_id: int, increment: int) -> bytes:
+def encode_window_update(stream_id: int, increment: int) -> bytes:
     """WINDOW_UPDATE; stream 0 is the connection."""
-    return frame(WINDOW_UPDATE, 0, stream_id, _NUMBER.pack(increment))
+    return encode_frame(WINDOW_UPDATE, 0, stream_id, _NUMBER.pack(increment))
 
 
-def rst_stream(stream_id: int, code: Code) -> bytes:
+def encode_rst_stream(stream_id: int, code: Code) -> bytes:
     """RST_STREAM."""
-    return frame(RST_STREAM, 0, stream_id, _NUMBER.pack(code))
+    return encode_frame(RST_STREAM, 0, stream_id, _NUMBER.pack(code))
 
 
-def goaway(last_id: int, code: Code, text: str = "") -> bytes:
+def encode_goaway(last_id: int, code: Code, text: str = "") -> bytes:
     """GOAWAY: streams up to `last_id` are still served."""
-    return frame(GOAWAY, 0, 0, _GOAWAY.pack(last_id, code) + text.encode()[:1000])
+    return encode_frame(GOAWAY, 0, 0, _GOAWAY.pack(last_id, code) + text.encode()[:1000])
 
 
-def number(payload: bytes) -> int:
+def decode_number(payload: bytes) -> int:
     """The 31 bits of a WINDOW_UPDATE's payload."""
     return int.from_bytes(payload, "big") & U31
 

@@ -27,10 +27,10 @@ _CACHED_BYTES = 32  # in packed form
 
 def encode(fields: Iterable[Field]) -> bytes:
     """A block of literals without indexing, which is valid whatever the peer's table contains."""
-    return b"".join(b"\x00" + _string(name) + _string(value) for name, value in fields)
+    return b"".join(b"\x00" + _encode_string(name) + _encode_string(value) for name, value in fields)
 
 
-def _string(text: bytes) -> bytes:
+def _encode_string(text: bytes) -> bytes:
     length = len(text)
     if length < 127:
         return bytes((length,)) + text
@@ -72,51 +72,51 @@ class HeaderDecoder:
             first = block[at]
             if first & 0x80:
                 if first == 0xFF:
-                    index, at = _integer(block, at, 0x7F)
+                    index, at = _decode_integer(block, at, 0x7F)
                 else:
                     index, at = first & 0x7F, at + 1
-                field = self._field(index)
+                field = self._look_up_field(index)
             elif first & 0x60 == 0x20:
                 at = self._resize(block, at, fields)
                 continue
             else:
-                field, at = self._literal(block, at, first)
+                field, at = self._decode_literal(block, at, first)
             size += len(field[0]) + len(field[1]) + _OVERHEAD
             if size <= self._max_list_bytes:
                 fields.append(field)
         self.list_bytes = size
         return fields if size <= self._max_list_bytes else None
 
-    def _field(self, index: int) -> Field:
+    def _look_up_field(self, index: int) -> Field:
         if index > _STATIC_COUNT:
             return self._entries[index - _STATIC_COUNT - 1]
         if index == 0:
             raise ConnectionFault(Code.COMPRESSION_ERROR, "header index 0")
         return _STATIC[index - 1]
 
-    def _literal(self, block: bytes, at: int, first: int) -> tuple[Field, int]:
+    def _decode_literal(self, block: bytes, at: int, first: int) -> tuple[Field, int]:
         mask = 0x3F if first & 0x40 else 0x0F
-        index, at = _integer(block, at, mask)
+        index, at = _decode_integer(block, at, mask)
         if index:
-            name = self._field(index)[0]
+            name = self._look_up_field(index)[0]
         else:
-            name, at = self._text(block, at)
-        value, at = self._text(block, at)
+            name, at = self._decode_text(block, at)
+        value, at = self._decode_text(block, at)
         field = (name, value)
         if first & 0x40:
             self._add(field)
         return field, at
 
-    def _text(self, block: bytes, at: int) -> tuple[bytes, int]:
+    def _decode_text(self, block: bytes, at: int) -> tuple[bytes, int]:
         huffman = block[at] & 0x80
-        length, at = _integer(block, at, 0x7F)
+        length, at = _decode_integer(block, at, 0x7F)
         end = at + length
         if end > len(block):
             raise ConnectionFault(Code.COMPRESSION_ERROR, "header block is cut off")
         text = block[at:end]
-        return (self._plain(text) if huffman else text), end
+        return (self._decode_huffman(text) if huffman else text), end
 
-    def _plain(self, text: bytes) -> bytes:
+    def _decode_huffman(self, text: bytes) -> bytes:
         known = self._strings.get(text)
         if known is None:
             known = bytes(decode_huffman(text))
@@ -127,7 +127,7 @@ class HeaderDecoder:
         return known
 
     def _resize(self, block: bytes, at: int, fields: list[Field]) -> int:
-        capacity, at = _integer(block, at, 0x1F)
+        capacity, at = _decode_integer(block, at, 0x1F)
         if fields or capacity > self._allowed:
             raise ConnectionFault(Code.COMPRESSION_ERROR, "table size update out of place or too large")
         self._capacity = capacity
@@ -148,7 +148,7 @@ class HeaderDecoder:
             self._size -= len(name) + len(value) + _OVERHEAD
 
 
-def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
+def _decode_integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
     value = block[at] & mask
     at += 1
     if value < mask:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 
 from binlake.rpc.call import Call, Handler
-from binlake.rpc.fair import slot_to_free
+from binlake.rpc.fair import choose_slot_to_free
 from binlake.rpc.status import Status
 
 _WATCHERS = 1000
@@ -31,7 +31,7 @@ class Health:
         self._services: dict[str, Serving] = {"": Serving.SERVING}
         self._watchers: dict[Call, str] = {}
 
-    def handlers(self) -> Mapping[str, Handler]:
+    def list_handlers(self) -> Mapping[str, Handler]:
         """The handlers of its methods, by path."""
         return {"/grpc.health.v1.Health/Check": self._check, "/grpc.health.v1.Health/Watch": self._watch}
 
@@ -42,7 +42,7 @@ class Health:
         self._services[service] = serving
         for call, watched in list(self._watchers.items()):
             if watched == service:
-                call.send(call.frame(_response(serving)))
+                call.send(call.encode_message(_encode_response(serving)))
 
     def close(self) -> None:
         """Notify the watchers and end their calls, so that stopping the server does not wait for them."""
@@ -52,23 +52,23 @@ class Health:
             call.fail(Status.UNAVAILABLE, "the server is stopping")
 
     def _check(self, call: Call, message: bytes) -> None:
-        name = _service(message)
+        name = _decode_service(message)
         serving = None if name is None else self._services.get(name)
         if name is None:
             call.fail(Status.INTERNAL, "damaged HealthCheckRequest")
         elif serving is None:
             call.fail(Status.NOT_FOUND, f"unknown service {name}")
         else:
-            call.reply(_response(serving))
+            call.reply(_encode_response(serving))
 
     def _watch(self, call: Call, message: bytes) -> None:
-        name = _service(message)
+        name = _decode_service(message)
         if name is None:
             call.fail(Status.INTERNAL, "damaged HealthCheckRequest")
             return
         if len(self._watchers) >= _WATCHERS:
             slots = {watcher: watcher.connection.address for watcher in self._watchers}
-            loser = slot_to_free(slots, call.connection.address)
+            loser = choose_slot_to_free(slots, call.connection.address)
             (loser or call).fail(
                 Status.UNAVAILABLE, f"{_WATCHERS} watches are open already, most of them from this address"
             )
@@ -77,18 +77,18 @@ class Health:
             self._watchers.pop(loser, None)
         self._watchers[call] = name
         call.on_end = lambda: self._forget(call)
-        call.send(call.frame(_response(self._services.get(name, Serving.SERVICE_UNKNOWN))))
+        call.send(call.encode_message(_encode_response(self._services.get(name, Serving.SERVICE_UNKNOWN))))
 
     def _forget(self, call: Call) -> None:
         self._watchers.pop(call, None)
         call.finish_ok()
 
 
-def _response(serving: Serving) -> bytes:
+def _encode_response(serving: Serving) -> bytes:
     return bytes((0x08, serving))
 
 
-def _service(message: bytes) -> str | None:
+def _decode_service(message: bytes) -> str | None:
     """HealthCheckRequest.service; None for any other message."""
     if not message:
         return ""

@@ -48,20 +48,20 @@ class Host(Protocol):
     assembly: Assembly
     clock: Callable[[], float]
 
-    def http(self, request: HttpRequest, answer: Callable[[HttpResponse], None], address: str) -> None:
+    def answer_http(self, request: HttpRequest, answer: Callable[[HttpResponse], None], address: str) -> None:
         """Answer a plain HTTP request from `address`, later."""
 
-    def work(self, action: Callable[[], Callable[[], None]]) -> None:
+    def run_in_thread(self, action: Callable[[], Callable[[], None]]) -> None:
         """Run `action` in a thread, then call its result on the loop."""
 
-    def connection_opened(self, connection: Peer) -> None:
+    def add_connection(self, connection: Peer) -> None:
         """Called when a connection is open."""
 
-    def connection_closed(self, connection: Peer) -> None:
+    def remove_connection(self, connection: Peer) -> None:
         """Called when a connection is closed."""
 
 
-def address_of(transport: asyncio.BaseTransport) -> str:
+def read_peer_address(transport: asyncio.BaseTransport) -> str:
     """The host of the peer; empty for a Unix socket."""
     name = transport.get_extra_info("peername")
     return str(name[0]) if isinstance(name, tuple) and name else ""

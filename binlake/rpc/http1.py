@@ -8,16 +8,16 @@ from typing import cast
 
 import h11
 
-from binlake.rpc.host import Host, address_of, has_certificate
+from binlake.rpc.host import Host, has_certificate, read_peer_address
 from binlake.rpc.http import HttpResponse
-from binlake.rpc.request import http_request
+from binlake.rpc.request import make_http_request
 
 _IDLE_S = 120.0
 _FREE_PIECES = 64
 _SMALL_PIECE = 256  # bytes: a chunk takes 30 us of the loop, however small it is
 
 
-def _reason(status: int) -> str:
+def _look_up_reason(status: int) -> str:
     return HTTPStatus(status).phrase if status in HTTPStatus.__members__.values() else ""
 
 
@@ -40,8 +40,8 @@ class Http1Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for a request."""
         self._transport = cast(asyncio.Transport, transport)
-        self.address = address_of(transport)
-        self._host.connection_opened(self)
+        self.address = read_peer_address(transport)
+        self._host.add_connection(self)
 
     def data_received(self, data: bytes) -> None:
         """Process received bytes."""
@@ -63,7 +63,7 @@ class Http1Connection(asyncio.Protocol):
         """Called when the connection is closed."""
         del exc
         self._host.assembly.small.release(self)
-        self._host.connection_closed(self)
+        self._host.remove_connection(self)
 
     @property
     def idle(self) -> bool:
@@ -139,8 +139,8 @@ class Http1Connection(asyncio.Protocol):
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
         target, method = head.target.decode("latin-1"), head.method.decode("latin-1")
         body = b"".join(self._body)
-        request = http_request(method, target, headers, body, certified=has_certificate(self._transport))
-        self._host.http(request, self._answer, self.address)
+        request = make_http_request(method, target, headers, body, certified=has_certificate(self._transport))
+        self._host.answer_http(request, self._answer, self.address)
 
     def _answer(self, answer: HttpResponse) -> None:
         transport, request = self._transport, self._request
@@ -164,7 +164,9 @@ class Http1Connection(asyncio.Protocol):
         if self._draining:
             headers.append(("connection", "close"))
         parts = [
-            self._parser.send(h11.Response(status_code=answer.status, headers=headers, reason=_reason(answer.status)))
+            self._parser.send(
+                h11.Response(status_code=answer.status, headers=headers, reason=_look_up_reason(answer.status))
+            )
         ]
         if not head_only:
             parts.append(self._parser.send(h11.Data(data=answer.body)))

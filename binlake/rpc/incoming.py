@@ -54,7 +54,7 @@ def check(call: Call, limits: Limits, assembly: Assembly) -> None:
 def _declare(call: Call, parts: list[bytes], limits: Limits, assembly: Assembly) -> None:
     length = messages.PREFIX.unpack_from(parts[0])[1]
     if length > limits.message_bytes:
-        raise messages.too_large(length, limits.message_bytes)
+        raise messages.make_too_large_error(length, limits.message_bytes)
     call.declared = length + messages.PREFIX_BYTES
     call.share = assembly.large if length > LARGE else assembly.small
     if length > LARGE:
@@ -62,7 +62,7 @@ def _declare(call: Call, parts: list[bytes], limits: Limits, assembly: Assembly)
         call.large, call.parts = bytearray(parts[0]), None
 
 
-def body(call: Call) -> list[bytes]:
+def take_body(call: Call) -> list[bytes]:
     """Remove the pieces of a complete request from the call, and join them."""
     parts, call.parts = call.parts or [], None
     if call.large is None:
@@ -71,7 +71,7 @@ def body(call: Call) -> list[bytes]:
     return [bytes(large[: messages.PREFIX_BYTES]), bytes(memoryview(large)[messages.PREFIX_BYTES :])]
 
 
-def message(call: Call, parts: list[bytes], max_bytes: int) -> tuple[int, bytes]:
+def read_message(call: Call, parts: list[bytes], max_bytes: int) -> tuple[int, bytes]:
     """The single message in the pieces of a gRPC request, after its flag. Raises RpcError."""
     received = call.received
     if received < _PREFIX_BYTES:
@@ -80,7 +80,7 @@ def message(call: Call, parts: list[bytes], max_bytes: int) -> tuple[int, bytes]
         parts = [b"".join(parts)]
     flag, length = _unpack_prefix(parts[0])
     if length > max_bytes:
-        raise messages.too_large(length, max_bytes)
+        raise messages.make_too_large_error(length, max_bytes)
     if length + _PREFIX_BYTES != received:
         raise RpcError(Status.INTERNAL, "a unary request needs one whole message")
     if len(parts) == 1:
@@ -92,7 +92,7 @@ def message(call: Call, parts: list[bytes], max_bytes: int) -> tuple[int, bytes]
 
 def reserve(call: Call, packed: bytes, max_bytes: int, assembly: Assembly) -> int:
     """Reserve the memory of a compressed message before it is unpacked; returns the bytes. Raises RpcError."""
-    size = messages.unpacked_bytes(packed, max_bytes)
+    size = messages.read_unpacked_size(packed, max_bytes)
     call.share = assembly.large if size > LARGE else assembly.small
     if not call.share.grow(call, size):
         raise RpcError(Status.UNAVAILABLE, "the server unpacks too many messages")

@@ -50,13 +50,13 @@ class Pace:
         self._left = self._batch
         self._since = float("-inf")
 
-    def exceeded(self, clock: float) -> bool:
+    def is_exceeded(self, clock: float) -> bool:
         """Whether the last batch of events took less than its 100 ms; called when a batch is used up."""
         hurried = clock - self._since < 0.1
         self._since, self._left = clock, self._batch
         return hurried
 
-    def used_up(self, weight: int = 1) -> bool:
+    def count_event(self, weight: int = 1) -> bool:
         """Count an event with this weight; True if exceeded() must be called now."""
         self._left -= weight
         return self._left <= 0

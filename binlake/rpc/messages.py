@@ -22,7 +22,7 @@ _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-
 _MAX_TEXT_BYTES = 4096
 
 
-def frame(message: bytes, *, gzip: bool = False) -> bytes:
+def encode_message(message: bytes, *, gzip: bool = False) -> bytes:
     """`message` with its prefix; compressed with `gzip` if that makes it smaller."""
     if gzip and len(message) >= _SMALLEST_GZIP:
         packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
@@ -43,19 +43,19 @@ def unpack(flag: int, body: bytes, *, gzip: bool, max_bytes: int) -> bytes:
     except zlib.error as error:
         raise RpcError(Status.INTERNAL, f"damaged gzip message: {error}") from None
     if len(message) > max_bytes:
-        raise too_large("more", max_bytes)
+        raise make_too_large_error("more", max_bytes)
     if not unpacker.eof:
         raise RpcError(Status.INTERNAL, "gzip message is cut off")
     return message
 
 
-def unpacked_bytes(packed: bytes, max_bytes: int) -> int:
+def read_unpacked_size(packed: bytes, max_bytes: int) -> int:
     """The unpacked size that a gzip message declares. Raises RpcError if it, or its ratio, is too high."""
     if packed[:2] != _GZIP_MAGIC:
         raise RpcError(Status.INTERNAL, "damaged gzip message: it has no gzip header")
     size = int.from_bytes(packed[-4:], "little")
     if size > max_bytes:
-        raise too_large(size, max_bytes)
+        raise make_too_large_error(size, max_bytes)
     if size > max(_FREE_BYTES, _MOST_TIMES * len(packed)):
         text = (
             f"gzip message of {len(packed)} bytes unpacks to {size}, more than {_MOST_TIMES} times: do not compress it"
@@ -64,7 +64,7 @@ def unpacked_bytes(packed: bytes, max_bytes: int) -> int:
     return size
 
 
-def too_large(size: int | str, max_bytes: int) -> RpcError:
+def make_too_large_error(size: int | str, max_bytes: int) -> RpcError:
     """The error for a message above the limit, with the text of grpc-go."""
     return RpcError(Status.RESOURCE_EXHAUSTED, f"grpc: received message larger than max ({size} vs. {max_bytes})")
 
@@ -103,7 +103,7 @@ class Splitter:
         while end - at >= PREFIX_BYTES:
             flag, length = unpack_from(data, at)
             if length > self._max_bytes:
-                raise too_large(length, self._max_bytes)
+                raise make_too_large_error(length, self._max_bytes)
             following = at + PREFIX_BYTES + length
             if following > end:
                 self._needed = PREFIX_BYTES + length

@@ -41,7 +41,9 @@ class Peers:
         everyone: list[Peer | SilentPeer] = [*self.silent, *self.peers]
         address = Counter(peer.address for peer in everyone).most_common(1)[0][0]
         count = 1 + self._limit // _AT_ONCE
-        leaving = heapq.nsmallest(count, (one for one in everyone if one.address == address), key=_eviction_order)
+        leaving = heapq.nsmallest(
+            count, (one for one in everyone if one.address == address), key=_compute_eviction_order
+        )
         for peer in leaving:
             self.silent.discard(peer)
             self.peers.discard(cast(Peer, peer))
@@ -59,6 +61,6 @@ class Peers:
             greatest.evict()
 
 
-def _eviction_order(peer: Peer | SilentPeer) -> tuple[bool, bool, float]:
+def _compute_eviction_order(peer: Peer | SilentPeer) -> tuple[bool, bool, float]:
     idle = getattr(peer, "idle", None)
     return idle is not None, idle is False, peer.heard_at

@@ -37,12 +37,14 @@ class Request:
     headers: Mapping[str, str]
     refusal: RpcError | None = None
 
-    def http(self, body: bytes, *, certified: bool) -> HttpRequest:
+    def to_http(self, body: bytes, *, certified: bool) -> HttpRequest:
         """The request for an HTTP handler."""
-        return http_request(self.method, self.path, self.headers, body, certified=certified)
+        return make_http_request(self.method, self.path, self.headers, body, certified=certified)
 
 
-def http_request(method: str, target: str, headers: Mapping[str, str], body: bytes, *, certified: bool) -> HttpRequest:
+def make_http_request(
+    method: str, target: str, headers: Mapping[str, str], body: bytes, *, certified: bool
+) -> HttpRequest:
     """Split `target` into path and query; the last value of a repeated parameter counts."""
     path, _, query = target.partition("?")
     return HttpRequest(method, unquote(path), dict(parse_qsl(query, keep_blank_values=True)), headers, body, certified)
@@ -68,12 +70,12 @@ def read(fields: list[Field] | None) -> Request | None:
         gzip=headers.get(b"grpc-encoding") == b"gzip",
         timeout_s=timeout_s,
         content_length=int(length),
-        headers=_plain_headers(headers),
+        headers=_decode_headers(headers),
         refusal=refusal,
     )
 
 
-def _plain_headers(found: Mapping[bytes, bytes]) -> dict[str, str]:
+def _decode_headers(found: Mapping[bytes, bytes]) -> dict[str, str]:
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in found.items() if name[0] != 58}
     if b":authority" in found:
         headers["host"] = found[b":authority"].decode("latin-1")

@@ -22,7 +22,7 @@ from binlake.rpc.assembly import Assembly
 from binlake.rpc.call import Handler
 from binlake.rpc.frames import PREFACE
 from binlake.rpc.health import Health, Serving
-from binlake.rpc.host import Peer, address_of
+from binlake.rpc.host import Peer, read_peer_address
 from binlake.rpc.http import HttpHandler, HttpRequest, HttpResponse
 from binlake.rpc.http1 import Http1Connection
 from binlake.rpc.limits import Limits
@@ -61,10 +61,10 @@ class RpcServer:
         self._sockets: list[tuple[socket.socket, ssl.SSLContext | None, Tls | None]] = []
         self._paths: list[Path] = []
         self._listeners: list[asyncio.AbstractServer] = []
-        self._peers = Peers(_connection_limit(limits), limits.waiting_calls)
+        self._peers = Peers(_compute_connection_limit(limits), limits.waiting_calls)
         self._thread = threading.Thread(target=self._run, name=f"{name}-loop", daemon=True)
         self._stopped = False
-        self.methods.update(self.health.handlers())
+        self.methods.update(self.health.list_handlers())
 
     # methods
 
@@ -74,23 +74,23 @@ class RpcServer:
 
     def add_blocking(self, path: str, work: Callable[[bytes], bytes]) -> None:
         """Serve a unary method by `work(request) -> response` on a pool of threads."""
-        self.methods[path] = self._workers.unary(work)
+        self.methods[path] = self._workers.make_unary_handler(work)
 
     def add_streaming(self, path: str, work: Callable[[bytes, Sink], None]) -> None:
         """Serve a server-streaming method by `work(request, sink)`, each call in its own thread."""
-        self.methods[path] = self._workers.streaming(work)
+        self.methods[path] = self._workers.make_streaming_handler(work)
 
     def set_serving(self, serving: bool, service: str = "") -> None:
         """Set the health state of `service`."""
         state = Serving.SERVING if serving else Serving.NOT_SERVING
-        self.later(lambda: self.health.set(service, state))
+        self.run_on_loop(lambda: self.health.set(service, state))
 
     # life cycle
 
     def listen(self, address: str, tls: Tls | None = None) -> str:
         """Bind HOST:PORT (port 0: a free one); returns the address. Raises Permanent if in use, ConfigError for TLS."""
         host, _, port = address.rpartition(":")
-        context = tls.server_context() if tls is not None else None
+        context = tls.make_server_context() if tls is not None else None
         bare = host.strip("[]")
         family = socket.AF_INET6 if ":" in bare else socket.AF_INET
         try:
@@ -136,11 +136,11 @@ class RpcServer:
             path.unlink(missing_ok=True)
         self._workers.close()
 
-    def later(self, action: Callable[[], None]) -> None:
+    def run_on_loop(self, action: Callable[[], None]) -> None:
         """Run `action` on the loop; from any thread."""
-        self._workers.later(action)
+        self._workers.run_on_loop(action)
 
-    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+    def run_after(self, delay_s: float, action: Callable[[], None]) -> None:
         """Run `action` on the loop after `delay_s`; called on the loop."""
         self._loop.call_later(delay_s, action)
 
@@ -154,21 +154,21 @@ class RpcServer:
 
     async def _accept(self) -> None:
         for bound, context, tls in self._sockets:
-            self._listeners.append(await self._listener(bound, context, tls))
+            self._listeners.append(await self._start_listener(bound, context, tls))
         self._loop.call_later(_TICK_S, self._tick)
 
-    async def _listener(
+    async def _start_listener(
         self, bound: socket.socket, context: ssl.SSLContext | None, tls: Tls | None
     ) -> asyncio.AbstractServer:
-        def accepted() -> _ProtocolDetector:
+        def make_detector() -> _ProtocolDetector:
             return _ProtocolDetector(self, self._loop, tls)
 
         secure: dict[str, Any] = {}
         if context is not None:
             secure = {"ssl": context, "ssl_handshake_timeout": self.limits.header_wait_s}
         if bound.family == socket.AF_UNIX:
-            return await self._loop.create_unix_server(accepted, sock=bound)
-        return await self._loop.create_server(accepted, sock=bound, backlog=_BACKLOG, **secure)
+            return await self._loop.create_unix_server(make_detector, sock=bound)
+        return await self._loop.create_server(make_detector, sock=bound, backlog=_BACKLOG, **secure)
 
     async def _drain(self, grace_s: float) -> None:
         for listener in self._listeners:
@@ -200,23 +200,23 @@ class RpcServer:
         """Remove the connection, since its protocol is known, or it has closed."""
         self._peers.silent.discard(detector)
 
-    def connection_opened(self, connection: Peer) -> None:
+    def add_connection(self, connection: Peer) -> None:
         """Add an open connection."""
         self._peers.peers.add(connection)
 
-    def connection_closed(self, connection: Peer) -> None:
+    def remove_connection(self, connection: Peer) -> None:
         """Remove a closed connection."""
         self._peers.peers.discard(connection)
 
-    def work(self, action: Callable[[], Callable[[], None]]) -> None:
+    def run_in_thread(self, action: Callable[[], Callable[[], None]]) -> None:
         """Run `action` in a thread, then call its result on the loop."""
         self._workers.run(action)
 
-    def http(self, request: HttpRequest, answer: Callable[[HttpResponse], None], address: str) -> None:
+    def answer_http(self, request: HttpRequest, answer: Callable[[HttpResponse], None], address: str) -> None:
         """Answer a plain HTTP request in a separate pool; `address`: of the client."""
         handler = self._http or _answer_not_found
 
-        def work() -> Callable[[], None]:
+        def answer_request() -> Callable[[], None]:
             try:
                 response = handler(request)
             except Exception as error:
@@ -227,7 +227,7 @@ class RpcServer:
         def refuse() -> None:
             answer(HttpResponse(503, "text/plain; charset=utf-8", b"too many page requests at once\n"))
 
-        self._workers.page(address, request.path, Page(work, refuse))
+        self._workers.run_page(address, request.path, Page(answer_request, refuse))
 
 
 class _ProtocolDetector(asyncio.Protocol):
@@ -251,7 +251,7 @@ class _ProtocolDetector(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Refuse a client whose certificate is not allowed."""
         self._transport = cast(asyncio.Transport, transport)
-        self.address = address_of(transport)
+        self.address = read_peer_address(transport)
         if self._tls is not None and not self._tls.allows(transport.get_extra_info("peercert")):
             log.warning("client_certificate_refused", peer=transport.get_extra_info("peername"))
             self._transport.abort()
@@ -287,7 +287,7 @@ class _ProtocolDetector(asyncio.Protocol):
             self._deadline.cancel()
 
 
-def _connection_limit(limits: Limits) -> int:
+def _compute_connection_limit(limits: Limits) -> int:
     # A process without free file handles cannot even refuse new connections.
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return min(limits.connections, max(_MIN_CONNECTIONS, files - _RESERVED_FILES))

@@ -11,7 +11,7 @@ from binlake.rpc.call import Call
 from binlake.rpc.flow import Stream
 from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
 from binlake.rpc.headers import Field
-from binlake.rpc.host import Host, address_of, has_certificate
+from binlake.rpc.host import Host, has_certificate, read_peer_address
 from binlake.rpc.http import HttpResponse
 from binlake.rpc.limits import Pace
 from binlake.rpc.request import Malformed, Request
@@ -45,10 +45,10 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open with our SETTINGS."""
         self._transport = cast(asyncio.Transport, transport)
-        self.address = address_of(transport)
+        self.address = read_peer_address(transport)
         # Half of it: if _room() finds no room, the transport has paused us or a flush will come, so we will continue.
         self._transport.set_write_buffer_limits(high=self.limits.queue_bytes >> 1)
-        self._host.connection_opened(self)
+        self._host.add_connection(self)
         self.open([(Setting.MAX_CONCURRENT_STREAMS, self.limits.streams)])
         self._flush()
 
@@ -63,7 +63,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
                 data = self._take_preface(data)
             self.feed(data)
         except ConnectionFault as fault:
-            self.fault(fault)
+            self.report_fault(fault)
         self._flush()
         if self.closed:
             self.close()
@@ -75,7 +75,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         for stream in list(self.streams.values()):
             self.drop(stream)
             cast(Call, stream).abandon()
-        self._host.connection_closed(self)
+        self._host.remove_connection(self)
 
     # life
 
@@ -83,8 +83,8 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         """Ask the peer to open no more streams, and end the connection after the last one (RFC 9113 6.8)."""
         if not self._draining and not self.closed:
             self._draining = True
-            self.write(frames.goaway(frames.U31, Code.NO_ERROR))
-            self.write(frames.frame(frames.PING, 0, 0, _DRAIN_PING))
+            self.write(frames.encode_goaway(frames.U31, Code.NO_ERROR))
+            self.write(frames.encode_frame(frames.PING, 0, 0, _DRAIN_PING))
 
     def end_calls(self) -> None:
         """End all calls as UNAVAILABLE after the grace period, then the connection."""
@@ -98,7 +98,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         if now - self._stalled_since > self.limits.stall_s:
             self.abort()
         elif not self._last_id and now - self._opened_at > self.limits.header_wait_s:
-            self.fault(ConnectionFault(Code.NO_ERROR, "no request came"))
+            self.report_fault(ConnectionFault(Code.NO_ERROR, "no request came"))
             self._flush()
             self.close()
         self.waiting_calls = 0
@@ -123,7 +123,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
 
     def evict(self) -> None:
         """Close the connection, since others need its slot."""
-        self.fault(ConnectionFault(Code.ENHANCE_YOUR_CALM, "closed to make room for other connections"))
+        self.report_fault(ConnectionFault(Code.ENHANCE_YOUR_CALM, "closed to make room for other connections"))
         self._flush()
         self.abort() if self._paused else self.close()
 
@@ -141,13 +141,13 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         self._preface = want[len(data) :]
         return data[len(want) :]
 
-    def _headers(self, stream_id: int, block: bytes, end: bool) -> None:
+    def _handle_headers(self, stream_id: int, block: bytes, end: bool) -> None:
         stream = self.streams.get(stream_id)
         if stream is not None:
-            self._trailers(cast(Call, stream), block, end)
+            self._handle_trailers(cast(Call, stream), block, end)
             return
         if not stream_id & 1 or stream_id <= self._last_id:
-            self._late_headers(stream_id, block)
+            self._handle_late_headers(stream_id, block)
             return
         self._last_id = stream_id
         try:
@@ -156,7 +156,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
             raise StreamFault(stream_id, Code.PROTOCOL_ERROR, str(error)) from None
         self._open_call(stream_id, parsed, end)
 
-    def _late_headers(self, stream_id: int, block: bytes) -> None:
+    def _handle_late_headers(self, stream_id: int, block: bytes) -> None:
         if stream_id not in self._ended_streams:
             code = Code.STREAM_CLOSED if stream_id & 1 else Code.PROTOCOL_ERROR
             raise ConnectionFault(code, "HEADERS on a closed stream or one a client cannot open")
@@ -191,7 +191,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         else:
             self.reset(call.id, Code.ENHANCE_YOUR_CALM)
 
-    def _trailers(self, call: Call, block: bytes, end: bool) -> None:
+    def _handle_trailers(self, call: Call, block: bytes, end: bool) -> None:
         if call.remote_closed:
             self._decoder.decode(block)  # the header table must stay in step
             raise StreamFault(call.id, Code.STREAM_CLOSED, "HEADERS after the end of the stream")
@@ -203,7 +203,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
             raise StreamFault(call.id, Code.PROTOCOL_ERROR, "trailers without an end, or too large")
         self._complete(call)
 
-    def _data(self, stream: Stream, payload: bytes, end: bool) -> None:
+    def _handle_data(self, stream: Stream, payload: bytes, end: bool) -> None:
         call = cast(Call, stream)
         call.received += len(payload)
         if not call.answered and payload:
@@ -232,14 +232,14 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
             if call.local_closed:
                 self.streams.pop(call.id, None)
             return
-        parts = incoming.body(call)
+        parts = incoming.take_body(call)
         call.dispatched = True
         if not call.request.grpc:
-            http_request = call.request.http(b"".join(parts), certified=has_certificate(self._transport))
-            self._host.http(http_request, lambda answer: self._http_answer(call, answer), self.address)
+            http_request = call.request.to_http(b"".join(parts), certified=has_certificate(self._transport))
+            self._host.answer_http(http_request, lambda answer: self._send_http_answer(call, answer), self.address)
             return
         try:
-            flag, message = incoming.message(call, parts, self.limits.message_bytes)
+            flag, message = incoming.read_message(call, parts, self.limits.message_bytes)
             if flag:
                 self._unpack(call, flag, message)
                 return
@@ -252,7 +252,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         gzip = call.request.gzip
         size = incoming.reserve(call, packed, self.limits.message_bytes, self._host.assembly) if gzip else 0
 
-        def unpacked() -> Callable[[], None]:
+        def unpack_message() -> Callable[[], None]:
             try:
                 message = messages.unpack(flag, packed, gzip=gzip, max_bytes=size)
             except RpcError as error:
@@ -261,9 +261,9 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
             return lambda: self._handle_unpacked(call, message)
 
         if len(packed) > _MAX_UNPACKED_ON_LOOP:
-            self._host.work(unpacked)
+            self._host.run_in_thread(unpack_message)
         else:
-            unpacked()()
+            unpack_message()()
 
     def _handle_unpacked(self, call: Call, message: bytes) -> None:
         if call.share is not None:
@@ -278,7 +278,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
             log.exception("handler_failed", method=call.request.path)
             call.fail(Status.UNKNOWN, f"{type(error).__name__}: {error}")
 
-    def _http_answer(self, call: Call, answer: HttpResponse) -> None:
+    def _send_http_answer(self, call: Call, answer: HttpResponse) -> None:
         if not call.answered:
             fields: list[Field] = [
                 (b":status", b"%d" % answer.status),
@@ -286,11 +286,11 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
                 (b"content-length", b"%d" % len(answer.body)),
             ]
             call.answered = True
-            self.write(frames.headers(call.id, headers.encode(fields), end_stream=False))
+            self.write(frames.encode_headers(call.id, headers.encode(fields), end_stream=False))
             self.send(call, b"" if call.request.method == "HEAD" else answer.body, b"")
-        self.call_finished(call)
+        self.note_call_finished(call)
 
-    def call_finished(self, call: Call) -> None:
+    def note_call_finished(self, call: Call) -> None:
         """Note that no work for this call is running any more."""
         self._working -= 1
         if call.share is not None:
@@ -309,7 +309,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         call = cast(Call, stream)
         call.abandon()
         young = by_peer and self._host.clock() - call.begun < _RAPID_RESET_S
-        if young and self._resets.used_up() and self._resets.exceeded(self._host.clock()):
+        if young and self._resets.count_event() and self._resets.is_exceeded(self._host.clock()):
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many calls were given up")
         if self._draining:
             self._end_when_idle()
@@ -320,7 +320,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         if payload == _DRAIN_PING and self._draining:
             # All that the peer sent before it saw the first GOAWAY has arrived.
             self._final = True
-            self.write(frames.goaway(self._last_id, Code.NO_ERROR))
+            self.write(frames.encode_goaway(self._last_id, Code.NO_ERROR))
             self._end_when_idle()
 
     def _end_when_idle(self) -> None:
@@ -331,8 +331,8 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
     def _on_peer_leaves(self, last_id: int, code: int, text: str) -> None:
         """The peer opens no more streams, and closes the connection itself."""
 
-    def _last_peer_id(self) -> int:
+    def _get_last_peer_id(self) -> int:
         return self._last_id
 
-    def _idle(self, stream_id: int) -> bool:
+    def _is_idle(self, stream_id: int) -> bool:
         return stream_id > self._last_id or not stream_id & 1

@@ -80,7 +80,7 @@ class ServerOutput(Connection):
         if not self.closed and not self._paused:
             self.resume()
 
-    def _room(self) -> int:
+    def _measure_room(self) -> int:
         if self._paused or self._transport is None:
             return 0
         if self._out_bytes >= self.limits.queue_bytes >> 1:

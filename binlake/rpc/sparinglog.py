@@ -38,11 +38,11 @@ class SparingLog:
         self._write("exception", event, keys)
 
     def _write(self, level: str, event: str, keys: dict[str, Any]) -> None:
-        left_out = self._count(event, time.monotonic())
+        left_out = self._count_omitted(event, time.monotonic())
         if left_out is not None:
             getattr(log, level)(event, **keys, **({"left_out": left_out} if left_out else {}))
 
-    def _count(self, event: str, now: float) -> int | None:
+    def _count_omitted(self, event: str, now: float) -> int | None:
         """How many lines were omitted before this one; None if this one is to be omitted too."""
         with self._lock:
             since, lines = self._events.get(event, (now, 0))

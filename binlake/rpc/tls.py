@@ -31,7 +31,7 @@ class Tls:
         files = {"ca": ca, "cert": cert, "key": key}
         return cls(**{name: Path(file) for name, file in files.items() if file}, allowed_cn=allowed_cn)
 
-    def server_context(self) -> ssl.SSLContext:
+    def make_server_context(self) -> ssl.SSLContext:
         """The context of a server for HTTP/2 and HTTP/1.1. Raises ConfigError."""
         if self.cert is None or self.key is None:
             raise ConfigError("a TLS server needs ssl-cert and ssl-key")
@@ -44,15 +44,15 @@ class Tls:
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
-    def client_context(self) -> ssl.SSLContext:
+    def make_client_context(self) -> ssl.SSLContext:
         """The context of a client for HTTP/2. Raises ConfigError."""
-        return self._client_context("h2")
+        return self._make_client_context("h2")
 
-    def http_context(self) -> ssl.SSLContext:
+    def make_http_context(self) -> ssl.SSLContext:
         """The context of a client for HTTP/1.1. Raises ConfigError."""
-        return self._client_context("http/1.1")
+        return self._make_client_context("http/1.1")
 
-    def _client_context(self, protocol: str) -> ssl.SSLContext:
+    def _make_client_context(self, protocol: str) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.set_alpn_protocols([protocol])
         if self.ca is None:
@@ -73,10 +73,10 @@ class Tls:
 
     def allows(self, certificate: Mapping[str, object] | None) -> bool:
         """Whether a peer with this certificate (from `getpeercert`) may call."""
-        return not self.allowed_cn or any(name in self.allowed_cn for name in _common_names(certificate or {}))
+        return not self.allowed_cn or any(name in self.allowed_cn for name in _list_common_names(certificate or {}))
 
 
-def _common_names(certificate: Mapping[str, object]) -> list[str]:
+def _list_common_names(certificate: Mapping[str, object]) -> list[str]:
     subject = certificate.get("subject", ())
     assert isinstance(subject, tuple)
     return [value for part in subject for name, value in part if name == "commonName"]

@@ -29,14 +29,14 @@ class Wire:
         try:
             self._socket = _connect(address, timeout_s)
         except (OSError, ValueError) as error:
-            raise self._connection_lost_error(f"cannot connect: {error}") from None
+            raise self._make_connection_lost_error(f"cannot connect: {error}") from None
         try:
             if tls is not None:
-                self._handshake(tls)
+                self._perform_handshake(tls)
             self._socket.setblocking(False)
         except (OSError, ssl.SSLError) as error:
             self._socket.close()
-            raise self._connection_lost_error(f"TLS failed: {error}") from None
+            raise self._make_connection_lost_error(f"TLS failed: {error}") from None
         except BaseException:
             self._socket.close()
             raise
@@ -60,7 +60,7 @@ class Wire:
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            raise self._connection_lost_error(f"connection broke: {error}") from None
+            raise self._make_connection_lost_error(f"connection broke: {error}") from None
         if sent < len(data):
             self._unsent += memoryview(data)[sent:]
 
@@ -72,7 +72,7 @@ class Wire:
             except BlockingIOError:
                 return
             except OSError as error:
-                raise self._connection_lost_error(f"connection broke: {error}") from None
+                raise self._make_connection_lost_error(f"connection broke: {error}") from None
             del self._unsent[:sent]
 
     def wait(self, timeout_s: float | None) -> None:
@@ -104,13 +104,13 @@ class Wire:
         except BlockingIOError:
             return None
         except OSError as error:
-            raise self._connection_lost_error(f"connection broke: {error}") from None
+            raise self._make_connection_lost_error(f"connection broke: {error}") from None
         if not data:
-            raise self._connection_lost_error("the server closed the connection")
+            raise self._make_connection_lost_error("the server closed the connection")
         if self._ssl is None:
             return data
         self._incoming.write(data)
-        return self._decrypted()
+        return self._read_decrypted()
 
     def close(self) -> None:
         """Close the socket, drop unsent bytes, and wake the threads that wait on it; idempotent."""
@@ -126,7 +126,7 @@ class Wire:
         if self._closed and not self._polls:
             self._socket.close()
 
-    def _decrypted(self) -> bytes:
+    def _read_decrypted(self) -> bytes:
         assert self._ssl is not None
         parts: list[bytes] = []
         try:
@@ -135,15 +135,15 @@ class Wire:
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            raise self._connection_lost_error(f"TLS failed: {error}") from None
+            raise self._make_connection_lost_error(f"TLS failed: {error}") from None
         if answer := self._outgoing.read():
             self._unsent += answer
             self.flush()
         return b"".join(parts)
 
-    def _handshake(self, tls: Tls) -> None:
+    def _perform_handshake(self, tls: Tls) -> None:
         host = self._address.rpartition(":")[0].strip("[]")
-        self._ssl = tls.client_context().wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        self._ssl = tls.make_client_context().wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         while True:
             try:
                 self._ssl.do_handshake()
@@ -158,7 +158,7 @@ class Wire:
                 raise OSError("the server closed the connection")
             self._incoming.write(data)
 
-    def _connection_lost_error(self, text: str) -> RpcError:
+    def _make_connection_lost_error(self, text: str) -> RpcError:
         return RpcError(Status.UNAVAILABLE, text, where={"addr": self._address})
 
 

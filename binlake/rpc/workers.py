@@ -47,36 +47,36 @@ class Workers:
 
     def run(self, work: Callable[[], Callable[[], None]]) -> None:
         """Run `work` in the pool, then call its result on the loop."""
-        self._pool.submit(lambda: self.later(work()))
+        self._pool.submit(lambda: self.run_on_loop(work()))
 
-    def page(self, address: str, kind: str, page: Page) -> None:
+    def run_page(self, address: str, kind: str, page: Page) -> None:
         """Like run(), for plain HTTP, in turn by address and kind of page; called on the loop."""
         refused = self._waiting_pages.put(address, kind, page)
         if refused is not None:
             self.loop.call_soon(refused.refuse)
         if refused is not page and self._busy_pages < _PAGE_THREADS:
-            self._next_page()
+            self._start_next_page()
 
-    def _next_page(self) -> None:
+    def _start_next_page(self) -> None:
         page = self._waiting_pages.take()
         if page is not None:
             self._busy_pages += 1
-            self._pages.submit(lambda: self.later(self._page_done(page.work())))
+            self._pages.submit(lambda: self.run_on_loop(self._make_page_finisher(page.work())))
 
-    def _page_done(self, answer: Callable[[], None]) -> Callable[[], None]:
+    def _make_page_finisher(self, answer: Callable[[], None]) -> Callable[[], None]:
         def finish() -> None:
             self._busy_pages -= 1
-            self._next_page()
+            self._start_next_page()
             answer()
 
         return finish
 
-    def later(self, action: Callable[[], None]) -> None:
+    def run_on_loop(self, action: Callable[[], None]) -> None:
         """Run `action` on the loop; from any thread. Does nothing once the loop is closed."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(action)
 
-    def unary(self, work: Callable[[bytes], bytes]) -> Handler:
+    def make_unary_handler(self, work: Callable[[bytes], bytes]) -> Handler:
         """A handler that answers with the result of `work(request)`, which may raise RpcError."""
 
         def run(call: Call, message: bytes) -> Callable[[], None]:
@@ -96,18 +96,18 @@ class Workers:
                 call.fail(Status.UNAVAILABLE, f"{self._asked_calls} calls are waiting for a thread already")
                 return
             self._asked_calls += 1
-            self.run(lambda: self._call_done(run(call, message)))
+            self.run(lambda: self._make_call_finisher(run(call, message)))
 
         return handle
 
-    def _call_done(self, answer: Callable[[], None]) -> Callable[[], None]:
+    def _make_call_finisher(self, answer: Callable[[], None]) -> Callable[[], None]:
         def finish() -> None:
             self._asked_calls -= 1
             answer()
 
         return finish
 
-    def streaming(self, work: Callable[[bytes, Sink], None]) -> Handler:
+    def make_streaming_handler(self, work: Callable[[bytes, Sink], None]) -> Handler:
         """A handler that runs `work(request, sink)` in its own thread: OK if it returns. It may raise RpcError."""
 
         def start(call: Call, message: bytes) -> None:
@@ -115,13 +115,15 @@ class Workers:
                 call.fail(Status.UNAVAILABLE, f"{len(self._streams)} streams are running already")
                 return
             sink = Sink(self, call)
-            thread = threading.Thread(target=self._stream, args=(work, message, sink), name="rpc-stream", daemon=True)
+            thread = threading.Thread(
+                target=self._run_stream, args=(work, message, sink), name="rpc-stream", daemon=True
+            )
             self._streams.add(thread)
             thread.start()
 
         return start
 
-    def _stream(self, work: Callable[[bytes, Sink], None], message: bytes, sink: Sink) -> None:
+    def _run_stream(self, work: Callable[[bytes, Sink], None], message: bytes, sink: Sink) -> None:
         status, text = Status.OK, ""
         try:
             work(message, sink)
@@ -132,14 +134,14 @@ class Workers:
             status, text = Status.UNKNOWN, f"{type(error).__name__}: {error}"
         thread = threading.current_thread()
 
-        def end() -> None:
+        def end_call() -> None:
             self._streams.discard(thread)
             if status is Status.OK:
                 sink.call.finish_ok()
             else:
                 sink.call.fail(status, text)
 
-        self.later(end)
+        self.run_on_loop(end_call)
 
     def close(self) -> None:
         """Accept no more work."""
@@ -157,7 +159,7 @@ class Sink:
         self._changed = threading.Condition()
         self._waiting = 0
         self._alive = True
-        call.on_sent = self._sent
+        call.on_sent = self._note_sent
         call.on_end = self._on_stream_ended
 
     @property
@@ -167,7 +169,7 @@ class Sink:
 
     def send(self, message: bytes) -> bool:
         """Send one message; see send_framed()."""
-        return self.send_framed(self.call.frame(message))
+        return self.send_framed(self.call.encode_message(message))
 
     def send_framed(self, data: bytes) -> bool:
         """Send messages that are already framed (Call.frame): many at once cost as little as one.
@@ -180,10 +182,10 @@ class Sink:
             if not self._alive:
                 return False
             self._waiting += len(data)
-        self._workers.later(lambda: self.call.send(data))
+        self._workers.run_on_loop(lambda: self.call.send(data))
         return True
 
-    def _sent(self, size: int) -> None:
+    def _note_sent(self, size: int) -> None:
         with self._changed:
             self._waiting -= size
             if self._waiting < _WAITING_BYTES:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from binlake.dialect.collations import DEFAULT_COLLATIONS
-from binlake.rules.evaluate import keep_text, without_trailing_spaces
+from binlake.rules.evaluate import keep_text, strip_trailing_spaces
 
 # Each word: a character, followed by the characters with the same weight in utf8mb4_general_ci. The weight of any other
 # character is its code point, or U+FFFD beyond the first plane (a test compares each with a server).
@@ -50,34 +50,34 @@ class _Weights(dict[int, str]):
 _TABLE = _Weights(_WEIGHTS)
 
 
-def general_ci(text: str) -> str:
+def weigh_general_ci(text: str) -> str:
     """The weight of a text in utf8mb4_general_ci, trailing spaces included."""
     return text.translate(_TABLE)
 
 
-def padded_general_ci(text: str) -> str:
+def weigh_padded_general_ci(text: str) -> str:
     """The weight of a text in utf8mb4_general_ci for comparisons, which ignore trailing spaces."""
     return text.rstrip(" ").translate(_TABLE)
 
 
-def collation_of(charset: str, collation: str) -> str:
+def resolve_collation(charset: str, collation: str) -> str:
     """The collation of a column; the character set's default if the definition names none."""
     return (collation or DEFAULT_COLLATIONS.get(charset, "")).lower()
 
 
-def weigher(collation: str) -> Callable[[str], str] | None:
+def look_up_weigher(collation: str) -> Callable[[str], str] | None:
     """The function that gives the weight of a text for comparisons; None = unknown collation."""
     if collation.endswith("general_ci"):
-        return padded_general_ci if collation.startswith("utf8") else None
+        return weigh_padded_general_ci if collation.startswith("utf8") else None
     if not collation.endswith("_bin"):
         return None
-    return keep_text if collation.endswith("0900_bin") else without_trailing_spaces
+    return keep_text if collation.endswith("0900_bin") else strip_trailing_spaces
 
 
-def letter_weigher(collation: str) -> Callable[[str], str] | None:
+def look_up_letter_weigher(collation: str) -> Callable[[str], str] | None:
     """The weight function for LIKE, which compares letter by letter without padding; None = unknown collation."""
-    known = weigher(collation)
-    return None if known is None else general_ci if collation.endswith("general_ci") else keep_text
+    known = look_up_weigher(collation)
+    return None if known is None else weigh_general_ci if collation.endswith("general_ci") else keep_text
 
 
 def has_order(collation: str) -> bool:

@@ -27,7 +27,7 @@ class _Number(str):
     __slots__ = ()
 
 
-def value_at(path: tuple[str | int, ...], text: str) -> Any:
+def find_value(path: tuple[str | int, ...], text: str) -> Any:
     """The value at `path` (names and array indexes) of the document `text`; None if there is none."""
     value = json.loads(text, parse_int=_Number, parse_float=_Number)
     for leg in path:
@@ -53,16 +53,16 @@ def equals(constant: str | float, value: Any) -> bool:
 
 def unquote(value: Any) -> str:
     """The operator ->>: a text without its quotes, any other value as the document shows it."""
-    return value if type(value) is str else _document_text(value)
+    return value if type(value) is str else _format_document(value)
 
 
-def _document_text(value: Any) -> str:
+def _format_document(value: Any) -> str:
     if isinstance(value, _Number):
         return str(value)
     if isinstance(value, str):
         return quote_json(value)
     if isinstance(value, list):
-        return f"[{', '.join(map(_document_text, value))}]"
+        return f"[{', '.join(map(_format_document, value))}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{quote_json(key)}: {_document_text(part)}" for key, part in value.items()) + "}"
+        return "{" + ", ".join(f"{quote_json(key)}: {_format_document(part)}" for key, part in value.items()) + "}"
     return "null" if value is None or value is JSON_NULL else "true" if value else "false"

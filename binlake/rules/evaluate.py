@@ -26,7 +26,7 @@ _WHOLE_MOMENT = "0000-00-00 00:00:00.000000"
 _LEADING_NUMBER = re.compile(r"[ \t\n\v\f\r]*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)")
 
 
-def constant(value: Any, row: Row) -> Any:  # noqa: ARG001 - a program takes the row
+def evaluate_constant(value: Any, row: Row) -> Any:  # noqa: ARG001 - a program takes the row
     """The value, for any row."""
     return value
 
@@ -51,32 +51,32 @@ def keep_text(text: str) -> str:
     return text
 
 
-def float32(text: str) -> float:
+def parse_float32(text: str) -> float:
     """A FLOAT, rounded to 32-bit precision."""
     return float(struct.unpack("<f", struct.pack("<f", float(text)))[0])
 
 
-def bits(text: str) -> int:
+def parse_bits(text: str) -> int:
     """A BIT, whose text is hex."""
     return int(text, 16)
 
 
-def moment(text: str) -> str:
+def pad_moment(text: str) -> str:
     """Pad a DATE, DATETIME or TIMESTAMP to equal length, so that texts sort by time, including zero parts."""
     return text + _WHOLE_MOMENT[len(text) :]
 
 
-def time(text: str) -> int:
+def parse_time(text: str) -> int:
     """A TIME in nanoseconds."""
     return parse_duration(text)
 
 
-def enum_number(names: tuple[str, ...], text: str) -> int:
+def find_enum_number(names: tuple[str, ...], text: str) -> int:
     """The number of an ENUM's value; 0 for the empty value."""
     return names.index(text) + 1 if text else 0
 
 
-def set_number(names: tuple[str, ...], text: str) -> int:
+def find_set_number(names: tuple[str, ...], text: str) -> int:
     """The number of a SET's value: one bit per name."""
     return sum(1 << names.index(name) for name in text.split(",")) if text else 0
 
@@ -84,13 +84,13 @@ def set_number(names: tuple[str, ...], text: str) -> int:
 # Numbers
 
 
-def leading_number(text: str) -> float:
+def parse_leading_number(text: str) -> float:
     """The number at the beginning of a text; 0 if there is none."""
     match = _LEADING_NUMBER.match(text)
     return float(match[1]) if match else 0.0
 
 
-def real(value: int | float | Decimal) -> float:
+def to_real(value: int | float | Decimal) -> float:
     """A number as DOUBLE; infinite if it is too large for a DOUBLE."""
     try:
         return float(value)
@@ -115,7 +115,7 @@ def calculate_exactly(act: Callable[[Decimal, Decimal], Decimal], a: int | Decim
     return act(Decimal(a), Decimal(b))
 
 
-def exact_div(a: int | Decimal, b: int | Decimal) -> int | None:
+def divide_exact(a: int | Decimal, b: int | Decimal) -> int | None:
     """a DIV b, truncated towards zero."""
     if not b:
         return None
@@ -125,7 +125,7 @@ def exact_div(a: int | Decimal, b: int | Decimal) -> int | None:
     return size if (a < 0) == (b < 0) else -size
 
 
-def integer_mod(a: int, b: int) -> int | None:
+def compute_integer_mod(a: int, b: int) -> int | None:
     """a % b of integers, with the sign of a."""
     if not b:
         return None
@@ -133,12 +133,12 @@ def integer_mod(a: int, b: int) -> int | None:
     return -size if a < 0 else size
 
 
-def real_divide(a: float, b: float) -> float | None:
+def divide_real(a: float, b: float) -> float | None:
     """a / b of DOUBLEs."""
     return a / b if b else None
 
 
-def real_mod(a: float, b: float) -> float | None:
+def compute_real_mod(a: float, b: float) -> float | None:
     """a % b of DOUBLEs."""
     return math.fmod(a, b) if b and math.isfinite(a) else None
 
@@ -153,7 +153,7 @@ def negate(value: int | float | Decimal) -> Any:
     return _EXACT.minus(value) if isinstance(value, Decimal) else -value
 
 
-def size_of(value: int | float | Decimal) -> Any:
+def compute_absolute(value: int | float | Decimal) -> Any:
     """ABS(x)."""
     return _EXACT.abs(value) if isinstance(value, Decimal) else abs(value)
 
@@ -258,10 +258,10 @@ def lower(text: str) -> str:
 def upper(text: str) -> str:
     """UPPER: letter by letter; a letter whose capital form has several letters gets its title form or stays
     unchanged."""
-    return "".join(map(_upper, text))
+    return "".join(map(_capitalize_letter, text))
 
 
-def _upper(char: str) -> str:
+def _capitalize_letter(char: str) -> str:
     capital = char.upper()
     if len(capital) == 1:
         return capital
@@ -281,7 +281,7 @@ def trim(what: str, leading: bool, trailing: bool, text: str) -> str:
     return text[start:end]
 
 
-def byte_length(text: str) -> int:
+def count_bytes(text: str) -> int:
     """LENGTH: the bytes of a text in UTF-8."""
     return len(text.encode("utf-8", "surrogatepass"))
 
@@ -292,6 +292,6 @@ def find_in_set(needle: str, text: str) -> int:
     return names.index(needle) + 1 if needle in names else 0
 
 
-def without_trailing_spaces(text: str) -> str:
+def strip_trailing_spaces(text: str) -> str:
     """A text as padding collations compare it: without trailing spaces."""
     return text.rstrip(" ")

@@ -75,7 +75,7 @@ KNOWN = (*DML, *_NAMED, *_ALIASES, ALTER_TABLE, INCOMPATIBLE, *_CLASSES)
 Verdict = Literal["do", "ignore"]
 
 
-def ddl_event(action: int) -> str:
+def look_up_ddl_event(action: int) -> str:
     """The event of a DDL job: its name, or `alter table` if it has none, or empty for sequences and similar objects."""
     named = next((name for known, name in _EVENT_OF.items() if known == action), None)
     if named is not None:
@@ -146,7 +146,7 @@ class EventFilter:
         self._rules = _sort_rules([(rule, _Rule.of(rule)) for rule in rules])
         self._known: dict[tuple[str, str], frozenset[str]] = {}
 
-    def rows(self, db: str, table: str) -> frozenset[str]:
+    def list_passed_kinds(self, db: str, table: str) -> frozenset[str]:
         """The kinds of row changes that pass, among insert, update and delete. Raises Permanent (action Error)."""
         passed_kinds = self._known.get((db, table))
         if passed_kinds is None:
@@ -156,7 +156,7 @@ class EventFilter:
 
     def passes_ddl(self, db: str, table: str, action: int, text: str) -> bool:
         """True if the DDL passes; `table` is empty for a database. Raises Permanent (action Error)."""
-        return not self._is_dropped(db, table, ddl_event(action), text)
+        return not self._is_dropped(db, table, look_up_ddl_event(action), text)
 
     def drops(self, db: str, table: str, event: str, text: str = "") -> bool:
         """True if a rule drops the event; `event` is empty for a statement of unknown kind."""

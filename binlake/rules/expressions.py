@@ -40,25 +40,25 @@ class ExpressionFilter:
     def __bool__(self) -> bool:
         return bool(self._rules)
 
-    def tables(self) -> list[tuple[str, str]]:
+    def list_tables(self) -> list[tuple[str, str]]:
         """(db, table) of the source's tables with a rule, in lower case, sorted."""
         return sorted({fold_pair((rule.db, rule.table)) for rule in self._rules})
 
-    def kinds(self, db: str, table: str) -> frozenset[str]:
+    def list_filtered_kinds(self, db: str, table: str) -> frozenset[str]:
         """The kinds of row changes for which the table has a rule."""
-        return frozenset(rule.op for rule in self._rules_of_table(db, table))
+        return frozenset(rule.op for rule in self._select_rules(db, table))
 
-    def conditions(self, table: TableDef) -> dict[str, tuple[tuple[Half, ...], ...]]:
+    def make_conditions(self, table: TableDef) -> dict[str, tuple[tuple[Half, ...], ...]]:
         """Kind of row change -> the conditions that drop it: one condition whose halves are all TRUE is enough.
 
         Raises ConfigError naming table and expression if a column is unknown or something is not supported.
         """
         conditions: dict[str, list[tuple[Half, ...]]] = {}
-        for rule in self._rules_of_table(table.db, table.name):
+        for rule in self._select_rules(table.db, table.name):
             conditions.setdefault(rule.op, []).append(tuple(self._make_half(table, *part) for part in rule.parts))
         return {op: tuple(halves) for op, halves in conditions.items()}
 
-    def _rules_of_table(self, db: str, table: str) -> list[_Rule]:
+    def _select_rules(self, db: str, table: str) -> list[_Rule]:
         name = fold_pair((db, table))
         return [rule for rule in self._rules if fold_pair((rule.db, rule.table)) == name]
 
@@ -69,9 +69,9 @@ class ExpressionFilter:
 
         reader = Reader(table, bytewise=self._bytewise)
         try:
-            program = reader.condition(parse(text))
+            program = reader.read_condition(parse(text))
         except Unsupported as error:
-            raise _refused_error(f"{table.db}.{table.name}", text, str(error)) from None
+            raise _make_refused_error(f"{table.db}.{table.name}", text, str(error)) from None
         return Half(image, tuple(reader.columns), program, text)
 
 
@@ -98,10 +98,10 @@ def _require_expression(rule: ExpressionRule, text: str) -> None:
     try:
         parse(text)
     except Unsupported as error:
-        raise _refused_error(f"{rule.schema_}.{rule.table}", text, str(error)) from None
+        raise _make_refused_error(f"{rule.schema_}.{rule.table}", text, str(error)) from None
 
 
-def _refused_error(table: str, text: str, why: str) -> ConfigError:
+def _make_refused_error(table: str, text: str, why: str) -> ConfigError:
     return ConfigError(
         f"an expression of `expression-filter` cannot be used: {why}",
         where={"table": table, "expression": text},

@@ -6,7 +6,7 @@ Such a transaction is left out completely, before compaction (hazards R-47); the
 from __future__ import annotations
 
 from binlake.base.sections.rules import Loopback
-from binlake.rows.codec.transaction import TableLookup, raw_changes
+from binlake.rows.codec.transaction import TableLookup, decode_raw_changes
 from binlake.rows.schema import TableDef
 
 
@@ -23,7 +23,7 @@ class MarkReader:
 
     def is_ours(self, payload: bytes, commit_ts: int, start_ts: int, tables: TableLookup) -> bool:
         """True if the transaction changed the mark row of this channel. Raises WireError, SchemaError."""
-        _, changes = raw_changes(payload, commit_ts, start_ts, tables, wanted=self._mark_columns)
+        _, changes = decode_raw_changes(payload, commit_ts, start_ts, tables, wanted=self._mark_columns)
         for _, _, _, before, after in changes:
             names, values = after or before or ((), [])
             channels = [value for name, value in zip(names, values, strict=True) if name.lower() == "channel_id"]

@@ -23,7 +23,7 @@ class Pattern:
         return self.regex.search(name) is not None
 
 
-def drainer_pattern(text: str) -> Pattern:
+def compile_drainer_pattern(text: str) -> Pattern:
     """Compile a name of the drainer's lists. Raises ConfigError."""
     return compile_regex(text[1:] if text.startswith("~") else f"^(?:{text})$", text)
 
@@ -38,7 +38,7 @@ def compile_wildcard(text: str) -> Pattern:
             where={"pattern": text},
             hint="write a regular expression, which begins with ~",
         )
-    return compile_regex(f"^{''.join(map(_regex_of_part, re.findall(_PARTS, text, re.DOTALL)))}$", text)
+    return compile_regex(f"^{''.join(map(_make_part_regex, re.findall(_PARTS, text, re.DOTALL)))}$", text)
 
 
 def compile_regex(regex: str, text: str) -> Pattern:
@@ -54,7 +54,7 @@ def compile_regex(regex: str, text: str) -> Pattern:
 _PARTS = r"\[[^\]]+\]|."
 
 
-def _regex_of_part(part: str) -> str:
+def _make_part_regex(part: str) -> str:
     if part in ("*", "?"):
         return ".*" if part == "*" else "."
     if len(part) == 1:

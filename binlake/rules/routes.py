@@ -45,10 +45,10 @@ class _Rule:
             return False
         return self.schema.matches(db) and (self.table is None or self.table.matches(table))
 
-    def schema_at_target(self, db: str) -> str:
+    def map_schema(self, db: str) -> str:
         """The database at the target."""
         name = self.config.target_schema
-        return name.replace(CAPTURED, _captured_text(self.schema.regex, db)) if CAPTURED in name else name
+        return name.replace(CAPTURED, _capture_text(self.schema.regex, db)) if CAPTURED in name else name
 
 
 class Routes:
@@ -56,40 +56,42 @@ class Routes:
 
     def __init__(self, rules: Sequence[RouteRule], replication: str = "") -> None:
         self._replication = replication
-        self._rules = [_Rule(rule, compile_wildcard(rule.schema_pattern), _table_pattern(rule)) for rule in rules]
+        self._rules = [
+            _Rule(rule, compile_wildcard(rule.schema_pattern), _compile_table_pattern(rule)) for rule in rules
+        ]
         self._known: dict[tuple[str, str], _Rule | None] = {}
         _require_distinct(rules)
         for rule in self._rules:
             _require_group(rule)
-            for regex, _, _ in _extractors(rule.config, "", "", ""):
+            for regex, _, _ in _list_extractors(rule.config, "", "", ""):
                 compile_regex(regex, regex)
 
     def __bool__(self) -> bool:
         return bool(self._rules)
 
-    def table(self, db: str, table: str) -> tuple[str, str]:
+    def map_table(self, db: str, table: str) -> tuple[str, str]:
         """(db, table) at the target. Raises ConfigError if two rules of equal rank match."""
-        rule = self._rule(db, table)
-        return (db, table) if rule is None else (rule.schema_at_target(db), rule.config.target_table or table)
+        rule = self._look_up_rule(db, table)
+        return (db, table) if rule is None else (rule.map_schema(db), rule.config.target_table or table)
 
-    def database(self, db: str) -> str:
+    def map_database(self, db: str) -> str:
         """The database at the target for a DDL on the database itself. Raises ConfigError like `table`."""
-        rule = self._rule(db, "")
-        return db if rule is None else rule.schema_at_target(db)
+        rule = self._look_up_rule(db, "")
+        return db if rule is None else rule.map_schema(db)
 
-    def extracted(self, db: str, table: str, source: str = "") -> tuple[Extracted, ...]:
+    def extract_columns(self, db: str, table: str, source: str = "") -> tuple[Extracted, ...]:
         """The additional columns of `db`.`table`: from the table's, the database's and the source's name, in this
         order.
 
         `source`: the feeder's source that has the table; if empty, as for a TiDB, the replication's name is used.
         """
-        rule = self._rule(db, table)
+        rule = self._look_up_rule(db, table)
         if rule is None:
             return ()
-        extractors = _extractors(rule.config, table, db, source or self._replication)
-        return tuple(Extracted(column, _captured_text(regex, text)) for regex, column, text in extractors)
+        extractors = _list_extractors(rule.config, table, db, source or self._replication)
+        return tuple(Extracted(column, _capture_text(regex, text)) for regex, column, text in extractors)
 
-    def _rule(self, db: str, table: str) -> _Rule | None:
+    def _look_up_rule(self, db: str, table: str) -> _Rule | None:
         if (db, table) not in self._known:
             self._known[db, table] = self._find_rule(db, table)
         return self._known[db, table]
@@ -108,7 +110,7 @@ class Routes:
         return best[0] if best else None
 
 
-def _table_pattern(rule: RouteRule) -> Pattern | None:
+def _compile_table_pattern(rule: RouteRule) -> Pattern | None:
     return compile_wildcard(rule.table_pattern) if rule.table_pattern else None
 
 
@@ -130,7 +132,7 @@ def _require_group(rule: _Rule) -> None:
         )
 
 
-def _extractors(rule: RouteRule, table: str, db: str, source: str) -> list[tuple[str, str, str]]:
+def _list_extractors(rule: RouteRule, table: str, db: str, source: str) -> list[tuple[str, str, str]]:
     """(regular expression, target column, text) of the rule's extractors."""
     extractors = []
     if rule.extract_table is not None:
@@ -142,6 +144,6 @@ def _extractors(rule: RouteRule, table: str, db: str, source: str) -> list[tuple
     return extractors
 
 
-def _captured_text(regex: str | re.Pattern[str], text: str) -> str:
+def _capture_text(regex: str | re.Pattern[str], text: str) -> str:
     match = re.search(regex, text)
     return "".join(group or "" for group in match.groups()) if match else ""

@@ -41,7 +41,7 @@ class TableFilter:
     until: int
     choices: tuple[tuple[Half, ...], ...]
 
-    def rows(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
+    def find_rows(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
         """The indexes of the rows to which this filter applies."""
         applies = pc.and_(
             pc.and_(pc.equal(batch[Mutation.SOURCE_DB], self.db), pc.equal(batch[Mutation.SOURCE_TABLE], self.table)),
@@ -62,11 +62,11 @@ class RowFilter:
 
     places: tuple[TableFilter, ...] = ()
 
-    def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def filter_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of `batch` that no expression drops. Raises SchemaError if a value does not fit its column."""
         dropped = np.zeros(batch.num_rows, bool)
         for table_filter in self.places:
-            rows = table_filter.rows(batch)
+            rows = table_filter.find_rows(batch)
             for choice in table_filter.choices if len(rows) else ():
                 true = np.ones(len(rows), bool)
                 for half in choice:
@@ -82,7 +82,7 @@ def _is_true(
     at = 0
     try:
         images = batch[half.image].take(pa.array(rows))
-        values = [_values(images, column) for column in half.columns] or [[None] * len(rows)]
+        values = [_read_values(images, column) for column in half.columns] or [[None] * len(rows)]
         for at, row in enumerate(zip(*values, strict=True)):
             results[at] = bool(half.program(row))
     except _UNREADABLE as error:
@@ -95,7 +95,7 @@ def _is_true(
     return results
 
 
-def _values(images: pa.MapArray, column: str) -> list[Any]:
+def _read_values(images: pa.MapArray, column: str) -> list[Any]:
     """The text of `column` in each image."""
     texts = images.items.filter(pc.equal(images.keys, column))
     if len(texts) != len(images):

@@ -21,7 +21,7 @@ from binlake.base.sections.rules import (
     RouteRule,
     ShardMode,
 )
-from binlake.dialect.replacement import Injection, injections_of, replacements_of
+from binlake.dialect.replacement import Injection, parse_injections, parse_replacements
 from binlake.errors import ConfigError
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name
@@ -128,12 +128,12 @@ class Rules:
             Routes(replication.routes, replication.name),
             ExpressionFilter(replication.expression_filter, bytewise=not replication.source.new_collation),
             MarkReader(loopback) if loopback.loopback_control else None,
-            _own_schema(replication) if loopback.loopback_control else "",
+            _choose_own_schema(replication) if loopback.loopback_control else "",
             loopback.copies_ddl,
             replication.filter.kept_rows,
             replication.filter.renamed_out,
-            _replacements(replication),
-            injections_of(replication.ddl_injection),
+            _read_replacements(replication),
+            parse_injections(replication.ddl_injection),
             replication.source.time_zone,
             replication.source.invalid_text,
             replication.source.second_writes,
@@ -148,12 +148,12 @@ class Rules:
 
     def route(self, table: TableDef) -> tuple[str, str] | None:
         """(db, table) at the target; None if the table lists exclude the table."""
-        return self.routes.table(table.db, table.name) if self.keeps(table.db, table.name) else None
+        return self.routes.map_table(table.db, table.name) if self.keeps(table.db, table.name) else None
 
-    def kinds(self, table: TableDef) -> frozenset[str]:
+    def list_passed_kinds(self, table: TableDef) -> frozenset[str]:
         """The kinds of row changes that the event filter lets through. Raises ConfigError (hazards R-14), Permanent."""
-        passed = self.events.rows(table.db, table.name)
-        by_expression = self.expressions.kinds(table.db, table.name)
+        passed = self.events.list_passed_kinds(table.db, table.name)
+        by_expression = self.expressions.list_filtered_kinds(table.db, table.name)
         dropped = {"update", "delete"} - passed if passed else set()
         self.require_one_key(table, dropped | (by_expression - {"insert"}))
         self._require_key(table, passed, by_expression | (set(DML) - passed))
@@ -164,7 +164,7 @@ class Rules:
 
         A row without a key is found by all its values, so a row that was not copied cannot be changed.
         """
-        if table.kind != "table" or table.identity().kind != "row":
+        if table.kind != "table" or table.find_identity().kind != "row":
             return
         lacking, later = dropped & {"insert", "update"}, passed & {"update", "delete"}
         if lacking and later:
@@ -180,7 +180,7 @@ class Rules:
 
         `dropped`: the kinds of changes that are left out, in words (hazards R-14).
         """
-        if not dropped or self.kept_rows == "replace" or len(table.unique_keys()) < 2:
+        if not dropped or self.kept_rows == "replace" or len(table.list_unique_keys()) < 2:
             return
         raise ConfigError(
             f"a filter drops {' and '.join(sorted(dropped))} of a table with more than one unique key: a row that "
@@ -190,8 +190,8 @@ class Rules:
         )
 
 
-def _replacements(replication: Configured) -> Mapping[int, str]:
-    replacements = replacements_of(replication.ddl_replacement)
+def _read_replacements(replication: Configured) -> Mapping[int, str]:
+    replacements = parse_replacements(replication.ddl_replacement)
     both = replacements.keys() & {int(ts) for ts in replication.filter.ignore_txn_commit_ts}
     if both:
         raise ConfigError(
@@ -202,5 +202,5 @@ def _replacements(replication: Configured) -> Mapping[int, str]:
     return replacements
 
 
-def _own_schema(replication: Configured) -> str:
+def _choose_own_schema(replication: Configured) -> str:
     return replication.target.checkpoint_schema if replication.target is not None else "tidb_binlog"

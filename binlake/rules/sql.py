@@ -41,7 +41,7 @@ def parse(text: str) -> exp.Expr:
     tree = trees[0]
     _require_all_tokens(tree, tokens)
     groups = sum(map(_is_group, tokens, [None, *tokens]))
-    if groups < _count(tree, exp.Paren):
+    if groups < _count_nodes(tree, exp.Paren):
         # The parser adds parentheses of its own, which do not always match MySQL's precedence.
         raise Unsupported("put parentheses around each comparison that is part of another one (and write NOT for !)")
     for node in tree.walk():
@@ -53,7 +53,9 @@ def _require_all_tokens(tree: exp.Expr, tokens: list[Token]) -> None:
     """Raise Unsupported unless the tree has as many names and constants as the text."""
     names = sum(map(_is_name, tokens, [None, *tokens], [*tokens[1:], None]))
     constants = sum(token.token_type in _CONSTANTS for token in tokens)
-    if names > _count(tree, exp.Identifier) or constants != _count(tree, exp.Literal, exp.JSONPath, *_BYTES):
+    if names > _count_nodes(tree, exp.Identifier) or constants != _count_nodes(
+        tree, exp.Literal, exp.JSONPath, *_BYTES
+    ):
         raise Unsupported("a name or constant in it has no meaning at its position")
 
 
@@ -69,7 +71,7 @@ def _is_group(token: Token, before: Token | None) -> bool:
     return token.token_type == TokenType.L_PAREN and not called
 
 
-def _count(tree: exp.Expr, *kinds: type[exp.Expr]) -> int:
+def _count_nodes(tree: exp.Expr, *kinds: type[exp.Expr]) -> int:
     return sum(1 for _ in tree.find_all(*kinds))
 
 

@@ -54,7 +54,9 @@ def _compile(name: re.Match[str], text: str) -> re.Pattern[str]:
     if name["regex"] is not None:
         expression = f".*(?:{name['regex'][1:-1]}).*"
     elif name["plain"] is not None:
-        expression = "".join(_wildcard_regex(part) for part in re.findall(r"\[[^\]]+\]|.", name["plain"], re.DOTALL))
+        expression = "".join(
+            _make_wildcard_regex(part) for part in re.findall(r"\[[^\]]+\]|.", name["plain"], re.DOTALL)
+        )
     else:
         expression = re.escape((name["tick"] or "").replace("``", "`") or (name["quote"] or "").replace('""', '"'))
     try:
@@ -63,7 +65,7 @@ def _compile(name: re.Match[str], text: str) -> re.Pattern[str]:
         raise ConfigError(f"not a regular expression: {error}", where={"pattern": text}, hint=_HINT) from None
 
 
-def _wildcard_regex(part: str) -> str:
+def _make_wildcard_regex(part: str) -> str:
     if len(part) > 1:
         inside = part[1:-1].replace("\\", r"\\").replace("^", r"\^")
         return f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from binlake.base.sections.rules import BlockAllowList, Filter
 from binlake.base.sections.values import TableName
-from binlake.rules.patterns import Pattern, compile_wildcard, drainer_pattern
+from binlake.rules.patterns import Pattern, compile_drainer_pattern, compile_wildcard
 
 
 class TableChoice(abc.ABC):
@@ -36,15 +36,17 @@ class TableFilter(TableChoice):
 
     def __init__(self, config: Filter) -> None:
         super().__init__()
-        self._do_dbs = [drainer_pattern(name) for name in config.replicate_do_db]
-        self._do_tables = _pairs(config.replicate_do_table, drainer_pattern)
-        self._ignore_dbs = [drainer_pattern(name) for name in config.ignore_schemas]
-        self._ignore_tables = _pairs(config.ignore_table, drainer_pattern)
+        self._do_dbs = [compile_drainer_pattern(name) for name in config.replicate_do_db]
+        self._do_tables = _compile_pairs(config.replicate_do_table, compile_drainer_pattern)
+        self._ignore_dbs = [compile_drainer_pattern(name) for name in config.ignore_schemas]
+        self._ignore_tables = _compile_pairs(config.ignore_table, compile_drainer_pattern)
 
     def _decide(self, db: str, table: str) -> bool:
-        if (self._do_dbs or self._do_tables) and not (_any(self._do_dbs, db) or _match(self._do_tables, db, table)):
+        if (self._do_dbs or self._do_tables) and not (
+            _matches_any(self._do_dbs, db) or _match(self._do_tables, db, table)
+        ):
             return False
-        return not (_any(self._ignore_dbs, db) or _match(self._ignore_tables, db, table))
+        return not (_matches_any(self._ignore_dbs, db) or _match(self._ignore_tables, db, table))
 
 
 SYSTEM = frozenset(
@@ -59,9 +61,9 @@ class BlockAllow(TableChoice):
     def __init__(self, config: BlockAllowList) -> None:
         super().__init__()
         self._do_dbs = [compile_wildcard(name) for name in config.do_dbs]
-        self._do_tables = _pairs(config.do_tables, compile_wildcard)
+        self._do_tables = _compile_pairs(config.do_tables, compile_wildcard)
         self._ignore_dbs = [compile_wildcard(name) for name in config.ignore_dbs]
-        self._ignore_tables = _pairs(config.ignore_tables, compile_wildcard)
+        self._ignore_tables = _compile_pairs(config.ignore_tables, compile_wildcard)
 
     def _decide(self, db: str, table: str) -> bool:
         return self._keeps_db(db) and (not table or self._keeps_table(db, table))
@@ -69,7 +71,7 @@ class BlockAllow(TableChoice):
     def _keeps_db(self, db: str) -> bool:
         if db.lower() in SYSTEM:
             return False
-        return _any(self._do_dbs, db) if self._do_dbs else not _any(self._ignore_dbs, db)
+        return _matches_any(self._do_dbs, db) if self._do_dbs else not _matches_any(self._ignore_dbs, db)
 
     def _keeps_table(self, db: str, table: str) -> bool:
         if _match(self._do_tables, db, table):
@@ -80,7 +82,7 @@ class BlockAllow(TableChoice):
 _Pairs = list[tuple[Pattern, Pattern]]
 
 
-def _any(patterns: Iterable[Pattern], name: str) -> bool:
+def _matches_any(patterns: Iterable[Pattern], name: str) -> bool:
     return any(pattern.matches(name) for pattern in patterns)
 
 
@@ -88,5 +90,5 @@ def _match(pairs: _Pairs, db: str, table: str) -> bool:
     return any(db_pattern.matches(db) and table_pattern.matches(table) for db_pattern, table_pattern in pairs)
 
 
-def _pairs(names: Iterable[TableName], pattern: Callable[[str], Pattern]) -> _Pairs:
+def _compile_pairs(names: Iterable[TableName], pattern: Callable[[str], Pattern]) -> _Pairs:
     return [(pattern(name.db_name), pattern(name.tbl_name)) for name in names]

@@ -15,11 +15,11 @@ from functools import partial
 from typing import Literal
 
 from binlake.rows.codec.temporal import parse_duration
-from binlake.rows.codec.writers import decimal_layout
+from binlake.rows.codec.writers import derive_decimal_layout
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import evaluate as ev
-from binlake.rules.collations import collation_of, has_order, weigher
+from binlake.rules.collations import has_order, look_up_weigher, resolve_collation
 
 Kind = Literal[
     "int",
@@ -66,35 +66,35 @@ class Term:
     set_names: tuple[str, ...] = ()
 
 
-def constant(value: str | bytes | int | Decimal | float, kind: Kind, scale: int = 0) -> Term:
+def make_constant(value: str | bytes | int | Decimal | float, kind: Kind, scale: int = 0) -> Term:
     """A constant."""
-    return Term(partial(ev.constant, value), kind, value, scale)
+    return Term(partial(ev.evaluate_constant, value), kind, value, scale)
 
 
-def condition_term(program: ev.Program) -> Term:
+def make_condition_term(program: ev.Program) -> Term:
     """The result of a condition: 1, 0 or NULL."""
     return Term(program, "int")
 
 
-def column_term(column: ColumnInfo, at: int) -> Term:
+def make_column_term(column: ColumnInfo, at: int) -> Term:
     """The column whose canonical text is at index `at` of the rows."""
     for types, kind, convert in _PLAIN_COLUMNS:
         if column.tp in types:
             return Term(partial(ev.read, at, convert), kind)
     if column.tp == t.NEWDECIMAL:
-        return Term(partial(ev.read, at, Decimal), "decimal", scale=decimal_layout(column)[1])
+        return Term(partial(ev.read, at, Decimal), "decimal", scale=derive_decimal_layout(column)[1])
     if column.is_binary:
         return Term(partial(ev.read, at, bytes.fromhex), "binary")
-    collation = collation_of(column.charset, column.collate)
+    collation = resolve_collation(column.charset, column.collate)
     text = Term(partial(ev.read, at, ev.keep_text), "text", charset=column.charset.lower(), collation=collation)
     if column.tp in (t.ENUM, t.SET):
-        return _named_term(text, column, at)
+        return _make_named_term(text, column, at)
     return text
 
 
-def _named_term(text: Term, column: ColumnInfo, at: int) -> Term:
+def _make_named_term(text: Term, column: ColumnInfo, at: int) -> Term:
     # If one name is empty, its text equals that of the value without a name, so the number is unknown.
-    act = ev.enum_number if column.tp == t.ENUM else ev.set_number
+    act = ev.find_enum_number if column.tp == t.ENUM else ev.find_set_number
     names = column.elems if column.tp == t.SET else ()
     ordinal = None if "" in column.elems else partial(ev.read, at, partial(act, column.elems))
     return replace(text, ordinal=ordinal, named=True, set_names=names)
@@ -103,17 +103,17 @@ def _named_term(text: Term, column: ColumnInfo, at: int) -> Term:
 _PLAIN_COLUMNS: tuple[tuple[frozenset[int], Kind, Callable[[str], object]], ...] = (
     (t.INTEGERS, "int", int),
     (frozenset({t.YEAR}), "year", int),
-    (frozenset({t.FLOAT}), "real", ev.float32),
+    (frozenset({t.FLOAT}), "real", ev.parse_float32),
     (frozenset({t.DOUBLE}), "real", float),
-    (frozenset({t.BIT}), "int", ev.bits),
-    (t.DATES, "date", ev.moment),
-    (t.MOMENTS, "datetime", ev.moment),
-    (frozenset({t.DURATION}), "time", ev.time),
+    (frozenset({t.BIT}), "int", ev.parse_bits),
+    (t.DATES, "date", ev.pad_moment),
+    (t.MOMENTS, "datetime", ev.pad_moment),
+    (frozenset({t.DURATION}), "time", ev.parse_time),
     (frozenset({t.JSON}), "document", ev.keep_text),
 )
 
 
-def number(term: Term) -> Term:
+def as_number(term: Term) -> Term:
     """`term` as a number. Raises Unsupported."""
     if term.kind in NUMBERS:
         return replace(term, kind="int") if term.kind == "year" else term
@@ -126,11 +126,11 @@ def number(term: Term) -> Term:
             raise Unsupported("an ENUM or SET with an empty name cannot be used as a number here: compare its text")
         return Term(term.ordinal, "int")
     if isinstance(term.literal, str):
-        return constant(float(plain_number(term.literal)), "real")
-    return Term(partial(ev.apply_unless_null, ev.leading_number, term.program), "real")
+        return make_constant(float(parse_plain_number(term.literal)), "real")
+    return Term(partial(ev.apply_unless_null, ev.parse_leading_number, term.program), "real")
 
 
-def plain_number(text: str) -> int | Decimal:
+def parse_plain_number(text: str) -> int | Decimal:
     """Parse a constant text as a number. Raises Unsupported, also for more than 15 digits, where servers differ."""
     if re.fullmatch(r"[-+]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)", text) is None or sum(map(str.isdigit, text)) > 15:
         raise Unsupported(f"'{text}' is not a number of up to 15 digits")
@@ -139,7 +139,7 @@ def plain_number(text: str) -> int | Decimal:
 
 def as_real(term: Term) -> ev.Program:
     """The program of a number as DOUBLE."""
-    return term.program if term.kind == "real" else partial(ev.apply_unless_null, ev.real, term.program)
+    return term.program if term.kind == "real" else partial(ev.apply_unless_null, ev.to_real, term.program)
 
 
 def unify_number_types(terms: Sequence[Term]) -> list[ev.Program]:
@@ -150,7 +150,7 @@ def unify_number_types(terms: Sequence[Term]) -> list[ev.Program]:
 # Pairs of a comparison
 
 
-def pair(left: Term, right: Term, bytewise: bool, *, ordered: bool) -> tuple[ev.Program, ev.Program]:
+def pair_terms(left: Term, right: Term, bytewise: bool, *, ordered: bool) -> tuple[ev.Program, ev.Program]:
     """The two programs whose results a comparison compares; `ordered`: for < and similar. Raises Unsupported."""
     if "null" in (left.kind, right.kind):
         return left.program, right.program
@@ -164,21 +164,21 @@ def pair(left: Term, right: Term, bytewise: bool, *, ordered: bool) -> tuple[ev.
 def _pair_by_first(first: Term, second: Term, bytewise: bool, ordered: bool) -> tuple[ev.Program, ev.Program] | None:
     """The programs of (first, second) if the type of `first` decides how `second` is read; None if it does not."""
     if first.kind == "year":
-        return first.program, _year_partner(second)
+        return first.program, _make_year_program(second)
     if first.kind in NUMBERS:
-        return _number_pair(first, second)
+        return _pair_numbers(first, second)
     if first.kind == "text":
-        return _text_pair(first, second, bytewise, ordered) if second.kind == "text" else None
+        return _pair_texts(first, second, bytewise, ordered) if second.kind == "text" else None
     if first.kind == "binary":
-        return _binary_pair(first, second)
+        return _pair_binaries(first, second)
     if first.kind in (*TEMPORAL, "time"):
-        return _time_pair(first, second)
+        return _pair_times(first, second)
     if first.kind == "position" and second.kind == "int" and second.literal == 0:
         return first.program, second.program
     return None
 
 
-def _year_partner(partner: Term) -> ev.Program:
+def _make_year_program(partner: Term) -> ev.Program:
     value = partner.literal
     if partner.kind == "year":
         return partner.program
@@ -186,25 +186,25 @@ def _year_partner(partner: Term) -> ev.Program:
         value = int(value)
     if not isinstance(value, int) or not 1901 <= value <= 2155:
         raise Unsupported("a YEAR can only be compared with a year from 1901 to 2155 here, written with four digits")
-    return partial(ev.constant, value)
+    return partial(ev.evaluate_constant, value)
 
 
-def _number_pair(one: Term, other: Term) -> tuple[ev.Program, ev.Program] | None:
+def _pair_numbers(one: Term, other: Term) -> tuple[ev.Program, ev.Program] | None:
     if other.kind == "bits" and one.kind == "int":
         return one.program, other.program
     if other.kind == "text" and not other.named and isinstance(other.literal, str):
-        value = plain_number(other.literal)
-        other = constant(value, "decimal" if isinstance(value, Decimal) else "int")
+        value = parse_plain_number(other.literal)
+        other = make_constant(value, "decimal" if isinstance(value, Decimal) else "int")
     elif other.kind == "text":
-        other = number(other)
+        other = as_number(other)
     if other.kind not in NUMBERS or other.kind == "year":
         return None
     first, second = unify_number_types((one, other))
     return first, second
 
 
-def _text_pair(one: Term, other: Term, bytewise: bool, ordered: bool) -> tuple[ev.Program, ev.Program]:
-    collation = common_collation(one, other)
+def _pair_texts(one: Term, other: Term, bytewise: bool, ordered: bool) -> tuple[ev.Program, ev.Program]:
+    collation = find_common_collation(one, other)
     if one.named and other.named:
         raise Unsupported("an ENUM or SET can only be compared with constants and texts")
     weigh = find_weigher(collation, bytewise)
@@ -216,11 +216,11 @@ def _text_pair(one: Term, other: Term, bytewise: bool, ordered: bool) -> tuple[e
 
 def _weigh_term(term: Term, weigh: Callable[[str], str]) -> ev.Program:
     if isinstance(term.literal, str):
-        return partial(ev.constant, weigh(term.literal))
+        return partial(ev.evaluate_constant, weigh(term.literal))
     return term.program if weigh is ev.keep_text else partial(ev.apply_unless_null, weigh, term.program)
 
 
-def common_collation(*terms: Term) -> str:
+def find_common_collation(*terms: Term) -> str:
     """The collation of a comparison: that of COLLATE, else that of the columns. Raises Unsupported."""
     explicit = {term.collation for term in terms if term.explicit}
     collations = explicit or {term.collation for term in terms if term.collation}
@@ -235,12 +235,12 @@ def require_one_collation(*terms: Term) -> None:
     """Raise Unsupported unless all texts of an IN or BETWEEN have the same collation."""
     texts = [term for term in terms if term.collation]
     if texts:
-        common_collation(*texts)
+        find_common_collation(*texts)
 
 
 def find_weigher(collation: str, bytewise: bool) -> Callable[[str], str]:
     """The weight function of texts; `bytewise`: the source compares all texts by bytes. Raises Unsupported."""
-    weigh = ev.keep_text if bytewise else weigher(collation)
+    weigh = ev.keep_text if bytewise else look_up_weigher(collation)
     if weigh is None:
         raise Unsupported(
             f"equality in the collation {collation} is unknown here: compare by code points with"
@@ -249,11 +249,11 @@ def find_weigher(collation: str, bytewise: bool) -> Callable[[str], str]:
     return weigh
 
 
-def _binary_pair(first: Term, second: Term) -> tuple[ev.Program, ev.Program] | None:
+def _pair_binaries(first: Term, second: Term) -> tuple[ev.Program, ev.Program] | None:
     if second.kind == "binary":
         return first.program, second.program
     if second.kind == "text" and isinstance(second.literal, str):
-        return first.program, partial(ev.constant, second.literal.encode())
+        return first.program, partial(ev.evaluate_constant, second.literal.encode())
     return None
 
 
@@ -264,7 +264,7 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?", re.ASCII)
 _MOST_TIME = parse_duration("838:59:59")
 
 
-def _time_pair(first: Term, second: Term) -> tuple[ev.Program, ev.Program] | None:
+def _pair_times(first: Term, second: Term) -> tuple[ev.Program, ev.Program] | None:
     if first.kind == "time":
         if second.kind == "time":
             return first.program, second.program
@@ -272,10 +272,10 @@ def _time_pair(first: Term, second: Term) -> tuple[ev.Program, ev.Program] | Non
         return first.program, second.program
     if second.kind != "text" or not isinstance(second.literal, str):
         return None
-    return first.program, partial(ev.constant, _time_literal(first.kind, second.literal))
+    return first.program, partial(ev.evaluate_constant, _parse_time_literal(first.kind, second.literal))
 
 
-def _time_literal(kind: str, text: str) -> int | str:
+def _parse_time_literal(kind: str, text: str) -> int | str:
     try:
         if kind == "time":
             duration = parse_duration(text)
@@ -288,7 +288,7 @@ def _time_literal(kind: str, text: str) -> int | str:
     except ValueError:
         form = "hours:minutes:seconds" if kind == "time" else "YYYY-MM-DD or YYYY-MM-DD hh:mm:ss"
         raise Unsupported(f"'{text}' is not a {kind} ({form})") from None
-    return ev.moment(text)
+    return ev.pad_moment(text)
 
 
 # Branches of IF and COALESCE
@@ -301,7 +301,7 @@ def unify_branches(terms: Sequence[Term]) -> tuple[Term, list[ev.Program]]:
     if not known:
         return terms[0], programs
     if all(term.kind in NUMBERS for term in known):
-        numbers = [number(term) for term in terms]
+        numbers = [as_number(term) for term in terms]
         widest = max((term.kind for term in numbers), key=_WIDTHS.index)
         return Term(_unset, widest, scale=max(term.scale for term in numbers)), unify_number_types(numbers)
     kind = known[0].kind
@@ -311,7 +311,7 @@ def unify_branches(terms: Sequence[Term]) -> tuple[Term, list[ev.Program]]:
     if kind != "text":
         return Term(_unset, kind), programs
     named = [term for term in known if term.collation]
-    collation, explicit = common_collation(*named) if named else "", any(term.explicit for term in named)
+    collation, explicit = find_common_collation(*named) if named else "", any(term.explicit for term in named)
     charset = named[0].charset if len({term.charset for term in named}) == 1 else ""
     return Term(_unset, "text", charset=charset, collation=collation, explicit=explicit), programs
 

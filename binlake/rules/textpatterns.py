@@ -10,7 +10,7 @@ from binlake.rules.terms import Unsupported
 _LIKE_PARTS = re.compile(r"(%)|(_)|\\([%_\\])|([^\\])", re.DOTALL)
 
 
-def like_pattern(text: str, weigh: Callable[[str], str]) -> re.Pattern[str]:
+def compile_like_pattern(text: str, weigh: Callable[[str], str]) -> re.Pattern[str]:
     """The pattern of LIKE over weighed texts. Raises Unsupported."""
     pieces, at = [""], 0
     while at < len(text):
@@ -41,9 +41,9 @@ _REGEXP_PARTS = re.compile(
 _PUT = {"any": r"[^\n]", "end": r"\Z"}
 
 
-def regexp_pattern(text: str) -> re.Pattern[str]:
+def compile_regexp_pattern(text: str) -> re.Pattern[str]:
     """The pattern of REGEXP: characters, classes, groups, repetitions and alternatives. Raises Unsupported."""
-    parts = _regexp_parts(text)
+    parts = _split_regexp(text)
     kinds = [kind for kind, _ in parts]
     before: list[str] = ["start", *kinds]
     repeats_nothing = any(
@@ -58,7 +58,7 @@ def regexp_pattern(text: str) -> re.Pattern[str]:
         raise Unsupported(f"'{text}' is not a pattern") from None
 
 
-def _regexp_parts(text: str) -> list[tuple[str, str]]:
+def _split_regexp(text: str) -> list[tuple[str, str]]:
     parts, at = [], 0
     while at < len(text):
         match = _REGEXP_PARTS.match(text, at)

@@ -56,7 +56,7 @@ class Topics:
                 )
         self._rules = [(TableMatcher(dispatcher.matcher), dispatcher) for dispatcher in dispatchers]
 
-    def dispatcher(self, db: str, table: str) -> Dispatcher:
+    def find_dispatcher(self, db: str, table: str) -> Dispatcher:
         """The first dispatcher that matches. Raises ConfigError if none does."""
         for matcher, dispatcher in self._rules:
             if matcher.matches(db, table):
@@ -67,9 +67,9 @@ class Topics:
             hint='add {matcher = ["*.*"], topic = "..."} as the last dispatcher, or exclude the table by `rules`',
         )
 
-    def topic(self, db: str, table: str) -> str:
+    def find_topic(self, db: str, table: str) -> str:
         """The topic of the table's messages. Raises ConfigError if no dispatcher matches."""
-        return topic_name(self.dispatcher(db, table).topic, db, table)
+        return format_topic_name(self.find_dispatcher(db, table).topic, db, table)
 
     def require_own_topics(self, tables: Iterable[tuple[str, str]]) -> None:
         """Raises ConfigError naming two of `tables` (db, table) that would share a topic but must not (S2-42)."""
@@ -77,7 +77,7 @@ class Topics:
             return
         owners: dict[str, tuple[str, str]] = {}
         for db, table in tables:
-            topic = self.topic(db, table)
+            topic = self.find_topic(db, table)
             owner = owners.setdefault(topic, (db, table))
             if owner != (db, table):
                 raise ConfigError(
@@ -87,13 +87,13 @@ class Topics:
                 )
 
 
-def topic_name(expression: str, db: str, table: str) -> str:
+def format_topic_name(expression: str, db: str, table: str) -> str:
     """`expression` with the names inserted; `_` replaces characters that Kafka refuses; cut to 249 characters."""
     name = expression.replace("{schema}", _ILLEGAL.sub("_", db)).replace("{table}", _ILLEGAL.sub("_", table))
     return {".": "_", "..": "__"}.get(name, name[:MOST_TOPIC_CHARACTERS])
 
 
-def subject_of(topic: str, part: str) -> str:
+def format_subject(topic: str, part: str) -> str:
     """The registry's subject of a topic's `part`, "key" or "value": TopicNameStrategy, `.` as `_` (reference 2.5)."""
     return f"{topic.replace('.', '_')}-{part}"
 

@@ -10,13 +10,13 @@ from binlake.rules.rules import Rules
 def make_row_filter(schemas: WindowSchemas, rules: Rules) -> RowFilter:
     """The filter for rows of a window; it uses the definition at each row's commit_ts (R-19). Raises ConfigError."""
     filters = []
-    for db, table in rules.expressions.tables():
-        for since, until, state in schemas.spans():
+    for db, table in rules.expressions.list_tables():
+        for since, until, state in schemas.iterate_spans():
             definition = state.find(db, table)
             if definition is None or not rules.keeps(definition.db, definition.name):
                 continue
             filters += [
                 TableFilter(definition.db, definition.name, op, since, until, choices)
-                for op, choices in rules.expressions.conditions(definition).items()
+                for op, choices in rules.expressions.make_conditions(definition).items()
             ]
     return RowFilter(tuple(filters))

@@ -3,11 +3,11 @@
 Input and output are Arrow columns of text; the plain functions in `literal` are the reference that tests compare with.
 """
 
-from binlake.statements.batch import PHASES, UNCHECKED, Phase, StatementBatch, statement_digest
-from binlake.statements.columns import images_from_rows
+from binlake.statements.batch import PHASES, UNCHECKED, Phase, StatementBatch, compute_statement_digest
+from binlake.statements.columns import make_images_from_rows
 from binlake.statements.limits import MAX_STATEMENT_BYTES, BatchLimits
-from binlake.statements.maps import images_from_maps
-from binlake.statements.preserve import PreserveStatements, copy_name, copy_prefix
+from binlake.statements.maps import make_images_from_maps
+from binlake.statements.preserve import PreserveStatements, format_copy_name, format_copy_prefix
 from binlake.statements.render import TableStatements
 
 __all__ = [
@@ -19,9 +19,9 @@ __all__ = [
     "PreserveStatements",
     "StatementBatch",
     "TableStatements",
-    "copy_name",
-    "copy_prefix",
-    "images_from_maps",
-    "images_from_rows",
-    "statement_digest",
+    "compute_statement_digest",
+    "format_copy_name",
+    "format_copy_prefix",
+    "make_images_from_maps",
+    "make_images_from_rows",
 ]

@@ -77,7 +77,7 @@ class StatementBatch:
         }
 
 
-def statement_digest(sql: Sequence[str | bytes]) -> str:
+def compute_statement_digest(sql: Sequence[str | bytes]) -> str:
     """SHA-256 (hex) of statements (text, or its UTF-8) in order, separated by NUL bytes."""
     digest = hashlib.sha256()
     for statement in sql:
@@ -93,7 +93,7 @@ _HINT = r"(?: /\*\+ SET_VAR\(sql_mode = '[A-Z_,]*'\) \*/)?"
 _BEGINNING = re.compile(rf"{_LENIENT}(?:(?:INSERT|REPLACE){_HINT} INTO|DELETE FROM|UPDATE{_HINT}) {_NAME}\.{_NAME}[ (]")
 
 
-def table_of_statement(sql: str) -> tuple[str, str]:
+def parse_statement_table(sql: str) -> tuple[str, str]:
     """(database, table) that `sql` inserts into, replaces in, deletes from or updates. Raises Permanent for others."""
     match = _BEGINNING.match(sql)
     if match is None:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from binlake.base.lakecolumns import Change
-from binlake.base.rowhash import row_hashes
+from binlake.base.rowhash import hash_rows
 from binlake.statements.batch import Phase
 from binlake.statements.limits import BatchLimits
 
@@ -85,7 +85,7 @@ def _hash_buckets(keys: Any) -> NDArray[np.int32]:
     So a batch gets neighbouring keys, which a server writes to few pages and counts in few ranges.
     """
     beginnings = pc.binary_slice(keys.cast(pa.binary()), 0, -_IGNORED_KEY_BYTES)
-    hashes = row_hashes(pa.table({Change.KEY: beginnings}), [Change.KEY])
+    hashes = hash_rows(pa.table({Change.KEY: beginnings}), [Change.KEY])
     return (hashes % np.uint64(BUCKETS)).astype(np.int32)
 
 
@@ -93,7 +93,7 @@ def measure_sizes(rows: pa.Table) -> pa.Table:
     """SIZES of rows with chunk keys."""
     codes, keys = number_values(rows, CHUNK_KEY)
     groups = codes * BUCKETS + np.asarray(rows["bucket"])
-    copies, text = np.asarray(rows[Change.COPIES]), _text_bytes(rows)
+    copies, text = np.asarray(rows[Change.COPIES]), _measure_text_bytes(rows)
     present = np.flatnonzero(np.bincount(groups, minlength=1))
     counted = [np.bincount(groups, weights, 1)[present].astype(np.int64) for weights in (copies, text * copies)]
     sizes = keys.take(pa.array(present // BUCKETS))
@@ -179,24 +179,24 @@ def _renumber(codes: Ints) -> Ints:
     return np.asarray(pa.array(codes).dictionary_encode().indices).astype(np.int64)
 
 
-def _text_bytes(rows: pa.Table) -> Ints:
+def _measure_text_bytes(rows: pa.Table) -> Ints:
     """The most bytes of SQL for each row, by its final image, or if it has none, by its first one."""
     parts = [
-        _image_bytes(batch[Change.AFTER], batch[Change.BEFORE])
+        _measure_image_bytes(batch[Change.AFTER], batch[Change.BEFORE])
         for batch in rows.select([Change.AFTER, Change.BEFORE]).to_batches()
     ]
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _image_bytes(after: pa.MapArray, before: pa.MapArray) -> Ints:
+def _measure_image_bytes(after: pa.MapArray, before: pa.MapArray) -> Ints:
     if not after.null_count:
-        return _map_bytes(after)
+        return _measure_map_bytes(after)
     if after.null_count == len(after):
-        return _map_bytes(before)
-    return np.where(np.asarray(after.is_valid()), _map_bytes(after), _map_bytes(before))
+        return _measure_map_bytes(before)
+    return np.where(np.asarray(after.is_valid()), _measure_map_bytes(after), _measure_map_bytes(before))
 
 
-def _map_bytes(maps: pa.MapArray) -> Ints:
+def _measure_map_bytes(maps: pa.MapArray) -> Ints:
     offsets = np.asarray(maps.offsets)
     items = maps.items[offsets[0] : offsets[-1]]
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(pc.fill_null(pc.binary_length(items), 0))])

@@ -15,39 +15,42 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.rows.schema import ColumnInfo
-from binlake.statements.literal import FLOAT_MAX, FLOAT_MAX_LITERAL, LiteralKind, literal_kind
+from binlake.statements.literal import FLOAT_MAX, FLOAT_MAX_LITERAL, LiteralKind, choose_literal_kind
 
 Array = Any
 """A pyarrow Array of strings (pyarrow has no stubs)."""
 
 
-def images_from_rows(rows: Sequence[Mapping[str, str | None]], columns: Sequence[str]) -> dict[str, Array]:
+def make_images_from_rows(rows: Sequence[Mapping[str, str | None]], columns: Sequence[str]) -> dict[str, Array]:
     """Columns of row dictionaries (column name -> canonical text); a missing name raises KeyError."""
     return {name: pa.array([row[name] for row in rows], pa.large_string()) for name in columns}
 
 
-def value_literals(values: Array, column: ColumnInfo) -> Array:
-    """`value_literal` of each value of a string column."""
-    return _literals(values, literal_kind(column))
+def format_value_literals(values: Array, column: ColumnInfo) -> Array:
+    """`format_value_literal` of each value of a string column."""
+    return _format_literals(values, choose_literal_kind(column))
 
 
-def match_literals(values: Array, column: ColumnInfo) -> Array:
-    """`match_literal` of each value of a string column."""
-    kind = literal_kind(column)
-    return _widen(values) if kind is LiteralKind.FLOAT else _literals(values, kind)
+def format_match_literals(values: Array, column: ColumnInfo) -> Array:
+    """`format_match_literal` of each value of a string column."""
+    kind = choose_literal_kind(column)
+    return _widen(values) if kind is LiteralKind.FLOAT else _format_literals(values, kind)
 
 
 def join_tuples(literals: Sequence[Array]) -> Array:
     """`(a,b,…)` per row from columns of literals; a single column gives `(a)`."""
-    return _concatenate(_in_parentheses([[literal] for literal in literals]))
+    return _concatenate(_put_in_parentheses([[literal] for literal in literals]))
 
 
 def join_value_tuples(columns: Sequence[tuple[Array, ColumnInfo]]) -> Array:
-    """`join_tuples` of the `value_literals` of each (values, column), in one pass over the text if no value is NULL.
+    """`join_tuples` of the `format_value_literals` of each (values, column).
 
+    Takes one pass over the text if no value is NULL.
     A comma follows each tuple, so that neighbours are joined as in a statement (`JoinedTexts`).
     """
-    pieces = _in_parentheses([_pieces(values, literal_kind(column)) for values, column in columns])
+    pieces = _put_in_parentheses(
+        [_make_literal_pieces(values, choose_literal_kind(column)) for values, column in columns]
+    )
     return _concatenate([*pieces, ","])
 
 
@@ -74,12 +77,12 @@ class JoinedTexts:
         """Bytes of each text (numpy), with its comma."""
         return np.diff(self._ends)
 
-    def joined(self, start: int, stop: int) -> bytes:
+    def join_rows(self, start: int, stop: int) -> bytes:
         """The texts of the rows `start` to `stop` - 1 (at least one row), with commas between them (UTF-8)."""
         return bytes(self._data[int(self._ends[start]) : int(self._ends[stop]) - 1])
 
 
-def _in_parentheses(columns: Sequence[Sequence[Array | str]]) -> list[Array | str]:
+def _put_in_parentheses(columns: Sequence[Sequence[Array | str]]) -> list[Array | str]:
     pieces: list[Array | str] = ["("]
     for number, column in enumerate(columns):
         pieces += [",", *column] if number else column
@@ -91,35 +94,35 @@ def _concatenate(pieces: Sequence[Array | str]) -> Array:
     joined: list[Any] = []
     for constant, group in groupby(pieces, key=lambda piece: isinstance(piece, str)):
         texts = list(group)
-        joined += [_large_scalar("".join(texts))] if constant else texts
-    return pc.binary_join_element_wise(*joined, _large_scalar(""))
+        joined += [_make_large_scalar("".join(texts))] if constant else texts
+    return pc.binary_join_element_wise(*joined, _make_large_scalar(""))
 
 
 _AFFIXES = {LiteralKind.BIT: ("0x", ""), LiteralKind.BINARY: ("X'", "'"), LiteralKind.TEXT: ("'", "'")}
 _AFFIXES[LiteralKind.JSON] = _AFFIXES[LiteralKind.TEXT]
 
 
-def _pieces(values: Array, kind: LiteralKind) -> list[Array | str]:
+def _make_literal_pieces(values: Array, kind: LiteralKind) -> list[Array | str]:
     """The pieces that `_concatenate` joins to the literals of `values`."""
     if values.null_count:
-        return [_literals(values, kind)]
+        return [_format_literals(values, kind)]
     before, after = _AFFIXES.get(kind, ("", ""))
-    return [before, _literal_text(values, kind), after]
+    return [before, _format_literal_text(values, kind), after]
 
 
-def _literals(values: Array, kind: LiteralKind) -> Array:
+def _format_literals(values: Array, kind: LiteralKind) -> Array:
     before, after = _AFFIXES.get(kind, ("", ""))
-    inner = _literal_text(values, kind)
-    return _nulls_as_text(_concatenate([before, inner, after]) if before else inner)
+    inner = _format_literal_text(values, kind)
+    return _replace_nulls(_concatenate([before, inner, after]) if before else inner)
 
 
-def _literal_text(values: Array, kind: LiteralKind) -> Array:
+def _format_literal_text(values: Array, kind: LiteralKind) -> Array:
     """The text between a literal's quotes."""
     values = values.cast(pa.large_string())
     if kind is LiteralKind.FLOAT:
-        return _real_literals(_replace(values, FLOAT_MAX, FLOAT_MAX_LITERAL))
+        return _format_real_literals(_replace(values, FLOAT_MAX, FLOAT_MAX_LITERAL))
     if kind is LiteralKind.DOUBLE:
-        return _real_literals(values)
+        return _format_real_literals(values)
     return _escape(values) if kind in (LiteralKind.TEXT, LiteralKind.JSON) else values
 
 
@@ -143,7 +146,7 @@ def _may_contain(values: Array, text: str) -> bool:
     return text.encode() in data.slice(int(ends[0]), int(ends[-1] - ends[0])).to_pybytes()
 
 
-def _real_literals(values: Array) -> Array:
+def _format_real_literals(values: Array) -> Array:
     if not _may_contain(values, "e") and not _may_contain(values, "E"):
         return _concatenate([values, "e0"])
     plain = pc.invert(pc.match_substring(values, "e", ignore_case=True))
@@ -153,12 +156,14 @@ def _real_literals(values: Array) -> Array:
 def _widen(values: Array) -> Array:
     numbers = np.asarray(values.cast(pa.float64()).fill_null(0.0)).astype(np.float32).astype(np.float64)
     texts = pa.array([repr(number) for number in numbers.tolist()], pa.large_string())
-    return _nulls_as_text(_real_literals(pc.if_else(values.is_null(), pa.scalar(None, pa.large_string()), texts)))
+    return _replace_nulls(
+        _format_real_literals(pc.if_else(values.is_null(), pa.scalar(None, pa.large_string()), texts))
+    )
 
 
-def _nulls_as_text(values: Array) -> Array:
-    return pc.fill_null(values, _large_scalar("NULL"))
+def _replace_nulls(values: Array) -> Array:
+    return pc.fill_null(values, _make_large_scalar("NULL"))
 
 
-def _large_scalar(text: str) -> Any:
+def _make_large_scalar(text: str) -> Any:
     return pa.scalar(text, pa.large_string())

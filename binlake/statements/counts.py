@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements.columns import JoinedTexts, append_commas, join_tuples, match_literals
-from binlake.statements.keyless import exact_name
-from binlake.statements.literal import qualified, quote_name
-from binlake.statements.writtencolumns import key_columns
+from binlake.statements.columns import JoinedTexts, append_commas, format_match_literals, join_tuples
+from binlake.statements.keyless import format_exact_name
+from binlake.statements.literal import quote_name, quote_qualified_name
+from binlake.statements.writtencolumns import list_key_columns
 
 _LEAST = 4
 """Minimum average number of keys per range; below it, a list is shorter."""
@@ -27,11 +27,11 @@ class KeyCounts:
     """
 
     def __init__(self, table: TableDef, columns: Sequence[Any], *, alike: bool) -> None:
-        keys = key_columns(table)
-        self._name = qualified(table.db, table.name)
-        self._names = name_tuple([quote_name(column.name) for column in keys])
-        self._exact = name_tuple([exact_name(column) for column in keys])
-        literals = [match_literals(values, column) for values, column in zip(columns, keys, strict=True)]
+        keys = list_key_columns(table)
+        self._name = quote_qualified_name(table.db, table.name)
+        self._names = format_name_tuple([quote_name(column.name) for column in keys])
+        self._exact = format_name_tuple([format_exact_name(column) for column in keys])
+        literals = [format_match_literals(values, column) for values, column in zip(columns, keys, strict=True)]
         self._texts = JoinedTexts(append_commas(literals[0] if len(literals) == 1 else join_tuples(literals)))
         self._numbers = _read_integers(columns[0], keys[0]) if alike and len(keys) == 1 else None
 
@@ -40,19 +40,19 @@ class KeyCounts:
         """The most bytes that each key takes in a query (numpy)."""
         return self._texts.sizes * (1 if self._exact == self._names else 2)
 
-    def sql(self, start: int, stop: int) -> str:
+    def format_query(self, start: int, stop: int) -> str:
         """The query that counts the keys `start` to `stop` - 1. Texts are compared by bytes, because another batch may
         have a key that is equal in the collation."""
-        keys = self._texts.joined(start, stop).decode()
+        keys = self._texts.join_rows(start, stop).decode()
         listed = f"{self._names} IN ({keys})"
         if self._exact != self._names:
             listed += f" AND {self._exact} IN ({keys})"
-        ranges = self._ranges(start, stop)
+        ranges = self._format_ranges(start, stop)
         # The list has at most the size that the batch was cut for; a range is used only if it is shorter.
         condition = ranges if ranges and len(ranges.encode()) < len(listed.encode()) else listed
         return f"SELECT COUNT(*) FROM {self._name} WHERE {condition}"
 
-    def _ranges(self, start: int, stop: int) -> str:
+    def _format_ranges(self, start: int, stop: int) -> str:
         """The keys as ranges without gaps; empty if a list is certainly shorter."""
         if self._numbers is None:
             return ""
@@ -64,7 +64,7 @@ class KeyCounts:
         return " OR ".join(f"{self._names} BETWEEN {low} AND {high}" for low, high in zip(firsts, lasts, strict=True))
 
 
-def name_tuple(names: Sequence[str]) -> str:
+def format_name_tuple(names: Sequence[str]) -> str:
     """`(a,b,…)`, or a single name without parentheses."""
     return names[0] if len(names) == 1 else f"({','.join(names)})"
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from binlake.base.lakecolumns import Statement
 from binlake.errors import ImmutableWindow
-from binlake.statements.batch import Phase, StatementBatch, statement_digest
+from binlake.statements.batch import Phase, StatementBatch, compute_statement_digest
 
 INDEX = (
     Statement.SEGMENT,
@@ -26,7 +26,7 @@ INDEX = (
 """The columns of a batch that the digest of a window covers."""
 
 
-def digest_of_index(rows: Iterable[Mapping[str, Any]]) -> str:
+def compute_digest_of_index(rows: Iterable[Mapping[str, Any]]) -> str:
     """SHA-256 (hex) of batches by their columns of INDEX, sorted by position: `statement` of an ApplyManifest."""
     digest = hashlib.sha256()
     for row in sorted(rows, key=lambda row: tuple(row[name] for name in INDEX[:3])):
@@ -35,26 +35,29 @@ def digest_of_index(rows: Iterable[Mapping[str, Any]]) -> str:
     return digest.hexdigest()
 
 
-def batch_to_row(batch: StatementBatch) -> dict[str, Any]:
-    """The fields of `batch` as plain values; the inverse of `checked_batch_from_row`."""
+def convert_batch_to_row(batch: StatementBatch) -> dict[str, Any]:
+    """The fields of `batch` as plain values; the inverse of `restore_checked_batch`."""
     return {**asdict(batch), "phase": int(batch.phase)}
 
 
-def checked_batch_from_row(row: Mapping[str, Any]) -> StatementBatch:
-    """Restore the batch that `batch_to_row` wrote. Raises ImmutableWindow if its text does not have the stored
+def restore_checked_batch(row: Mapping[str, Any]) -> StatementBatch:
+    """Restore the batch that `convert_batch_to_row` wrote. Raises ImmutableWindow if its text does not have the stored
     digest."""
     sql = cast(Sequence[str], row[Statement.SQL])
-    if statement_digest(sql) != row[Statement.DIGEST]:
+    if compute_statement_digest(sql) != row[Statement.DIGEST]:
         raise ImmutableWindow(
             "a statement differs from the one that was derived",
             where={name: row[name] for name in INDEX[:5]},
             hint="the stored statements were changed: restore them (a Delta table by time travel), or run convert"
             " again",
         )
-    return batch_from_row(row)
+    return restore_batch(row)
 
 
-def batch_from_row(row: Mapping[str, Any]) -> StatementBatch:
-    """Restore the batch that `batch_to_row` wrote, without checking its text: for rows that never left this process."""
+def restore_batch(row: Mapping[str, Any]) -> StatementBatch:
+    """Restore the batch that `convert_batch_to_row` wrote, without checking its text.
+
+    For rows that never left this process.
+    """
     sql, expect = tuple(row[Statement.SQL]), tuple(row[Statement.EXPECT])
     return StatementBatch(**{**row, "phase": Phase(row[Statement.PHASE]), "sql": sql, "expect": expect})

@@ -15,51 +15,51 @@ import pyarrow.compute as pc
 from binlake.base.dialects import Dialect
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements.columns import match_literals
-from binlake.statements.literal import LiteralKind, literal_kind, match_literal, quote_name
+from binlake.statements.columns import format_match_literals
+from binlake.statements.literal import LiteralKind, choose_literal_kind, format_match_literal, quote_name
 
 _CHARACTERS = t.STRINGS
 
 
-def image_condition(text: str | None, column: ColumnInfo, dialect: Dialect) -> str:
-    """The condition for one value; the reference implementation of `image_conditions`."""
+def format_image_condition(text: str | None, column: ColumnInfo, dialect: Dialect) -> str:
+    """The condition for one value; the reference implementation of `format_image_conditions`."""
     if text is None:
         return f"{quote_name(column.name)} IS NULL"
-    return _template(column, dialect).replace("\0", match_literal(text, literal_kind(column)))
+    return _format_template(column, dialect).replace("\0", format_match_literal(text, choose_literal_kind(column)))
 
 
-def image_conditions(values: Any, column: ColumnInfo, dialect: Dialect) -> Any:
+def format_image_conditions(values: Any, column: ColumnInfo, dialect: Dialect) -> Any:
     """An Arrow column of conditions `column equals value`, including NULL, for a column of canonical text."""
-    literals = match_literals(values, column)
-    parts = _template(column, dialect).split("\0")
-    pieces: list[Any] = [_large_scalar(parts[0])]
+    literals = format_match_literals(values, column)
+    parts = _format_template(column, dialect).split("\0")
+    pieces: list[Any] = [_make_large_scalar(parts[0])]
     for part in parts[1:]:
-        pieces += [literals, _large_scalar(part)]
-    present = pc.binary_join_element_wise(*pieces, _large_scalar(""))
-    return pc.if_else(values.is_null(), _large_scalar(f"{quote_name(column.name)} IS NULL"), present)
+        pieces += [literals, _make_large_scalar(part)]
+    present = pc.binary_join_element_wise(*pieces, _make_large_scalar(""))
+    return pc.if_else(values.is_null(), _make_large_scalar(f"{quote_name(column.name)} IS NULL"), present)
 
 
-def exact_name(column: ColumnInfo) -> str:
+def format_exact_name(column: ColumnInfo) -> str:
     """The column for comparisons with text literals: bytewise if its collation may treat different texts as equal."""
     name = quote_name(column.name)
-    if literal_kind(column) is LiteralKind.TEXT and column.tp in _CHARACTERS:
+    if choose_literal_kind(column) is LiteralKind.TEXT and column.tp in _CHARACTERS:
         return f"CAST(CONVERT({name} USING utf8mb4) AS BINARY)"
     return name
 
 
-def _template(column: ColumnInfo, dialect: Dialect) -> str:
+def _format_template(column: ColumnInfo, dialect: Dialect) -> str:
     """The condition with a NUL byte as the placeholder of the literal."""
     name = quote_name(column.name)
-    kind = literal_kind(column)
+    kind = choose_literal_kind(column)
     if kind is LiteralKind.JSON:
         if dialect != "mariadb":
             return f"({name} IS NOT NULL AND {name} = CAST(\0 AS JSON))"
         # JSON_EQUALS does not work for values nested deeper than 31 levels; these are compared by text.
         return f"({name} IS NOT NULL AND (JSON_EQUALS({name}, \0) OR CAST({name} AS BINARY) = CAST(\0 AS BINARY)))"
-    if exact_name(column) != name:
-        return f"{name} <=> \0 AND {exact_name(column)} <=> CAST(\0 AS BINARY)"
+    if format_exact_name(column) != name:
+        return f"{name} <=> \0 AND {format_exact_name(column)} <=> CAST(\0 AS BINARY)"
     return f"{name} <=> \0"
 
 
-def _large_scalar(text: str) -> Any:
+def _make_large_scalar(text: str) -> Any:
     return pa.scalar(text, pa.large_string())

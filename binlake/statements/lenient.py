@@ -21,7 +21,7 @@ from binlake.rows.schema import mysqltypes as t
 _MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
 
 
-def rows_with_error_values(images: Mapping[str, Any], columns: Sequence[ColumnInfo]) -> Any:
+def find_rows_with_error_values(images: Mapping[str, Any], columns: Sequence[ColumnInfo]) -> Any:
     """A numpy mask of the rows that contain an ENUM's error value; None if no row does."""
     masks = [
         np.asarray(pc.fill_null(pc.equal(images[column.name], ""), fill_value=False))

@@ -41,12 +41,12 @@ class BatchLimits:
         """True if the server accepts a statement of `size` bytes."""
         return self.packet is None or size + PACKET_MARGIN <= self.packet
 
-    def cuts(self, *texts: Any) -> Iterator[tuple[int, int]]:
+    def cut_by_texts(self, *texts: Any) -> Iterator[tuple[int, int]]:
         """(start, stop) of batches of rows; a row counts with the longest of its `texts` (Arrow columns) and a
         comma."""
-        return self.cuts_of([np.asarray(pc.binary_length(text)) + 1 for text in texts])
+        return self.cut_by_sizes([np.asarray(pc.binary_length(text)) + 1 for text in texts])
 
-    def cuts_of(self, sizes: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    def cut_by_sizes(self, sizes: Sequence[Any]) -> Iterator[tuple[int, int]]:
         """(start, stop) of batches of rows; a row counts with the greatest of its `sizes` (numpy columns of bytes)."""
         ends = np.cumsum(np.max(sizes, axis=0))
         start, total = 0, len(ends)

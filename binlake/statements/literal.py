@@ -32,7 +32,7 @@ FLOAT_MAX, FLOAT_MAX_LITERAL = "3.4028235e38", "3.4028234663852886e38"
 range."""
 
 
-def literal_kind(column: ColumnInfo) -> LiteralKind:
+def choose_literal_kind(column: ColumnInfo) -> LiteralKind:
     """The kind of a column; temporal, ENUM and SET values are quoted text."""
     if column.tp == t.BIT:
         return LiteralKind.BIT
@@ -45,36 +45,36 @@ def literal_kind(column: ColumnInfo) -> LiteralKind:
     )
 
 
-def value_literal(text: str | None, kind: LiteralKind) -> str:
+def format_value_literal(text: str | None, kind: LiteralKind) -> str:
     """The literal that stores `text` (canonical; None = NULL) into a column of `kind`."""
     if text is None:
         return "NULL"
     if kind is LiteralKind.NUMBER:
         return text
     if kind is LiteralKind.FLOAT:
-        return _real_literal(text.replace(FLOAT_MAX, FLOAT_MAX_LITERAL))
+        return _format_real_literal(text.replace(FLOAT_MAX, FLOAT_MAX_LITERAL))
     if kind is LiteralKind.DOUBLE:
-        return _real_literal(text)
+        return _format_real_literal(text)
     if kind is LiteralKind.BINARY:
         return f"X'{text}'"
     # X'..' is a string in MariaDB's comparisons; 0x.. is bytes for a BIT column and a number in a comparison.
     return f"0x{text}" if kind is LiteralKind.BIT else quote(text)
 
 
-def match_literal(text: str | None, kind: LiteralKind) -> str:
+def format_match_literal(text: str | None, kind: LiteralKind) -> str:
     """The literal that compares equal to a stored value of `text`.
 
-    Differs from `value_literal` for FLOAT: a server compares the 32-bit value widened to 64 bits, so 1.1 never
+    Differs from `format_value_literal` for FLOAT: a server compares the 32-bit value widened to 64 bits, so 1.1 never
     matches while 1.100000023841858e0 does (hazards R-44, measured).
     """
     if text is None or kind is not LiteralKind.FLOAT:
-        return value_literal(text, kind)
+        return format_value_literal(text, kind)
     return widen_float(text)
 
 
 def widen_float(text: str) -> str:
     """A double literal equal to the 32-bit float that `text` means."""
-    return _real_literal(repr(struct.unpack("<f", struct.pack("<f", float(text)))[0]))
+    return _format_real_literal(repr(struct.unpack("<f", struct.pack("<f", float(text)))[0]))
 
 
 def quote(text: str) -> str:
@@ -87,11 +87,11 @@ def quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def qualified(db: str, table: str) -> str:
+def quote_qualified_name(db: str, table: str) -> str:
     """`db`.`table`, quoted."""
     return f"{quote_name(db)}.{quote_name(table)}"
 
 
-def _real_literal(text: str) -> str:
+def _format_real_literal(text: str) -> str:
     # Without an exponent the server would read a DECIMAL: -0 would lose its sign, and long numbers be converted twice.
     return text if "e" in text or "E" in text else text + "e0"

@@ -19,12 +19,12 @@ Array = Any
 """A pyarrow Array (pyarrow has no stubs)."""
 
 
-def images_from_maps(maps: Array, columns: Sequence[str], wanted: Any = None) -> dict[str, Array]:
+def make_images_from_maps(maps: Array, columns: Sequence[str], wanted: Any = None) -> dict[str, Array]:
     """Columns of an Arrow MAP<string,string> array; absent key = NULL.
 
     `wanted`: the numbers (numpy) of the rows to take, in their order; None for all rows in order.
     """
-    return ImageMaps(maps).columns(columns, wanted)
+    return ImageMaps(maps).take_columns(columns, wanted)
 
 
 class ImageMaps:
@@ -35,14 +35,14 @@ class ImageMaps:
 
     @cached_property
     def _names(self) -> list[str] | None:
-        return _common_names(self._maps)
+        return _find_common_names(self._maps)
 
     @cached_property
     def _rows(self) -> Array:
         return _number_maps(self._maps)
 
-    def columns(self, columns: Sequence[str], wanted: Any = None) -> dict[str, Array]:
-        """Like `images_from_maps`."""
+    def take_columns(self, columns: Sequence[str], wanted: Any = None) -> dict[str, Array]:
+        """Like `make_images_from_maps`."""
         maps, names = self._maps, self._names
         if names is None:
             return _look_up(maps, columns, wanted)
@@ -54,7 +54,7 @@ class ImageMaps:
 
 
 def _look_up(maps: Array, columns: Sequence[str], wanted: Any) -> dict[str, Array]:
-    """`images_from_maps` for maps with different names: each entry is assigned to its column and row."""
+    """`make_images_from_maps` for maps with different names: each entry is assigned to its column and row."""
     offsets = np.asarray(maps.offsets).astype(np.int64)
     # Entries behind a NULL do not count.
     sizes = np.diff(offsets) * np.asarray(maps.is_valid())
@@ -85,7 +85,7 @@ def _number_maps(maps: Array) -> Array:
     return pa.array(valid.cumsum() - 1, mask=~valid)
 
 
-def _common_names(maps: Array) -> list[str] | None:
+def _find_common_names(maps: Array) -> list[str] | None:
     """The names that all maps have, in order; None if they differ or if there is no map."""
     count = len(maps) - maps.null_count
     if not count or not pa.types.is_string(maps.type.key_type):

@@ -15,25 +15,25 @@ import pyarrow.compute as pc
 
 from binlake.base.dialects import Dialect
 from binlake.rows.schema import TableDef
-from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, statement_digest
-from binlake.statements.columns import join_tuples, match_literals
+from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, compute_statement_digest
+from binlake.statements.columns import format_match_literals, join_tuples
 from binlake.statements.limits import BatchLimits
-from binlake.statements.literal import qualified, quote_name
+from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.statements.render import Images
-from binlake.statements.writtencolumns import key_columns, written_columns
+from binlake.statements.writtencolumns import list_key_columns, list_written_columns
 
 
-def copy_prefix(replication: str) -> str:
+def format_copy_prefix(replication: str) -> str:
     """The prefix of the names of all copies of a replication."""
-    return f"binlake_kept_{_hash(replication)[:8]}_"
+    return f"binlake_kept_{_hash_text(replication)[:8]}_"
 
 
-def copy_name(replication: str, window: str, segment: int, db: str, table: str) -> str:
+def format_copy_name(replication: str, window: str, segment: int, db: str, table: str) -> str:
     """The name of the copy for a table in a segment of a window, in the checkpoint's database."""
-    return copy_prefix(replication) + _hash("\0".join((window, str(segment), db, table)))[:16]
+    return format_copy_prefix(replication) + _hash_text("\0".join((window, str(segment), db, table)))[:16]
 
 
-def _hash(text: str) -> str:
+def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -58,9 +58,9 @@ class PreserveStatements:
         self._copy = copy
         self._limits = limits or BatchLimits()
         self._next = first_batch
-        self._name = qualified(table.db, table.name)
-        self._keys = key_columns(table)
-        self._written = [column.name for column in written_columns(table, dialect)]
+        self._name = quote_qualified_name(table.db, table.name)
+        self._keys = list_key_columns(table)
+        self._written = [column.name for column in list_written_columns(table, dialect)]
         self._copied = [*self._written, *table.kept]
 
     @property
@@ -71,28 +71,40 @@ class PreserveStatements:
     def keeps(self, keys: Images) -> Iterator[StatementBatch]:
         """Copy the rows with `keys`; they stay locked until the transaction ends."""
         names = ",".join(map(quote_name, self._copied))
-        head = f"INSERT INTO {self._copy} ({names}) SELECT {names} FROM {self._name} WHERE {self._key_names()} IN ("
-        texts = self._key_texts(keys)
-        for start, stop in self._limits.cuts(texts):
-            yield self._batch(Phase.KEEP, "keep", (f"{head}{_join(texts, start, stop)}) FOR UPDATE",))
+        head = (
+            f"INSERT INTO {self._copy} ({names}) SELECT {names} FROM {self._name} WHERE {self._format_key_names()} IN ("
+        )
+        texts = self._format_key_texts(keys)
+        for start, stop in self._limits.cut_by_texts(texts):
+            yield self._make_batch(Phase.KEEP, "keep", (f"{head}{_join(texts, start, stop)}) FOR UPDATE",))
 
-    def restores(self, keys: Images) -> Iterator[StatementBatch]:
+    def make_restores(self, keys: Images) -> Iterator[StatementBatch]:
         """Restore the values of rows whose key did not change."""
         pairs = " AND ".join(f"t.{quote_name(c.name)}=k.{quote_name(c.name)}" for c in self._keys)
         head = f"UPDATE {self._name} t JOIN {self._copy} k ON {pairs} SET {self._format_sets()}"
-        head += f" WHERE {self._key_names('t.')} IN ("
-        texts = self._key_texts(keys)
-        for start, stop in self._limits.cuts(texts):
-            yield self._batch(Phase.RESTORE, "restore", (f"{head}{_join(texts, start, stop)})",))
+        head += f" WHERE {self._format_key_names('t.')} IN ("
+        texts = self._format_key_texts(keys)
+        for start, stop in self._limits.cut_by_texts(texts):
+            yield self._make_batch(Phase.RESTORE, "restore", (f"{head}{_join(texts, start, stop)})",))
 
-    def moved_restores(self, keys: Images, origins: Images) -> Iterator[StatementBatch]:
+    def make_moved_restores(self, keys: Images, origins: Images) -> Iterator[StatementBatch]:
         """Give each row of `keys` the values of the row that had its key in `origins`; one statement per row."""
-        head = f"UPDATE {self._name} t JOIN {self._copy} k SET {self._format_sets()} WHERE {self._key_names('t.')}="
-        middle = f" AND {self._key_names('k.')}="
-        parts = [_text(head), self._key_texts(keys), _text(middle), self._key_texts(origins), _text("")]
+        head = (
+            f"UPDATE {self._name} t JOIN {self._copy} k SET {self._format_sets()} WHERE {self._format_key_names('t.')}="
+        )
+        middle = f" AND {self._format_key_names('k.')}="
+        parts = [
+            _make_scalar(head),
+            self._format_key_texts(keys),
+            _make_scalar(middle),
+            self._format_key_texts(origins),
+            _make_scalar(""),
+        ]
         statements = pc.binary_join_element_wise(*parts)
         for start in range(0, len(statements), self._limits.rows):
-            yield self._batch(Phase.RESTORE, "restore", tuple(statements.slice(start, self._limits.rows).to_pylist()))
+            yield self._make_batch(
+                Phase.RESTORE, "restore", tuple(statements.slice(start, self._limits.rows).to_pylist())
+            )
 
     def _format_sets(self) -> str:
         sets = [f"t.{quote_name(name)}=k.{quote_name(name)}" for name in self._table.kept]
@@ -100,24 +112,24 @@ class PreserveStatements:
         same = [f"t.{name}=t.{name}" for name in map(quote_name, self._written)]
         return ",".join([*sets, *same])
 
-    def _key_names(self, prefix: str = "") -> str:
+    def _format_key_names(self, prefix: str = "") -> str:
         names = ",".join(prefix + quote_name(column.name) for column in self._keys)
         return names if len(self._keys) == 1 else f"({names})"
 
-    def _key_texts(self, keys: Images) -> Any:
-        literals = [match_literals(keys[column.name], column) for column in self._keys]
+    def _format_key_texts(self, keys: Images) -> Any:
+        literals = [format_match_literals(keys[column.name], column) for column in self._keys]
         return literals[0] if len(literals) == 1 else join_tuples(literals)
 
-    def _batch(self, phase: Phase, kind: Any, sql: Sequence[str]) -> StatementBatch:
+    def _make_batch(self, phase: Phase, kind: Any, sql: Sequence[str]) -> StatementBatch:
         # These are not row changes of the source, so the batch counts no rows.
         number, self._next = self._next, self._next + 1
         identity = (self._segment, phase, number, self._table.db, self._table.name, kind)
-        return StatementBatch(*identity, tuple(sql), (UNCHECKED,) * len(sql), "", 0, 0, statement_digest(sql))
+        return StatementBatch(*identity, tuple(sql), (UNCHECKED,) * len(sql), "", 0, 0, compute_statement_digest(sql))
 
 
 def _join(texts: Any, start: int, stop: int) -> str:
     return ",".join(texts.slice(start, stop - start).to_pylist())
 
 
-def _text(value: str) -> Any:
+def _make_scalar(value: str) -> Any:
     return pa.scalar(value, pa.large_string())

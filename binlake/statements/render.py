@@ -14,18 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.base.dialects import Dialect
-from binlake.base.redaction import key_in_log
+from binlake.base.redaction import redact_key
 from binlake.errors import Permanent, SchemaError
-from binlake.rows.codec import key_text
+from binlake.rows.codec import format_key_text
 from binlake.rows.schema import ColumnInfo, TableDef
-from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, statement_digest
-from binlake.statements.columns import JoinedTexts, append_commas, join_tuples, join_value_tuples, match_literals
-from binlake.statements.counts import KeyCounts, name_tuple
-from binlake.statements.keyless import image_conditions
-from binlake.statements.lenient import make_lenient, rows_with_error_values
+from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, compute_statement_digest
+from binlake.statements.columns import JoinedTexts, append_commas, format_match_literals, join_tuples, join_value_tuples
+from binlake.statements.counts import KeyCounts, format_name_tuple
+from binlake.statements.keyless import format_image_conditions
+from binlake.statements.lenient import find_rows_with_error_values, make_lenient
 from binlake.statements.limits import BatchLimits
-from binlake.statements.literal import qualified, quote_name
-from binlake.statements.writtencolumns import key_columns, written_columns
+from binlake.statements.literal import quote_name, quote_qualified_name
+from binlake.statements.writtencolumns import list_key_columns, list_written_columns
 
 Images = Mapping[str, Any]
 """Column name -> Arrow array of canonical text, all of one length."""
@@ -62,11 +62,11 @@ class TableStatements:
         # With one unique key a row conflicts at most with the row that it replaces. Then REPLACE and INSERT … ON
         # DUPLICATE KEY UPDATE have the same result (docs/understand/apply.md), but INSERT leaves columns that it does
         # not name unchanged.
-        self._updates = (plain or bool(table.kept)) and len(table.unique_keys()) == 1
-        self._name = qualified(table.db, table.name)
-        self._columns = written_columns(table, dialect)
-        self._keys = key_columns(table)
-        self._key_names = name_tuple([quote_name(column.name) for column in self._keys])
+        self._updates = (plain or bool(table.kept)) and len(table.list_unique_keys()) == 1
+        self._name = quote_qualified_name(table.db, table.name)
+        self._columns = list_written_columns(table, dialect)
+        self._keys = list_key_columns(table)
+        self._key_names = format_name_tuple([quote_name(column.name) for column in self._keys])
         self._alike = alike
 
     @property
@@ -83,51 +83,55 @@ class TableStatements:
         updates = self._updates and not anew
         kind: Kind = "upsert" if updates else "replace"
         self._require_key(kind)
-        verb, tail = ("INSERT", self._duplicate_clause()) if updates else ("REPLACE", "")
-        heads = self._statement_heads(verb, images)
-        values = JoinedTexts(self._value_tuples(images))
-        counts = KeyCounts(self._table, [self._image(images, key.name) for key in self._keys], alike=self._alike)
-        for start, stop in self._limits.cuts_of([values.sizes, counts.sizes]):
-            sql = b"".join((heads.of(slice(start, stop)), values.joined(start, stop), tail.encode()))
+        verb, tail = ("INSERT", self._format_duplicate_clause()) if updates else ("REPLACE", "")
+        heads = self._make_statement_heads(verb, images)
+        values = JoinedTexts(self._format_value_tuples(images))
+        counts = KeyCounts(
+            self._table, [self._require_image(images, key.name) for key in self._keys], alike=self._alike
+        )
+        for start, stop in self._limits.cut_by_sizes([values.sizes, counts.sizes]):
+            sql = b"".join((heads.choose_head(slice(start, stop)), values.join_rows(start, stop), tail.encode()))
             self._require_fits_packet(sql, images, start)
-            yield self._batch(Phase.WRITE, kind, (sql,), (UNCHECKED,), stop - start, counts.sql(start, stop))
+            yield self._make_batch(
+                Phase.WRITE, kind, (sql,), (UNCHECKED,), stop - start, counts.format_query(start, stop)
+            )
 
     def render_deletes(self, images: Images) -> Iterator[StatementBatch]:
         """DELETE by key; `images` need only the key columns. Only for tables with a key."""
         self._require_key("delete")
-        keys = JoinedTexts(append_commas(self._key_tuples(images)))
+        keys = JoinedTexts(append_commas(self._format_key_tuples(images)))
         head = f"DELETE FROM {self._name} WHERE {self._key_names} IN (".encode()
-        for start, stop in self._limits.cuts_of([keys.sizes]):
-            sql = b"".join((head, keys.joined(start, stop), b")"))
+        for start, stop in self._limits.cut_by_sizes([keys.sizes]):
+            sql = b"".join((head, keys.join_rows(start, stop), b")"))
             self._require_fits_packet(sql, images, start)
-            yield self._batch(Phase.DELETE, "delete", (sql,), (UNCHECKED,), stop - start)
+            yield self._make_batch(Phase.DELETE, "delete", (sql,), (UNCHECKED,), stop - start)
 
     def render_inserts(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
         """INSERT images, each `copies[i]` times; the server must report every row as affected."""
-        heads = self._statement_heads("INSERT", images)
+        heads = self._make_statement_heads("INSERT", images)
         repeated = np.repeat(np.arange(len(copies)), np.asarray(copies, dtype=np.int64))
-        values = JoinedTexts(self._value_tuples(images).take(pa.array(repeated)))
-        for start, stop in self._limits.cuts_of([values.sizes]):
-            sql = heads.of(repeated[start:stop]) + values.joined(start, stop)
+        values = JoinedTexts(self._format_value_tuples(images).take(pa.array(repeated)))
+        for start, stop in self._limits.cut_by_sizes([values.sizes]):
+            sql = heads.choose_head(repeated[start:stop]) + values.join_rows(start, stop)
             self._require_fits_packet(sql, images, int(repeated[start]))
-            yield self._batch(Phase.WRITE, "insert", (sql,), (stop - start,), stop - start)
+            yield self._make_batch(Phase.WRITE, "insert", (sql,), (stop - start,), stop - start)
 
     def render_image_deletes(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
         """DELETE by the whole image, one statement per image; it must remove exactly `copies[i]` rows (hazards
         R-44)."""
-        conditions = self._conditions(images)
+        conditions = self._format_conditions(images)
         limits = pa.array([str(n) for n in copies], pa.large_string())
         head, empty = pa.scalar(f"DELETE FROM {self._name} WHERE ", pa.large_string()), pa.scalar("", pa.large_string())
         limit = pa.scalar(" LIMIT ", pa.large_string())
         statements = pc.binary_join_element_wise(head, conditions, limit, limits, empty)
-        for start, stop in self._limits.cuts(statements):
+        for start, stop in self._limits.cut_by_texts(statements):
             sql = tuple(text.encode() for text in statements.slice(start, stop - start).to_pylist())
             for row, statement in enumerate(sql, start):
                 self._require_fits_packet(statement, images, row)
             expect = tuple(int(n) for n in copies[start:stop])
-            yield self._batch(Phase.DELETE, "delete", sql, expect, sum(expect))
+            yield self._make_batch(Phase.DELETE, "delete", sql, expect, sum(expect))
 
-    def _batch(
+    def _make_batch(
         self,
         phase: Phase,
         kind: Kind,
@@ -140,31 +144,33 @@ class TableStatements:
         verify_rows = rows if verify_sql else 0
         identity = (self._segment, phase, number, self._table.db, self._table.name)
         texts = tuple(text.decode() for text in sql)
-        return StatementBatch(*identity, kind, texts, expect, verify_sql, verify_rows, rows, statement_digest(sql))
+        return StatementBatch(
+            *identity, kind, texts, expect, verify_sql, verify_rows, rows, compute_statement_digest(sql)
+        )
 
-    def _statement_heads(self, verb: str, images: Images) -> _Heads:
-        head = f"{verb} INTO {self._name} ({_names(self._columns)}) VALUES "
+    def _make_statement_heads(self, verb: str, images: Images) -> _Heads:
+        head = f"{verb} INTO {self._name} ({_format_names(self._columns)}) VALUES "
         return _Heads(head, images, self._columns, self._dialect)
 
-    def _duplicate_clause(self) -> str:
+    def _format_duplicate_clause(self) -> str:
         # The key is set too, because a collation may treat a different text as the same key.
         names = [quote_name(column.name) for column in self._columns]
         return " ON DUPLICATE KEY UPDATE " + ",".join(f"{name}=VALUES({name})" for name in names)
 
-    def _value_tuples(self, images: Images) -> Any:
-        return join_value_tuples([(self._image(images, column.name), column) for column in self._columns])
+    def _format_value_tuples(self, images: Images) -> Any:
+        return join_value_tuples([(self._require_image(images, column.name), column) for column in self._columns])
 
-    def _key_tuples(self, images: Images) -> Any:
-        literals = [match_literals(self._image(images, column.name), column) for column in self._keys]
+    def _format_key_tuples(self, images: Images) -> Any:
+        literals = [format_match_literals(self._require_image(images, column.name), column) for column in self._keys]
         return literals[0] if len(literals) == 1 else join_tuples(literals)
 
-    def _conditions(self, images: Images) -> Any:
-        parts = [image_conditions(self._image(images, c.name), c, self._dialect) for c in self._columns]
+    def _format_conditions(self, images: Images) -> Any:
+        parts = [format_image_conditions(self._require_image(images, c.name), c, self._dialect) for c in self._columns]
         return (
             parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, pa.scalar(" AND ", pa.large_string()))
         )
 
-    def _image(self, images: Images, name: str) -> Any:
+    def _require_image(self, images: Images, name: str) -> Any:
         if name not in images:
             where = {"table": f"{self._table.db}.{self._table.name}", "column": name}
             raise SchemaError("the image of a row lacks a column of its table", where=where)
@@ -174,22 +180,22 @@ class TableStatements:
         """Raise Permanent if the packet limit refuses `sql`. Only a single row can be too long: its index is `row`."""
         if self._limits.takes_bytes(len(sql)):
             return
-        key = key_text([self._image(images, column.name)[row].as_py() for column in self._keys])
+        key = format_key_text([self._require_image(images, column.name)[row].as_py() for column in self._keys])
         raise Permanent(
             f"a row needs a statement of {len(sql)} bytes, and the target accepts packets of {self._limits.packet} "
             "bytes",
-            where={"table": f"{self._table.db}.{self._table.name}", "key": key_in_log(key)[:_SHOWN]},
+            where={"table": f"{self._table.db}.{self._table.name}", "key": redact_key(key)[:_SHOWN]},
             hint="raise max_allowed_packet on the target, then run the window again"
             " (show-row-values = true names the row)",
         )
 
     def _require_key(self, kind: Kind) -> None:
-        if self._table.identity().kind == "row":
+        if self._table.find_identity().kind == "row":
             where = {"table": f"{self._table.db}.{self._table.name}"}
             raise SchemaError(f"{kind} by key needs a table with a primary or unique key", where=where)
 
 
-def _names(columns: Sequence[ColumnInfo]) -> str:
+def _format_names(columns: Sequence[ColumnInfo]) -> str:
     return ",".join(quote_name(column.name) for column in columns)
 
 
@@ -197,9 +203,9 @@ class _Heads:
     """The beginning `head` of a statement on rows of `images`, in lenient mode if the rows need it."""
 
     def __init__(self, head: str, images: Images, columns: Sequence[ColumnInfo], dialect: Dialect) -> None:
-        self._odd = rows_with_error_values(images, columns)
+        self._odd = find_rows_with_error_values(images, columns)
         self._strict, self._lenient = head.encode(), make_lenient(head, dialect).encode()
 
-    def of(self, rows: Any) -> bytes:
+    def choose_head(self, rows: Any) -> bytes:
         """The beginning for `rows` (a slice or row numbers)."""
         return self._lenient if self._odd is not None and self._odd[rows].any() else self._strict

@@ -33,18 +33,18 @@ def depends_on_zone(column: ColumnInfo, table: TableDef) -> bool:
     return bool(named & stamps) or _ZONED.search(column.generated_expr) is not None
 
 
-def written_columns(table: TableDef, dialect: Dialect) -> list[ColumnInfo]:
+def list_written_columns(table: TableDef, dialect: Dialect) -> list[ColumnInfo]:
     """The columns of an image that statements name."""
     return [column for column in table.row_columns if not is_computed(column, table, dialect)]
 
 
-def key_columns(table: TableDef) -> list[ColumnInfo]:
+def list_key_columns(table: TableDef) -> list[ColumnInfo]:
     """The columns of the table's identity. Raises SchemaError if the table lacks one of them."""
-    return [_column(table, name) for name in table.identity().columns]
+    return [_require_column(table, name) for name in table.find_identity().columns]
 
 
-def _column(table: TableDef, name: str) -> ColumnInfo:
-    column = table.column(name)
+def _require_column(table: TableDef, name: str) -> ColumnInfo:
+    column = table.find_column(name)
     if column is None:
         raise SchemaError("a key names a column that its table lacks", where={"table": table.name, "column": name})
     return column

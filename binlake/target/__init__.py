@@ -7,7 +7,14 @@ from binlake.target.apply.apply import apply_window
 from binlake.target.apply.position import Position, read_checkpoint, read_checkpoint_ts, read_open_window, read_position
 from binlake.target.claim.progress import Checkpoint
 from binlake.target.definitions.definitions import Expected, expect_after_ddl, expect_tables
-from binlake.target.segments import ApplyResult, Hook, SegmentPlan, StatementSource, WriteAhead, too_many_rows_error
+from binlake.target.segments import (
+    ApplyResult,
+    Hook,
+    SegmentPlan,
+    StatementSource,
+    WriteAhead,
+    make_too_many_rows_error,
+)
 from binlake.target.session.session import Session
 from binlake.target.session.stopping import StopFlag
 
@@ -25,9 +32,9 @@ __all__ = [
     "apply_window",
     "expect_after_ddl",
     "expect_tables",
+    "make_too_many_rows_error",
     "read_checkpoint",
     "read_checkpoint_ts",
     "read_open_window",
     "read_position",
-    "too_many_rows_error",
 ]

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from binlake.base.dialects import Dialect
 from binlake.config.model import Target
-from binlake.dialect.replacement import empties_table, replaced_names
+from binlake.dialect.replacement import empties_table, find_replaced_names
 from binlake.errors import Permanent
 from binlake.rows.schema import Action
 from binlake.statements.batch import INJECTED, PHASES, REPLACED, Phase, StatementBatch
@@ -92,10 +92,10 @@ class WindowPlans:
     versions: tuple[int, int]
     dialect: Dialect
 
-    def plan(self, number: int, content: SegmentContent) -> SegmentPlan:
+    def plan_segment(self, number: int, content: SegmentContent) -> SegmentPlan:
         """The plan of segment `number`. Raises SchemaError for rows of a table without a definition."""
-        since, until = self.segments.bounds(number)
-        tables = [self.definitions.within(*name, since, until) for name in content.tables]
+        since, until = self.segments.find_bounds(number)
+        tables = [self.definitions.require_definition_within(*name, since, until) for name in content.tables]
         cut = self.cuts[number - 1] if content.ddl is not None else None
         after = expect_after_ddl(cut.before, cut.after, self.dialect, cut.action) if cut is not None else None
         touched = list(after.names) if after is not None else []
@@ -103,11 +103,11 @@ class WindowPlans:
         if cut is not None and content.ddl is not None and own:
             # The result of an operator's statement is unknown. Any change of a table that it names proves that it ran.
             after = None
-            touched = list(dict.fromkeys([*touched, *replaced_names(content.ddl.sql[-1], cut.db)]))
+            touched = list(dict.fromkeys([*touched, *find_replaced_names(content.ddl.sql[-1], cut.db)]))
         return SegmentPlan(
             number=number,
             end_ts=until - 1,
-            schema_version=self._version(number),
+            schema_version=self._compute_version(number),
             ddl=content.ddl,
             ddl_commit_ts=cut.commit_ts if cut is not None else 0,
             touched=tuple(touched),
@@ -121,7 +121,7 @@ class WindowPlans:
             rows_ahead=cut is not None and (cut.since < cut.commit_ts or cut.decision == "injected"),
         )
 
-    def _version(self, number: int) -> int:
+    def _compute_version(self, number: int) -> int:
         if number == len(self.segments.starts):
             return self.versions[1]
         # A DDL that is applied before earlier rows may precede a DDL with a lower schema version.
@@ -143,7 +143,7 @@ def is_within(target: Target, rows: int, size: int) -> bool:
 def require_within(target: Target, window: str, segment: int, rows: int, size: int) -> None:
     """Raises Permanent for a segment above the limits of one transaction (hazards R-30)."""
     if rows > target.max_segment_rows:
-        raise too_many_rows_error(window, segment, rows, target.max_segment_rows)
+        raise make_too_many_rows_error(window, segment, rows, target.max_segment_rows)
     if size > target.max_segment_bytes:
         raise Permanent(
             f"segment {segment} has at least {size} bytes of text, above the limit of {target.max_segment_bytes}:"
@@ -153,7 +153,7 @@ def require_within(target: Target, window: str, segment: int, rows: int, size: i
         )
 
 
-def too_many_rows_error(window: str, segment: int, rows: int, most: int) -> Permanent:
+def make_too_many_rows_error(window: str, segment: int, rows: int, most: int) -> Permanent:
     """The error for a segment above `target.max-segment-rows` (hazards R-30)."""
     return Permanent(
         f"segment {segment} has at least {rows} rows, above the limit of {most}: too many for one transaction",
@@ -166,10 +166,10 @@ def too_many_rows_error(window: str, segment: int, rows: int, most: int) -> Perm
 class StatementSource(Protocol):
     """The pinned statements of a window. Every call of a method returns the same."""
 
-    def segments(self) -> list[SegmentPlan]:
+    def list_segments(self) -> list[SegmentPlan]:
         """All segments in order; the last one ends at the window's hi."""
 
-    def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
+    def read_batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
         """The batches of a segment and phase, in order."""
 
 

@@ -26,9 +26,9 @@ def list_set_aside(events: Sequence[EventRow]) -> list[dict[str, str]]:
 
 def list_unrecorded(tables: Sequence[Mapping[str, str]], events: Sequence[EventRow]) -> list[Mapping[str, str]]:
     """Those of `tables` (as `AsideTable.to_dict` gives them) that `events` do not record yet."""
-    recorded = {_event_key(json.loads(event["detail"])) for event in events if event["state"] == SET_ASIDE}
-    return [table for table in tables if _event_key(table) not in recorded]
+    recorded = {_build_event_key(json.loads(event["detail"])) for event in events if event["state"] == SET_ASIDE}
+    return [table for table in tables if _build_event_key(table) not in recorded]
 
 
-def _event_key(table: Mapping[str, str]) -> tuple[str, str, str]:
+def _build_event_key(table: Mapping[str, str]) -> tuple[str, str, str]:
     return fold_name(table["table"]), table["since"], table["at"]

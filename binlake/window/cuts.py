@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from binlake.base.dialects import Dialect
-from binlake.dialect import inexpressible, map_ddl
+from binlake.dialect import make_inexpressible_error, map_ddl
 from binlake.dialect.replacement import needs_database
 from binlake.errors import CheckpointConflict, ConfigError
-from binlake.statements.batch import INJECTED, REPLACED, UNCHECKED, Phase, StatementBatch, statement_digest
+from binlake.statements.batch import INJECTED, REPLACED, UNCHECKED, Phase, StatementBatch, compute_statement_digest
 from binlake.statements.literal import quote, quote_name
 from binlake.window.definitions import IGNORED, LandedDdl
 from binlake.window.manifest import ApplyManifest
@@ -28,11 +28,11 @@ def make_ddl_batch(segment: int, ddl: LandedDdl, dialect: Dialect) -> tuple[Stat
         return None, f"left to the operator: {ddl.reason}"
     if kind := _KIND_OF_DECISION.get(ddl.decision):
         use = (f"USE {quote_name(ddl.db)}",) if ddl.db and needs_database(ddl.sql) else ()
-        return _batch(segment, ddl, (*use, ddl.sql), kind), ""
+        return _build_batch(segment, ddl, (*use, ddl.sql), kind), ""
     if ddl.decision == "refused":
-        raise inexpressible(ddl, dialect, ddl.reason)
+        raise make_inexpressible_error(ddl, dialect, ddl.reason)
     mapped = map_ddl(ddl, dialect)
-    return (_batch(segment, ddl, mapped.sql, "ddl"), "") if mapped.sql else (None, mapped.reason)
+    return (_build_batch(segment, ddl, mapped.sql, "ddl"), "") if mapped.sql else (None, mapped.reason)
 
 
 def make_refusing_batch(segment: int, ddl: LandedDdl, why: str) -> StatementBatch:
@@ -42,7 +42,7 @@ def make_refusing_batch(segment: int, ddl: LandedDdl, why: str) -> StatementBatc
     table that was brought back meanwhile.
     """
     message = quote(f"{ddl.commit_ts}: {why}"[:_MESSAGE])
-    return _batch(segment, ddl, (f"SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = {message}",), "ddl")
+    return _build_batch(segment, ddl, (f"SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = {message}",), "ddl")
 
 
 def require_outside_ddl(ddls: Iterable[LandedDdl], lo: int, hi: int) -> int:
@@ -93,13 +93,13 @@ def require_pinned_texts(
     for segment, ddl in enumerate(cuts, 1):
         by_operator = ddl.decision in _KIND_OF_DECISION or ddl.reason == IGNORED
         if by_operator and now.get(segment) != then.get(segment):
-            raise _other_statement_error(then.get(segment, ()), commit_ts=ddl.commit_ts)
+            raise _make_other_statement_error(then.get(segment, ()), commit_ts=ddl.commit_ts)
     # The segments did not change, so a DDL without a statement now must be due to a changed rule.
     if left := sorted(set(then) - set(now)):
-        raise _other_statement_error(then[left[-1]], segment=left[-1])
+        raise _make_other_statement_error(then[left[-1]], segment=left[-1])
 
 
-def _other_statement_error(pinned: Sequence[str], **place: int) -> CheckpointConflict:
+def _make_other_statement_error(pinned: Sequence[str], **place: int) -> CheckpointConflict:
     return CheckpointConflict(
         "this window is open on the target with another statement for a DDL than the configuration has now",
         where={**place, "pinned": "; ".join(pinned)[:300]},
@@ -108,8 +108,8 @@ def _other_statement_error(pinned: Sequence[str], **place: int) -> CheckpointCon
     )
 
 
-def _batch(
+def _build_batch(
     segment: int, ddl: LandedDdl, sql: tuple[str, ...], kind: Literal["ddl", "replaced", "injected"]
 ) -> StatementBatch:
-    unchecked, digest = (UNCHECKED,) * len(sql), statement_digest(sql)
+    unchecked, digest = (UNCHECKED,) * len(sql), compute_statement_digest(sql)
     return StatementBatch(segment, Phase.DDL, 0, "", ddl.table, kind, sql, unchecked, "", 0, 0, digest)

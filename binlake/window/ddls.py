@@ -22,7 +22,7 @@ from binlake.window.spelling import Spelling
 from binlake.window.targets import Naming, TargetTables
 
 
-def window_schemas(
+def build_window_schemas(
     base: SchemaState,
     binlogs: Sequence[WindowDdl],
     jobs: Sequence[tuple[int, DdlJob]],
@@ -63,7 +63,7 @@ def plan_locked_ddls(
     `resolutions`: an operator's commands at lo.
     """
     naming, locks = Naming(rules), before or Locks()
-    judge = Judge(naming, TargetTables(base, naming, locks.definitions_at(lo)), ignored, locks)
+    judge = Judge(naming, TargetTables(base, naming, locks.list_definitions_at(lo)), ignored, locks)
     resolved = [judge.shared.resolve(resolution, lo, base.version) for resolution in resolutions]
     started = [*(row for row in resolved if row is not None), *judge.shared.start(lo, base.version)]
     planned = [replace(row, segment=n) for n, row in enumerate(started, 1)]
@@ -72,7 +72,7 @@ def plan_locked_ddls(
         job = ddl.job if ddl.kind == "ddl" else None
         after = state if job is None else state.follow(job, ddl.commit_ts, base.version)
         names = Spelling(state, after, naming)
-        decided = _decide(ddl, _source_row(ddl, lo, find_touched(state, after), names), names, judge)
+        decided = _decide(ddl, _build_source_row(ddl, lo, find_touched(state, after), names), names, judge)
         session = replace(_read_session(ddl, rules), guessed=rules.invalid_text == "latin1")
         for row in (decided, *judge.shared.take_released()):
             segment += row.opens_segment
@@ -81,13 +81,13 @@ def plan_locked_ddls(
     return planned, judge.shared.keeper.locks
 
 
-def _source_row(ddl: WindowDdl, lo: int, sides: tuple[Definitions, Definitions], names: Spelling) -> LandedDdl:
+def _build_source_row(ddl: WindowDdl, lo: int, sides: tuple[Definitions, Definitions], names: Spelling) -> LandedDdl:
     """The row of `ddl` with the source's names, text and definitions, before the decision."""
     job = ddl.job
-    db, table = names.source_table(job.schema_name, job.table_name) if job else ("", "")
+    db, table = names.spell_source_table(job.schema_name, job.table_name) if job else ("", "")
     return LandedDdl(
         commit_ts=ddl.commit_ts,
-        since=ddl.since_above(lo),
+        since=ddl.compute_since_above(lo),
         start_ts=ddl.start_ts,
         schema_version=job.schema_version if job else 0,
         job_id=ddl.job_id,
@@ -146,7 +146,7 @@ def _refuse_flashback(commit_ts: int, job: DdlJob) -> None:
 
 
 def _decide(ddl: WindowDdl, row: LandedDdl, names: Spelling, judge: Judge) -> LandedDdl:
-    reason = _never_applied_reason(ddl)
+    reason = _explain_never_applied(ddl)
     if reason or ddl.job is None:
         undone = ddl.job is not None and not ddl.job.took_effect
         before, after = NO_CHANGE if undone else (row.before, row.after)
@@ -157,7 +157,7 @@ def _decide(ddl: WindowDdl, row: LandedDdl, names: Spelling, judge: Judge) -> La
     return judged
 
 
-def _never_applied_reason(ddl: WindowDdl) -> str:
+def _explain_never_applied(ddl: WindowDdl) -> str:
     """The reason why a DDL never runs on any target; empty = it may run."""
     job = ddl.job
     if ddl.kind == "setval":

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from binlake.dialect import Known, needs_standard, put_target_names, session_db, standard_text
+from binlake.dialect import Known, find_session_db, needs_standard, put_target_names, standardize_text
 from binlake.dialect.classify import classify
 from binlake.errors import SchemaError
 from binlake.rows.schema import Action, DdlJob, TableDef
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_name, fold_pair
-from binlake.statements.literal import qualified
+from binlake.statements.literal import quote_qualified_name
 from binlake.window.definitions import LandedDdl
 from binlake.window.spelling import Spelling
 from binlake.window.targets import Naming, rename_database
@@ -35,7 +35,7 @@ class Case:
     def name(self) -> tuple[str, str]:
         """(db, table) of the job, spelled as in the definitions."""
         touched = (*self.ddl.after.tables, *self.ddl.before.tables)
-        return self.names.of_job(self.job.schema_name, self.job.table_name, touched)
+        return self.names.spell_job_table(self.job.schema_name, self.job.table_name, touched)
 
     @property
     def on_database(self) -> bool:
@@ -50,45 +50,45 @@ class Decider:
         self._naming = naming
         self._rules = naming.rules
 
-    def _rule_name(self, case: Case) -> tuple[str, str]:
+    def _build_rule_name(self, case: Case) -> tuple[str, str]:
         return case.name[0], "" if case.on_database else case.name[1]
 
-    def _target_name(self, table: TableDef) -> tuple[str, str]:
-        return fold_pair(self._naming.table(table.db, table.name))
+    def _find_target_name(self, table: TableDef) -> tuple[str, str]:
+        return fold_pair(self._naming.map_table(table.db, table.name))
 
     def _is_dropped_when_renamed_out(self, renamed_out: Collection[TableDef]) -> bool:
         tables = [table for table in renamed_out if table.kind == "table"]
         return self._rules.renamed_out == "drop" and self._rules.copies_ddl and len(tables) == len(renamed_out) > 0
 
     def _write_drop(self, tables: Collection[TableDef]) -> str:
-        names = (qualified(*self._naming.table(table.db, table.name)) for table in tables)
+        names = (quote_qualified_name(*self._naming.map_table(table.db, table.name)) for table in tables)
         return f"DROP TABLE {', '.join(names)}"
 
     def _apply(self, case: Case, sides: Sides) -> LandedDdl:
         query = case.ddl.query
         try:
-            known = case.names.known() if needs_standard(query, case.job.query) else NOTHING_KNOWN
-            query = standard_text(query, case.job.query, known)
-            sql, alert = self._routed_text(case, query, sides)
+            known = case.names.collect_known() if needs_standard(query, case.job.query) else NOTHING_KNOWN
+            query = standardize_text(query, case.job.query, known)
+            sql, alert = self._route_text(case, query, sides)
             remaining = {table.id for table in sides[1].tables}
             removed = [table for table in sides[0].tables if table.id not in remaining]
             if case.job.type == Action.RENAME_TABLES and self._is_dropped_when_renamed_out(removed):
                 sql, alert = f"{self._write_drop(removed)}; {sql}", ""
         except SchemaError as error:
             # Planning continues. Only the apply stops at this DDL, with a message that says what to do.
-            return self._decide(case, "refused", error.message, query, self._sides_at_target(sides), error.message)
-        before, after = self._sides_at_target(sides)
+            return self._decide(case, "refused", error.message, query, self._map_sides_to_target(sides), error.message)
+        before, after = self._map_sides_to_target(sides)
         if case.job.type == Action.DROP_SCHEMA and self._rules.routes:
             dropped = {fold_name(db.name) for db in before.databases}
             stay = [table for table in before.tables if fold_name(table.db) not in dropped]
             before = Definitions(before.databases, tuple(t for t in before.tables if fold_name(t.db) in dropped))
-            alert = f"{table_name(stay[0])} of another database stays at the target" if stay else alert
+            alert = f"{format_table_name(stay[0])} of another database stays at the target" if stay else alert
         return self._decide(case, "apply", "", sql, (before, after), alert)
 
-    def _routed_text(self, case: Case, query: str, sides: Sides) -> tuple[str, str]:
+    def _route_text(self, case: Case, query: str, sides: Sides) -> tuple[str, str]:
         """(text, alert): `query` with the target's names, without the list items that a filter leaves out."""
         statement = classify(query)
-        home = session_db(statement, case.ddl.before.tables, case.name[0])
+        home = find_session_db(statement, case.ddl.before.tables, case.name[0])
         own_names: list[tuple[str, str]] = []
         alert = ""
         if case.job.type == Action.RENAME_TABLES:
@@ -108,17 +108,17 @@ class Decider:
             return ""
         now = {(table.db, table.name) for table in sides[1].tables}
         former = [table for table in sides[0].tables if (table.db, table.name) not in now]
-        names = (qualified(*self._naming.table(table.db, table.name)) for table in former)
+        names = (quote_qualified_name(*self._naming.map_table(table.db, table.name)) for table in former)
         return "".join(f"DROP VIEW IF EXISTS {name}; " for name in names)
 
-    def _sides_at_target(self, sides: Sides) -> Sides:
+    def _map_sides_to_target(self, sides: Sides) -> Sides:
         """The source's definitions with the target's names."""
         if not self._rules.routes:
             return sides
         before, after = (
             Definitions(
-                tuple(rename_database(db, self._naming.database(db.name)) for db in side.databases),
-                tuple(self._naming.definition(table) for table in side.tables),
+                tuple(rename_database(db, self._naming.map_database(db.name)) for db in side.databases),
+                tuple(self._naming.map_definition(table) for table in side.tables),
             )
             for side in sides
         )
@@ -129,8 +129,8 @@ class Decider:
 
     def _decide(self, case: Case, decision: str, reason: str, sql: str, sides: Sides, alert: str = "") -> LandedDdl:
         db, table = case.name
-        if self._rules.routes and self._rules.keeps(*self._rule_name(case)):
-            db, table = (self._naming.database(db), "") if case.on_database else self._naming.table(db, table)
+        if self._rules.routes and self._rules.keeps(*self._build_rule_name(case)):
+            db, table = (self._naming.map_database(db), "") if case.on_database else self._naming.map_table(db, table)
         before, after = sides
         return replace(
             case.ddl,
@@ -144,7 +144,7 @@ class Decider:
             alert=alert,
         )
 
-    def _unmergeable_error(self, case: Case, what: str) -> SchemaError:
+    def _make_unmergeable_error(self, case: Case, what: str) -> SchemaError:
         return SchemaError(
             f"a DDL of a table that shares its target cannot be merged: {what}",
             where={"commit_ts": case.ddl.commit_ts, "table": ".".join(case.name),
@@ -154,6 +154,6 @@ class Decider:
         )  # fmt: skip
 
 
-def table_name(table: TableDef) -> str:
+def format_table_name(table: TableDef) -> str:
     """`db.table`, for people."""
     return f"{table.db}.{table.name}"

@@ -13,10 +13,10 @@ from functools import cache
 from typing import NamedTuple, Protocol
 
 from binlake.base.dialects import Dialect
-from binlake.dialect import bytewise_definitions, bytewise_text
-from binlake.dialect.replacement import replaced_names
+from binlake.dialect import make_definitions_bytewise, make_text_bytewise
+from binlake.dialect.replacement import find_replaced_names
 from binlake.errors import SchemaError
-from binlake.rows.codec.writers import filled_text
+from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_pair
@@ -85,16 +85,16 @@ class LandedDdl:
     def tables(self) -> set[tuple[str, str]]:
         """(db, table) of the tables that the DDL creates, changes or removes at the target."""
         sides = (*self.before.tables, *self.after.tables)
-        return {(table.db, table.name) for table in sides if table.kind == "table"} | self._names_in_operator_sql()
+        return {(table.db, table.name) for table in sides if table.kind == "table"} | self._find_names_in_operator_sql()
 
     @property
     def touched(self) -> list[str]:
         """`db.table` of everything touched, including views and sequences, sorted: the column `tables`."""
         names = {(table.db, table.name) for table in (*self.before.tables, *self.after.tables)}
-        return sorted(f"{db}.{table}" for db, table in names | self._names_in_operator_sql())
+        return sorted(f"{db}.{table}" for db, table in names | self._find_names_in_operator_sql())
 
-    def _names_in_operator_sql(self) -> set[tuple[str, str]]:
-        names = replaced_names(self.sql, self.db) if self.decision in ("replaced", "injected") else ()
+    def _find_names_in_operator_sql(self) -> set[tuple[str, str]]:
+        names = find_replaced_names(self.sql, self.db) if self.decision in ("replaced", "injected") else ()
         return {name for name in names if name[1]}
 
 
@@ -133,9 +133,9 @@ def use_bytewise_collations(ddl: LandedDdl, dialect: Dialect) -> LandedDdl:
     """Rewrite `ddl` of a source without new collations for the target."""
     return replace(
         ddl,
-        sql=ddl.sql if ddl.decision == "refused" else bytewise_text(ddl.sql, dialect),
-        before=bytewise_definitions(ddl.before, dialect),
-        after=bytewise_definitions(ddl.after, dialect),
+        sql=ddl.sql if ddl.decision == "refused" else make_text_bytewise(ddl.sql, dialect),
+        before=make_definitions_bytewise(ddl.before, dialect),
+        after=make_definitions_bytewise(ddl.after, dialect),
     )
 
 
@@ -160,7 +160,7 @@ class WindowDefinitions:
     def _record(self, table: TableDef, commit_ts: int, definition: TableDef | None) -> None:
         self._changes.setdefault(fold_pair((table.db, table.name)), []).append((commit_ts, definition))
 
-    def at(self, db: str, table: str, commit_ts: int) -> TableDef | None:
+    def find_at(self, db: str, table: str, commit_ts: int) -> TableDef | None:
         """The definition in force at `commit_ts`, including a DDL with exactly that commit_ts; None = no such table."""
         changes = self._changes.get(fold_pair((db, table)), [])
         place = bisect_right(changes, commit_ts, key=lambda change: change[0])
@@ -169,12 +169,12 @@ class WindowDefinitions:
         definition = self._base.find(db, table)
         return definition if definition is None or self._shown is None else self._shown(definition)
 
-    def within(self, db: str, table: str, since: int, until: int) -> TableDef:
+    def require_definition_within(self, db: str, table: str, since: int, until: int) -> TableDef:
         """The definition for the segment [since, until): the one at its start, else the first one inside it.
 
         A DDL skipped by a filter opens no segment, so a table that it creates appears inside one. Raises SchemaError.
         """
-        definition = self._within(db, table, since, until)
+        definition = self._find_within(db, table, since, until)
         if definition is None:
             raise SchemaError(
                 "a table has rows but no definition at their commit_ts",
@@ -185,10 +185,10 @@ class WindowDefinitions:
 
     def exists_within(self, db: str, table: str, since: int, until: int) -> bool:
         """True when the table exists somewhere in [since, until)."""
-        return self._within(db, table, since, until) is not None
+        return self._find_within(db, table, since, until) is not None
 
-    def _within(self, db: str, table: str, since: int, until: int) -> TableDef | None:
-        definition = self.at(db, table, since)
+    def _find_within(self, db: str, table: str, since: int, until: int) -> TableDef | None:
+        definition = self.find_at(db, table, since)
         if definition is not None:
             return definition
         changes = self._changes.get(fold_pair((db, table)), [])
@@ -211,31 +211,31 @@ class Segments:
     hi: int
     starts: tuple[int, ...]
 
-    def of(self, commit_ts: int) -> int:
+    def find_segment(self, commit_ts: int) -> int:
         """The segment of `commit_ts`. A DDL belongs to the segment that it opens."""
         return bisect_right(self.starts, commit_ts)
 
-    def bounds(self, segment: int) -> SegmentBounds:
+    def find_bounds(self, segment: int) -> SegmentBounds:
         """The bounds of the segment with this number."""
         since = self.starts[segment - 1] if segment else self.lo + 1
         until = self.starts[segment] if segment < len(self.starts) else self.hi + 1
         return SegmentBounds(since, until)
 
 
-def definition_of(definitions: WindowDefinitions, segments: Segments, place: SegmentTable) -> TableDef:
+def require_definition(definitions: WindowDefinitions, segments: Segments, place: SegmentTable) -> TableDef:
     """The definition of a table in a segment. Raises SchemaError when it has none there."""
-    return definitions.within(*place.name, *segments.bounds(place.segment))
+    return definitions.require_definition_within(*place.name, *segments.find_bounds(place.segment))
 
 
-def cell_of(definitions: WindowDefinitions, segments: Segments, place: SegmentTable) -> Cell:
+def build_cell(definitions: WindowDefinitions, segments: Segments, place: SegmentTable) -> Cell:
     """The cell of a table in a segment. Raises SchemaError when it has no definition there."""
-    definition = definition_of(definitions, segments, place)
-    identity, bounds = definition.identity(), segments.bounds(place.segment)
-    filled = tuple(key_defaults_of(definition).values())
+    definition = require_definition(definitions, segments, place)
+    identity, bounds = definition.find_identity(), segments.find_bounds(place.segment)
+    filled = tuple(derive_key_defaults(definition).values())
     return Cell(*place.name, place.segment, *bounds, identity.kind, identity.columns, filled)
 
 
-def key_defaults_of(definition: TableDef) -> dict[str, str | None]:
+def derive_key_defaults(definition: TableDef) -> dict[str, str | None]:
     """By identity column, the value of rows that were written before its ADD COLUMN (tidb-binlog 5.5)."""
-    columns = ((name, definition.column(name)) for name in definition.identity().columns)
-    return {name: None if column is None else filled_text(column) for name, column in columns}
+    columns = ((name, definition.find_column(name)) for name in definition.find_identity().columns)
+    return {name: None if column is None else derive_filled_text(column) for name, column in columns}

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from binlake.errors import DamagedManifest
-from binlake.window.manifest import OfWindow, window_name
-from binlake.window.sealing import canonical_json, digest_of, seal, unseal
+from binlake.window.manifest import OfWindow, format_window_name
+from binlake.window.sealing import digest_text, encode_canonical_json, seal, unseal
 from binlake.window.shapes import Shapes
 from binlake.window.shardlocks import Locks
 
@@ -32,7 +32,7 @@ class Merged:
         return self.rows == 0 and self.ddls == 0
 
     @classmethod
-    def total(cls, parts: Iterable[Merged]) -> Merged:
+    def add_up(cls, parts: Iterable[Merged]) -> Merged:
         """The totals of consecutive windows."""
         every = list(parts)
         return cls(
@@ -42,7 +42,7 @@ class Merged:
             tuple(window for part in every for window in part.windows),
         )
 
-    def body(self) -> dict[str, Any]:
+    def to_body(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {"rows": self.rows, "ddls": self.ddls, "whole": self.whole, "windows": list(self.windows)}
 
@@ -71,7 +71,7 @@ class MergeManifest(OfWindow):
         """The sealed text."""
         place = {"replication": self.replication, "lo": self.lo, "hi": self.hi}
         locks = {"locks": self.locks.to_dict()} if self.locks else {}
-        return seal("merge", self.VERSION, {**place, "merged": self.merged.body(), **locks})
+        return seal("merge", self.VERSION, {**place, "merged": self.merged.to_body(), **locks})
 
     @classmethod
     def from_json(cls, text: str) -> MergeManifest:
@@ -107,20 +107,20 @@ class CompactManifest(OfWindow):
 
     def to_json(self) -> str:
         """The sealed text."""
-        return seal("compact", self.VERSION, self._body())
+        return seal("compact", self.VERSION, self._to_body())
 
     @classmethod
     def from_json(cls, text: str) -> CompactManifest:
         """Parse what `to_json` wrote. Raises DamagedManifest."""
         return _build("compact", unseal(text, "compact", cls.VERSION), cls._from_body)
 
-    def digest(self) -> str:
+    def compute_digest(self) -> str:
         """The digest of its seal, by which the apply manifest refers to it."""
-        return digest_of(canonical_json(self._body()))
+        return digest_text(encode_canonical_json(self._to_body()))
 
-    def _body(self) -> dict[str, Any]:
+    def _to_body(self) -> dict[str, Any]:
         place = {"replication": self.replication, "sink": self.sink, "lo": self.lo, "hi": self.hi}
-        values = {"ordered": self.ordered, "rows": self.rows, "merged": self.merged.body()}
+        values = {"ordered": self.ordered, "rows": self.rows, "merged": self.merged.to_body()}
         return {**place, **values, "cuts": [str(ts) for ts in self.cuts], "shapes": self.shapes.to_list()}
 
     @classmethod
@@ -156,7 +156,7 @@ def read_manifest_of(kind: type[Manifest], text: str, replication: str, lo: int,
     try:
         return require_manifest_of(kind.from_json(text), replication, lo, hi)
     except DamagedManifest as error:
-        where = {"window": window_name(lo, hi), **error.where}
+        where = {"window": format_window_name(lo, hi), **error.where}
         raise DamagedManifest(error.message, where=where, hint=hint) from None
 
 

@@ -33,7 +33,7 @@ class ReleasedRange(NamedTuple):
 def find_released_ranges(holds: Iterable[Hold], lo: int, hi: int) -> list[ReleasedRange]:
     """The ranges of earlier rows that the window (lo, hi] releases and must read."""
     return [
-        ReleasedRange(hold.source, hold.since - 1, min(hold.ends(lo) - 1, lo))
+        ReleasedRange(hold.source, hold.since - 1, min(hold.compute_end(lo) - 1, lo))
         for hold in holds
         if lo < hold.released <= hi and hold.since <= lo
     ]
@@ -54,7 +54,9 @@ def _apply_holds_to(batch: pa.RecordBatch, holds: Sequence[Hold], hi: int) -> It
         yield batch
         return
     extras = [
-        Extra(*hold.source, hold.since, hold.ends(hi), dict(hold.filled)) for hold, _ in rows_of_holds if hold.filled
+        Extra(*hold.source, hold.since, hold.compute_end(hi), dict(hold.filled))
+        for hold, _ in rows_of_holds
+        if hold.filled
     ]
     batch = add_columns(batch, extras) if extras else batch
     free = np.ones(batch.num_rows, np.bool_)
@@ -72,7 +74,7 @@ def _apply_holds_to(batch: pa.RecordBatch, holds: Sequence[Hold], hi: int) -> It
 
 def _find_held_rows(batch: pa.RecordBatch, commits: NDArray[np.int64], hold: Hold, hi: int) -> Bools:
     names = zip((Mutation.SOURCE_DB, Mutation.SOURCE_TABLE), hold.source, strict=True)
-    rows: Bools = (commits >= hold.since) & (commits < hold.ends(hi))
+    rows: Bools = (commits >= hold.since) & (commits < hold.compute_end(hi))
     if not rows.any():
         return rows
     for name, value in names:

@@ -19,7 +19,7 @@ def find_new_incidents(members: Sequence[Member], events: Sequence[EventRow]) ->
     `events`: those of STAGE in order of time. Counters start at 0 in each process, so any value above 0 that differs
     from the recorded one is new.
     """
-    recorded = _recorded_counters(events)
+    recorded = _collect_recorded_counters(events)
     return {
         member.node_id: {
             "store_uuid": member.store_uuid,
@@ -47,7 +47,7 @@ def _describe_given_up(counts: Mapping[str, Any]) -> str:
     return f", transactions given up at {', '.join(given_up)}" if given_up else ""
 
 
-def _recorded_counters(events: Sequence[EventRow]) -> dict[tuple[str, str], Counters]:
+def _collect_recorded_counters(events: Sequence[EventRow]) -> dict[tuple[str, str], Counters]:
     recorded = {}
     for event in events:
         for node, counts in json.loads(event["detail"])["pumps"].items():

@@ -24,15 +24,15 @@ def add_injections(
     for ddl in planned:
         # A DDL that opens a segment may cut the window before its commit_ts. One that does not is no bound.
         while due and due[0].commit_ts <= (ddl.commit_ts if ddl.opens_segment else ddl.since):
-            rows.append(_row_before(rows, planned, due.pop(0), version))
+            rows.append(_build_row(rows, planned, due.pop(0), version))
         made = sum(each.decision == "injected" for each in rows)
         rows.append(replace(ddl, segment=ddl.segment + made))
     for injection in due:
-        rows.append(_row_before(rows, planned, injection, version))
+        rows.append(_build_row(rows, planned, injection, version))
     return rows
 
 
-def _row_before(
+def _build_row(
     rows: Sequence[LandedDdl], planned: Sequence[LandedDdl], injection: Injection, version: int
 ) -> LandedDdl:
     """The row of `injection` after all `rows`, and before rows that run ahead of a later DDL."""

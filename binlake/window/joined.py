@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from binlake.dialect.defaults import default_literal
+from binlake.dialect.defaults import format_default
 from binlake.rows.schema import ColumnInfo, DbInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC
@@ -51,9 +51,12 @@ def join_tables(tables: tuple[TableDef, ...]) -> TableDef:
     numbers: dict[str, int] = {}
     for name in sorted(members):
         numbers[name] = _free_number(zlib.crc32(name.encode()) & _ID_BITS, numbers)
-    columns = [_raw_column(group, numbers[name], offset) for offset, (name, group) in enumerate(members.items())]
-    plain = {_key_parts(index): index for table in ordered for index in _plain_indexes(table)}
-    indexes = [_raw_index(n, index, list(members)) for n, index in enumerate((*_shared_keys(ordered), *plain.values()))]
+    columns = [_build_raw_column(group, numbers[name], offset) for offset, (name, group) in enumerate(members.items())]
+    plain = {_list_key_parts(index): index for table in ordered for index in _select_plain_indexes(table)}
+    indexes = [
+        _build_raw_index(n, index, list(members))
+        for n, index in enumerate((*_find_shared_keys(ordered), *plain.values()))
+    ]
     first = ordered[0]
     raw = {**first.raw, "cols": columns, "index_info": indexes, "pk_is_handle": False, "is_common_handle": False}
     return TableDef.from_json(raw, DbInfo(first.db_id, first.db, "", "", {}))
@@ -65,11 +68,11 @@ def _free_number(number: int, used: dict[str, int]) -> int:
     return number
 
 
-def _raw_column(members: Sequence[_Member], number: int, offset: int) -> dict[str, Any]:
+def _build_raw_column(members: Sequence[_Member], number: int, offset: int) -> dict[str, Any]:
     first = joined = members[0]
     for member in members[1:]:
         joined = replace(joined, column=_join_types(joined, member))
-    raw = {**_raw_of_member(first), **_raw_fill(members)}
+    raw = {**_find_raw_column(first), **_build_raw_fill(members)}
     column = joined.column
     kind = {
         "Tp": column.tp,
@@ -81,21 +84,21 @@ def _raw_column(members: Sequence[_Member], number: int, offset: int) -> dict[st
     return {**raw, "id": number, "offset": offset, "type": {**raw["type"], **kind}}
 
 
-def _raw_fill(members: Sequence[_Member]) -> dict[str, Any]:
+def _build_raw_fill(members: Sequence[_Member]) -> dict[str, Any]:
     """The value of the column for rows without it, independent of the order of tables, which may change.
 
     If a table's rows got the column by ADD COLUMN, it is that value; else the column's default is used.
     """
-    raws = [_raw_of_member(member) for member in members]
+    raws = [_find_raw_column(member) for member in members]
     added = next((raw for raw in raws if any(raw.get(name) is not None for name in _FILLS.values())), None)
     if added is not None:
         return {name: added.get(name) for name in _FILLS.values()}
-    if default_literal(members[0].column) is None:
+    if format_default(members[0].column) is None:
         return {}
     return {fill: raws[0].get(name) for name, fill in _FILLS.items()}
 
 
-def _raw_of_member(member: _Member) -> dict[str, Any]:
+def _find_raw_column(member: _Member) -> dict[str, Any]:
     return next(raw for raw in member.table.raw["cols"] if raw["id"] == member.column.id)
 
 
@@ -105,7 +108,7 @@ def _join_types(one: _Member, other: _Member) -> ColumnInfo:
     nullable = not (mine.not_null and theirs.not_null)
     wider = mine if _can_hold(mine, theirs) else theirs if _can_hold(theirs, mine) else None
     if wider is None:
-        differences = ", ".join(f"{_name(m.table)} has {_describe_column(m.column)}" for m in (one, other))
+        differences = ", ".join(f"{_format_name(m.table)} has {_describe_column(m.column)}" for m in (one, other))
         raise Conflict(f"column {mine.name}: {differences}")
     # Defaults and comments come from the first table, whichever table has the wider type.
     flag = mine.flag & ~t.FLAG_NOT_NULL if nullable else mine.flag
@@ -142,24 +145,24 @@ def _can_hold_lengths(wide: ColumnInfo, narrow: ColumnInfo) -> bool:
     return False
 
 
-def _shared_keys(tables: Sequence[TableDef]) -> list[IndexInfo]:
+def _find_shared_keys(tables: Sequence[TableDef]) -> list[IndexInfo]:
     """The unique keys that all `tables` share. Raises Conflict if each table has one but none is shared."""
-    every = [{_key_parts(key): key for key in table.unique_keys()} for table in tables]
+    every = [{_list_key_parts(key): key for key in table.list_unique_keys()} for table in tables]
     shared = [key for parts, key in every[0].items() if all(parts in keys for keys in every[1:])]
     if not shared and all(every):
-        raise Conflict(f"the tables {', '.join(map(_name, tables))} have no unique key in common")
+        raise Conflict(f"the tables {', '.join(map(_format_name, tables))} have no unique key in common")
     return shared
 
 
-def _plain_indexes(table: TableDef) -> Iterable[IndexInfo]:
+def _select_plain_indexes(table: TableDef) -> Iterable[IndexInfo]:
     return (index for index in table.indexes if not index.unique and index.state == PUBLIC)
 
 
-def _key_parts(index: IndexInfo) -> tuple[tuple[str, int], ...]:
+def _list_key_parts(index: IndexInfo) -> tuple[tuple[str, int], ...]:
     return tuple((fold_name(part.name), part.length) for part in index.columns)
 
 
-def _raw_index(number: int, index: IndexInfo, columns: Sequence[str]) -> dict[str, Any]:
+def _build_raw_index(number: int, index: IndexInfo, columns: Sequence[str]) -> dict[str, Any]:
     parts = [
         {"name": {"O": part.name, "L": fold_name(part.name)}, "offset": columns.index(fold_name(part.name)),
          "length": part.length}
@@ -171,7 +174,7 @@ def _raw_index(number: int, index: IndexInfo, columns: Sequence[str]) -> dict[st
     }  # fmt: skip
 
 
-def _name(table: TableDef) -> str:
+def _format_name(table: TableDef) -> str:
     return f"{table.db}.{table.name}"
 
 

@@ -42,23 +42,23 @@ class Judge(Decider):
 
         Raises SchemaError (a shard's DDL that cannot be merged), ConfigError, Permanent.
         """
-        neighbours = self._tables.neighbours(case.ddl.before.tables)
+        neighbours = self._tables.list_neighbours(case.ddl.before.tables)
         self._tables.change(case.ddl.before, case.ddl.after)
         self.shared.follow(case)
-        sides = self._replicated_sides(case)
+        sides = self._select_replicated_sides(case)
         if sides is None:
-            return self._skip(case, FILTERED, self._sides_when_filtered(case))
+            return self._skip(case, FILTERED, self._choose_sides_when_filtered(case))
         shared = self._find_shared(case, sides, neighbours)
         if case.ddl.commit_ts in self._ignored or case.ddl.commit_ts in self._rules.replacements:
             return self._leave_to_operator(
-                case, self._sides_after_manual_change(sides) if shared else self._sides_at_target(sides)
+                case, self._derive_sides_after_manual_change(sides) if shared else self._map_sides_to_target(sides)
             )
         if not self._passes_event_filter(case):
             removes = case.job.type in REMOVES
             if case.job.type in _EMPTIES:
                 for table in sides[0].tables:
                     self._rules.require_one_key(table, {"rows by DDL"})
-            return self._skip(case, EVENTS, NO_CHANGE if removes or shared else self._sides_at_target(sides))
+            return self._skip(case, EVENTS, NO_CHANGE if removes or shared else self._map_sides_to_target(sides))
         verdict = (
             self._judge_rename_across_filter(case, sides, shared)
             or self._judge_shared_database(case, sides, neighbours)
@@ -69,16 +69,16 @@ class Judge(Decider):
         if verdict is not None:
             return verdict
         if not self._rules.copies_ddl:
-            return self._skip(case, SYNC_DDL, self._sides_at_target(sides))
+            return self._skip(case, SYNC_DDL, self._map_sides_to_target(sides))
         if self._has_extracts(sides) and case.job.type in (Action.CREATE_TABLE, Action.CREATE_TABLES):
-            return self._skip(case, EXTRACT, self._sides_at_target(sides), "create the table at the target by hand")
+            return self._skip(case, EXTRACT, self._map_sides_to_target(sides), "create the table at the target by hand")
         return self._apply(case, sides)
 
-    def _replicated_sides(self, case: Case) -> Sides | None:
+    def _select_replicated_sides(self, case: Case) -> Sides | None:
         """The definitions without tables that a filter leaves out; None if none remain."""
         before, after = (self._naming.select_replicated(side.tables) for side in (case.ddl.before, case.ddl.after))
         if case.on_database or not (case.ddl.before.tables or case.ddl.after.tables):
-            if not before and not after and not self._rules.keeps(*self._rule_name(case)):
+            if not before and not after and not self._rules.keeps(*self._build_rule_name(case)):
                 return None
         elif not before and not after:
             return None
@@ -86,7 +86,7 @@ class Judge(Decider):
             case.ddl.after.databases, tuple(after)
         )
 
-    def _sides_when_filtered(self, case: Case) -> Sides:
+    def _choose_sides_when_filtered(self, case: Case) -> Sides:
         # With routes, another table of the target may have the source's name.
         return NO_CHANGE if self._rules.routes else (case.ddl.before, case.ddl.after)
 
@@ -109,23 +109,23 @@ class Judge(Decider):
             return None
         removed = sides[0].tables
         if old and shared is None and self._is_dropped_when_renamed_out(removed):
-            at_target = self._sides_at_target((sides[0], NOTHING))
+            at_target = self._map_sides_to_target((sides[0], NOTHING))
             judged = self._decide(case, "apply", "", self._write_drop(removed), at_target)
             return replace(judged, db=at_target[0].tables[0].db, table=at_target[0].tables[0].name)
         if old:
             return self._skip(
-                case, RENAMED_OUT, self._sides_at_target(sides), "its table stays at the target unchanged"
+                case, RENAMED_OUT, self._map_sides_to_target(sides), "its table stays at the target unchanged"
             )
         why = f"{RENAMED_IN}: the target does not have this table's rows, or has outdated ones"
-        return self._decide(case, "refused", why, case.ddl.query, self._sides_at_target(sides), _RENAMED_IN_ALERT)
+        return self._decide(case, "refused", why, case.ddl.query, self._map_sides_to_target(sides), _RENAMED_IN_ALERT)
 
     def _judge_rename_in_place(self, case: Case, sides: Sides) -> LandedDdl | None:
         """Judge a rename that keeps the target's name, e.g. `log` to `LOG` under one route; None for other DDL."""
         if case.job.type != Action.RENAME_TABLE or not sides[0].tables:
             return None
-        was, now = ([self._naming.table(table.db, table.name) for table in side.tables] for side in sides)
+        was, now = ([self._naming.map_table(table.db, table.name) for table in side.tables] for side in sides)
         return (
-            self._skip(case, "the target's name of the table stays", self._sides_at_target(sides))
+            self._skip(case, "the target's name of the table stays", self._map_sides_to_target(sides))
             if was == now
             else None
         )
@@ -138,7 +138,7 @@ class Judge(Decider):
             return None
         if case.job.type == Action.DROP_SCHEMA:
             self.shared.narrow(case, sides, neighbours)
-        target = self._naming.database(case.name[0])
+        target = self._naming.map_database(case.name[0])
         others = sorted(self._tables.find_source_databases(target) - {fold_name(case.job.schema_name)})
         if not others:
             return None
@@ -151,22 +151,22 @@ class Judge(Decider):
         if not self._rules.routes or case.on_database:
             return None
         groups = [(table, neighbours.get(table.id, [])) for table in sides[0].tables]
-        groups += [(table, self._tables.sources(table)) for table in sides[1].tables]
+        groups += [(table, self._tables.list_sources(table)) for table in sides[1].tables]
         shared = (table for table, group in groups if any(each.id != table.id for each in group))
         # A target's last table, after others were passed over, no longer shares it but may still differ from it.
         return next(shared, None) or next((table for table, _ in groups if self.shared.keeper.is_held(table)), None)
 
-    def _sides_after_manual_change(self, sides: Sides) -> Sides:
+    def _derive_sides_after_manual_change(self, sides: Sides) -> Sides:
         """The result of a manual change at a shared target: the present joined shape of its tables, if any exist."""
         tables = []
         for table in sides[1].tables:
-            shape = self._naming.merge([self._naming.definition(one) for one in self._tables.sources(table)])
+            shape = self._naming.merge([self._naming.map_definition(one) for one in self._tables.list_sources(table)])
             tables.append(replace(shape, id=table.id, raw={**shape.raw, "id": table.id}))
-        before, _ = self._sides_at_target(sides)
+        before, _ = self._map_sides_to_target(sides)
         return (before, Definitions((), tuple(tables))) if tables else NO_CHANGE
 
     def _has_extracts(self, sides: Sides) -> bool:
-        return any(self._rules.routes.extracted(table.db, table.name) for table in sides[1].tables)
+        return any(self._rules.routes.extract_columns(table.db, table.name) for table in sides[1].tables)
 
     def _leave_to_operator(self, case: Case, sides: Sides) -> LandedDdl:
         sql = self._rules.replacements.get(case.ddl.commit_ts)

@@ -48,17 +48,15 @@ class LineageTable:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
-            **_table_to_dict(self.table),
+            **_encode_table(self.table),
             "copied": list(self.copied),
-            "sources": [_table_to_dict(source) for source in self.sources],
+            "sources": [_encode_table(source) for source in self.sources],
         }
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> LineageTable:
         """Parse what `to_dict` wrote."""
-        return cls(
-            _table_from_dict(raw), tuple(raw["copied"]), tuple(_table_from_dict(source) for source in raw["sources"])
-        )
+        return cls(_decode_table(raw), tuple(raw["copied"]), tuple(_decode_table(source) for source in raw["sources"]))
 
     def without_columns(self) -> LineageTable:
         """The same table without columns."""
@@ -97,14 +95,14 @@ def limit_tables(tables: Sequence[LineageTable]) -> list[LineageTable]:
     return [_fit_into(table, budget) for table in tables] if len(tables) <= MOST_TABLES else []
 
 
-def lineage_of(*, wrote: Iterable[LineageTable] = (), read: Iterable[LineageTable] = ()) -> dict[str, Any]:
-    """`lineage_detail` of these tables. Generators are consumed inside it, so their errors do no harm."""
-    return lineage_detail(
+def build_lineage(*, wrote: Iterable[LineageTable] = (), read: Iterable[LineageTable] = ()) -> dict[str, Any]:
+    """`build_lineage_detail` of these tables. Generators are consumed inside it, so their errors do no harm."""
+    return build_lineage_detail(
         lambda: {"wrote": limit_tables(list(wrote)), "read": limit_tables([table.without_columns() for table in read])}
     )
 
 
-def lineage_detail(make: Callable[[], Mapping[str, Sequence[LineageTable]]]) -> dict[str, Any]:
+def build_lineage_detail(make: Callable[[], Mapping[str, Sequence[LineageTable]]]) -> dict[str, Any]:
     """The lineage to add to a result's detail. If `make` fails, it is empty and the error is logged."""
     try:
         sides = {side: [table.to_dict() for table in tables] for side, tables in make().items() if tables}
@@ -126,9 +124,9 @@ def _fit_into(one: LineageTable, budget: LineageBudget) -> LineageTable:
     return one if budget.takes_columns(len(one.table.columns), len(one.sources)) else one.without_columns()
 
 
-def _table_to_dict(table: Table) -> dict[str, Any]:
+def _encode_table(table: Table) -> dict[str, Any]:
     return {"db": table.db, "table": table.table, "columns": [list(column) for column in table.columns]}
 
 
-def _table_from_dict(raw: dict[str, Any]) -> Table:
+def _decode_table(raw: dict[str, Any]) -> Table:
     return Table(raw["db"], raw["table"], tuple((name, kind) for name, kind in raw["columns"]))

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from binlake.window.sealing import canonical_json, digest_of, parse_object
+from binlake.window.sealing import digest_text, encode_canonical_json, parse_object
 
 
-def window_name(lo: int, hi: int) -> str:
+def format_window_name(lo: int, hi: int) -> str:
     """The name of the window (lo, hi] in tables, logs and pages: `lo-hi`."""
     return f"{lo}-{hi}"
 
@@ -26,7 +26,7 @@ class OfWindow:
     @property
     def window(self) -> str:
         """`lo-hi`."""
-        return window_name(self.lo, self.hi)
+        return format_window_name(self.lo, self.hi)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class WindowManifest(OfWindow):
 
     def to_json(self) -> str:
         """Canonical JSON, timestamps as strings."""
-        return canonical_json(asdict(self))
+        return encode_canonical_json(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> WindowManifest:
@@ -109,7 +109,9 @@ class ApplyManifest(OfWindow):
         values = asdict(self)
         values["cuts"] = [str(commit_ts) for commit_ts in self.cuts]
         # `cuts` and `compact` are omitted when empty, so that manifests sealed before they existed keep their digest.
-        return canonical_json({key: value for key, value in values.items() if value or key not in ("cuts", "compact")})
+        return encode_canonical_json(
+            {key: value for key, value in values.items() if value or key not in ("cuts", "compact")}
+        )
 
     @classmethod
     def from_json(cls, text: str) -> ApplyManifest:
@@ -118,6 +120,6 @@ class ApplyManifest(OfWindow):
         cuts = tuple(int(commit_ts) for commit_ts in raw.get("cuts", ()))
         return cls(**{**raw, "windows": tuple(raw["windows"]), "cuts": cuts})
 
-    def digest(self) -> str:
+    def compute_digest(self) -> str:
         """SHA-256 of the canonical JSON, stored at the target with the open window."""
-        return digest_of(self.to_json())
+        return digest_text(self.to_json())

@@ -46,9 +46,11 @@ def gather_members(
     present = {pump.node_id for pump in pumps}
     known_pumps = {known.node_id: known for known in remembered.values() if known.state != FORGOTTEN}
     members = [
-        _member(pump, known_pumps.get(pump.node_id), lo, probe) for pump in pumps if not _is_forgotten(pump, remembered)
+        _build_member(pump, known_pumps.get(pump.node_id), lo, probe)
+        for pump in pumps
+        if not _is_forgotten(pump, remembered)
     ]
-    return members + [_vanished_member(known) for known in known_pumps.values() if known.node_id not in present]
+    return members + [_build_vanished_member(known) for known in known_pumps.values() if known.node_id not in present]
 
 
 def flag_future_watermarks(members: Sequence[Member], now: int) -> list[Member]:
@@ -66,7 +68,7 @@ def flag_future_watermarks(members: Sequence[Member], now: int) -> list[Member]:
 
 
 def _describe_future_watermark(watermark: int, now: int) -> str:
-    ahead_s = (oracle.physical(watermark) - oracle.physical(now)) // 1000
+    ahead_s = (oracle.extract_physical(watermark) - oracle.extract_physical(now)) // 1000
     return (
         f"its watermark {watermark} is {ahead_s} s above PD's clock: it has stored a binlog from the future"
         " (`binlake pump set-aside`)"
@@ -80,7 +82,7 @@ def _is_forgotten(pump: NodeStatus, remembered: Mapping[str, RememberedMember]) 
     return is_offline and known is not None and pump.max_commit_ts <= known.watermark
 
 
-def _member(pump: NodeStatus, known: RememberedMember | None, lo: int, probe: Callable[[str], Probe]) -> Member:
+def _build_member(pump: NodeStatus, known: RememberedMember | None, lo: int, probe: Callable[[str], Probe]) -> Member:
     uuid = known.store_uuid if known else ""
     if pump.state == "offline":
         # A pump forced offline keeps its last heartbeat's watermark; a probe may have seen a higher one.
@@ -115,7 +117,7 @@ def _find_problem(uuid: str, answer: Probe, lo: int) -> str:
     return ""
 
 
-def _vanished_member(known: RememberedMember) -> Member:
+def _build_vanished_member(known: RememberedMember) -> Member:
     drained = known.state == "offline" and known.watermark <= known.landed_ts
     if drained:
         return Member(known.node_id, "", "offline", known.watermark, known.store_uuid)

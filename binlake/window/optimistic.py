@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from binlake.dialect import tokenize_restored
-from binlake.dialect.columnnames import changed_columns, clauses_of_alter
-from binlake.rows.codec.writers import filled_text
+from binlake.dialect.columnnames import find_alter_clauses, find_changed_columns
+from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_name
@@ -58,7 +58,7 @@ def join_change(change: SharedChange, query: str) -> JoinedChange:
     if (
         change.old is not None
         and change.new is not None
-        and _layout_change(change.old, change.new) == _layout_change(was, now)
+        and _compute_layout_change(change.old, change.new) == _compute_layout_change(was, now)
     ):
         return JoinedChange(sides, None)
     return JoinedChange(sides, write_alter(was, now))
@@ -67,24 +67,28 @@ def join_change(change: SharedChange, query: str) -> JoinedChange:
 def require_same_fill(old: TableDef, new: TableDef, was: TableDef) -> None:
     """Require that rows of a table that adds a column get the value they have at the target `was`. Raises Conflict."""
     for column in new.row_columns:
-        at_target = was.column(column.name)
-        if old.column(column.name) is None and at_target is not None and filled_text(at_target) != filled_text(column):
+        at_target = was.find_column(column.name)
+        if (
+            old.find_column(column.name) is None
+            and at_target is not None
+            and derive_filled_text(at_target) != derive_filled_text(column)
+        ):
             raise Conflict(
-                f"column {column.name}: the table's rows have {filled_text(at_target)!r} at the target, but the DDL"
-                f" gives them {filled_text(column)!r}"
+                f"column {column.name}: the table's rows have {derive_filled_text(at_target)!r} at the target, but the"
+                f" DDL gives them {derive_filled_text(column)!r}"
             )
 
 
 def _require_unchanged_fill(change: SharedChange, was: TableDef, now: TableDef) -> None:
     """Require that rows of tables without a column keep that column's value at the target. Raises Conflict."""
     for column in now.row_columns:
-        at_target = was.column(column.name)
-        if at_target is None or column.is_generated or filled_text(at_target) == filled_text(column):
+        at_target = was.find_column(column.name)
+        if at_target is None or column.is_generated or derive_filled_text(at_target) == derive_filled_text(column):
             continue
-        if any(table.column(column.name) is None for table in change.now):
+        if any(table.find_column(column.name) is None for table in change.now):
             raise Conflict(
-                f"column {column.name}: rows of tables without it have {filled_text(at_target)!r} at the target, and"
-                f" would have {filled_text(column)!r}"
+                f"column {column.name}: rows of tables without it have {derive_filled_text(at_target)!r} at the target,"
+                f" and would have {derive_filled_text(column)!r}"
             )
 
 
@@ -102,11 +106,11 @@ def _require_same_names(old: TableDef, new: TableDef, query: str) -> None:
 
 def renames_column(query: str) -> bool:
     """True for `CHANGE [COLUMN] former new ...`. With another type the column has a new id, so compare the names."""
-    changed = changed_columns(clauses_of_alter(tokenize_restored(query)))
+    changed = find_changed_columns(find_alter_clauses(tokenize_restored(query)))
     return any(new != former for new, former in changed.items())
 
 
-def _layout_change(before: TableDef, after: TableDef) -> tuple[object, ...]:
+def _compute_layout_change(before: TableDef, after: TableDef) -> tuple[object, ...]:
     old, new = RowLayout(before), RowLayout(after)
     return (
         frozenset(old.columns - new.columns), frozenset(new.columns - old.columns),

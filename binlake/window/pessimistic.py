@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from binlake.rows.codec.writers import filled_text
+from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import TableDef
 from binlake.window.joined import Conflict
 from binlake.window.shardlocks import NEVER, OPEN, Hold, Locks, Name, PassedOver, as_table
-from binlake.window.steprows import require_one_fill, rows_stay_readable, unreadable_column
+from binlake.window.steprows import find_unreadable_column, keeps_rows_readable, require_one_fill
 from binlake.window.targets import RowLayout, TargetTables
 
 
@@ -54,19 +54,19 @@ class LockKeeper:
         """All holds of the window so far."""
         return Locks(tuple(self._holds), tuple(self._passed))
 
-    def waiting_targets(self) -> list[Name]:
+    def list_waiting_targets(self) -> list[Name]:
         """The targets with waiting rows, by name."""
         return sorted({hold.target for hold in self._holds if hold.waits})
 
-    def waiting_for(self, group: Sequence[TableDef], target: Name) -> list[Name]:
+    def find_awaited_tables(self, group: Sequence[TableDef], target: Name) -> list[Name]:
         """The tables of `group` that have not made the next step yet; empty if no table waits."""
-        waiting = {hold.after.id for hold in self._waiting_holds(target)}
+        waiting = {hold.after.id for hold in self._select_waiting_holds(target)}
         passed = {entry.table.id for entry in self._passed if entry.until == OPEN and entry.target == target}
-        return [_name(table) for table in group if table.id not in waiting | passed] if waiting else []
+        return [_build_name(table) for table in group if table.id not in waiting | passed] if waiting else []
 
     def is_held(self, table: TableDef) -> bool:
         """True when a DDL of the table waits, or the table is passed over."""
-        return bool(self._steps_of(table.id)) or self._find_passed_over(table) is not None
+        return bool(self._list_steps(table.id)) or self._find_passed_over(table) is not None
 
     def follow(self, old: TableDef, new: TableDef, since: int) -> None:
         """Follow a DDL that is not a step: `old` becomes `new`, perhaps with another name or id.
@@ -79,15 +79,15 @@ class LockKeeper:
             # Also update holds released in this window: the id shows which one waited first.
             moved = replace(hold, before=as_table(hold.before, new), after=as_table(hold.after, new))
             self._holds[number] = moved
-            if _name(old) != _name(new) and hold.waits and hold.until == OPEN:
+            if _build_name(old) != _build_name(new) and hold.waits and hold.until == OPEN:
                 self._holds[number] = replace(moved, until=since)
-                self._holds.append(replace(moved, source=_name(new), since=since))
+                self._holds.append(replace(moved, source=_build_name(new), since=since))
         passed = self._find_passed_over(old)
-        if passed is not None and _name(old) != _name(new):
-            self._update_passed_over(passed, as_table(passed.table, new), _name(new), since)
+        if passed is not None and _build_name(old) != _build_name(new):
+            self._update_passed_over(passed, as_table(passed.table, new), _build_name(new), since)
         elif passed is not None:
             self._passed[self._passed.index(passed)] = replace(passed, table=as_table(passed.table, new))
-        steps, passed = self._steps_of(new.id), self._find_passed_over(new)
+        steps, passed = self._list_steps(new.id), self._find_passed_over(new)
         shown = steps[0].before if steps else passed.table if passed is not None else new
         self._tables.show(as_table(shown, new))
 
@@ -105,13 +105,13 @@ class LockKeeper:
         self._passed[self._passed.index(passed)] = replace(passed, until=since)
         return True
 
-    def step(self, hold: Hold) -> None:
+    def add_step(self, hold: Hold) -> None:
         """Add a DDL that is a step: later rows of the table wait."""
         self._end_rows(hold.after.id, hold.since)
         self._holds.append(hold)
-        self._tables.show(as_table(self._steps_of(hold.after.id)[0].before, hold.after))
+        self._tables.show(as_table(self._list_steps(hold.after.id)[0].before, hold.after))
 
-    def end(self, table: TableDef, since: int) -> None:
+    def follow_removal(self, table: TableDef, since: int) -> None:
         """Follow the removal of `table`: the rows of its last step end here, and no other table waits for it."""
         self._end_rows(table.id, since)
         passed = self._find_passed_over(table)
@@ -125,13 +125,13 @@ class LockKeeper:
 
     def abandon(self, target: Name) -> list[Name]:
         """Follow the removal of all tables of `target`: waiting rows are never released. Returns their tables."""
-        waiting = self._waiting_holds(target)
+        waiting = self._select_waiting_holds(target)
         self._holds = [replace(hold, released=NEVER) if hold in waiting else hold for hold in self._holds]
         return sorted({hold.source for hold in waiting})
 
-    def steps_to(self, target: Name, shape: RowLayout) -> list[Hold]:
+    def find_steps_to(self, target: Name, shape: RowLayout) -> list[Hold]:
         """The steps of a waiting table of `target` that has reached `shape`; empty if no table has."""
-        candidates = (self._steps_up_to(table_id, shape) for table_id in self._waiting_ids(target))
+        candidates = (self._find_steps_up_to(table_id, shape) for table_id in self._list_waiting_ids(target))
         return next((steps for steps in candidates if steps), [])
 
     def pass_over(
@@ -143,15 +143,15 @@ class LockKeeper:
         rows of a table that is left out would differ at the target.
         """
         before = list(self._passed)
-        self._passed += [PassedOver(target, _name(table), start, table) for table in without]
+        self._passed += [PassedOver(target, _build_name(table), start, table) for table in without]
         release = self.release(group, target, start)
         if release is None:
             self._passed = before
             return None
-        remaining = [hold for table in without for hold in self._steps_of(table.id)]
+        remaining = [hold for table in without for hold in self._list_steps(table.id)]
         _require_readable((hold.after for hold in remaining), release.after)
         for hold in remaining:
-            filled = _missing_columns(hold.after, release.after)
+            filled = _find_missing_columns(hold.after, release.after)
             self._holds[self._holds.index(hold)] = replace(hold, released=start, filled=filled)
         return release
 
@@ -167,13 +167,15 @@ class LockKeeper:
             return None
         while (reached := self._find_common_shape(group)) is not None:
             # Steps of removed tables up to this shape are released too.
-            reached_steps = {table_id: self._steps_up_to(table_id, reached) for table_id in self._waiting_ids(target)}
+            reached_steps = {
+                table_id: self._find_steps_up_to(table_id, reached) for table_id in self._list_waiting_ids(target)
+            }
             last = next(reached_steps[table.id][-1].after for table in group if reached_steps.get(table.id))
             shapes = {table_id: table_steps[-1].after for table_id, table_steps in reached_steps.items() if table_steps}
             if not all(
-                rows_stay_readable(table_steps, shapes[table_id])
+                keeps_rows_readable(table_steps, shapes[table_id])
                 if table_id in shapes
-                else not unreadable_column(table_steps[-1].after, last)
+                else not find_unreadable_column(table_steps[-1].after, last)
                 for table_id, table_steps in steps.items()
             ):
                 break
@@ -188,44 +190,44 @@ class LockKeeper:
         table_steps = max((steps[table_id] for table_id in live), key=lambda some: some[-1].commit_ts)
         last = table_steps[-1].after
         passed = {entry.table.id for entry in map(self._find_passed_over, group) if entry is not None}
-        _require_readable((self._tables.source_definition(table) for table in group if table.id in passed), last)
+        _require_readable((self._tables.find_source_definition(table) for table in group if table.id in passed), last)
         alert = require_one_fill([steps[table_id] for table_id in live if table_id not in passed])
         for number, hold in enumerate(self._holds):
             if hold.released == start and hold.target == target:
-                self._holds[number] = replace(hold, filled=_missing_columns(hold.after, last))
+                self._holds[number] = replace(hold, filled=_find_missing_columns(hold.after, last))
         self._restore_definitions(group, last, start)
         return Release(tuple(_remove_repeats(table_steps)), alert)
 
     def _find_common_shape(self, group: Sequence[TableDef]) -> RowLayout | None:
         """The first shape that each table of `group` has reached, except tables that are passed over."""
-        waiting = [self._steps_of(table.id) for table in group if self._find_passed_over(table) is None]
+        waiting = [self._list_steps(table.id) for table in group if self._find_passed_over(table) is None]
         if not waiting or not all(waiting):
             return None
         for hold in waiting[0]:
             layout = RowLayout(hold.after)
-            if all(self._steps_up_to(steps[0].after.id, layout) for steps in waiting):
+            if all(self._find_steps_up_to(steps[0].after.id, layout) for steps in waiting):
                 return layout
         return None
 
-    def _steps_up_to(self, table_id: int, reached: RowLayout) -> list[Hold]:
+    def _find_steps_up_to(self, table_id: int, reached: RowLayout) -> list[Hold]:
         """The steps of a table up to the first one that results in the shape `reached`; empty if none does."""
-        steps = self._steps_of(table_id)
+        steps = self._list_steps(table_id)
         last = next((hold for hold in steps if RowLayout(hold.after) == reached), None)
         if last is None:
             return []
         # If its table was renamed meanwhile, a step continues under the new name.
         ends = max(number for number, hold in enumerate(steps) if hold.commit_ts == last.commit_ts) + 1
-        return steps[:ends] if rows_stay_readable(steps[:ends], last.after) else []
+        return steps[:ends] if keeps_rows_readable(steps[:ends], last.after) else []
 
     def _restore_definitions(self, group: Sequence[TableDef], reached: TableDef, start: int) -> None:
         """Set the target's definition of each table after a release that changed it to `reached`."""
         for table in group:
-            steps, passed = self._steps_of(table.id), self._find_passed_over(table)
+            steps, passed = self._list_steps(table.id), self._find_passed_over(table)
             if passed is not None:
                 self._update_passed_over(passed, as_table(reached, table), passed.source, start)
                 self._tables.show(as_table(reached, table))
             else:
-                self._tables.show(as_table(steps[0].before if steps else self._last_definition(table), table))
+                self._tables.show(as_table(steps[0].before if steps else self._find_last_definition(table), table))
 
     def _update_passed_over(self, passed: PassedOver, table: TableDef, source: Name, since: int) -> None:
         """Record that from `since` on the target has the definition `table` for a passed-over table."""
@@ -234,16 +236,16 @@ class LockKeeper:
             self._passed.append(replace(passed, until=since))
         self._passed.append(replace(passed, source=source, since=since, table=table))
 
-    def _last_definition(self, table: TableDef) -> TableDef:
+    def _find_last_definition(self, table: TableDef) -> TableDef:
         return next(hold.after for hold in reversed(self._holds) if hold.after.id == table.id)
 
-    def _waiting_holds(self, target: Name) -> list[Hold]:
+    def _select_waiting_holds(self, target: Name) -> list[Hold]:
         return [hold for hold in self._holds if hold.waits and hold.target == target]
 
-    def _waiting_ids(self, target: Name) -> list[int]:
-        return list(dict.fromkeys(hold.after.id for hold in self._waiting_holds(target)))
+    def _list_waiting_ids(self, target: Name) -> list[int]:
+        return list(dict.fromkeys(hold.after.id for hold in self._select_waiting_holds(target)))
 
-    def _steps_of(self, table_id: int) -> list[Hold]:
+    def _list_steps(self, table_id: int) -> list[Hold]:
         steps = [hold for hold in self._holds if hold.waits and hold.after.id == table_id]
         return sorted(steps, key=lambda hold: hold.since)
 
@@ -254,7 +256,7 @@ class LockKeeper:
 def _require_readable(tables: Iterable[TableDef], last: TableDef) -> None:
     """Raises Conflict if rows of one of `tables` would differ in a table with the definition `last`."""
     for table in tables:
-        name = unreadable_column(table, last)
+        name = find_unreadable_column(table, last)
         if name:
             raise Conflict(
                 f"column {name}: rows of {table.db}.{table.name} were written under another name or type of the column"
@@ -267,12 +269,12 @@ def _remove_repeats(steps: Sequence[Hold]) -> list[Hold]:
     return list({hold.commit_ts: hold for hold in steps}.values())
 
 
-def _missing_columns(table: TableDef, last: TableDef) -> dict[str, str]:
+def _find_missing_columns(table: TableDef, last: TableDef) -> dict[str, str]:
     """The columns that rows of `table` lack when they are released with the definition `last`, and their values."""
-    lacking = [column for column in last.row_columns if table.column(column.name) is None]
-    texts = {column.name: filled_text(column) for column in lacking}
+    lacking = [column for column in last.row_columns if table.find_column(column.name) is None]
+    texts = {column.name: derive_filled_text(column) for column in lacking}
     return {name: text for name, text in texts.items() if text is not None}
 
 
-def _name(table: TableDef) -> Name:
+def _build_name(table: TableDef) -> Name:
     return table.db, table.name

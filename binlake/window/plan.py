@@ -69,7 +69,7 @@ class Member:
     counters: Counters = Counters()
     open_transactions: OpenTransactions = OpenTransactions()
 
-    def drained(self, landed_ts: int) -> bool:
+    def is_drained(self, landed_ts: int) -> bool:
         """True when nothing of this member is left to land: it is offline with nothing above `landed_ts`."""
         return self.state == "offline" and self.watermark <= landed_ts
 
@@ -113,7 +113,7 @@ def propose_window(
     None: no limit), `stop_ts`. If `stop_ts` is above the watermarks, the state is `waiting`; the window is never
     silently cut short.
     """
-    active = [member for member in members if not member.drained(lo)]
+    active = [member for member in members if not member.is_drained(lo)]
     blockers = _find_blockers(lo, active)
     if blockers:
         return Plan("blocked", lo, lo, tuple(members), tuple(blockers), "; ".join(map(str, blockers)))

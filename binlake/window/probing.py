@@ -11,7 +11,7 @@ from binlake.window.membership import Probe
 def ask_pump(host: str, cluster_id: int, timeout_s: float, tls: Tls | None = None) -> Probe:
     """The state that the pump at `host` (HOST:PORT) reports. Raises SourceUnavailable."""
     try:
-        info = PumpReader(host, cluster_id, timeout_s=timeout_s, tls=tls).info()
+        info = PumpReader(host, cluster_id, timeout_s=timeout_s, tls=tls).read_info()
     except WireError:
         # An original pump has no Info service. The registry's entry and the proof in the pull must suffice.
         return Probe()

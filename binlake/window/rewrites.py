@@ -19,7 +19,7 @@ FOUND = ("equal", "different", "not-comparable")
 """The states of an outcome."""
 
 
-def tables_rewritten_by(ddls: Iterable[LandedDdl]) -> dict[Name, int]:
+def find_rewritten_tables(ddls: Iterable[LandedDdl]) -> dict[Name, int]:
     """By target table, the commit_ts of the last of `ddls` that changes the table's rows by itself.
 
     The key is the table's name after the last of `ddls`. Tables that are dropped later are left out.
@@ -75,8 +75,8 @@ def _is_converted(before: ColumnInfo | None, after: ColumnInfo) -> bool:
         return (
             after.not_null or after.is_generated or after.origin_default is not None or bool(after.origin_default_bit)
         )
-    return _form(before) != _form(after)
+    return _build_column_form(before) != _build_column_form(after)
 
 
-def _form(column: ColumnInfo) -> tuple[object, ...]:
+def _build_column_form(column: ColumnInfo) -> tuple[object, ...]:
     return column.type_text, column.charset, column.collate, column.not_null, column.generated_expr

@@ -16,15 +16,15 @@ from binlake.errors import DamagedManifest, WireError
 _TEXT_KEYS = frozenset({"lo", "hi", "gc_ts", "proof_ts", "cluster_id"})
 
 
-def canonical_json(value: Mapping[str, Any]) -> str:
+def encode_canonical_json(value: Mapping[str, Any]) -> str:
     """The only text of `value`: sorted keys, timestamps as strings."""
-    return json.dumps(_timestamps_to_text(value), sort_keys=True, separators=(",", ":"))
+    return json.dumps(_format_timestamps(value), sort_keys=True, separators=(",", ":"))
 
 
 def parse_object(text: str, kind: str) -> dict[str, Any]:
-    """Parse what `canonical_json` wrote. Raises WireError."""
+    """Parse what `encode_canonical_json` wrote. Raises WireError."""
     try:
-        raw = _timestamps_to_numbers(json.loads(text))
+        raw = _parse_timestamps(json.loads(text))
     except (ValueError, TypeError) as error:
         raise WireError(f"{kind} is not valid JSON: {error}") from None
     if not isinstance(raw, dict):
@@ -32,15 +32,15 @@ def parse_object(text: str, kind: str) -> dict[str, Any]:
     return raw
 
 
-def digest_of(text: str) -> str:
+def digest_text(text: str) -> str:
     """SHA-256, in hex."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def seal(kind: str, version: int, body: Mapping[str, Any]) -> str:
     """`body` as text with its kind, version and digest."""
-    digest = digest_of(canonical_json(body))
-    return canonical_json({"kind": kind, "version": version, "digest": digest, "body": body})
+    digest = digest_text(encode_canonical_json(body))
+    return encode_canonical_json({"kind": kind, "version": version, "digest": digest, "body": body})
 
 
 def unseal(text: str, kind: str, version: int) -> dict[str, Any]:
@@ -57,18 +57,18 @@ def unseal(text: str, kind: str, version: int) -> dict[str, Any]:
             where={"sealed": raw.get("version"), "read_here": version},
         )
     body = raw.get("body")
-    if not isinstance(body, dict) or digest_of(canonical_json(body)) != raw.get("digest"):
+    if not isinstance(body, dict) or digest_text(encode_canonical_json(body)) != raw.get("digest"):
         raise DamagedManifest(f"the {kind} manifest is damaged: its digest is not that of its text")
     return body
 
 
-def _timestamps_to_text(value: Any) -> Any:
+def _format_timestamps(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: str(item) if key in _TEXT_KEYS else _timestamps_to_text(item) for key, item in value.items()}
-    return [_timestamps_to_text(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: str(item) if key in _TEXT_KEYS else _format_timestamps(item) for key, item in value.items()}
+    return [_format_timestamps(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _timestamps_to_numbers(value: Any) -> Any:
+def _parse_timestamps(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: int(item) if key in _TEXT_KEYS else _timestamps_to_numbers(item) for key, item in value.items()}
-    return [_timestamps_to_numbers(item) for item in value] if isinstance(value, list) else value
+        return {key: int(item) if key in _TEXT_KEYS else _parse_timestamps(item) for key, item in value.items()}
+    return [_parse_timestamps(item) for item in value] if isinstance(value, list) else value

@@ -48,12 +48,12 @@ class TableShape:
         lost = tuple(tuple(columns) for columns in raw["lost"])
         return cls(tuple(raw["own"]), tuple(raw["kept"]), tuple(raw["dropped"]), lost)
 
-    def of(self, table: TableDef) -> TableDef:
+    def apply_to(self, table: TableDef) -> TableDef:
         """The part of the source's definition `table` that the target shares."""
         dropped = frozenset(self.dropped)
         columns = tuple(column for column in table.all_columns if fold_name(column.name) not in dropped)
         # A definition may mark an integer primary key by a flag. From here on every unique key is an index.
-        keys = [key for key in table.unique_keys() if self._is_shared(key, dropped)]
+        keys = [key for key in table.list_unique_keys() if self._is_shared(key, dropped)]
         plain = [index for index in table.indexes if not (index.unique and index.state == PUBLIC)]
         return replace(
             table,
@@ -79,13 +79,13 @@ class Shapes:
     def __bool__(self) -> bool:
         return bool(self.at_lo)
 
-    def base(self, table: TableDef) -> TableDef:
+    def derive_base(self, table: TableDef) -> TableDef:
         """The shared definition of `table` at lo."""
-        return _apply_shape(table, self._shapes_by_name().get(_name(table)))
+        return _apply_shape(table, self._collect_shapes_by_name().get(_fold_table_name(table)))
 
     def follow(self, ddls: Iterable[LandedDdl]) -> tuple[LandedDdl, ...]:
         """The window's DDL, given in commit order, with the definitions that both sides share."""
-        known = self._shapes_by_name()
+        known = self._collect_shapes_by_name()
         return tuple(_follow_ddl(ddl, known) for ddl in ddls)
 
     def to_list(self) -> list[Any]:
@@ -97,27 +97,29 @@ class Shapes:
         """Parse what `to_list` wrote."""
         return cls({(db, table): TableShape.from_dict(shape) for db, table, shape in raw})
 
-    def _shapes_by_name(self) -> dict[Name, TableShape]:
+    def _collect_shapes_by_name(self) -> dict[Name, TableShape]:
         return {fold_pair(name): shape for name, shape in self.at_lo.items()}
 
 
 def _follow_ddl(ddl: LandedDdl, known: dict[Name, TableShape]) -> LandedDdl:
     """`ddl` with shared definitions. Updates `known`, the shapes by name, to the state after the DDL."""
-    before = {_name(table): known.pop(_name(table), None) for table in ddl.before.tables}
-    ids = {table.id: before[_name(table)] for table in ddl.before.tables}
+    before = {_fold_table_name(table): known.pop(_fold_table_name(table), None) for table in ddl.before.tables}
+    ids = {table.id: before[_fold_table_name(table)] for table in ddl.before.tables}
     # Match by id first, as a RENAME may swap two names; then by name, which a TRUNCATE keeps.
-    after = {_name(t): ids[t.id] if t.id in ids else before.get(_name(t)) for t in ddl.after.tables}
+    after = {
+        _fold_table_name(t): ids[t.id] if t.id in ids else before.get(_fold_table_name(t)) for t in ddl.after.tables
+    }
     known.update({name: shape for name, shape in after.items() if shape is not None})
     return replace(ddl, before=_shape_definitions(ddl.before, before), after=_shape_definitions(ddl.after, after))
 
 
 def _shape_definitions(of: Definitions, shapes: Mapping[Name, TableShape | None]) -> Definitions:
-    return replace(of, tables=tuple(_apply_shape(table, shapes.get(_name(table))) for table in of.tables))
+    return replace(of, tables=tuple(_apply_shape(table, shapes.get(_fold_table_name(table))) for table in of.tables))
 
 
 def _apply_shape(table: TableDef, shape: TableShape | None) -> TableDef:
-    return shape.of(table) if shape else table
+    return shape.apply_to(table) if shape else table
 
 
-def _name(table: TableDef) -> Name:
+def _fold_table_name(table: TableDef) -> Name:
     return fold_pair((table.db, table.name))

@@ -48,14 +48,14 @@ class Hold:
         """True while its rows are not at the target."""
         return self.released == OPEN
 
-    def ends(self, hi: int) -> int:
+    def compute_end(self, hi: int) -> int:
         """The end of the hold's rows (exclusive), at most `hi` + 1."""
         return min(end or hi + 1 for end in (self.until, self.released))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         numbers = {name: str(getattr(self, name)) for name in ("since", "commit_ts", "until", "released")}
-        tables = {"before": _table_to_dict(self.before), "after": _table_to_dict(self.after)}
+        tables = {"before": _encode_table(self.before), "after": _encode_table(self.after)}
         return {"target": list(self.target), "source": list(self.source), "sql": self.sql, "filled": dict(self.filled),
                 **numbers, **tables}  # fmt: skip
 
@@ -63,7 +63,7 @@ class Hold:
     def from_dict(cls, raw: Mapping[str, Any]) -> Hold:
         """Parse what `to_dict` wrote."""
         names: list[Name] = [(raw[key][0], raw[key][1]) for key in ("target", "source")]
-        tables = [_table_from_dict(raw[key]) for key in ("before", "after")]
+        tables = [_decode_table(raw[key]) for key in ("before", "after")]
         ends = [int(raw[key]) for key in ("until", "released")]
         return cls(
             names[0], names[1], int(raw["since"]), int(raw["commit_ts"]), str(raw["sql"]), tables[0], tables[1],
@@ -87,13 +87,13 @@ class PassedOver:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {"target": list(self.target), "source": list(self.source), "since": str(self.since),
-                "until": str(self.until), "table": _table_to_dict(self.table)}  # fmt: skip
+                "until": str(self.until), "table": _encode_table(self.table)}  # fmt: skip
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> PassedOver:
         """Parse what `to_dict` wrote."""
         names: list[Name] = [(raw[key][0], raw[key][1]) for key in ("target", "source")]
-        return cls(names[0], names[1], int(raw["since"]), _table_from_dict(raw["table"]), int(raw["until"]))
+        return cls(names[0], names[1], int(raw["since"]), _decode_table(raw["table"]), int(raw["until"]))
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Locks:
     holds: tuple[Hold, ...] = ()
     passed: tuple[PassedOver, ...] = ()
 
-    def waiting(self, hi: int) -> list[dict[str, str]]:
+    def list_waiting(self, hi: int) -> list[dict[str, str]]:
         """The target tables with waiting rows at `hi`, for JSON: the rows' tables, since when and how many seconds."""
         first: dict[Name, Hold] = {}
         held: dict[Name, set[str]] = {}
@@ -111,18 +111,24 @@ class Locks:
             first.setdefault(hold.target, hold)
             held.setdefault(hold.target, set()).add(".".join(hold.source))
         return [
-            {"table": ".".join(target), "since": str(hold.since), "seconds": f"{max(_age_s(hold.since, hi), 0):.0f}",
-             "held": ", ".join(sorted(held[target]))}
+            {
+                "table": ".".join(target),
+                "since": str(hold.since),
+                "seconds": f"{max(_compute_age_s(hold.since, hi), 0):.0f}",
+                "held": ", ".join(sorted(held[target])),
+            }
             for target, hold in first.items()
-        ]  # fmt: skip
+        ]
 
-    def alerts(self, lo: int, hi: int, most_s: int) -> list[str]:
+    def list_alerts(self, lo: int, hi: int, most_s: int) -> list[str]:
         """A message for each target whose wait exceeded `most_s` seconds in the window (lo, hi]; 0 = no messages."""
         first: dict[Name, Hold] = {}
         for hold in sorted(self.holds, key=lambda hold: hold.since):
             if hold.waits:
                 first.setdefault(hold.target, hold)
-        overdue = [hold for hold in first.values() if _age_s(hold.since, lo) <= most_s < _age_s(hold.since, hi)]
+        overdue = [
+            hold for hold in first.values() if _compute_age_s(hold.since, lo) <= most_s < _compute_age_s(hold.since, hi)
+        ]
         return [
             f"rows of {'.'.join(hold.source)} wait since {hold.since} for the other tables of {'.'.join(hold.target)}:"
             " `binlake ddl lock`"
@@ -141,7 +147,7 @@ class Locks:
             tuple(table for table in self.passed if table.until == OPEN),
         )
 
-    def definitions_at(self, ts: int) -> dict[Name, TableDef]:
+    def list_definitions_at(self, ts: int) -> dict[Name, TableDef]:
         """The target's definitions of held and passed-over source tables at `ts`, by their names in lower case."""
         definitions = {
             fold_pair(passed.source): passed.table
@@ -156,9 +162,9 @@ class Locks:
                     definitions[fold_pair(hold.source)] = earliest.before
         return definitions
 
-    def held_tables(self, ts: int) -> set[Name]:
+    def list_held_tables(self, ts: int) -> set[Name]:
         """The names of the source tables whose rows of `ts` are held, even if they were released later."""
-        return {hold.source for hold in self.holds if hold.since <= ts < hold.ends(ts)}
+        return {hold.source for hold in self.holds if hold.since <= ts < hold.compute_end(ts)}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; empty without holds."""
@@ -217,13 +223,13 @@ def format_names(names: Sequence[Name]) -> str:
     return ", ".join(".".join(name) for name in names)
 
 
-def _age_s(since: int, ts: int) -> float:
-    return (tso.physical(ts) - tso.physical(since)) / 1000
+def _compute_age_s(since: int, ts: int) -> float:
+    return (tso.extract_physical(ts) - tso.extract_physical(since)) / 1000
 
 
-def _table_to_dict(table: TableDef) -> dict[str, Any]:
+def _encode_table(table: TableDef) -> dict[str, Any]:
     return {"db_id": table.db_id, "db": table.db, "info": table.raw}
 
 
-def _table_from_dict(raw: Mapping[str, Any]) -> TableDef:
+def _decode_table(raw: Mapping[str, Any]) -> TableDef:
     return TableDef.from_json(raw["info"], DbInfo(raw["db_id"], raw["db"], "", "", {}))

@@ -48,7 +48,7 @@ def find_unlike_shards(tables: TargetTables, naming: Naming) -> list[UnlikeShard
             Shard(table.source, table.db, table.name, table.id, tuple(_describe_missing(table, shape)))
             for table in sorted(group, key=lambda table: (table.source, table.db, table.name))
         )
-        unlike.append(UnlikeShards(*naming.table(group[0].db, group[0].name), widest is not None, shards))
+        unlike.append(UnlikeShards(*naming.map_table(group[0].db, group[0].name), widest is not None, shards))
     return sorted(unlike, key=lambda target: (target.db, target.table))
 
 
@@ -58,15 +58,15 @@ def _describe_missing(table: TableDef, shape: Iterable[TableDef]) -> list[str]:
     for each in shape:
         layout = RowLayout(each)
         for column in each.columns:
-            mine = table.column(column.name)
+            mine = table.find_column(column.name)
             if mine is None:
                 missing[f"column {column.name}"] = None
             elif {c for c in own.columns if c[0] == mine.name} != {c for c in layout.columns if c[0] == column.name}:
                 missing[f"definition of column {column.name}"] = None
-        missing |= dict.fromkeys(f"index ({_names(key)})" for key in sorted(layout.plain - own.plain))
-        missing |= dict.fromkeys(f"no unique key ({_names(key)})" for key in sorted(own.unique - layout.unique))
+        missing |= dict.fromkeys(f"index ({_format_names(key)})" for key in sorted(layout.plain - own.plain))
+        missing |= dict.fromkeys(f"no unique key ({_format_names(key)})" for key in sorted(own.unique - layout.unique))
     return list(missing)
 
 
-def _names(key: tuple[tuple[str, int], ...]) -> str:
+def _format_names(key: tuple[tuple[str, int], ...]) -> str:
     return ", ".join(name for name, _ in key)

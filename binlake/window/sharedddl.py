@@ -11,7 +11,7 @@ from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_pair
-from binlake.window.deciding import NO_CHANGE, Case, Decider, Sides, table_name
+from binlake.window.deciding import NO_CHANGE, Case, Decider, Sides, format_table_name
 from binlake.window.definitions import SYNC_DDL, LandedDdl
 from binlake.window.joined import Conflict, join_tables
 from binlake.window.optimistic import SharedChange, join_change, require_same_fill
@@ -42,7 +42,7 @@ class SharedJudge(Decider):
             return self._judge_waiting(case, sides, neighbours, shared)
         old, new = ({table.id: table for table in side.tables} for side in sides)
         if case.job.type in REMOVES or not new:
-            what = f"{table_name(shared)} shares its target with other tables: its rows stay there"
+            what = f"{format_table_name(shared)} shares its target with other tables: its rows stay there"
             removed = old.get(shared.id)
             if self._is_optimistic and case.job.type == Action.DROP_TABLE and removed is not None and not new:
                 return self._judge_joined(case, sides, (removed, None), neighbours[removed.id], what)
@@ -50,13 +50,15 @@ class SharedJudge(Decider):
                 what += self._describe_left_columns(removed, neighbours[removed.id])
             return self._skip(case, f"shared table: {what}", NO_CHANGE, what)
         if not old:
-            others = [each for each in self._tables.sources(shared) if each.id != shared.id]
+            others = [each for each in self._tables.list_sources(shared) if each.id != shared.id]
             if self._is_optimistic:
                 return self._judge_joined(case, sides, (None, new[shared.id]), others)
             return self._judge_creation(case, shared)
-        moved = [t for key, t in new.items() if key in old and self._target_name(old[key]) != self._target_name(t)]
+        moved = [
+            t for key, t in new.items() if key in old and self._find_target_name(old[key]) != self._find_target_name(t)
+        ]
         if moved or set(old) != set(new):
-            raise self._unmergeable_error(case, "a rename or swap moves a table that shares its target")
+            raise self._make_unmergeable_error(case, "a rename or swap moves a table that shares its target")
         if self._is_optimistic:
             key = next(iter(new))
             return self._judge_joined(case, sides, (old[key], new[key]), neighbours[key])
@@ -75,16 +77,16 @@ class SharedJudge(Decider):
         alert: str = "",
     ) -> LandedDdl:
         """Decide by the joined definition. `change`: the table (before, after); `was`: all tables before."""
-        old, new = (self._naming.definition(table) if table is not None else None for table in change)
-        now = self._tables.sources(next(table for table in change if table is not None))
-        before, after = ([self._naming.definition(table) for table in tables] for tables in (was, now))
+        old, new = (self._naming.map_definition(table) if table is not None else None for table in change)
+        now = self._tables.list_sources(next(table for table in change if table is not None))
+        before, after = ([self._naming.map_definition(table) for table in tables] for tables in (was, now))
         try:
             # Join under the source's names first, so that a conflict's message shows those.
             for tables in (was, now):
                 join_tables(tuple(tables))
             joined = join_change(SharedChange(old, new, before, after), case.ddl.query)
         except (Conflict, SchemaError) as error:
-            raise self._unmergeable_error(case, f"shard-mode = optimistic: {error}") from None
+            raise self._make_unmergeable_error(case, f"shard-mode = optimistic: {error}") from None
         if joined.sql == "":
             what = alert or "the target has the shape that all its tables need"
             return self._skip(case, f"shared table: {what}", NO_CHANGE, alert)
@@ -101,10 +103,10 @@ class SharedJudge(Decider):
 
         They are not dropped here, because the removed table's rows stay and would lose their values.
         """
-        before, after = find_widest(was), find_widest(self._tables.sources(removed))
+        before, after = find_widest(was), find_widest(self._tables.list_sources(removed))
         if before is None or after is None:
             return ""
-        names = [column.name for column in before.columns if after.column(column.name) is None]
+        names = [column.name for column in before.columns if after.find_column(column.name) is None]
         if not names:
             return ""
         return (
@@ -113,29 +115,31 @@ class SharedJudge(Decider):
         )
 
     def _judge_creation(self, case: Case, table: TableDef) -> LandedDdl:
-        others = [each for each in self._tables.sources(table) if each.id != table.id]
+        others = [each for each in self._tables.list_sources(table) if each.id != table.id]
         known = find_widest(others)
         if known is None or not RowLayout(known).holds(RowLayout(table)):
-            raise self._unmergeable_error(case, "a table joins others at the target but has another shape")
-        return self._skip(case, f"shared table: {table_name(others[0])} already created it", NO_CHANGE)
+            raise self._make_unmergeable_error(case, "a table joins others at the target but has another shape")
+        return self._skip(case, f"shared table: {format_table_name(others[0])} already created it", NO_CHANGE)
 
     def _judge_alteration(
         self, case: Case, old: dict[int, TableDef], new: dict[int, TableDef], neighbours: dict[int, list[TableDef]]
     ) -> LandedDdl | None:
         key = next(iter(new))
-        sources = self._tables.sources(new[key])
+        sources = self._tables.list_sources(new[key])
         was, now = find_widest(neighbours.get(key, [])), find_widest(sources)
         if was is None or now is None:
-            raise self._unmergeable_error(case, "the tables that share a target differ in more than added columns")
+            raise self._make_unmergeable_error(case, "the tables that share a target differ in more than added columns")
         try:
             require_same_fill(old[key], new[key], was)
         except Conflict as conflict:
-            raise self._unmergeable_error(case, str(conflict)) from None
+            raise self._make_unmergeable_error(case, str(conflict)) from None
         if RowLayout(was) == RowLayout(now):
             return self._skip(case, _SAME_SHAPE, NO_CHANGE)
         if RowLayout(was) == RowLayout(old[key]) and RowLayout(now) == RowLayout(new[key]):
             return None
-        raise self._unmergeable_error(case, "the DDL of one table does not bring the target from its shape to the next")
+        raise self._make_unmergeable_error(
+            case, "the DDL of one table does not bring the target from its shape to the next"
+        )
 
     def follow(self, case: Case) -> None:
         """Update the waiting steps after any DDL, whatever the decision, as it may rename or remove tables.
@@ -149,10 +153,10 @@ class SharedJudge(Decider):
         left: dict[Name, str] = {}
         for old in self._naming.select_replicated(case.ddl.before.tables):
             new = by_id.get(old.id) or by_name.get(fold_pair((old.db, old.name)))
-            target = self._target_name(old)
-            if new is None or not self._rules.keeps(new.db, new.name) or self._target_name(new) != target:
-                self.keeper.end(old, case.ddl.since)
-                left[target] = table_name(old)
+            target = self._find_target_name(old)
+            if new is None or not self._rules.keeps(new.db, new.name) or self._find_target_name(new) != target:
+                self.keeper.follow_removal(old, case.ddl.since)
+                left[target] = format_table_name(old)
             elif self.keeper.is_held(old):
                 self.keeper.follow(old, new, case.ddl.since)
         for target in sorted(left):
@@ -160,7 +164,7 @@ class SharedJudge(Decider):
 
     def _release_without(self, case: Case, target: Name, removed: str) -> list[LandedDdl]:
         """The rows of DDL that can run because the table `removed` no longer belongs to `target`."""
-        group = self._tables.sources_of(*target)
+        group = self._tables.find_sources(*target)
         if not group:
             waiting = self.keeper.abandon(target)
             what = f"waiting rows of {format_names(waiting)} never reach {'.'.join(target)}: all its tables are gone"
@@ -173,9 +177,11 @@ class SharedJudge(Decider):
         """For DROP DATABASE: narrow targets that other tables share, as for DROP TABLE."""
         if not self._is_optimistic:
             return
-        by_target = {self._target_name(table): table for table in sides[0].tables if self._tables.sources(table)}
+        by_target = {
+            self._find_target_name(table): table for table in sides[0].tables if self._tables.list_sources(table)
+        }
         for dropped in by_target.values():
-            what = f"{table_name(dropped)} shares its target with other tables: its rows stay there"
+            what = f"{format_table_name(dropped)} shares its target with other tables: its rows stay there"
             made = self._judge_joined(case, sides, (dropped, None), neighbours[dropped.id], what)
             if made.opens_segment:
                 target = made.after.tables[0]
@@ -192,9 +198,9 @@ class SharedJudge(Decider):
         Raises SchemaError.
         """
         rows: list[LandedDdl] = []
-        for target in self.keeper.waiting_targets():
+        for target in self.keeper.list_waiting_targets():
             try:
-                release = self.keeper.release(self._tables.sources_of(*target), target, lo + 1)
+                release = self.keeper.release(self._tables.find_sources(*target), target, lo + 1)
             except Conflict as conflict:
                 raise SchemaError(
                     f"held rows cannot be released with their DDL: {conflict}",
@@ -211,8 +217,8 @@ class SharedJudge(Decider):
         Raises ConfigError if rows of a table that is left out would differ at the target.
         """
         target, start = fold_pair(resolution.target), lo + 1
-        group = self._tables.sources_of(*target)
-        names = {fold_pair(name) for name in resolution.without or self.keeper.waiting_for(group, target)}
+        group = self._tables.find_sources(*target)
+        names = {fold_pair(name) for name in resolution.without or self.keeper.find_awaited_tables(group, target)}
         without = [table for table in group if fold_pair((table.db, table.name)) in names]
         if len(without) == len(group):
             return None
@@ -232,7 +238,7 @@ class SharedJudge(Decider):
 
     def _make_leading_row(self, release: Release, lo: int, version: int, alert: str, own_sql: str = "") -> LandedDdl:
         """The row of a release that no DDL of the window caused. `own_sql`: an operator's statement to run instead."""
-        before, after = self._sides_of(release)
+        before, after = self._build_sides(release)
         return LandedDdl(
             commit_ts=lo + 1,
             since=lo + 1,
@@ -260,9 +266,11 @@ class SharedJudge(Decider):
             return self._judge_waiting_removal(case, shared)
         if not old:
             return self._judge_waiting_creation(case, shared)
-        moved = [t for key, t in new.items() if key in old and self._target_name(old[key]) != self._target_name(t)]
+        moved = [
+            t for key, t in new.items() if key in old and self._find_target_name(old[key]) != self._find_target_name(t)
+        ]
         if moved or set(old) != set(new):
-            raise self._unmergeable_error(case, "a rename or swap moves a table that shares its target")
+            raise self._make_unmergeable_error(case, "a rename or swap moves a table that shares its target")
         key = next(iter(new))
         if any(RowLayout(one) != RowLayout(neighbours[key][0]) for one in neighbours[key]):
             # The tables already had different shapes when the mode was chosen.
@@ -273,44 +281,44 @@ class SharedJudge(Decider):
         """Skip the removal. If other tables waited for the removed one, the released steps run instead."""
         if self._released:
             return self._released.pop(0)
-        what = f"{table_name(shared)} shares its target with other tables: its rows stay there"
+        what = f"{format_table_name(shared)} shares its target with other tables: its rows stay there"
         return self._skip(case, f"shared table: {what}", NO_CHANGE, what)
 
     def _judge_waiting_creation(self, case: Case, table: TableDef) -> LandedDdl:
         """Judge a new table: it must have the target's shape, or a shape that waiting tables have reached."""
-        others = [each for each in self._tables.sources(table) if each.id != table.id]
-        skip = self._skip(case, f"shared table: {table_name(others[0])} already created it", NO_CHANGE)
+        others = [each for each in self._tables.list_sources(table) if each.id != table.id]
+        skip = self._skip(case, f"shared table: {format_table_name(others[0])} already created it", NO_CHANGE)
         if RowLayout(others[0]) == RowLayout(table):
             return skip
-        steps = self.keeper.steps_to(self._target_name(table), RowLayout(table))
+        steps = self.keeper.find_steps_to(self._find_target_name(table), RowLayout(table))
         if not steps:
-            raise self._unmergeable_error(case, "a table joins others at the target but has another shape")
+            raise self._make_unmergeable_error(case, "a table joins others at the target but has another shape")
         for step in steps:
             before, after = as_table(step.before, table), table if step is steps[-1] else as_table(step.after, table)
             moved = replace(step, source=(table.db, table.name), since=case.ddl.since, before=before, after=after)
-            self.keeper.step(moved)
+            self.keeper.add_step(moved)
         return skip
 
     def _judge_step(self, case: Case, sides: Sides, old: TableDef, new: TableDef) -> LandedDdl:
         try:
             caught_up = self.keeper.has_caught_up(new, case.ddl.since)
         except Conflict as conflict:
-            raise self._unmergeable_error(case, str(conflict)) from None
+            raise self._make_unmergeable_error(case, str(conflict)) from None
         if caught_up or (caught_up is None and RowLayout(old) == RowLayout(new)):
             return self._skip(case, _SAME_SHAPE, NO_CHANGE)
         if caught_up is False:
-            what = f"{table_name(new)} was skipped and now has another shape than the target"
+            what = f"{format_table_name(new)} was skipped and now has another shape than the target"
             return self._skip(case, f"shard lock: {what}", NO_CHANGE, what)
-        made, target = self._apply(case, sides), self._target_name(new)
+        made, target = self._apply(case, sides), self._find_target_name(new)
         if made.decision != "apply":
             return made
         source = (new.db, new.name)
-        self.keeper.step(Hold(target, source, case.ddl.since, case.ddl.commit_ts, made.sql, old, new))
-        group = self._tables.sources(new)
+        self.keeper.add_step(Hold(target, source, case.ddl.since, case.ddl.commit_ts, made.sql, old, new))
+        group = self._tables.list_sources(new)
         release = self._find_release(case, group, target)
         if release is not None:
             return self._decide_release(case, release, made.alert)
-        lacking = self.keeper.waiting_for(group, target)
+        lacking = self.keeper.find_awaited_tables(group, target)
         if lacking:
             return self._skip(case, f"shard lock: waits for {format_names(lacking)}", NO_CHANGE)
         what = f"the tables of {'.'.join(target)} have reached different shapes: `binlake ddl lock`"
@@ -321,12 +329,12 @@ class SharedJudge(Decider):
         try:
             return self.keeper.release(group, target, case.ddl.since)
         except Conflict as conflict:
-            raise self._unmergeable_error(case, f"shard-mode = pessimistic: {conflict}") from None
+            raise self._make_unmergeable_error(case, f"shard-mode = pessimistic: {conflict}") from None
 
     def _decide_release(self, case: Case, release: Release, alert: str) -> LandedDdl:
         """The row that runs all steps of a release: one row, since a mirror identifies a table's DDL by commit_ts."""
         alert = "; ".join(text for text in (alert, release.alert) if text)
-        sides = self._sides_of(release)
+        sides = self._build_sides(release)
         if not self._rules.copies_ddl:
             return self._skip(case, SYNC_DDL, sides, alert)
         made = self._decide(case, "apply", "", "; ".join(release.texts), sides, alert)
@@ -334,6 +342,8 @@ class SharedJudge(Decider):
         own_step = len(release.texts) == 1 and release.after.id in {table.id for table in case.ddl.after.tables}
         return made if own_step else replace(made, action=Action.MULTI_SCHEMA_CHANGE)
 
-    def _sides_of(self, release: Release) -> Sides:
+    def _build_sides(self, release: Release) -> Sides:
         before, after = as_table(release.before, release.after), release.after
-        return Definitions((), (self._naming.definition(before),)), Definitions((), (self._naming.definition(after),))
+        return Definitions((), (self._naming.map_definition(before),)), Definitions(
+            (), (self._naming.map_definition(after),)
+        )

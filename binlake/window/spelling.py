@@ -25,32 +25,32 @@ class Spelling:
     after: SchemaState
     naming: Naming
 
-    def source_table(self, db: str, table: str, *, new: bool = False) -> Name:
+    def spell_source_table(self, db: str, table: str, *, new: bool = False) -> Name:
         """(db, table) at the source. A `new` or unknown table is spelled as in the statement."""
         known = None if new else self.before.find(db, table) or self.after.find(db, table)
-        return (known.db, known.name) if known is not None else (self.source_database(db), table)
+        return (known.db, known.name) if known is not None else (self.spell_source_database(db), table)
 
-    def source_database(self, db: str) -> str:
+    def spell_source_database(self, db: str) -> str:
         """The database at the source."""
-        known = self.before.database(db) or self.after.database(db)
+        known = self.before.find_database(db) or self.after.find_database(db)
         return db if known is None else known.name
 
-    def table(self, db: str, table: str, *, new: bool = False) -> Name:
+    def map_table(self, db: str, table: str, *, new: bool = False) -> Name:
         """(db, table) at the target. Raises ConfigError."""
-        return self.naming.table(*self.source_table(db, table, new=new))
+        return self.naming.map_table(*self.spell_source_table(db, table, new=new))
 
-    def database(self, db: str) -> str:
+    def map_database(self, db: str) -> str:
         """The database at the target. Raises ConfigError."""
-        return self.naming.database(self.source_database(db))
+        return self.naming.map_database(self.spell_source_database(db))
 
-    def known(self) -> Known:
+    def collect_known(self) -> Known:
         """All names and texts that a DDL may use."""
         states = (self.before, self.after)
-        databases = [db.name for state in states for db in state.databases()]
-        return Known.of(databases, [table for state in states for table in state.tables()])
+        databases = [db.name for state in states for db in state.list_databases()]
+        return Known.of(databases, [table for state in states for table in state.list_tables()])
 
-    def of_job(self, db: str, table: str, touched: tuple[TableDef, ...]) -> Name:
+    def spell_job_table(self, db: str, table: str, touched: tuple[TableDef, ...]) -> Name:
         """The spelled names of a job. A rename's job has the new database and the old table, so match either way."""
         exact = next((each for each in touched if fold_pair((each.db, each.name)) == fold_pair((db, table))), None)
         named = exact or next((each for each in touched if fold_name(each.name) == fold_name(table)), None)
-        return self.source_database(db), named.name if named else table
+        return self.spell_source_database(db), named.name if named else table

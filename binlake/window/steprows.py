@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from binlake.rows.codec.writers import filled_text
+from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.names import fold_name
@@ -19,29 +19,29 @@ from binlake.window.shardlocks import Hold
 _CURRENT = "CURRENT_"
 
 
-def rows_stay_readable(steps: Sequence[Hold], last: TableDef) -> bool:
+def keeps_rows_readable(steps: Sequence[Hold], last: TableDef) -> bool:
     """Whether the later definition `last` reads rows of a table's `steps` as the same values: no renamed column."""
     names = {column.id: fold_name(column.name) for column in last.columns}
     for hold in steps:
         # A step that is part of a table's first definition has no rows.
         if hold.until != hold.since and (
-            unreadable_column(hold.after, last)
+            find_unreadable_column(hold.after, last)
             or any(names.get(c.id, fold_name(c.name)) != fold_name(c.name) for c in hold.after.columns)
         ):
             return False
     return True
 
 
-def unreadable_column(table: TableDef, last: TableDef) -> str:
+def find_unreadable_column(table: TableDef, last: TableDef) -> str:
     """A column of `table` whose text `last`, perhaps of another table, would read as another value; "" if none."""
     for column in table.row_columns:
-        later = last.column(column.name)
-        if later is not None and not later.is_generated and _kind_of_text(column) != _kind_of_text(later):
+        later = last.find_column(column.name)
+        if later is not None and not later.is_generated and _classify_text(column) != _classify_text(later):
             return column.name
     return ""
 
 
-def _kind_of_text(column: ColumnInfo) -> str:
+def _classify_text(column: ColumnInfo) -> str:
     """The kind of a column. Columns of the same kind read a text as the same value or refuse it."""
     if column.is_binary:
         return "hex"
@@ -57,31 +57,32 @@ def require_one_fill(tables: Sequence[Sequence[Hold]]) -> str:
     fills: dict[str, tuple[str | None, Hold]] = {}
     alert = ""
     for steps in tables:
-        for name, (column, hold) in _added_columns(steps).items():
-            text, first = fills.setdefault(name, (filled_text(column), hold))
-            if text == filled_text(column):
+        for name, (column, hold) in _collect_added_columns(steps).items():
+            text, first = fills.setdefault(name, (derive_filled_text(column), hold))
+            if text == derive_filled_text(column):
                 continue
-            both = f"{_source_name(first)} and {_source_name(hold)}"
+            both = f"{_format_source_name(first)} and {_format_source_name(hold)}"
             if not (column.default or "").upper().startswith(_CURRENT):
                 raise Conflict(
-                    f"column {column.name}: rows of {_source_name(first)} were filled with {text!r}, rows of"
-                    f" {_source_name(hold)} with {filled_text(column)!r}; the target would use one value for all"
+                    f"column {column.name}: rows of {_format_source_name(first)} were filled with {text!r}, rows of"
+                    f" {_format_source_name(hold)} with {derive_filled_text(column)!r}; the target would use one value"
+                    " for all"
                 )
             alert = f"column {column.name}: rows of {both} have the time of their own DDL, but one time at the target"
     return alert
 
 
-def _added_columns(steps: Sequence[Hold]) -> dict[str, tuple[ColumnInfo, Hold]]:
-    return {fold_name(column.name): (column, hold) for hold in steps for column in _columns_added_by(hold)}
+def _collect_added_columns(steps: Sequence[Hold]) -> dict[str, tuple[ColumnInfo, Hold]]:
+    return {fold_name(column.name): (column, hold) for hold in steps for column in _find_added_columns(hold)}
 
 
-def _columns_added_by(hold: Hold) -> Iterator[ColumnInfo]:
+def _find_added_columns(hold: Hold) -> Iterator[ColumnInfo]:
     former = {column.id for column in hold.before.columns}
     for column in hold.after.row_columns:
         renamed = column.id in former or renames_column(hold.sql)
-        if not column.is_generated and not renamed and hold.before.column(column.name) is None:
+        if not column.is_generated and not renamed and hold.before.find_column(column.name) is None:
             yield column
 
 
-def _source_name(hold: Hold) -> str:
+def _format_source_name(hold: Hold) -> str:
     return ".".join(hold.source)

@@ -36,15 +36,15 @@ class Naming:
         self.rules = rules
         self._known: WeakKeyDictionary[TableDef, TableDef] = WeakKeyDictionary()
 
-    def table(self, db: str, table: str) -> Name:
+    def map_table(self, db: str, table: str) -> Name:
         """(db, table) at the target. Raises ConfigError."""
-        return self.rules.routes.table(db, table)
+        return self.rules.routes.map_table(db, table)
 
-    def database(self, db: str) -> str:
+    def map_database(self, db: str) -> str:
         """The database at the target. Raises ConfigError."""
-        return self.rules.routes.database(db)
+        return self.rules.routes.map_database(db)
 
-    def definition(self, table: TableDef) -> TableDef:
+    def map_definition(self, table: TableDef) -> TableDef:
         """The definition at the target: its names, and extract columns appended to the row and to unique keys."""
         if not self.rules.routes:
             return table
@@ -53,8 +53,8 @@ class Naming:
         return self._known[table]
 
     def _apply_routes(self, table: TableDef) -> TableDef:
-        db, name = self.table(table.db, table.name)
-        columns = [column.column for column in self.rules.routes.extracted(table.db, table.name)]
+        db, name = self.map_table(table.db, table.name)
+        columns = [column.column for column in self.rules.routes.extract_columns(table.db, table.name)]
         if (db, name) == (table.db, table.name) and not columns:
             return table
         raw = {**table.raw, "name": {"O": name, "L": fold_name(name)}}
@@ -89,7 +89,7 @@ class TargetTables:
     """The tables of a schema by the target's name. Implements the base of WindowDefinitions.
 
     `shown`: the target's definition of source tables whose own definition waits for others, by the source's name in
-    lower case (`shardlocks.Locks.definitions_at`).
+    lower case (`shardlocks.Locks.list_definitions_at`).
     """
 
     def __init__(self, state: SchemaState, naming: Naming, shown: Mapping[Name, TableDef] | None = None) -> None:
@@ -99,22 +99,22 @@ class TargetTables:
         self._databases: dict[int, str] = {}
         self._own: dict[int, TableDef] = {}
         if naming.rules.routes:
-            tables = state.tables()
+            tables = state.list_tables()
             if shown:
                 shown_as = ((shown.get(fold_pair((table.db, table.name))), table) for table in tables)
                 tables = [table if other is None else as_table(other, table) for other, table in shown_as]
-            self.change(Definitions((), ()), Definitions(tuple(state.databases()), tuple(tables)))
+            self.change(Definitions((), ()), Definitions(tuple(state.list_databases()), tuple(tables)))
             if shown:
-                self._own |= {table.id: table for table in naming.select_replicated(state.tables())}
+                self._own |= {table.id: table for table in naming.select_replicated(state.list_tables())}
 
     def change(self, before: Definitions, after: Definitions) -> None:
         """Follow a DDL that removes and adds these definitions of the source."""
         if not self._naming.rules.routes:
             return
         for table in self._naming.select_replicated(before.tables):
-            self._sources_by_id(table).pop(table.id, None)
+            self._look_up_sources(table).pop(table.id, None)
         for table in self._naming.select_replicated(after.tables):
-            self._sources_by_id(table)[table.id] = self._own[table.id] = table
+            self._look_up_sources(table)[table.id] = self._own[table.id] = table
         for database in before.databases:
             self._databases.pop(database.id, None)
         for database in after.databases:
@@ -124,23 +124,23 @@ class TargetTables:
     def show(self, table: TableDef) -> None:
         """Use this definition, which the target has, for a source table."""
         if self._naming.rules.keeps(table.db, table.name):
-            self._sources_by_id(table)[table.id] = table
+            self._look_up_sources(table)[table.id] = table
 
-    def source_definition(self, table: TableDef) -> TableDef:
+    def find_source_definition(self, table: TableDef) -> TableDef:
         """The table's definition at the source, whatever `show` has set."""
         return self._own[table.id]
 
-    def sources(self, table: TableDef) -> list[TableDef]:
+    def list_sources(self, table: TableDef) -> list[TableDef]:
         """All source tables that share the target of `table`, sorted by id."""
-        sources = self._sources_by_id(table)
+        sources = self._look_up_sources(table)
         return [sources[key] for key in sorted(sources)]
 
-    def neighbours(self, tables: Iterable[TableDef]) -> dict[int, list[TableDef]]:
+    def list_neighbours(self, tables: Iterable[TableDef]) -> dict[int, list[TableDef]]:
         """The `sources` of each of `tables` that is replicated, by its id; empty without routes."""
         replicated = self._naming.select_replicated(tables) if self._naming.rules.routes else []
-        return {table.id: self.sources(table) for table in replicated}
+        return {table.id: self.list_sources(table) for table in replicated}
 
-    def sources_of(self, db: str, table: str) -> list[TableDef]:
+    def find_sources(self, db: str, table: str) -> list[TableDef]:
         """The source tables that share the target's `db`.`table` (case-insensitive), sorted by id."""
         if not self._naming.rules.routes:
             known = self._state.find(db, table)
@@ -155,15 +155,17 @@ class TargetTables:
         sources = self._sources.get(fold_pair((db, table)))
         return self._merge(sources.values()) if sources else None
 
-    def names(self) -> list[Name]:
+    def list_names(self) -> list[Name]:
         """(db, table) at the target of every replicated table, sorted."""
-        replicated = (table for table in self._naming.select_replicated(self._state.tables()) if table.kind == "table")
-        return sorted({self._naming.table(table.db, table.name) for table in replicated})
+        replicated = (
+            table for table in self._naming.select_replicated(self._state.list_tables()) if table.kind == "table"
+        )
+        return sorted({self._naming.map_table(table.db, table.name) for table in replicated})
 
-    def tables(self) -> list[TableDef]:
+    def list_tables(self) -> list[TableDef]:
         """The definitions of all replicated targets."""
         if not self._naming.rules.routes:
-            return self._naming.select_replicated(self._state.tables())
+            return self._naming.select_replicated(self._state.list_tables())
         return [self._merge(sources.values()) for sources in self._sources.values() if sources]
 
     def list_shared(self) -> list[list[TableDef]]:
@@ -173,15 +175,17 @@ class TargetTables:
     def find_source_databases(self, database: str) -> set[str]:
         """The source databases routed into the target's `database`, completely or by a table; in lower case."""
         target = fold_name(database)
-        databases = {fold_name(n) for n in self._databases.values() if fold_name(self._naming.database(n)) == target}
+        databases = {
+            fold_name(n) for n in self._databases.values() if fold_name(self._naming.map_database(n)) == target
+        }
         groups = (tables for (db, _), tables in self._sources.items() if db == target)
         return databases | {fold_name(table.db) for tables in groups for table in tables.values()}
 
     def _merge(self, sources: Iterable[TableDef]) -> TableDef:
-        return self._naming.merge([self._naming.definition(source) for source in sources])
+        return self._naming.merge([self._naming.map_definition(source) for source in sources])
 
-    def _sources_by_id(self, table: TableDef) -> dict[int, TableDef]:
-        return self._sources.setdefault(fold_pair(self._naming.table(table.db, table.name)), {})
+    def _look_up_sources(self, table: TableDef) -> dict[int, TableDef]:
+        return self._sources.setdefault(fold_pair(self._naming.map_table(table.db, table.name)), {})
 
 
 def _require_one_spelling(tables: Sequence[TableDef]) -> None:
@@ -213,7 +217,7 @@ class RowLayout:
             (c.name, c.tp, c.flag & _FLAGS, c.flen, c.decimal, c.charset, c.collate, c.elems, c.generated_expr)
             for c in table.columns
         }
-        self.unique = {tuple((fold_name(c.name), c.length) for c in key.columns) for key in table.unique_keys()}
+        self.unique = {tuple((fold_name(c.name), c.length) for c in key.columns) for key in table.list_unique_keys()}
         self.plain = {
             tuple((fold_name(c.name), c.length) for c in index.columns)
             for index in table.indexes
@@ -248,19 +252,19 @@ def _add_extract_columns(raw: dict[str, Any], table: TableDef, names: Sequence[s
             hint="give it another target-column",
         )
     first, top = len(table.all_columns), max((column.id for column in table.all_columns), default=0)
-    added = [_raw_column(name, first + n, top + 1 + n) for n, name in enumerate(names)]
-    columns = [_raw_index_column(name, first + n) for n, name in enumerate(names)]
+    added = [_build_raw_column(name, first + n, top + 1 + n) for n, name in enumerate(names)]
+    columns = [_build_raw_index_column(name, first + n) for n, name in enumerate(names)]
     unique = [json.loads(json.dumps(index)) for index in raw.get("index_info") or ()]
     for index in unique:
         if index["is_unique"]:
             index["idx_cols"] = [*index["idx_cols"], *columns]
     if raw.get("pk_is_handle"):
-        unique.append(_raw_primary(table, columns))
+        unique.append(_build_raw_primary(table, columns))
     cols = [*(raw.get("cols") or ()), *added]
     return {**raw, "cols": cols, "index_info": unique, "pk_is_handle": False, "is_common_handle": False}
 
 
-def _raw_column(name: str, offset: int, column_id: int) -> dict[str, Any]:
+def _build_raw_column(name: str, offset: int, column_id: int) -> dict[str, Any]:
     kind = {
         "Tp": t.VARCHAR, "Flag": t.FLAG_NOT_NULL, "Flen": EXTRACT_LENGTH, "Decimal": 0, "Charset": "utf8mb4",
         "Collate": "utf8mb4_bin", "Elems": None,
@@ -268,13 +272,13 @@ def _raw_column(name: str, offset: int, column_id: int) -> dict[str, Any]:
     return {"id": column_id, "name": {"O": name, "L": fold_name(name)}, "offset": offset, "type": kind, "state": PUBLIC}
 
 
-def _raw_index_column(name: str, offset: int) -> dict[str, Any]:
+def _build_raw_index_column(name: str, offset: int) -> dict[str, Any]:
     return {"name": {"O": name, "L": fold_name(name)}, "offset": offset, "length": t.UNSPECIFIED_LENGTH}
 
 
-def _raw_primary(table: TableDef, more: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _build_raw_primary(table: TableDef, more: Sequence[dict[str, Any]]) -> dict[str, Any]:
     columns = [
-        _raw_index_column(column.name, column.offset) for column in table.columns if column.flag & t.FLAG_PRIMARY
+        _build_raw_index_column(column.name, column.offset) for column in table.columns if column.flag & t.FLAG_PRIMARY
     ]
     return {
         "id": 0, "idx_name": {"O": "PRIMARY", "L": "primary"}, "idx_cols": [*columns, *more], "state": PUBLIC,

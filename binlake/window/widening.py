@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from binlake.dialect.defaults import default_literal
+from binlake.dialect.defaults import format_default
 from binlake.errors import SchemaError
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC
 from binlake.rows.schema.names import fold_name
-from binlake.statements.literal import qualified, quote, quote_name
+from binlake.statements.literal import quote, quote_name, quote_qualified_name
 
 _CURRENT = "CURRENT_TIMESTAMP"
 _TEXTS = t.STRINGS | {t.ENUM, t.SET}
@@ -22,27 +22,27 @@ _TEXTS = t.STRINGS | {t.ENUM, t.SET}
 
 def write_alter(was: TableDef, now: TableDef) -> str:
     """The ALTER TABLE for `now.db`.`now.name`; empty = no change. Raises SchemaError if it is impossible."""
-    specs = [*_dropped_indexes(was, now), *_alter_columns(was, now), *_added_indexes(was, now)]
-    return f"ALTER TABLE {qualified(now.db, now.name)} {', '.join(specs)}" if specs else ""
+    specs = [*_render_dropped_indexes(was, now), *_alter_columns(was, now), *_render_added_indexes(was, now)]
+    return f"ALTER TABLE {quote_qualified_name(now.db, now.name)} {', '.join(specs)}" if specs else ""
 
 
 def _alter_columns(was: TableDef, now: TableDef) -> Iterator[str]:
     for column in was.columns:
-        if now.column(column.name) is None:
+        if now.find_column(column.name) is None:
             yield f"DROP COLUMN {quote_name(column.name)}"
     for column in now.columns:
-        former = was.column(column.name)
+        former = was.find_column(column.name)
         if former is None:
-            yield f"ADD COLUMN {column_text(column)}"
-        elif _column_form(former) != _column_form(column):
-            yield f"MODIFY COLUMN {column_text(column)}"
+            yield f"ADD COLUMN {render_column(column)}"
+        elif _build_column_form(former) != _build_column_form(column):
+            yield f"MODIFY COLUMN {render_column(column)}"
 
 
-def _column_form(column: ColumnInfo) -> tuple[object, ...]:
+def _build_column_form(column: ColumnInfo) -> tuple[object, ...]:
     return column.type_text, column.not_null, column.collate, column.generated_expr
 
 
-def column_text(column: ColumnInfo) -> str:
+def render_column(column: ColumnInfo) -> str:
     """The column's text as in CREATE TABLE. Raises SchemaError if its value is an expression."""
     if column.is_generated or column.default_is_expr:
         raise SchemaError(f"the column {column.name} has an expression")
@@ -50,7 +50,7 @@ def column_text(column: ColumnInfo) -> str:
     if column.tp in _TEXTS and not column.is_binary:
         words.append(f"CHARACTER SET {column.charset} COLLATE {column.collate}")
     words.append("NOT NULL" if column.not_null else "NULL")
-    words += _default_words(column)
+    words += _render_default(column)
     if column.flag & t.FLAG_AUTO_INCREMENT:
         words.append("AUTO_INCREMENT")
     if column.comment:
@@ -58,27 +58,27 @@ def column_text(column: ColumnInfo) -> str:
     return " ".join(words)
 
 
-def _default_words(column: ColumnInfo) -> Iterator[str]:
+def _render_default(column: ColumnInfo) -> Iterator[str]:
     fraction = f"({column.fsp})" if column.fsp else ""
     if (column.default or "").upper().startswith(_CURRENT):
         yield f"DEFAULT {_CURRENT}{fraction}"
-    elif (literal := default_literal(column)) is not None:
+    elif (literal := format_default(column)) is not None:
         yield f"DEFAULT {literal}"
     if column.flag & t.FLAG_ON_UPDATE_NOW:
         yield f"ON UPDATE {_CURRENT}{fraction}"
 
 
-def _dropped_indexes(was: TableDef, now: TableDef) -> Iterator[str]:
-    left = {_index_parts(index) for index in _indexes(now)}
-    for index in _indexes(was):
-        if _index_parts(index) not in left:
+def _render_dropped_indexes(was: TableDef, now: TableDef) -> Iterator[str]:
+    left = {_list_index_parts(index) for index in _list_indexes(now)}
+    for index in _list_indexes(was):
+        if _list_index_parts(index) not in left:
             yield "DROP PRIMARY KEY" if index.primary else f"DROP INDEX {quote_name(index.name)}"
 
 
-def _added_indexes(was: TableDef, now: TableDef) -> Iterator[str]:
-    existing = {_index_parts(index) for index in _indexes(was)}
-    for index in _indexes(now):
-        if _index_parts(index) in existing:
+def _render_added_indexes(was: TableDef, now: TableDef) -> Iterator[str]:
+    existing = {_list_index_parts(index) for index in _list_indexes(was)}
+    for index in _list_indexes(now):
+        if _list_index_parts(index) in existing:
             continue
         columns = ", ".join(
             quote_name(part.name) + (f"({part.length})" if part.length >= 0 else "") for part in index.columns
@@ -87,9 +87,9 @@ def _added_indexes(was: TableDef, now: TableDef) -> Iterator[str]:
         yield f"ADD {kind} ({columns})"
 
 
-def _indexes(table: TableDef) -> Sequence[IndexInfo]:
-    return [*table.unique_keys(), *(i for i in table.indexes if not i.unique and i.state == PUBLIC)]
+def _list_indexes(table: TableDef) -> Sequence[IndexInfo]:
+    return [*table.list_unique_keys(), *(i for i in table.indexes if not i.unique and i.state == PUBLIC)]
 
 
-def _index_parts(index: IndexInfo) -> tuple[bool, tuple[tuple[str, int], ...]]:
+def _list_index_parts(index: IndexInfo) -> tuple[bool, tuple[tuple[str, int], ...]]:
     return index.unique, tuple((fold_name(part.name), part.length) for part in index.columns)

@@ -32,12 +32,12 @@ class Block(NamedTuple):
     ends: Ints
     data: memoryview
 
-    def upto(self, count: int) -> Block:
+    def take_first(self, count: int) -> Block:
         """The first `count` binlogs."""
         return Block(self.commit_ts[:count], self.start_ts[:count], self.ends[:count], self.data)
 
 
-def head_of(commit_ts: Ints, start_ts: Ints, sizes: Ints) -> bytes:
+def encode_head(commit_ts: Ints, start_ts: Ints, sizes: Ints) -> bytes:
     """The bytes before the payloads: magic, count and columns."""
     columns = (commit_ts.astype("<i8"), start_ts.astype("<i8"), sizes.astype("<u4"))
     return b"".join((_HEAD.pack(MAGIC, len(sizes)), *(column.tobytes() for column in columns)))
@@ -57,7 +57,7 @@ def read_block(message: bytes) -> Block:
     return Block(commit_ts, start_ts, ends, memoryview(message)[begin:])
 
 
-def block_of(commit_ts: Sequence[int], start_ts: Sequence[int], payloads: Sequence[bytes]) -> Block:
+def build_block(commit_ts: Sequence[int], start_ts: Sequence[int], payloads: Sequence[bytes]) -> Block:
     """Make a block of binlogs that were received one by one."""
     ends = np.fromiter(map(len, payloads), np.int64, len(payloads)).cumsum()
     data = memoryview(payloads[0] if len(payloads) == 1 else b"".join(payloads))

@@ -10,7 +10,7 @@ from binlake.wire import binlog_pb2 as pb
 _ALWAYS = ("tp", "start_ts", "commit_ts", "ddl_job_id", "ddl_schema_state")
 
 
-def prewrite(
+def build_prewrite(
     start_ts: int,
     prewrite_key: bytes,
     prewrite_value: bytes = b"",
@@ -30,17 +30,17 @@ def prewrite(
     return binlog
 
 
-def commit(of: pb.Binlog, commit_ts: int) -> pb.Binlog:
+def build_commit(of: pb.Binlog, commit_ts: int) -> pb.Binlog:
     """The C binlog of the prewrite `of`: its fields without prewrite_value, as TiDB sends it (tidb-binlog 1.11)."""
-    return _end_binlog(of, pb.Commit, commit_ts)
+    return _build_end(of, pb.Commit, commit_ts)
 
 
-def rollback(of: pb.Binlog) -> pb.Binlog:
+def build_rollback(of: pb.Binlog) -> pb.Binlog:
     """The R binlog of the prewrite `of`; its commit_ts is 0, as TiDB sends it."""
-    return _end_binlog(of, pb.Rollback, 0)
+    return _build_end(of, pb.Rollback, 0)
 
 
-def fake(ts: int) -> pb.Binlog:
+def build_fake(ts: int) -> pb.Binlog:
     """A fake binlog at `ts`: it moves a watermark and has no content."""
     return pb.Binlog(tp=pb.Rollback, start_ts=ts, commit_ts=ts, ddl_job_id=0, ddl_schema_state=0)
 
@@ -55,7 +55,7 @@ def emit_always(binlog: pb.Binlog) -> bool:
     return missing
 
 
-def _end_binlog(of: pb.Binlog, tp: pb.BinlogType, commit_ts: int) -> pb.Binlog:
+def _build_end(of: pb.Binlog, tp: pb.BinlogType, commit_ts: int) -> pb.Binlog:
     ended = pb.Binlog(tp=tp, start_ts=of.start_ts, commit_ts=commit_ts)
     ended.ddl_job_id = of.ddl_job_id
     ended.ddl_schema_state = of.ddl_schema_state

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from deploy.local.spark_connect import environment, server_command
+from deploy.local.spark_connect import build_environment, build_server_command
 
 
 def main() -> None:
     """Become the server; SPARK_MASTER, SPARK_DRIVER_MEMORY and BINLAKE_SPARK_FOLDER set master, memory and folder."""
     folder = Path(os.environ.get("BINLAKE_SPARK_FOLDER", "/var/lib/binlake/spark"))
     folder.mkdir(parents=True, exist_ok=True)
-    command = server_command(
+    command = build_server_command(
         folder,
         15002,
         master=os.environ.get("SPARK_MASTER", "local[*]"),
@@ -21,7 +21,7 @@ def main() -> None:
         bind="0.0.0.0",
     )
     os.chdir(folder)
-    os.execvpe(command[0], command, {**os.environ, **environment()})
+    os.execvpe(command[0], command, {**os.environ, **build_environment()})
 
 
 if __name__ == "__main__":

@@ -56,9 +56,9 @@ class Airflow:
         self.home = home
         self.port = port or free_port()
         self.password = secrets.token_hex(6)
-        self.env = {**_settings(home, self.port), **env}
+        self.env = {**_build_settings(home, self.port), **env}
         self.parts = [
-            Child(f"airflow-{name}", [_program(), *words, *self._port_of(name)], home, env=self.env)
+            Child(f"airflow-{name}", [_find_program(), *words, *self._list_port_arguments(name)], home, env=self.env)
             for name, words in _PARTS.items()
             if name in only
         ]
@@ -80,7 +80,7 @@ class Airflow:
             part.start()
         # One client for all requests: each new client reads the system's certificates, which costs most of the CPU.
         with httpx.Client(base_url=self.url, timeout=5) as client:
-            self.parts[0].wait_until(lambda: self._healthy(client), START_S)
+            self.parts[0].wait_until(lambda: self._is_healthy(client), START_S)
         return self
 
     def stop(self) -> None:
@@ -92,7 +92,7 @@ class Airflow:
         """Raises ProcessError if a part has ended."""
         for part in self.parts:
             if part.pid is None:
-                raise ProcessError(f"{part.name} has ended: {part.log_end()}")
+                raise ProcessError(f"{part.name} has ended: {part.read_log_end()}")
 
     def __enter__(self) -> Airflow:
         return self.start()
@@ -100,12 +100,12 @@ class Airflow:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _port_of(self, name: str) -> list[str]:
+    def _list_port_arguments(self, name: str) -> list[str]:
         return ["--port", str(self.port)] if name == "api-server" else []
 
     def _migrate(self) -> None:
         done = subprocess.run(
-            [_program(), "db", "migrate"],
+            [_find_program(), "db", "migrate"],
             env={**os.environ, **self.env},
             cwd=self.home,
             capture_output=True,
@@ -115,7 +115,7 @@ class Airflow:
         if done.returncode:
             raise ProcessError(f"airflow db migrate failed: {done.stderr.strip()[-1500:]}")
 
-    def _healthy(self, client: httpx.Client) -> bool:
+    def _is_healthy(self, client: httpx.Client) -> bool:
         self.check()
         try:
             health = client.get("/api/v2/monitor/health").json()
@@ -124,12 +124,12 @@ class Airflow:
         return all(health.get(name, {}).get("status") == "healthy" for name in self._healthy_when)
 
 
-def _program() -> str:
+def _find_program() -> str:
     # Next to this environment's Python, so the environment need not be activated.
     return str(Path(sys.executable).parent / "airflow")
 
 
-def _settings(home: Path, port: int) -> dict[str, str]:
+def _build_settings(home: Path, port: int) -> dict[str, str]:
     url = f"http://{HOST}:{port}"
     return {
         "AIRFLOW_HOME": str(home),

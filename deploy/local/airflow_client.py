@@ -76,11 +76,11 @@ class AirflowClient:
         """One run: state, note, conf, data interval."""
         return dict(self.get(f"/api/v2/dags/{dag_id}/dagRuns/{run_id}"))
 
-    def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
+    def fetch_task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
         """One task instance of a run."""
-        return next(task for task in self.tasks(dag_id, run_id) if task["task_id"] == task_id)
+        return next(task for task in self.fetch_tasks(dag_id, run_id) if task["task_id"] == task_id)
 
-    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
+    def fetch_xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """What a task stored under `key`, as a browser gets it. Raises httpx.HTTPError."""
         path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
         return self.get(path, deserialize=False)["value"]
@@ -89,11 +89,11 @@ class AirflowClient:
         """The runs of the DAG, the oldest first."""
         return list(self.get(f"/api/v2/dags/{dag_id}/dagRuns", limit=100, order_by="start_date")["dag_runs"])
 
-    def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+    def fetch_tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
         """The task instances of a run."""
         return list(self.get(f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"])
 
-    def log_end(self, dag_id: str, run_id: str, task: dict[str, Any], lines: int = 6) -> str:
+    def fetch_log_end(self, dag_id: str, run_id: str, task: dict[str, Any], lines: int = 6) -> str:
         """The last `lines` lines of the log of a task's last try."""
         path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task['task_id']}/logs/{task['try_number']}"
         content = self.http.get(path, headers={"Accept": "application/json"}).raise_for_status().json()["content"]

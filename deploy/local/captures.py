@@ -32,15 +32,15 @@ from binlake.errors import BinlakeError, ConfigError, IncompleteWindow
 from binlake.rows.codec.latin1 import InvalidText
 from binlake.rules import Rules
 from binlake.target import Session
-from deploy.local.cluster import CaptureCluster, capture_cluster
-from deploy.local.commitlog import plan_ddl, read_log, tables_in_doubt
+from deploy.local.cluster import CaptureCluster, run_capture_cluster
+from deploy.local.commitlog import find_tables_in_doubt, plan_ddl, read_log
 from deploy.local.direct import DirectReplay
 from deploy.local.handwork import Handworks, plan_handwork
 from deploy.local.mariadb import MariaDb
 from deploy.local.process import ProcessError
 from spark_jobs.job.context import StageContext, StageResult
 from spark_jobs.job.runner import run_window
-from spark_jobs.job.session import classic_session
+from spark_jobs.job.session import start_classic_session
 
 DEFAULT = Path(__file__).resolve().parents[2] / "tests" / "captures"
 STATES = 12
@@ -71,7 +71,7 @@ class Outcome:
         """True when every state was reached and was equal."""
         return not self.difference
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """The line to print."""
         verdict = "equal" if self.equal else f"differs: {self.difference}"
         return (
@@ -80,7 +80,7 @@ class Outcome:
         )
 
 
-def captures_in(folder: Path) -> list[Capture]:
+def list_captures(folder: Path) -> list[Capture]:
     """The captures in `folder` (or `folder` itself, if it is one), by name. Raises ConfigError if there is none."""
     candidates = [folder, *folder.iterdir()] if folder.is_dir() else []
     captures = sorted(path for path in candidates if any(path.glob("binlogs.bin*")))
@@ -89,7 +89,7 @@ def captures_in(folder: Path) -> list[Capture]:
     return [Capture(path) for path in captures]
 
 
-def sample(states: list[StateAt], most: int) -> list[StateAt]:
+def select_sample(states: list[StateAt], most: int) -> list[StateAt]:
     """`most` of `states` (0 = all), spread evenly, with the last one, and the first one if there are at least two."""
     if most <= 0 or len(states) <= most:
         return states
@@ -105,9 +105,9 @@ def run_direct(capture: Capture, server: MariaDb) -> Outcome:
         outcome.transactions = len(log.rows) + len(log.ddls)
         target = Target(db_type="mariadb", host=server.host, port=server.port, user=server.user)
         with closing(Session(target)) as session:
-            rules = Rules(invalid_text=_invalid_text(capture), second_writes="once")
-            hands = plan_handwork(plan_ddl(log), capture.states(), tables_in_doubt(log))
-            replay = DirectReplay(log, session, hands, new_collation=_new_collation(capture), rules=rules)
+            rules = Rules(invalid_text=_choose_invalid_text(capture), second_writes="once")
+            hands = plan_handwork(plan_ddl(log), capture.read_states(), find_tables_in_doubt(log))
+            replay = DirectReplay(log, session, hands, new_collation=_has_new_collation(capture), rules=rules)
             for state in read_expected_states(capture):
                 replay.advance(state.commit_ts)
                 outcome.windows, outcome.by_hand = replay.applied.windows, replay.applied.by_hand
@@ -133,32 +133,32 @@ def run_capture(
     """
 
     def work(outcome: Outcome) -> None:
-        states = sample(list(read_expected_states(capture)), most_states)
+        states = select_sample(list(read_expected_states(capture)), most_states)
         commits = read_log(capture)
-        hands = plan_handwork(plan_ddl(commits), capture.states(), tables_in_doubt(commits))
-        with capture_cluster(capture, folder, pumps=pumps) as cluster:
+        hands = plan_handwork(plan_ddl(commits), capture.read_states(), find_tables_in_doubt(commits))
+        with run_capture_cluster(capture, folder, pumps=pumps) as cluster:
             outcome.transactions = int(cluster.replay["transactions"])
             outcome.replay_seconds = float(cluster.replay["seconds"])
             stops = sorted({*(state.commit_ts for state in states), *hands.stops})
-            settings = _settings(cluster, server, folder, stops)
+            settings = _build_settings(cluster, server, folder, stops)
             # Start right before the capture's first change, not decades earlier.
             settings["initial-commit-ts"] = str(commits.first_ts - 1)
-            settings["source"]["new-collation"] = _new_collation(capture)
-            settings["source"]["invalid-text"] = _invalid_text(capture)
+            settings["source"]["new-collation"] = _has_new_collation(capture)
+            settings["source"]["invalid-text"] = _choose_invalid_text(capture)
             settings["source"]["second-writes"] = "once"
             settings["filter"] = {"ignore-txn-commit-ts": [str(ts) for ts in hands.ignored]}
             replaced = [{"commit-ts": str(ts), "sql": sql} for ts, sql in hands.replaced.items()]
             settings["ddl-replacement"], settings["target"]["tables"] = replaced, list(hands.accepted)
             settings["mirror"] = {"enabled": mirror}
             ctx = StageContext(Replication.model_validate(settings), capture.name, make_spark)
-            _through_windows(capture, server, ctx, outcome, states, hands)
+            _run_windows(capture, server, ctx, outcome, states, hands)
 
     return _run_timed(capture, "windows", server, work)
 
 
 def _run_timed(capture: Capture, path: str, server: MariaDb, work: Callable[[Outcome], None]) -> Outcome:
     began = time.monotonic()
-    outcome = Outcome(capture.name, path, recorded=sum(1 for _ in capture.states()))
+    outcome = Outcome(capture.name, path, recorded=sum(1 for _ in capture.read_states()))
     server.wipe()
     try:
         work(outcome)
@@ -171,16 +171,16 @@ def _run_timed(capture: Capture, path: str, server: MariaDb, work: Callable[[Out
     return outcome
 
 
-def _new_collation(capture: Capture) -> bool:
+def _has_new_collation(capture: Capture) -> bool:
     return bool(capture.meta.get("new_collation", True))
 
 
-def _invalid_text(capture: Capture) -> InvalidText:
+def _choose_invalid_text(capture: Capture) -> InvalidText:
     """As an operator would set it for a source with texts that are not UTF-8; the capture counted such texts."""
     return "latin1" if capture.meta.get("text_not_utf8") else "refuse"
 
 
-def _settings(cluster: CaptureCluster, server: MariaDb, folder: Path, stops: list[int]) -> dict[str, Any]:
+def _build_settings(cluster: CaptureCluster, server: MariaDb, folder: Path, stops: list[int]) -> dict[str, Any]:
     return {
         "name": "captures",
         "source": {
@@ -200,14 +200,14 @@ def _settings(cluster: CaptureCluster, server: MariaDb, folder: Path, stops: lis
     }
 
 
-def _through_windows(
+def _run_windows(
     capture: Capture, server: MariaDb, ctx: StageContext, outcome: Outcome, states: list[StateAt], hands: Handworks
 ) -> None:
     by_ts = {state.commit_ts: state for state in states}
-    for stop in ctx.replication.stop_points():
+    for stop in ctx.replication.list_stop_points():
         outcome.windows += _advance(ctx, stop)
         with server.connect() as link, link.cursor() as cursor:
-            outcome.by_hand += hands.due(cursor.execute, stop)
+            outcome.by_hand += hands.run_due(cursor.execute, stop)
         if stop in by_ts and not _compare(capture, by_ts[stop], server, outcome):
             return
 
@@ -215,7 +215,7 @@ def _through_windows(
 def _compare(capture: Capture, state: StateAt, server: MariaDb, outcome: Outcome) -> bool:
     connection = connect(server.host, server.port, server.user, server.password)
     try:
-        result = compare_state(state, connection, new_collation=_new_collation(capture))
+        result = compare_state(state, connection, new_collation=_has_new_collation(capture))
     finally:
         connection.close()
     outcome.states += 1
@@ -229,9 +229,9 @@ def _compare(capture: Capture, state: StateAt, server: MariaDb, outcome: Outcome
 def _advance(ctx: StageContext, stop: int) -> int:
     """Run windows until everything at or below `stop` is applied; returns their number. Raises IncompleteWindow."""
     windows, until = 0, time.monotonic() + _PATIENCE_S
-    while (ctx.windows.landed_ts() or 0) < stop:
+    while (ctx.windows.find_landed_ts() or 0) < stop:
         results = run_window(ctx)
-        if _landed(results):
+        if _has_landed(results):
             windows, until = windows + 1, time.monotonic() + _PATIENCE_S
         elif time.monotonic() > until:
             reason = results[0].detail.get("reason", results[0].state)
@@ -241,7 +241,7 @@ def _advance(ctx: StageContext, stop: int) -> int:
     return windows
 
 
-def _landed(results: list[StageResult]) -> bool:
+def _has_landed(results: list[StageResult]) -> bool:
     return any(result.stage == "land" for result in results)
 
 
@@ -263,7 +263,7 @@ def run_all(
 
 
 def _print_notes(outcome: Outcome) -> Outcome:
-    print(outcome.line(), flush=True)
+    print(outcome.format_line(), flush=True)
     for name, count in sorted(outcome.exemptions.items()):
         print(f"    exempt {count:>6} x {name}", flush=True)
     for query in outcome.by_hand:
@@ -284,9 +284,9 @@ def main() -> int:
     # SIGTERM exits like any other end: servers are stopped and folders removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        captures = captures_in(arguments.folder)
+        captures = list_captures(arguments.folder)
         with MariaDb() as server:
-            spark = classic_session("captures", "local[2]")
+            spark = start_classic_session("captures", "local[2]")
             try:
                 return run_all(captures, server, lambda: spark, arguments.states)
             finally:

@@ -33,14 +33,14 @@ class Chromium:
     """One browser below `folder`, with its own profile."""
 
     def __init__(self, folder: Path) -> None:
-        program = chromium.program()
+        program = chromium.find_browser()
         if program is None:
             raise ProcessError(
                 "Chromium is not installed: run `make setup-tests`, or install it (Debian: apt install chromium)"
             )
         self._ends = folder / "profile" / "DevToolsActivePort"
         options = [*_OPTIONS, f"--user-data-dir={folder / 'profile'}", "about:blank"]
-        self._child = Child("chromium", [program, *options], folder, env=chromium.environment())
+        self._child = Child("chromium", [program, *options], folder, env=chromium.build_environment())
 
     def __enter__(self) -> Chromium:
         self._child.start().wait_until(lambda: self._ends.exists() and self._ends.stat().st_size > 0, START_S)
@@ -49,7 +49,7 @@ class Chromium:
     def __exit__(self, *_: object) -> None:
         self._child.stop()
 
-    def page(self) -> Page:
+    def open_page(self) -> Page:
         """A new page; the caller closes it."""
         port = self._ends.read_text(encoding="utf-8").splitlines()[0]
         message = httpx.put(f"http://{HOST}:{port}/json/new?about:blank", timeout=WAIT_S).raise_for_status().json()
@@ -68,7 +68,7 @@ class Page:
         self.complaints: list[str] = []
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
-        self.size(*SIZE)
+        self.set_size(*SIZE)
 
     def __enter__(self) -> Page:
         return self
@@ -89,15 +89,15 @@ class Page:
                 return result
             self._note(message)
 
-    def size(self, width: int, height: int) -> None:
+    def set_size(self, width: int, height: int) -> None:
         """Set the size of the window, in CSS pixels."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
-    def scheme(self, scheme: Literal["light", "dark"]) -> None:
+    def set_scheme(self, scheme: Literal["light", "dark"]) -> None:
         """Set the user's preferred color scheme."""
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
-    def cookie(self, url: str, name: str, value: str) -> None:
+    def set_cookie(self, url: str, name: str, value: str) -> None:
         """Set a cookie for `url`."""
         self.call("Network.setCookie", url=url, name=name, value=value, sameSite="Lax")
 
@@ -117,7 +117,7 @@ class Page:
             f"one?.click(); return !!one }})({json.dumps(text)})"
         )
         if not clicked:
-            raise ProcessError(f"nothing to click has the text {text!r}: {self.text()[:2000]}")
+            raise ProcessError(f"nothing to click has the text {text!r}: {self.read_visible_text()[:2000]}")
 
     def fill(self, label: str, text: str) -> None:
         """Type `text`, as a keyboard does, into the field of `label`. Raises ProcessError if none exists."""
@@ -128,7 +128,7 @@ class Page:
             f"field.focus(); field.select?.(); return true }})({json.dumps(label)})"
         )
         if not focused:
-            raise ProcessError(f"there is no field with the label {label!r}: {self.text()[:2000]}")
+            raise ProcessError(f"there is no field with the label {label!r}: {self.read_visible_text()[:2000]}")
         self.call("Input.insertText", text=text)
 
     def press(self, key: str) -> None:
@@ -151,15 +151,15 @@ class Page:
         until = time.monotonic() + WAIT_S
         while not (value := self.evaluate(script)):
             if time.monotonic() > until:
-                raise ProcessError(f"condition not met: {script}; the page: {self.text()[:2000]}")
+                raise ProcessError(f"condition not met: {script}; the page: {self.read_visible_text()[:2000]}")
             time.sleep(_POLL_S)
         return value
 
-    def text(self) -> str:
+    def read_visible_text(self) -> str:
         """The visible text of the page."""
         return str(self.evaluate("document.body?.innerText ?? ''"))
 
-    def picture(self, path: Path) -> None:
+    def write_picture(self, path: Path) -> None:
         """Write a PNG of the window to `path`."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))

@@ -13,7 +13,7 @@ from pyspark import SparkContext
 
 from binlake.base.jvm import SHORT_LIVED
 from deploy.local.spark_connect import run_sample_queries
-from spark_jobs.job.session import classic_session
+from spark_jobs.job.session import start_classic_session
 
 
 def main(archive: Path) -> None:
@@ -22,7 +22,7 @@ def main(archive: Path) -> None:
     java = f"{SHORT_LIVED} -XX:ArchiveClassesAtExit={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
     with tempfile.TemporaryDirectory(prefix="binlake-classes-") as scratch:
         conf = {"spark.driver.extraJavaOptions": java, "spark.sql.warehouse.dir": f"{scratch}/warehouse"}
-        spark = classic_session("classes", "local[2]", conf)
+        spark = start_classic_session("classes", "local[2]", conf)
         gateway = SparkContext._gateway
         assert gateway is not None
         run_sample_queries(spark, f"{scratch}/table")

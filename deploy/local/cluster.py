@@ -16,7 +16,7 @@ from typing import Any
 from binlake.compare.capture import Capture
 from deploy.local.ports import HOST, free_ports
 from deploy.local.process import Child
-from pump_service.replay.command import cluster_id
+from pump_service.replay.command import find_cluster_id
 
 _START_S = 180.0
 _REPLAY_S = 900.0
@@ -33,9 +33,9 @@ class CaptureCluster:
 
 
 @contextlib.contextmanager
-def capture_cluster(capture: Capture, folder: Path, *, pumps: int = 2) -> Iterator[CaptureCluster]:
+def run_capture_cluster(capture: Capture, folder: Path, *, pumps: int = 2) -> Iterator[CaptureCluster]:
     """Start everything below `folder`, replay `capture`, keep serving. Raises ProcessError with the end of the log."""
-    number = cluster_id(capture) or 1
+    number = find_cluster_id(capture) or 1
     pd, status, *addresses = (f"{HOST}:{port}" for port in free_ports(2 + pumps))
     pd_urls = ("--pd-urls", f"http://{pd}")
     with contextlib.ExitStack() as stack:
@@ -49,7 +49,7 @@ def capture_cluster(capture: Capture, folder: Path, *, pumps: int = 2) -> Iterat
             _start(stack, folder, f"pump-{n}", ("pump", *own, *pd_urls, *quick, *disk), " listens at ")
         replay = ("capture", "replay", str(capture.path), *pd_urls, "--status-addr", status, "--keep-serving")
         child = _start(stack, folder, "replay", (*replay, "--output", "json"), '\n{"capture"', _REPLAY_S)
-        yield CaptureCluster(f"http://{pd}", f"http://{status}", number, _printed(child))
+        yield CaptureCluster(f"http://{pd}", f"http://{status}", number, _read_printed(child))
 
 
 def _start(
@@ -60,7 +60,7 @@ def _start(
     return child.start().wait_until(lambda: mark in f"\n{child.log.read_text(encoding='utf-8')}", limit_s)
 
 
-def _printed(child: Child) -> dict[str, Any]:
+def _read_printed(child: Child) -> dict[str, Any]:
     lines = child.log.read_text(encoding="utf-8").splitlines()
     printed: dict[str, Any] = json.loads(next(line for line in lines if line.startswith('{"capture"')))
     return printed

@@ -9,7 +9,7 @@ from binlake.rows.codec import MutationBatch
 from binlake.rows.codec.secondwrites import may_be_twice
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rules import Rules
-from binlake.window.ddls import plan_ddls, window_schemas
+from binlake.window.ddls import build_window_schemas, plan_ddls
 from binlake.window.definitions import LandedDdl
 from binlake.wire import binlog_pb2 as pb
 from pump_service.replay.outcomes import Outcomes
@@ -37,7 +37,7 @@ def read_log(capture: Capture) -> CommitLog:
     prewrites: dict[int, pb.Binlog] = {}
     commits: dict[int, int] = {}
     schema_state: dict[int, int] = {}
-    for payload in capture.binlogs():
+    for payload in capture.read_binlogs():
         message = pb.Binlog.FromString(payload)
         if message.tp == pb.Prewrite:
             prewrites[message.start_ts] = message
@@ -47,7 +47,7 @@ def read_log(capture: Capture) -> CommitLog:
     outcomes = Outcomes.of(capture)
     rows, ddls = [], []
     for start_ts, message in prewrites.items():
-        commit_ts = commits.get(start_ts) or outcomes.orphan_commit_ts(start_ts)
+        commit_ts = commits.get(start_ts) or outcomes.look_up_orphan_commit_ts(start_ts)
         if commit_ts and message.ddl_job_id:
             query = message.ddl_query.decode()
             ddls.append(WindowDdl(commit_ts, start_ts, message.ddl_job_id, schema_state[start_ts], query))
@@ -56,19 +56,19 @@ def read_log(capture: Capture) -> CommitLog:
             rows.append((commit_ts, start_ts, message.SerializeToString(), version))
     ddls.sort(key=lambda ddl: ddl.commit_ts)
     places = {ddl.job_id: ddl.commit_ts for ddl in ddls if ddl.schema_state != 1}
-    jobs = [DdlJob.parse(text) for text in capture.job_texts()]
+    jobs = [DdlJob.parse(text) for text in capture.read_job_texts()]
     return CommitLog(sorted(rows), ddls, [(places.get(job.id, job.finished_ts), job) for job in jobs])
 
 
-def tables_in_doubt(log: CommitLog) -> set[str]:
+def find_tables_in_doubt(log: CommitLog) -> set[str]:
     """`db.table` of tables for which it is uncertain which changes were logged twice (`source.second-writes`)."""
-    schemas = window_schemas(SchemaState(), log.ddls, log.jobs)
+    schemas = build_window_schemas(SchemaState(), log.ddls, log.jobs)
     batch = MutationBatch(second_writes="once")
     for commit_ts, start_ts, payload, version in log.rows:
         value = pb.PrewriteValue.FromString(pb.Binlog.FromString(payload).prewrite_value)
-        tables = [schemas.schema_at(commit_ts).table(mutation.table_id) for mutation in value.mutations]
+        tables = [schemas.find_schema_at(commit_ts).find_table(mutation.table_id) for mutation in value.mutations]
         if any(table is not None and may_be_twice(table, version) for table in tables):
-            batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
+            batch.add(payload, commit_ts, start_ts, schemas.find_schema_at(commit_ts))
     return set(batch.stats.taken_once)
 
 

@@ -19,7 +19,7 @@ from deploy.local.airflow_client import AirflowClient
 from deploy.local.demo_audit import show_audit
 from deploy.local.demo_feed import DemoFeed
 from deploy.local.demo_report import Report
-from deploy.local.demo_run import ROOT, SHORT_LIVED_JAVA, SPARK_CONNECTION, exit_status, running
+from deploy.local.demo_run import ROOT, SHORT_LIVED_JAVA, SPARK_CONNECTION, exit_status, run_servers
 from deploy.local.demo_watch import Watch
 from deploy.local.mariadb import MariaDb
 from deploy.local.process import stop_recorded
@@ -47,7 +47,7 @@ class Demo:
         self.stops = [state for state in self.states if state not in self.inside]
         self.feed = DemoFeed(self.folder) if with_feed else None
         self.file = folder / "replications" / f"{NAME}.toml"
-        self.airflow = Airflow(folder / "airflow", self._environment())
+        self.airflow = Airflow(folder / "airflow", self._build_environment())
 
     @property
     def starts(self) -> dict[str, Callable[[], object]]:
@@ -65,11 +65,11 @@ class Demo:
         own: list[Callable[[], object]] = [self.spark.stop, self.source.stop, self.target.stop]
         return [*own, self.feed.stop] if self.feed is not None else own
 
-    def replication(self) -> Replication:
+    def read_replication(self) -> Replication:
         """The replication that the DAG runs."""
         return load_replication(self.file)
 
-    def _environment(self) -> dict[str, str]:
+    def _build_environment(self) -> dict[str, str]:
         return {"BINLAKE_REPLICATIONS": str(self.file.parent), **self.spark.as_airflow_connection(SPARK_CONNECTION)}
 
     def write_replication(self) -> None:
@@ -109,7 +109,7 @@ layout = "fused"
 engine = "connect"
 spark-conn-id = "{SPARK_CONNECTION}"
 retry-delay-s = 2
-{self.feed.section() if self.feed is not None else ""}""",
+{self.feed.render_section() if self.feed is not None else ""}""",
             encoding="utf-8",
         )
 
@@ -125,28 +125,28 @@ def run(capture: Capture, folder: Path, keep: bool, *, rate: float = RATE, with_
     shutil.rmtree(folder, ignore_errors=True)
     demo = Demo(capture, folder, report, with_feed=with_feed)
     demo.write_replication()
-    with running(report, demo.starts, demo.airflow, demo.ends, keep):
-        report.page(demo.airflow.url, demo.airflow.user, demo.airflow.password, NAME)
-        equal = _windows(demo, rate)
-        equal = show_audit(demo.replication(), demo.file, demo.inside, report) and equal
+    with run_servers(report, demo.starts, demo.airflow, demo.ends, keep):
+        report.print_page(demo.airflow.url, demo.airflow.user, demo.airflow.password, NAME)
+        equal = _run_windows(demo, rate)
+        equal = show_audit(demo.read_replication(), demo.file, demo.inside, report) and equal
         if demo.feed is not None:
-            equal = demo.feed.show(demo.replication(), report) and equal
-        report.end(equal, demo.airflow.url, demo.airflow.user, demo.airflow.password, keep)
+            equal = demo.feed.show(demo.read_replication(), report) and equal
+        report.print_summary(equal, demo.airflow.url, demo.airflow.user, demo.airflow.password, keep)
     return 0 if equal else 1
 
 
-def _windows(demo: Demo, rate: float) -> bool:
+def _run_windows(demo: Demo, rate: float) -> bool:
     client = AirflowClient(demo.airflow.url, demo.airflow.user, demo.airflow.password)
     try:
         client.wait_for_dag(NAME, 60)
         demo.source.feed(rate)
         demo.report.say(f"replaying the capture, {rate:g} binlogs a second; the DAG `{NAME}` runs every 5 s")
         client.set_paused(NAME, False)
-        with Watch(demo.replication(), demo.source, demo.stops, client, demo.report) as watch:
-            equal = watch.until_all_compared()
+        with Watch(demo.read_replication(), demo.source, demo.stops, client, demo.report) as watch:
+            equal = watch.compare_all_states()
             client.set_paused(NAME, True)
             # The mirrors are a separate sink and may still be working on the last window.
-            watch.until_mirrored()
+            watch.wait_until_mirrored()
         return equal
     finally:
         client.close()

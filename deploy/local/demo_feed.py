@@ -21,7 +21,7 @@ from binlake.config import Replication
 from binlake.feed.state import read_state
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
-from binlake.pipeline import feed_sink
+from binlake.pipeline import name_feed_sink
 from deploy.local.apicurio import Apicurio
 from deploy.local.demo_report import Report
 from deploy.local.kafka import Kafka
@@ -52,7 +52,7 @@ class DemoFeed:
         self.kafka.stop()
         self.registry.stop()
 
-    def section(self) -> str:
+    def render_section(self) -> str:
         """The feed's section of the replication file."""
         return f"""
 [[feed]]
@@ -65,13 +65,17 @@ schema-registry = "{self.registry.url}"
         """Whether the consumer's tables equal the target's. Raises ProcessError."""
         self._wait_until_published(replication)
         windows = WindowLog(LakePaths.of(replication))
-        events = [event for event in windows.events(stage="publish", state="done") if event["sink"] == feed_sink(_NAME)]
+        events = [
+            event
+            for event in windows.read_events(stage="publish", state="done")
+            if event["sink"] == name_feed_sink(_NAME)
+        ]
         messages = sum(event["rows"] for event in events)
         report.say(f"feed: {len(events)} windows, {messages} messages, Kafka at {self.kafka.address}")
         report.say(f"feed: schemas at {self.registry.url}/subjects")
-        target = replication.sql_target(hint="the demo has one")
+        target = replication.require_sql_target(hint="the demo has one")
         with closing(connect(target.host, target.port, target.user, target.password)) as connection:
-            tables = _tables(connection)
+            tables = _list_tables(connection)
             with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
                 list(pool.map(self._consume, [f"{db}_{table}" for db, table in tables]))
             equal = [self._compare(connection, db, table) for db, table in tables]
@@ -84,22 +88,22 @@ schema-registry = "{self.registry.url}"
 
     def _wait_until_published(self, replication: Replication) -> None:
         windows, end = WindowLog(LakePaths.of(replication)), time.monotonic() + _PATIENCE_S
-        while (windows.greatest_hi("publish", feed_sink(_NAME)) or 0) < (windows.landed_ts() or 0):
+        while (windows.find_greatest_hi("publish", name_feed_sink(_NAME)) or 0) < (windows.find_landed_ts() or 0):
             state = read_state(windows, _NAME)
             if not state.works:
-                raise ProcessError(state.why_skipped(_NAME))
+                raise ProcessError(state.explain_skip(_NAME))
             if time.monotonic() > end:
                 raise ProcessError("the feed did not reach the end of the lake in time")
             time.sleep(_POLL_S)
 
     def _consume(self, topic: str) -> None:
         command = [sys.executable, str(_CONSUMER), "--brokers", self.kafka.address, "--registry", self.registry.url,
-                   "--topic", topic, "--database", str(self._file(topic))]  # fmt: skip
+                   "--topic", topic, "--database", str(self._build_path(topic))]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise ProcessError(f"the consumer of {topic} failed: {done.stderr[-500:]}")
 
-    def _file(self, topic: str) -> Path:
+    def _build_path(self, topic: str) -> Path:
         # One database for each consumer, because SQLite allows only one writer.
         return self._folder / f"{topic}.sqlite"
 
@@ -109,7 +113,7 @@ schema-registry = "{self.registry.url}"
             cursor.execute(f"SELECT * FROM `{db}`.`{table}`")
             names = [column[0] for column in cursor.description]
             wanted = sorted(tuple(map(str, row)) for row in cursor.fetchall())
-        with closing(sqlite3.connect(self._file(topic))) as replica:
+        with closing(sqlite3.connect(self._build_path(topic))) as replica:
             columns = ", ".join(f'"{name}"' for name in names)
             consumed = sorted(tuple(map(str, row)) for row in replica.execute(f'SELECT {columns} FROM "{topic}"'))
         verdict = "equal" if consumed == wanted else "differs"
@@ -117,7 +121,7 @@ schema-registry = "{self.registry.url}"
         return consumed == wanted
 
 
-def _tables(connection: Any) -> list[tuple[str, str]]:
+def _list_tables(connection: Any) -> list[tuple[str, str]]:
     """The tables of the target that came from the source."""
     query = """SELECT table_schema, table_name FROM information_schema.tables WHERE table_schema NOT IN
         ('information_schema', 'mysql', 'performance_schema', 'sys', 'tidb_binlog') AND table_type = 'BASE TABLE'

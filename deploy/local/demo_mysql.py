@@ -23,7 +23,7 @@ from binlake.lake.windowlog import WindowLog
 from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.demo_report import Report, WindowLine
-from deploy.local.demo_run import ROOT, SHORT_LIVED_JAVA, SPARK_CONNECTION, exit_status, running
+from deploy.local.demo_run import ROOT, SHORT_LIVED_JAVA, SPARK_CONNECTION, exit_status, run_servers
 from deploy.local.demo_shards import DB, Shard, read_orders
 from deploy.local.mariadb import MariaDb
 from deploy.local.process import ProcessError, stop_recorded
@@ -105,7 +105,7 @@ retry-delay-s = 2
             encoding="utf-8",
         )
 
-    def feed(self) -> None:
+    def start_feeder(self) -> None:
         """Start the feeder: it first takes a snapshot of each shard, then reads its log."""
         tracker = f'[tracker]\nhost = "{self.target.host}"\nport = {self.target.port}\nuser = "{self.target.user}"\n'
         sources = [
@@ -116,11 +116,11 @@ retry-delay-s = 2
         ]
         self.source.feed("\n".join([tracker, *sources]))
 
-    def until_fed(self, reached: Callable[[dict[str, Any]], bool], what: str) -> None:
+    def wait_until_fed(self, reached: Callable[[dict[str, Any]], bool], what: str) -> None:
         """Return when `reached` is true for every source of the feeder. Raises ProcessError."""
         end = time.monotonic() + _PATIENCE_S
         while True:
-            sources = self.source.feeder_status()["sources"]
+            sources = self.source.fetch_feeder_status()["sources"]
             failed = [one for one in sources if one["state"] == "failed"]
             if failed:
                 raise ProcessError(f"the feeder stopped reading {failed[0]['source']}: {failed[0]['trouble']}")
@@ -131,11 +131,11 @@ retry-delay-s = 2
             self.report_windows()
             time.sleep(_POLL_S)
 
-    def until_applied(self) -> None:
+    def wait_until_applied(self) -> None:
         """Return when the target has everything that the feeder has published so far. Raises ProcessError."""
-        last = max(int(source["last_commit_ts"]) for source in self.source.feeder_status()["sources"])
+        last = max(int(source["last_commit_ts"]) for source in self.source.fetch_feeder_status()["sources"])
         end = time.monotonic() + _PATIENCE_S
-        while (self._log.greatest_hi("finalize") or 0) < last:
+        while (self._log.find_greatest_hi("finalize") or 0) < last:
             if time.monotonic() > end:
                 raise ProcessError(f"the target did not reach {last} in time")
             self.report_windows()
@@ -144,17 +144,17 @@ retry-delay-s = 2
 
     def report_windows(self) -> None:
         """Print a line for each window that was applied since the last call."""
-        events = self._log.events()
+        events = self._log.read_events()
         for event in events:
             bounds = (event["lo"], event["hi"])
             if event["stage"] == "finalize" and event["state"] == "done" and bounds not in self._windows:
                 self._windows.add(bounds)
                 same_run = [one for one in events if (one["run_id"], one["hi"]) == (event["run_id"], event["hi"])]
-                self.report.window(WindowLine.of(event, same_run, 0.0))
+                self.report.add_window(WindowLine.of(event, same_run, 0.0))
 
     def compare(self) -> bool:
         """Whether the target has exactly the rows of all shards."""
-        rows = {shard: shard.rows() for shard in self.shards}
+        rows = {shard: shard.read_rows() for shard in self.shards}
         wanted = sorted(row for own in rows.values() for row in own)
         with closing(self.target.connect()) as connection, connection.cursor() as cursor:
             actual = read_orders(cursor)
@@ -181,8 +181,8 @@ def run(folder: Path, keep: bool) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     demo = Demo(folder, report)
     demo.write_replication()
-    with running(report, demo.starts, demo.airflow, demo.ends, keep):
-        report.page(demo.airflow.url, demo.airflow.user, demo.airflow.password, NAME)
+    with run_servers(report, demo.starts, demo.airflow, demo.ends, keep):
+        report.print_page(demo.airflow.url, demo.airflow.user, demo.airflow.password, NAME)
         equal = _replicate(demo)
         if keep:
             report.say(f"left running: {demo.airflow.url}   `make stop` stops it")
@@ -195,29 +195,29 @@ def _replicate(demo: Demo) -> bool:
         client.wait_for_dag(NAME, 60)
         for shard in demo.shards:
             shard.begin_writes()
-        demo.feed()
+        demo.start_feeder()
         demo.report.say(f"the feeder takes a snapshot of each shard, {ROWS:,} rows in all, while writers change both")
         demo.report.say(f"feeder: {demo.source.status_url}/feeder")
         client.set_paused(NAME, False)
-        demo.until_fed(lambda source: source["state"] == "reading", "the end of the snapshots")
+        demo.wait_until_fed(lambda source: source["state"] == "reading", "the end of the snapshots")
         demo.report.say("the pumps have the snapshots; the feeder now reads each log from the position of its snapshot")
-        demo.until_applied()
+        demo.wait_until_applied()
         for shard in demo.shards:
             before = shard.transactions
             shard.add_column()
             demo.report.say(f"{shard.name}: ALTER TABLE orders ADD COLUMN channel")
-            _until_written(shard, before + _WRITES)
+            _wait_until_written(shard, before + _WRITES)
         for shard in demo.shards:
             shard.end_writes()
-        ends = {shard.name: shard.gtids() for shard in demo.shards}
-        demo.until_fed(lambda source: source["gtids"] == ends[source["source"]], "the end of the logs")
+        ends = {shard.name: shard.read_gtids() for shard in demo.shards}
+        demo.wait_until_fed(lambda source: source["gtids"] == ends[source["source"]], "the end of the logs")
         demo.report.say("the feeder has read both logs to their ends")
-        demo.until_applied()
+        demo.wait_until_applied()
         client.set_paused(NAME, True)
         return demo.compare()
 
 
-def _until_written(shard: Shard, transactions: int) -> None:
+def _wait_until_written(shard: Shard, transactions: int) -> None:
     end = time.monotonic() + _PATIENCE_S
     while shard.transactions < transactions:
         shard.check()

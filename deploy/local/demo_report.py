@@ -46,11 +46,11 @@ class Report:
         """Print one line."""
         print(f"{time.monotonic() - self._began:6.1f} s  {text}", flush=True)
 
-    def page(self, url: str, user: str, password: str, dag: str) -> None:
+    def print_page(self, url: str, user: str, password: str, dag: str) -> None:
         """Print the address of the DAG's page."""
         self.say(f"Airflow: {url}/dags/{dag}   login {user} / {password}")
 
-    def window(self, line: WindowLine) -> None:
+    def add_window(self, line: WindowLine) -> None:
         """A window has been applied."""
         self._windows.append(line)
         stages = " ".join(f"{stage} {seconds:.1f}" for stage, seconds in line.seconds.items())
@@ -59,7 +59,7 @@ class Report:
             f"lag {line.lag:.1f} s  [{stages}]"
         )
 
-    def compared(self, result: Comparison, still: int) -> None:
+    def add_comparison(self, result: Comparison, still: int) -> None:
         """A state has been compared; `still` states were waiting, including this one."""
         del still
         self._states.append(result)
@@ -68,20 +68,20 @@ class Report:
         verdict = "equal" if result.equal else f"differs: {result.first_difference}"
         self.say(f"target at {result.commit_ts} ({result.step}): {result.tables} tables, {result.rows} rows: {verdict}")
 
-    def missed(self, state: StateAt, at: int) -> None:
+    def print_missed_state(self, state: StateAt, at: int) -> None:
         """The target passed a state before it could be compared."""
         self.say(f"target at {state.commit_ts} ({state.step}): not observed, the target is already at {at}: differs")
 
-    def tables(self, tables: Sequence[tuple[str, Comparison]]) -> None:
+    def print_tables(self, tables: Sequence[tuple[str, Comparison]]) -> None:
         """Print each table of the last state."""
         for name, result in tables:
             print(f"{'':10}{name:<24} {result.rows:>8,} rows  {result.first_difference or 'equal'}", flush=True)
 
-    def checkpoint(self, cluster_id: int, text: str) -> None:
+    def print_checkpoint(self, cluster_id: int, text: str) -> None:
         """Print the target's checkpoint row."""
         self.say(f"checkpoint row: clusterID {cluster_id}  checkPoint {text}")
 
-    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    def print_table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Print a small table with a title."""
         self.say(title)
         cells = [[str(cell) for cell in row] for row in [columns, *rows]]
@@ -91,7 +91,7 @@ class Report:
                 f"{'':10}" + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)), flush=True
             )
 
-    def end(self, equal: bool, url: str, user: str, password: str, keep: bool) -> None:
+    def print_summary(self, equal: bool, url: str, user: str, password: str, keep: bool) -> None:
         """Print the summary."""
         lags = sorted(line.lag for line in self._windows)
         rows = sum(line.applied for line in self._windows)
@@ -106,6 +106,6 @@ class Report:
             self.say(f"left running: {url}   login {user} / {password}   `make stop` stops it")
 
 
-def moment(ts: int) -> str:
+def format_moment(ts: int) -> str:
     """A commit_ts with its UTC time."""
     return f"{ts} ({tso.to_datetime(ts):%Y-%m-%d %H:%M:%S.%f} UTC)"

@@ -28,7 +28,7 @@ _AGAIN_S = 0.2
 
 
 @contextmanager
-def running(
+def run_servers(
     report: Report,
     starts: Mapping[str, Callable[[], object]],
     airflow: Airflow,

@@ -32,7 +32,7 @@ class Shard:
 
     def __init__(self, folder: Path, number: int, shards: int) -> None:
         self.name = f"shard-{number}"
-        self.server = MariaDb(folder / self.name, options=MariaDb.source_options(number))
+        self.server = MariaDb(folder / self.name, options=MariaDb.list_source_options(number))
         self._number = number
         self._step = shards
         self._random = Random(number)
@@ -58,8 +58,8 @@ class Shard:
         with closing(self.server.connect(autocommit=False)) as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE `{DB}`")
             cursor.execute(_CREATE)
-            for block in _blocks(rows):
-                values = [self._row(self._take_id()) for _ in range(block)]
+            for block in _split_blocks(rows):
+                values = [self._make_row(self._take_id()) for _ in range(block)]
                 cursor.executemany(f"INSERT INTO `{DB}`.`{TABLE}` VALUES (%s, %s, %s, %s, %s, %s)", values)
                 connection.commit()
 
@@ -88,12 +88,12 @@ class Shard:
             cursor.execute(_ALTER)
         self._has_channel = True
 
-    def rows(self) -> list[tuple[Any, ...]]:
+    def read_rows(self) -> list[tuple[Any, ...]]:
         """Every row, by id."""
         with closing(self.server.connect()) as connection, connection.cursor() as cursor:
             return read_orders(cursor)
 
-    def gtids(self) -> str:
+    def read_gtids(self) -> str:
         """The GTIDs in the server's log now."""
         with closing(self.server.connect()) as connection, connection.cursor() as cursor:
             cursor.execute("SELECT @@gtid_binlog_pos")
@@ -114,7 +114,7 @@ class Shard:
         kind, place = self._random.random(), self._random.randrange(len(self._ids))
         if kind < 0.4:
             columns = "id, customer, state, total, note, changed" + (", channel" if self._has_channel else "")
-            values = (*self._row(self._take_id()), *(("shop",) if self._has_channel else ()))
+            values = (*self._make_row(self._take_id()), *(("shop",) if self._has_channel else ()))
             marks = ", ".join(["%s"] * len(values))
             cursor.execute(f"INSERT INTO `{DB}`.`{TABLE}` ({columns}) VALUES ({marks})", values)
         elif kind < 0.9:
@@ -130,7 +130,7 @@ class Shard:
         self._ids.append(self._next - self._step)
         return self._next - self._step
 
-    def _row(self, row_id: int) -> tuple[Any, ...]:
+    def _make_row(self, row_id: int) -> tuple[Any, ...]:
         note = None if row_id % 7 == 0 else f"Bestellung {row_id} für Köln"
         total = f"{self._random.randrange(10_000_000) / 100:.2f}"
         changed = f"2026-11-23 08:{row_id % 60:02d}:00.{row_id % 1000:03d}"
@@ -144,7 +144,7 @@ def read_orders(cursor: Any) -> list[tuple[Any, ...]]:
     return list(cursor.fetchall())
 
 
-def _blocks(rows: int) -> Iterator[int]:
+def _split_blocks(rows: int) -> Iterator[int]:
     yield from [_BLOCK] * (rows // _BLOCK)
     if rows % _BLOCK:
         yield rows % _BLOCK

@@ -49,7 +49,7 @@ class Target:
         """Close its connection."""
         self._connection.close()
 
-    def checkpoint(self) -> Checkpoint | None:
+    def read_checkpoint(self) -> Checkpoint | None:
         """The checkpoint row; None if there is none yet."""
         try:
             return self._read(self._connection)
@@ -59,7 +59,7 @@ class Target:
             raise
 
     @contextmanager
-    def snapshot(self) -> Iterator[tuple[Checkpoint | None, Connection[Any]]]:
+    def open_snapshot(self) -> Iterator[tuple[Checkpoint | None, Connection[Any]]]:
         """The checkpoint and a connection, both in one snapshot of the target."""
         connection = self._connect()
         try:
@@ -112,12 +112,12 @@ class Watch:
         self._pd.close()
         self._target.close()
 
-    def until_all_compared(self) -> bool:
+    def compare_all_states(self) -> bool:
         """Whether the target was equal at each state. Raises ProcessError if it stops moving or a run fails."""
         equal, moved = True, time.monotonic()
         while self._waiting:
-            self._clock.append((time.monotonic(), self._pd.tso()))
-            checkpoint = self._target.checkpoint()
+            self._clock.append((time.monotonic(), self._pd.fetch_ts()))
+            checkpoint = self._target.read_checkpoint()
             if checkpoint is not None and checkpoint.commit_ts != self._at:
                 self._at, moved = checkpoint.commit_ts, time.monotonic()
             if checkpoint is not None and checkpoint.commit_ts >= self._waiting[0].commit_ts:
@@ -128,39 +128,39 @@ class Watch:
         self._finish()
         return equal
 
-    def until_mirrored(self) -> None:
+    def wait_until_mirrored(self) -> None:
         """Return when the mirrors have reached the target's position. Raises ProcessError if they do not."""
         since = time.monotonic()
-        while (self._windows.greatest_hi("mirror") or 0) < self._at:
+        while (self._windows.find_greatest_hi("mirror") or 0) < self._at:
             self._require_progress(since)
             time.sleep(_POLL_S)
 
     def _compare(self, state: StateAt) -> bool:
-        with self._target.snapshot() as (checkpoint, connection):
+        with self._target.open_snapshot() as (checkpoint, connection):
             if checkpoint is None or checkpoint.commit_ts != state.commit_ts or not checkpoint.consistent:
                 # A state that was passed before it could be read counts as not equal.
-                self._report.missed(state, checkpoint.commit_ts if checkpoint else 0)
+                self._report.print_missed_state(state, checkpoint.commit_ts if checkpoint else 0)
                 return False
             result = compare_state(state, connection)
-            tables = self._each_table(state, connection) if not self._waiting else []
-        self._report.compared(result, len(self._waiting) + 1)
-        self._report.tables(tables)
+            tables = self._compare_each_table(state, connection) if not self._waiting else []
+        self._report.add_comparison(result, len(self._waiting) + 1)
+        self._report.print_tables(tables)
         return result.equal and all(one.equal for _, one in tables)
 
-    def _each_table(self, state: StateAt, connection: Connection[Any]) -> list[tuple[str, Comparison]]:
+    def _compare_each_table(self, state: StateAt, connection: Connection[Any]) -> list[tuple[str, Comparison]]:
         alone = [replace(state, contents=(table,), tables=None, databases=None) for table in state.contents]
         return [(single.contents[0]["table"], compare_state(single, connection)) for single in alone]
 
     def _print_windows(self) -> None:
-        events = self._windows.events()
+        events = self._windows.read_events()
         for event in events:
             bounds = (event["lo"], event["hi"])
             if event["stage"] == "finalize" and event["state"] == "done" and bounds not in self._shown:
                 self._shown.add(bounds)
                 same_run = [other for other in events if other["run_id"] == event["run_id"]]
-                self._report.window(WindowLine.of(event, same_run, self._lag(event["hi"], event["at_ms"])))
+                self._report.add_window(WindowLine.of(event, same_run, self._compute_lag(event["hi"], event["at_ms"])))
 
-    def _lag(self, hi: int, at_ms: int) -> float:
+    def _compute_lag(self, hi: int, at_ms: int) -> float:
         """Seconds from the time the source's clock passed `hi` until the target reached it."""
         passed = next((at for at, ts in self._clock if ts >= hi), time.monotonic())
         return max(0.0, time.monotonic() - (time.time() - at_ms / 1000) - passed)
@@ -171,8 +171,8 @@ class Watch:
         self._runs_looked = time.monotonic()
         for part in self._source.parts:
             if part.pid is None:
-                raise ProcessError(f"{part.name} has ended: {part.log_end()}")
-        fed = self._source.fed()
+                raise ProcessError(f"{part.name} has ended: {part.read_log_end()}")
+        fed = self._source.read_result()
         if fed and not self._fed:
             self._fed = True
             self._report.say(f"the capture has been replayed: {fed['transactions']} transactions in {fed['seconds']} s")
@@ -184,11 +184,11 @@ class Watch:
             raise ProcessError(f"nothing has moved for {PATIENCE_S:.0f} s; the target is at {self._at}")
 
     def _describe_failed_tasks(self, run_id: str) -> str:
-        tasks = [task for task in self._client.tasks(self._dag, run_id) if task["state"] == "failed"]
-        return "; ".join(f"{task['task_id']}: {self._client.log_end(self._dag, run_id, task)}" for task in tasks)
+        tasks = [task for task in self._client.fetch_tasks(self._dag, run_id) if task["state"] == "failed"]
+        return "; ".join(f"{task['task_id']}: {self._client.fetch_log_end(self._dag, run_id, task)}" for task in tasks)
 
     def _finish(self) -> None:
         self._print_windows()
-        checkpoint = self._target.checkpoint()
+        checkpoint = self._target.read_checkpoint()
         if checkpoint is not None:
-            self._report.checkpoint(self._target.cluster_id, json.dumps(dict(checkpoint.raw)))
+            self._report.print_checkpoint(self._target.cluster_id, json.dumps(dict(checkpoint.raw)))

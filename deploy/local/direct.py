@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from binlake.base.dialects import Dialect
-from binlake.changes.net import NetChange, RowEvent, net_changes
+from binlake.changes.net import NetChange, RowEvent, compute_net_changes
 from binlake.changes.net.event import Row
 from binlake.config.model import Target
-from binlake.dialect import bytewise_table
+from binlake.dialect import make_table_bytewise
 from binlake.errors import Drift, TargetRefused
 from binlake.rows.codec import MutationBatch
 from binlake.rows.schema import SchemaState, TableDef, WindowSchemas
 from binlake.rules import Rules
-from binlake.statements import StatementBatch, TableStatements, images_from_rows
+from binlake.statements import StatementBatch, TableStatements, make_images_from_rows
 from binlake.statements.batch import UNCHECKED
 from binlake.target.definitions.definitions import (
     compare_definitions,
@@ -31,8 +31,14 @@ from binlake.target.definitions.definitions import (
 from binlake.target.definitions.remainingrows import find_remaining_rows
 from binlake.target.session.session import Session
 from binlake.window.cuts import make_ddl_batch
-from binlake.window.ddls import plan_ddls, window_schemas
-from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, key_defaults_of, use_bytewise_collations
+from binlake.window.ddls import build_window_schemas, plan_ddls
+from binlake.window.definitions import (
+    LandedDdl,
+    Segments,
+    WindowDefinitions,
+    derive_key_defaults,
+    use_bytewise_collations,
+)
 from deploy.local.commitlog import RULES, CommitLog, plan_ddl
 from deploy.local.handwork import Handworks, plan_handwork
 
@@ -76,24 +82,26 @@ class DirectReplay:
         """Apply everything up to `hi`, with one window between two stops of the handwork."""
         for stop in (*self.hands.stops, hi):
             if self._lo < stop <= hi:
-                self._window(stop)
-                self.applied.by_hand += self.hands.due(self._session.execute, stop)
+                self._apply_window(stop)
+                self.applied.by_hand += self.hands.run_due(self._session.execute, stop)
 
-    def _window(self, hi: int) -> None:
+    def _apply_window(self, hi: int) -> None:
         lo, self._lo = self._lo, hi
         rows = [row for row in self._log.rows if lo < row[0] <= hi]
         ddls = [ddl for ddl in self._log.ddls if lo < ddl.commit_ts <= hi]
         jobs = [(ts, job) for ts, job in self._log.jobs if lo < ts <= hi]
-        schemas = window_schemas(self._schema, ddls, jobs, lo)
+        schemas = build_window_schemas(self._schema, ddls, jobs, lo)
         ddl_rows = plan_ddls(self._schema, ddls, jobs, self._rules, self.hands.ignored, lo)
         shown = None
         if not self._new_collation:
             ddl_rows, shown = (
                 [use_bytewise_collations(ddl, self._dialect) for ddl in ddl_rows],
-                partial(bytewise_table, dialect=self._dialect),
+                partial(make_table_bytewise, dialect=self._dialect),
             )
         definitions = WindowDefinitions(self._schema, ddl_rows, shown)
-        self._apply(definitions, ddl_rows, Segments(lo, hi, _starts(ddl_rows)), decoded(rows, schemas, self._rules))
+        self._apply(
+            definitions, ddl_rows, Segments(lo, hi, _starts(ddl_rows)), decode_changes(rows, schemas, self._rules)
+        )
         self._schema = self._schema.fold(jobs)
         self.applied.windows += 1
 
@@ -107,10 +115,10 @@ class DirectReplay:
         cuts = [ddl for ddl in landed if ddl.opens_segment]
         for number in range(len(segments.starts) + 1):
             if number:
-                self._ddl(cuts[number - 1])
-            self._rows(definitions, segments, number, events)
+                self._apply_ddl(cuts[number - 1])
+            self._apply_rows(definitions, segments, number, events)
 
-    def _ddl(self, ddl: LandedDdl) -> None:
+    def _apply_ddl(self, ddl: LandedDdl) -> None:
         if ddl.decision == "skip":
             return
         batch, reason = make_ddl_batch(0, ddl, self._dialect)
@@ -128,28 +136,28 @@ class DirectReplay:
             raise Drift(f"after the DDL: {'; '.join(differences)}", where={"query": ddl.query})
         self.applied.ddls += 1
 
-    def _rows(
+    def _apply_rows(
         self,
         definitions: WindowDefinitions,
         segments: Segments,
         number: int,
         events: dict[tuple[str, str], list[RowEvent]],
     ) -> None:
-        since, until = segments.bounds(number)
+        since, until = segments.find_bounds(number)
         batches: list[StatementBatch] = []
         for (db, name), of_table in events.items():
             own = [event for event in of_table if since <= event.commit_ts < until]
             if not own:
                 continue
-            table = definitions.within(db, name, since, until)
+            table = definitions.require_definition_within(db, name, since, until)
             require_definitions(self._session, self._target, [table])
-            net = net_changes(own, table.identity(), key_defaults_of(table))
-            batches += _batches(table, number, net, self._dialect)
+            net = compute_net_changes(own, table.find_identity(), derive_key_defaults(table))
+            batches += _render_batches(table, number, net, self._dialect)
         self._session.begin()
         for batch in sorted(batches, key=lambda batch: batch.phase):
             self._run(batch)
         for batch in batches:
-            if batch.verify_sql and self._session.rows(batch.verify_sql) != [(batch.verify_rows,)]:
+            if batch.verify_sql and self._session.fetch_rows(batch.verify_sql) != [(batch.verify_rows,)]:
                 raise Drift("rows that were written are missing", where={"check": batch.verify_sql[:300]})
         self._session.commit()
 
@@ -161,13 +169,13 @@ class DirectReplay:
         self.applied.rows += batch.rows
 
 
-def decoded(
+def decode_changes(
     rows: list[tuple[int, int, bytes, int]], schemas: WindowSchemas, rules: Rules = RULES
 ) -> dict[tuple[str, str], list[RowEvent]]:
     """The row changes of transactions by (db, table), as `merge` decodes them."""
     batch = MutationBatch(rules.route, invalid_text=rules.invalid_text, second_writes=rules.second_writes)
     for commit_ts, start_ts, payload, _ in rows:
-        batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
+        batch.add(payload, commit_ts, start_ts, schemas.find_schema_at(commit_ts))
     events: dict[tuple[str, str], list[RowEvent]] = {}
     for row in batch.take().to_pylist(maps_as_pydicts="strict"):
         event = RowEvent(*(row[name] for name in ("commit_ts", "start_ts", "seq", "op", "before", "after")))
@@ -175,26 +183,26 @@ def decoded(
     return events
 
 
-def _batches(table: TableDef, segment: int, net: list[NetChange], dialect: Dialect) -> Iterator[StatementBatch]:
-    out, keyless = TableStatements(table, segment, dialect=dialect), table.identity().kind == "row"
+def _render_batches(table: TableDef, segment: int, net: list[NetChange], dialect: Dialect) -> Iterator[StatementBatch]:
+    out, keyless = TableStatements(table, segment, dialect=dialect), table.find_identity().kind == "row"
     names = [column.name for column in table.row_columns]
     gone, there = [c for c in net if c.op == "delete"], [c for c in net if c.op != "delete"]
     if gone and keyless:
         yield from out.render_image_deletes(
-            images_from_rows(_images(c.before for c in gone), names), [c.copies for c in gone]
+            make_images_from_rows(_select_images(c.before for c in gone), names), [c.copies for c in gone]
         )
     elif gone:
         keys = [column for column in gone[0].before or {}]
-        yield from out.render_deletes(images_from_rows(_images(c.before for c in gone), keys))
+        yield from out.render_deletes(make_images_from_rows(_select_images(c.before for c in gone), keys))
     if there and keyless:
         yield from out.render_inserts(
-            images_from_rows(_images(c.after for c in there), names), [c.copies for c in there]
+            make_images_from_rows(_select_images(c.after for c in there), names), [c.copies for c in there]
         )
     elif there:
-        yield from out.render_writes(images_from_rows(_images(c.after for c in there), names))
+        yield from out.render_writes(make_images_from_rows(_select_images(c.after for c in there), names))
 
 
-def _images(rows: Iterable[Row | None]) -> list[Row]:
+def _select_images(rows: Iterable[Row | None]) -> list[Row]:
     return [row for row in rows if row is not None]
 
 

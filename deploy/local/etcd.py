@@ -9,7 +9,7 @@ from pathlib import Path
 from binlake.rpc import Tls
 from deploy.local.ports import HOST, free_ports, is_open
 from deploy.local.process import Child
-from deploy.setup.debian import library_path
+from deploy.setup.debian import find_library_path
 from deploy.setup.etcd import ROOT, install
 
 _START_S = 120.0
@@ -37,7 +37,7 @@ class Etcd:
         if tls is not None:
             command += [f"--cert-file={tls.cert}", f"--key-file={tls.key}", f"--trusted-ca-file={tls.ca}"]
             command += ["--client-cert-auth"]
-        found = library_path(ROOT)
+        found = find_library_path(ROOT)
         self._service = Child("etcd", command, self.folder, env={"LD_LIBRARY_PATH": found} if found else None)
 
     @property

@@ -18,13 +18,13 @@ from typing import Any
 
 from binlake.compare.capture import StateAt
 from binlake.dialect import MappedDdl, map_ddl
-from binlake.dialect.collations import target_collation
+from binlake.dialect.collations import find_target_collation
 from binlake.dialect.defaults import is_lost_default
 from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.delta import Definitions
-from binlake.statements.literal import qualified, quote, quote_name
-from binlake.statements.writtencolumns import written_columns
+from binlake.statements.literal import quote, quote_name, quote_qualified_name
+from binlake.statements.writtencolumns import list_written_columns
 from binlake.window.definitions import LandedDdl
 
 KEPT_IN = "tidb_binlog"
@@ -57,7 +57,7 @@ class Handworks:
         """The commit_ts at which windows must end."""
         return tuple(sorted({work.after_ts for work in self.works}))
 
-    def due(self, execute: Callable[[str], object], ts: int) -> list[str]:
+    def run_due(self, execute: Callable[[str], object], ts: int) -> list[str]:
         """Run the handwork that is due once `ts` is applied; returns the DDL done, as text."""
         due = [work for work in self.works if work.after_ts == ts]
         for work in due:
@@ -81,9 +81,9 @@ def plan_handwork(
     accepted: list[dict[str, Any]] = []
     for ddl in planned:
         works += _copy_again(ddl, recorded, doubted)
-        lost = _lost_defaults(ddl)
+        lost = _find_lost_defaults(ddl)
         if lost:
-            replaced[ddl.commit_ts] = _in_utf8mb4(ddl)
+            replaced[ddl.commit_ts] = _rewrite_in_utf8mb4(ddl)
             accepted += lost
             works.append(Handwork(ddl.commit_ts - 1, (), f"{ddl.query} by ddl-replacement: {replaced[ddl.commit_ts]}"))
         if ddl.decision == "apply" and _is_brought_back(ddl):
@@ -95,12 +95,12 @@ def plan_handwork(
     return Handworks(tuple(ignored), tuple(works), replaced, tuple(accepted))
 
 
-def _lost_defaults(ddl: LandedDdl) -> list[dict[str, Any]]:
+def _find_lost_defaults(ddl: LandedDdl) -> list[dict[str, Any]]:
     """The differences to accept at the target if `ddl` is refused because a column cannot hold its default."""
     entries = []
     for table in ddl.after.tables:
         texts = [
-            f"column {c.name} has collation utf8mb4_bin, not {target_collation(c.collate, 'mariadb')}"
+            f"column {c.name} has collation utf8mb4_bin, not {find_target_collation(c.collate, 'mariadb')}"
             for c in table.columns
             if is_lost_default(c)
         ]
@@ -108,7 +108,7 @@ def _lost_defaults(ddl: LandedDdl) -> list[dict[str, Any]]:
     return entries if ddl.decision == "apply" and entries and _is_refused(ddl, ddl.sql, ddl.after) else []
 
 
-def _in_utf8mb4(ddl: LandedDdl) -> str:
+def _rewrite_in_utf8mb4(ddl: LandedDdl) -> str:
     """`ddl` for MariaDB, with utf8mb4 as the character set of the columns whose default is lost."""
     lost = {column for table in ddl.after.tables for column in table.columns if is_lost_default(column)}
     text = ddl.sql
@@ -124,16 +124,16 @@ def _in_utf8mb4(ddl: LandedDdl) -> str:
         )
         for table in ddl.after.tables
     )
-    return _mapped(ddl, text, replace(ddl.after, tables=tables)).sql[-1]
+    return _map_text(ddl, text, replace(ddl.after, tables=tables)).sql[-1]
 
 
-def _mapped(ddl: LandedDdl, text: str, after: Definitions) -> MappedDdl:
+def _map_text(ddl: LandedDdl, text: str, after: Definitions) -> MappedDdl:
     return map_ddl(replace(ddl, sql=text, after=after), "mariadb")
 
 
 def _is_refused(ddl: LandedDdl, text: str, after: Definitions) -> bool:
     try:
-        _mapped(ddl, text, after)
+        _map_text(ddl, text, after)
     except TargetRefused:
         return True
     return False
@@ -152,16 +152,16 @@ def _copy_and_restore(ddl: LandedDdl, dropped: dict[int, tuple[int, TableDef]]) 
         kept_after, former = dropped[table.id]
         copy, before, after = (KEPT_IN, f"kept_{table.id}"), (former.db, former.name), (table.db, table.name)
         own = f"CREATE DATABASE IF NOT EXISTS {quote_name(KEPT_IN)}"
-        yield Handwork(kept_after, (own, *_copy_statements(before, copy, former)), "")
-        back += _copy_statements(copy, after, table)
+        yield Handwork(kept_after, (own, *_render_copy(before, copy, former)), "")
+        back += _render_copy(copy, after, table)
     yield Handwork(ddl.commit_ts - 1, (*made, *back), ddl.query)
 
 
-def _copy_statements(source: tuple[str, str], to: tuple[str, str], table: TableDef) -> tuple[str, ...]:
-    names = ", ".join(quote_name(column.name) for column in written_columns(table, "mariadb"))
+def _render_copy(source: tuple[str, str], to: tuple[str, str], table: TableDef) -> tuple[str, ...]:
+    names = ", ".join(quote_name(column.name) for column in list_written_columns(table, "mariadb"))
     return (
-        f"CREATE OR REPLACE TABLE {qualified(*to)} LIKE {qualified(*source)}",
-        f"INSERT INTO {qualified(*to)} ({names}) SELECT {names} FROM {qualified(*source)}",
+        f"CREATE OR REPLACE TABLE {quote_qualified_name(*to)} LIKE {quote_qualified_name(*source)}",
+        f"INSERT INTO {quote_qualified_name(*to)} ({names}) SELECT {names} FROM {quote_qualified_name(*source)}",
     )
 
 
@@ -174,21 +174,21 @@ def _copy_again(ddl: LandedDdl, states: Iterable[StateAt], doubted: Collection[s
         recordings = ((state.commit_ts, one) for state in states for one in state.contents if one["table"] == name)
         ts, recorded = next((one for one in recordings if one[0] >= ddl.commit_ts), (0, {"absent": True}))
         if not recorded.get("absent"):
-            yield Handwork(ts, tuple(_fill_statements(recorded)), f"{name} copied again after {ddl.query}")
+            yield Handwork(ts, tuple(_render_fill(recorded)), f"{name} copied again after {ddl.query}")
 
 
-def _fill_statements(recorded: Mapping[str, Any]) -> Iterable[str]:
-    name, virtual = qualified(recorded["schema"], recorded["name"]), set(recorded.get("virtual") or ())
+def _render_fill(recorded: Mapping[str, Any]) -> Iterable[str]:
+    name, virtual = quote_qualified_name(recorded["schema"], recorded["name"]), set(recorded.get("virtual") or ())
     taken = [number for number, column in enumerate(recorded["columns"]) if column not in virtual]
     columns = ", ".join(quote_name(recorded["columns"][number]) for number in taken)
-    rows = [f"({', '.join(_literal(row[number]) for number in taken)})" for row in recorded["rows"]]
+    rows = [f"({', '.join(_format_literal(row[number]) for number in taken)})" for row in recorded["rows"]]
     yield "SET time_zone = '+00:00'"
     yield f"DELETE FROM {name}"
     if rows:
         yield f"INSERT INTO {name} ({columns}) VALUES {', '.join(rows)}"
 
 
-def _literal(value: str | Mapping[str, str] | None) -> str:
+def _format_literal(value: str | Mapping[str, str] | None) -> str:
     if value is None:
         return "NULL"
     return quote(value) if isinstance(value, str) else f"X'{value['hex']}'"

@@ -36,10 +36,10 @@ class Kafka:
         self.cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         self._classes = f"{install()}/*"
         self._file = self.folder / "server.properties"
-        lines = {**self._settings(), **(settings or {})}
+        lines = {**self._build_settings(), **(settings or {})}
         self._file.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
         self._service = Child("kafka", [*_JAVA, "-cp", self._classes, "kafka.Kafka", self._file], self.folder)
-        self._format(users or {})
+        self._format_storage(users or {})
 
     @property
     def address(self) -> str:
@@ -70,7 +70,7 @@ class Kafka:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _settings(self) -> dict[str, str]:
+    def _build_settings(self) -> dict[str, str]:
         return {
             "process.roles": "broker,controller",
             "node.id": "1",
@@ -89,7 +89,7 @@ class Kafka:
             "share.coordinator.state.topic.min.isr": "1",
         }
 
-    def _format(self, users: Mapping[str, str]) -> None:
+    def _format_storage(self, users: Mapping[str, str]) -> None:
         tool = [*_JAVA, "-cp", self._classes, "kafka.tools.StorageTool"]
         command = [*tool, "format", f"--cluster-id={self.cluster}", f"--config={self._file}"]
         for user, password in users.items():
@@ -131,7 +131,7 @@ class _Joined(Kafka):
         self._first, self._node = first, node
         super().__init__(more)
 
-    def _settings(self) -> dict[str, str]:
+    def _build_settings(self) -> dict[str, str]:
         self.cluster = self._first.cluster
         own = {
             "process.roles": "broker",
@@ -139,4 +139,4 @@ class _Joined(Kafka):
             "listeners": f"PLAINTEXT://{self.address}",
             "controller.quorum.voters": f"1@{HOST}:{self._first.controller}",
         }
-        return super()._settings() | own
+        return super()._build_settings() | own

@@ -16,7 +16,7 @@ from binlake.base.dialects import Dialect
 from deploy.local.ports import HOST, free_port
 from deploy.local.process import Child, ProcessError
 from deploy.setup.common import SetupError, run
-from deploy.setup.mariadb import install, install_script, library_path
+from deploy.setup.mariadb import find_library_path, install, install_script
 
 START_SECONDS = 240.0  # a server that ends early is noticed at once
 _STOP_S = 30.0
@@ -28,8 +28,8 @@ class MariaDb:
     """One server. `folder`: holds all its files (None: a temporary folder, which `stop` removes).
 
     `name` is also its SQL dialect, as in `target.db-type`. The `user` is root without a password, reachable at (`host`,
-    `port`) and `socket`. `options` are added to the server's command line, such as `--general-log=1`; `source_options`
-    makes it a source of binlogs.
+    `port`) and `socket`. `options` are added to the server's command line, such as `--general-log=1`; those of
+    `list_source_options` make it a source of binlogs.
     """
 
     name: Dialect = "mariadb"
@@ -42,13 +42,13 @@ class MariaDb:
         self.folder = folder or Path(tempfile.mkdtemp(prefix=f"binlake-{self.name}-"))
         self.port = port or free_port()
         self.options = options
-        self.socket = self._socket()
+        self.socket = self._choose_socket()
         self._program = self._install()
-        self._service = Child(self.name, self._command(), self.folder, env=self._environment())
+        self._service = Child(self.name, self._build_command(), self.folder, env=self._build_environment())
         self.log = self._service.log
 
     @classmethod
-    def source_options(cls, server_id: int = 1) -> tuple[str, ...]:
+    def list_source_options(cls, server_id: int = 1) -> tuple[str, ...]:
         """Options of a replication source: row binlogs with full images and metadata, and GTIDs."""
         return (*ROW_BINLOG, "--log-slave-updates", f"--server-id={server_id}")
 
@@ -127,7 +127,7 @@ class MariaDb:
     def _scratch(self) -> Path:
         return self.folder / "tmp"
 
-    def _socket(self) -> Path:
+    def _choose_socket(self) -> Path:
         inside = self.folder / f"{self.name}.sock"
         # A socket's path may have at most 107 bytes.
         return inside if len(os.fsencode(inside)) <= 100 else Path(tempfile.gettempdir()) / f"binlake-{self.port}.sock"
@@ -135,7 +135,9 @@ class MariaDb:
     @property
     def version(self) -> str:
         """Program and version, as the program prints them. Raises SetupError."""
-        return run([*self._program, "--no-defaults", "--version"], env={**os.environ, **self._environment()}).strip()
+        return run(
+            [*self._program, "--no-defaults", "--version"], env={**os.environ, **self._build_environment()}
+        ).strip()
 
     def _install(self) -> list[str]:
         """Install the server if necessary, and return the command that starts it."""
@@ -147,11 +149,11 @@ class MariaDb:
         places = [f"--basedir={self._base}", f"--datadir={self.data_folder}", f"--tmpdir={self._scratch}"]
         command = [str(install_script()), "--no-defaults", *places, *options, *run_as_root()]
         try:
-            run(command, env={**os.environ, **self._environment()})
+            run(command, env={**os.environ, **self._build_environment()})
         except SetupError as error:
             raise ProcessError(str(error)) from None
 
-    def _command(self) -> list[str]:
+    def _build_command(self) -> list[str]:
         return [
             *self._program,
             "--no-defaults",
@@ -176,8 +178,8 @@ class MariaDb:
     def _base(self) -> Path:
         return Path(self._program[-1]).resolve().parents[1]
 
-    def _environment(self) -> dict[str, str]:
-        found = library_path()
+    def _build_environment(self) -> dict[str, str]:
+        found = find_library_path()
         return {"LD_LIBRARY_PATH": found} if found else {}
 
     def _answers(self) -> bool:

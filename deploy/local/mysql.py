@@ -12,12 +12,12 @@ from deploy.setup.common import SetupError, run
 
 
 class MySql(MariaDb):
-    """One MySQL server; folder, user and options as for MariaDb. Without `source_options` it writes no binlog."""
+    """One MySQL server; folder, user and options as for MariaDb. Without `list_source_options` it writes no binlog."""
 
     name: Dialect = "mysql"
 
     @classmethod
-    def source_options(cls, server_id: int = 1) -> tuple[str, ...]:
+    def list_source_options(cls, server_id: int = 1) -> tuple[str, ...]:
         """Options of a replication source: row binlogs with full images and metadata, and GTIDs."""
         return (*ROW_BINLOG, "--gtid-mode=ON", "--enforce-gtid-consistency=ON", f"--server-id={server_id}")
 
@@ -27,11 +27,11 @@ class MySql(MariaDb):
     def _write_system_tables(self) -> None:
         self.data_folder.mkdir(parents=True, exist_ok=True)
         try:
-            run([*self._start_words(), "--initialize-insecure", f"--init-file={self._users()}"])
+            run([*self._start_words(), "--initialize-insecure", f"--init-file={self._write_users()}"])
         except SetupError as error:
             raise ProcessError(str(error)) from None
 
-    def _users(self) -> Path:
+    def _write_users(self) -> Path:
         # The default user is root@localhost, which matches no address if the server does not resolve names.
         file = self._scratch / "users.sql"
         file.write_text("CREATE USER 'root'@'%' IDENTIFIED BY '';\nGRANT ALL ON *.* TO 'root'@'%' WITH GRANT OPTION;\n")
@@ -41,7 +41,7 @@ class MySql(MariaDb):
         folders = [f"--basedir={self._base}", f"--datadir={self.data_folder}"]
         return [*self._program, "--no-defaults", *folders, *run_as_root()]
 
-    def _command(self) -> list[str]:
+    def _build_command(self) -> list[str]:
         binlog = any(option.startswith("--log-bin") for option in self.options)
         return [
             *self._start_words(),
@@ -62,5 +62,5 @@ class MySql(MariaDb):
             *self.options,
         ]
 
-    def _environment(self) -> dict[str, str]:
+    def _build_environment(self) -> dict[str, str]:
         return {}

@@ -15,7 +15,7 @@ from binlake.lake.paths import LakePaths
 from deploy.local.airflow import Airflow
 from deploy.local.chromium import Chromium, Page
 from deploy.local.etcd import Etcd
-from deploy.local.sample_lake import BASE, S, cluster, sample
+from deploy.local.sample_lake import BASE, S, build_sample, register_cluster
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 NAME = "shop"
@@ -26,17 +26,17 @@ def main() -> int:
     """Take all pictures."""
     with tempfile.TemporaryDirectory(prefix="binlake-pictures-") as scratch:
         folder = Path(scratch)
-        sample(LakePaths(str(folder / "lake" / NAME)))
+        build_sample(LakePaths(str(folder / "lake" / NAME)))
         with Etcd() as etcd:
-            _replication(folder, etcd.url)
+            _write_replication(folder, etcd.url)
             server = Airflow(folder / "airflow", {"BINLAKE_REPLICATIONS": str(folder)}, only=("api-server",))
-            with server as airflow, Chromium(folder / "chromium") as chromium, chromium.page() as page:
+            with server as airflow, Chromium(folder / "chromium") as chromium, chromium.open_page() as page:
                 _log_in(page, airflow)
                 _take(page, airflow.url, etcd.url)
     return 0
 
 
-def _replication(folder: Path, pd: str) -> None:
+def _write_replication(folder: Path, pd: str) -> None:
     sections = {"source": {"pd-urls": pd}, "lake": {"path": str(folder / "lake")}, "target": {"db-type": "mariadb"}}
     text = "".join(
         f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in section.items())
@@ -48,7 +48,7 @@ def _replication(folder: Path, pd: str) -> None:
 def _log_in(page: Page, airflow: Airflow) -> None:
     login = {"username": airflow.user, "password": airflow.password}
     answer = httpx.post(f"{airflow.url}/auth/token", json=login, timeout=60).raise_for_status()
-    page.cookie(airflow.url, "_token", answer.json()["access_token"])
+    page.set_cookie(airflow.url, "_token", answer.json()["access_token"])
 
 
 def _take(page: Page, url: str, pd: str) -> None:
@@ -63,11 +63,11 @@ def _take(page: Page, url: str, pd: str) -> None:
     }
     for name, (address, height, scheme) in pages.items():
         # Write a new heartbeat, so that the pump is not shown as silent.
-        cluster(pd)
-        page.size(1180 if name == "overview" else _WIDTH, height)
-        page.scheme(scheme)
+        register_cluster(pd)
+        page.set_size(1180 if name == "overview" else _WIDTH, height)
+        page.set_scheme(scheme)
         page.goto(address)
-        page.picture(FOLDER / f"{name}.png")
+        page.write_picture(FOLDER / f"{name}.png")
         print(f"{FOLDER / name}.png: {os.path.getsize(FOLDER / f'{name}.png'):,} bytes", flush=True)
 
 

@@ -39,7 +39,7 @@ def is_open(port: int) -> bool:
         return probe.connect_ex((HOST, port)) == 0
 
 
-def kernels_range() -> range:
+def read_kernel_range() -> range:
     """The ports that the kernel assigns itself."""
     try:
         low, high = map(int, _KERNELS.read_text(encoding="ascii").split())
@@ -48,15 +48,15 @@ def kernels_range() -> range:
     return range(low, high + 1)
 
 
-def _outside() -> range:
-    kernels = kernels_range()
+def _choose_range() -> range:
+    kernels = read_kernel_range()
     below, above = range(_LOWEST, kernels.start), range(kernels.stop, _HIGHEST + 1)
     larger = max(below, above, key=len)
     return larger if len(larger) >= _BLOCK else range(_LOWEST, _HIGHEST + 1)
 
 
-def _ports() -> Iterator[int]:
-    places = _outside()
+def _find_ports() -> Iterator[int]:
+    places = _choose_range()
     blocks = range(places.start, places.stop - _BLOCK + 1, _BLOCK)
     for block in random.sample(blocks, len(blocks)):
         if _claim(block):
@@ -87,9 +87,9 @@ def _is_free(port: int) -> bool:
 
 def _forget_blocks() -> None:
     global _free, _lock
-    _free, _lock = _ports(), threading.Lock()
+    _free, _lock = _find_ports(), threading.Lock()
 
 
-_free = _ports()
+_free = _find_ports()
 # A forked process must reserve its own blocks.
 os.register_at_fork(after_in_child=_forget_blocks)

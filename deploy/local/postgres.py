@@ -19,8 +19,8 @@ from typing import Any
 import psycopg2
 
 from deploy.local.ports import HOST, free_port
-from deploy.local.process import Child, ProcessError, account_arguments
-from deploy.setup.debian import library_path
+from deploy.local.process import Child, ProcessError, build_account_arguments
+from deploy.setup.debian import find_library_path
 from deploy.setup.postgres import ROOT, install
 
 _START_S = 240.0
@@ -38,7 +38,7 @@ class Postgres:
         self.folder = Path(tempfile.mkdtemp(prefix="binlake-postgres-"))
         self.port = free_port()
         self.password = secrets.token_hex(12)
-        self._account = _account()
+        self._account = _choose_account()
         self._service: Child | None = None
 
     @property
@@ -58,7 +58,12 @@ class Postgres:
             self._make_programs_readable()
         self._initialise()
         self._service = Child(
-            "postgres", self._command(), self.folder, self._environment(), cwd=self.folder, account=self._account
+            "postgres",
+            self._build_command(),
+            self.folder,
+            self._build_environment(),
+            cwd=self.folder,
+            account=self._account,
         )
         self._service.start().wait_until(self._answers, _START_S)
         with contextlib.closing(self.connect("postgres")) as connection:
@@ -120,16 +125,16 @@ class Postgres:
         done = subprocess.run(
             [self._programs / program, *words],
             cwd=self.folder,
-            env={**os.environ, **self._environment()},
+            env={**os.environ, **self._build_environment()},
             capture_output=True,
             text=True,
             check=False,
-            **account_arguments(self._account),
+            **build_account_arguments(self._account),
         )
         if done.returncode:
             raise ProcessError(f"{program} failed: {done.stderr.strip()[-1500:]}")
 
-    def _command(self) -> list[str]:
+    def _build_command(self) -> list[str]:
         settings = {
             "listen_addresses": HOST,
             "port": str(self.port),
@@ -143,9 +148,9 @@ class Postgres:
             *(f"--{name}={value}" for name, value in settings.items()),
         ]
 
-    def _environment(self) -> dict[str, str]:
+    def _build_environment(self) -> dict[str, str]:
         # The programs find their files relative to themselves; only the loader needs a path.
-        found = library_path(self._tree) if self._tree else ""
+        found = find_library_path(self._tree) if self._tree else ""
         return {"LD_LIBRARY_PATH": found} if found else {}
 
     def _answers(self) -> bool:
@@ -156,7 +161,7 @@ class Postgres:
         return True
 
 
-def _account() -> tuple[int, int] | None:
+def _choose_account() -> tuple[int, int] | None:
     if os.geteuid():
         return None
     nobody = pwd.getpwnam("nobody")

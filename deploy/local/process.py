@@ -58,7 +58,7 @@ class Child:
         self._command = [str(word) for word in command]
         self._env = {**os.environ, **(env or {})}
         self._cwd = cwd
-        self._account = account_arguments(account)
+        self._account = build_account_arguments(account)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -93,9 +93,9 @@ class Child:
         until = time.monotonic() + seconds
         while not ready():
             if self.pid is None:
-                raise ProcessError(f"{self.name} ended: {self.log_end()}")
+                raise ProcessError(f"{self.name} ended: {self.read_log_end()}")
             if time.monotonic() > until:
-                raise ProcessError(f"{self.name} does not serve after {seconds:.0f} s: {self.log_end()}")
+                raise ProcessError(f"{self.name} does not serve after {seconds:.0f} s: {self.read_log_end()}")
             time.sleep(_POLL_S)
         return self
 
@@ -112,7 +112,7 @@ class Child:
         """SIGKILL to all its processes at once, as if the machine failed."""
         self.stop(grace_s=0.0)
 
-    def log_end(self, characters: int = 1500) -> str:
+    def read_log_end(self, characters: int = 1500) -> str:
         """The last `characters` of its log."""
         return self.log.read_text(encoding="utf-8", errors="replace")[-characters:] if self.log.exists() else "(no log)"
 
@@ -121,16 +121,16 @@ class Child:
         return self.folder / f"{self.name}.process"
 
 
-def account_arguments(account: tuple[int, int] | None) -> dict[str, Any]:
+def build_account_arguments(account: tuple[int, int] | None) -> dict[str, Any]:
     """Arguments of `subprocess` that run a program as `account`, without this process's supplementary groups."""
     return {} if account is None else {"user": account[0], "group": account[1], "extra_groups": []}
 
 
-def members(leader: int) -> list[psutil.Process]:
+def list_members(leader: int) -> list[psutil.Process]:
     """The live processes of the session that `leader` opened, and their descendants."""
     processes: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
-        if _session(process.pid) == leader:
+        if _find_session(process.pid) == leader:
             processes[process.pid] = process
     for process in list(processes.values()):
         try:
@@ -141,8 +141,8 @@ def members(leader: int) -> list[psutil.Process]:
 
 
 def end_session(leader: int, name: str, grace_s: float, *, reap: Callable[[], object] = lambda: None) -> None:
-    """End all of `members(leader)`: SIGTERM, after `grace_s` SIGKILL. Raises ProcessError if one stays."""
-    known = {process.pid: process for process in members(leader)}
+    """End all of `list_members(leader)`: SIGTERM, after `grace_s` SIGKILL. Raises ProcessError if one stays."""
+    known = {process.pid: process for process in list_members(leader)}
     for how, seconds in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _KILL_S)):
         if how == signal.SIGTERM and not grace_s:
             continue
@@ -152,7 +152,7 @@ def end_session(leader: int, name: str, grace_s: float, *, reap: Callable[[], ob
             reap()
             # A program that is ending may still start others, so search again each time.
             known = {pid: process for pid, process in known.items() if is_alive(process)}
-            fresh = {process.pid: process for process in members(leader) if process.pid not in known}
+            fresh = {process.pid: process for process in list_members(leader) if process.pid not in known}
             _send(fresh.values(), how)
             known |= fresh
             if not known:
@@ -191,7 +191,7 @@ def _send(processes: Iterable[psutil.Process], how: signal.Signals) -> None:
             continue
 
 
-def _session(pid: int) -> int | None:
+def _find_session(pid: int) -> int | None:
     try:
         return os.getsid(pid)
     except ProcessLookupError:

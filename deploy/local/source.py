@@ -17,7 +17,7 @@ import httpx
 from binlake.compare.capture import Capture
 from deploy.local.ports import HOST, free_ports, is_open
 from deploy.local.process import Child
-from pump_service.replay.command import cluster_id
+from pump_service.replay.command import find_cluster_id
 
 START_S = 180.0
 
@@ -30,8 +30,8 @@ class Source:
         self.cluster_id = cluster_id
         self._pd_port, self._status_port, *self._pump_ports = free_ports(2 + pumps)
         own: list[str | Path] = ["--data-dir", folder / "pd", "--addr", f"{HOST}:{self._pd_port}"]
-        self._pd = self._child("pd", "pd", *own, "--cluster-id", str(self.cluster_id), *options)
-        self._pumps = [self._pump(number, port) for number, port in enumerate(self._pump_ports, 1)]
+        self._pd = self._make_child("pd", "pd", *own, "--cluster-id", str(self.cluster_id), *options)
+        self._pumps = [self._make_pump(number, port) for number, port in enumerate(self._pump_ports, 1)]
         self._writer: Child | None = None
 
     @property
@@ -65,19 +65,19 @@ class Source:
 
     def _write(self, name: str, *words: str) -> None:
         address = ["--pd-urls", self.pd_url, "--status-addr", f"{HOST}:{self._status_port}"]
-        self._writer = self._child(name, *words, *address, "--keep-serving", "--output", "json")
+        self._writer = self._make_child(name, *words, *address, "--keep-serving", "--output", "json")
         self._writer.start().wait_until(lambda: is_open(self._status_port), START_S)
 
-    def _last_printed(self, begin: str) -> dict[str, Any] | None:
+    def _read_last_printed(self, begin: str) -> dict[str, Any] | None:
         if self._writer is None:
             return None
         lines = self._writer.log.read_text(encoding="utf-8", errors="replace").splitlines()
         printed = [line for line in lines if line.startswith(begin)]
         return dict(json.loads(printed[-1])) if printed else None
 
-    def _pump(self, number: int, port: int) -> Child:
+    def _make_pump(self, number: int, port: int) -> Child:
         name = f"pump-{number}"
-        return self._child(
+        return self._make_child(
             name,
             "pump",
             *("--addr", f"{HOST}:{port}", "--data-dir", self.folder / name, "--node-id", name),
@@ -86,7 +86,7 @@ class Source:
             *("--stop-write-at-available-space", "1 gib"),
         )
 
-    def _child(self, name: str, *words: str | Path) -> Child:
+    def _make_child(self, name: str, *words: str | Path) -> Child:
         return Child(name, [sys.executable, "-m", "binlake.cli", *words], self.folder, cwd=self.folder)
 
 
@@ -94,7 +94,7 @@ class CaptureSource(Source):
     """A source whose clock is led by the capture; `feed` replays the capture into the pumps."""
 
     def __init__(self, capture: Capture, folder: Path, pumps: int = 2) -> None:
-        super().__init__(folder, cluster_id(capture) or 1, pumps, ("--led",))
+        super().__init__(folder, find_cluster_id(capture) or 1, pumps, ("--led",))
         self._capture = capture
 
     def feed(self, rate: float | None = None) -> None:
@@ -102,9 +102,9 @@ class CaptureSource(Source):
         speed = ["--rate", f"{rate:g}"] if rate else []
         self._write("replay", "capture", "replay", str(self._capture.path), *speed)
 
-    def fed(self) -> dict[str, Any] | None:
+    def read_result(self) -> dict[str, Any] | None:
         """The replay's final output (binlogs, transactions, seconds, ...); None while it runs."""
-        return self._last_printed('{"capture"')
+        return self._read_last_printed('{"capture"')
 
 
 class WorkloadSource(Source):
@@ -117,9 +117,9 @@ class WorkloadSource(Source):
         """Start the workload: `rate` transactions a second of 1 to 5 rows, for `seconds`. Raises ProcessError."""
         self._write("workload", "workload", "--rate", f"{rate:g}", "--seconds", f"{seconds:g}", "--writers", "4")
 
-    def fed(self) -> dict[str, Any] | None:
+    def read_result(self) -> dict[str, Any] | None:
         """The workload's final output (committed, rows, last_commit_ts, ...); None while it runs."""
-        return self._last_printed("{")
+        return self._read_last_printed("{")
 
 
 class FeederSource(Source):
@@ -137,10 +137,10 @@ class FeederSource(Source):
         }  # fmt: skip
         lines = [f"{name} = {json.dumps(value)}" for name, value in head.items()]
         self._config.write_text("\n".join(lines) + f"\n{sections}", encoding="utf-8")
-        self._writer = self._child("feeder", "feeder", "run", "--config", self._config)
+        self._writer = self._make_child("feeder", "feeder", "run", "--config", self._config)
         self._writer.start().wait_until(lambda: is_open(self._status_port), START_S)
 
-    def feeder_status(self) -> dict[str, Any]:
+    def fetch_feeder_status(self) -> dict[str, Any]:
         """The feeder's status of its sources. Raises httpx.HTTPError."""
         answer = httpx.get(f"{self.status_url}/feeder", trust_env=False, timeout=START_S)
         status: dict[str, Any] = answer.raise_for_status().json()

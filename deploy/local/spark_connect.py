@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from binlake.base.jvm import archive_options, delta_jars
+from binlake.base.jvm import archive_options, list_delta_jars
 from deploy.local.ports import HOST, free_port, is_open
 from deploy.local.process import Child, ProcessError
 from spark_jobs.job.session import CONF
@@ -47,8 +47,8 @@ class SparkConnect:
     ) -> None:
         self.folder = folder
         self.port = port or free_port()
-        command = server_command(folder, self.port, master=master, memory=memory, java=java, conf=conf)
-        self.server = Child("spark-connect", command, folder, env=environment(), cwd=folder)
+        command = build_server_command(folder, self.port, master=master, memory=memory, java=java, conf=conf)
+        self.server = Child("spark-connect", command, folder, env=build_environment(), cwd=folder)
 
     @property
     def url(self) -> str:
@@ -79,7 +79,7 @@ class SparkConnect:
         self.stop()
 
 
-def server_command(
+def build_server_command(
     folder: Path,
     port: int,
     *,
@@ -97,15 +97,15 @@ def server_command(
         "spark.driver.host": HOST,
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": f"{_JAVA} {archive_options()} {java} -Dderby.system.home={folder}",
-        "spark.jars": ",".join(delta_jars()),
+        "spark.jars": ",".join(list_delta_jars()),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "scratch"),
     }
     settings = [text for key, value in (ours | (conf or {})).items() for text in ("--conf", f"{key}={value}")]
-    return [spark_submit(), "--master", master, *settings, "--class", _CLASS, "spark-internal"]
+    return [find_spark_submit(), "--master", master, *settings, "--class", _CLASS, "spark-internal"]
 
 
-def spark_submit() -> str:
+def find_spark_submit() -> str:
     """The `spark-submit` of this virtual environment. Raises ProcessError."""
     found = shutil.which("spark-submit", path=sysconfig.get_path("scripts"))
     if found is None:
@@ -142,7 +142,7 @@ def _echo_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     yield from batches
 
 
-def environment() -> dict[str, str]:
+def build_environment() -> dict[str, str]:
     """The variables that the server's process needs in addition to this one's environment."""
     # Python workers import the same modules as the client: this environment and this checkout.
     root = str(Path(__file__).resolve().parents[2])

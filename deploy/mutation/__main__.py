@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from deploy.local.process import ONE_THREAD
-from deploy.mutation.operators import Mutant, digest, mutants
-from deploy.mutation.results import ROOT, Module, Results, modules
+from deploy.mutation.operators import Mutant, compute_digest, make_mutants
+from deploy.mutation.results import ROOT, Module, Results, list_modules
 
 _OPTIONS = ("-q", "--tb=short", "-p", "no:cacheprovider", "-p", "deploy.mutation.plugin")
 
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     until = time.monotonic() + asked.seconds
     chosen = [
-        one for one in modules(asked.root) if not asked.modules or any(part in one.path for part in asked.modules)
+        one for one in list_modules(asked.root) if not asked.modules or any(part in one.path for part in asked.modules)
     ]
     bad = missing = 0
     for module in chosen:
@@ -43,8 +43,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _try_mutants(module: Module, seconds: float) -> bool:
-    tried = Results.read(module, digest(module.text), module.tests_digest).killed_by.keys() | module.explained.keys()
-    if all(mutant.key in tried for mutant in mutants(module.text, module.path)):
+    tried = (
+        Results.read(module, compute_digest(module.text), module.tests_digest).killed_by.keys()
+        | module.explained.keys()
+    )
+    if all(mutant.key in tried for mutant in make_mutants(module.text, module.path)):
         return True
     without = [f"--deselect={test}" for test in module.without]
     options = [*_OPTIONS, *without, f"--mutate={module.path}", f"--mutate-seconds={seconds}"]
@@ -56,22 +59,22 @@ def _try_mutants(module: Module, seconds: float) -> bool:
 
 def _report(module: Module) -> tuple[int, int]:
     """Print the module's result; returns (survivors without a reason, mutants not tried)."""
-    by_key = {mutant.key: mutant for mutant in mutants(module.text, module.path)}
-    killed_by, reasons = Results.read(module, digest(module.text)).killed_by, module.explained
+    by_key = {mutant.key: mutant for mutant in make_mutants(module.text, module.path)}
+    killed_by, reasons = Results.read(module, compute_digest(module.text)).killed_by, module.explained
     survivors = [by_key[key] for key, by in killed_by.items() if not by and key not in reasons]
     untried = [key for key in by_key if key not in killed_by and key not in reasons]
     killed = sum(bool(by) for by in killed_by.values())
     print(f"{module.path}: {len(by_key)} mutants, {killed} killed, {len(reasons)} explained, {len(survivors)} survive,"
           f" {len(untried)} not tried")  # fmt: skip
     for mutant in survivors:
-        print(_difference(module, mutant))
+        print(_format_difference(module, mutant))
     stale = [key for key in reasons if key not in by_key]
     for key in stale:
         print(f"  explained.toml lists a mutant that {module.path} does not have: {key}")
     return len(survivors) + len(stale), len(untried)
 
 
-def _difference(module: Module, mutant: Mutant) -> str:
+def _format_difference(module: Module, mutant: Mutant) -> str:
     return f"  {module.path}:{mutant.line} {mutant.function}\n    - {mutant.before}\n    + {mutant.after}"
 
 

@@ -48,30 +48,30 @@ class Mutant:
         return f"{self.function}: {self.before} -> {self.after}" + (f" #{self.nth + 1}" if self.nth else "")
 
 
-def mutants(text: str, filename: str) -> Iterator[Mutant]:
+def make_mutants(text: str, filename: str) -> Iterator[Mutant]:
     """Every mutant of the functions of a module."""
     tree = ast.parse(text)
-    for name, function in _functions(tree.body, ""):
+    for name, function in _find_functions(tree.body, ""):
         first = min([function.lineno, *(one.lineno for one in function.decorator_list)])
         times: Counter[tuple[str, str]] = Counter()
-        for node, put in _slots(function):
-            for changed in _changes(node):
-                before, after = _shown(node), _shown(changed)
+        for node, put in _find_slots(function):
+            for changed in _make_changes(node):
+                before, after = _format_node(node), _format_node(changed)
                 compiled = partial(_compile_changed, tree, filename, put, node, changed)
                 yield Mutant(name, first, node.lineno, before, after, times[before, after], compiled)
                 times[before, after] += 1
 
 
-def digest(text: str) -> str:
+def compute_digest(text: str) -> str:
     """A short hash of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _functions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, _Function]]:
+def _find_functions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, _Function]]:
     """Functions that exist after the module is loaded, by qualified name; nested functions belong to the outer one."""
     for node in body:
         if isinstance(node, ast.ClassDef):
-            yield from _functions(node.body, f"{prefix}{node.name}.")
+            yield from _find_functions(node.body, f"{prefix}{node.name}.")
         elif isinstance(node, _Function):
             yield f"{prefix}{node.name}", node
 
@@ -90,7 +90,7 @@ def _compile_changed(
         put(node)
 
 
-def _slots(parent: ast.AST) -> Iterator[tuple[_Node, Callable[[_Node], None]]]:
+def _find_slots(parent: ast.AST) -> Iterator[tuple[_Node, Callable[[_Node], None]]]:
     """Each expression and statement of a function's body, with a function that replaces it."""
     for field, value in ast.iter_fields(parent):
         if isinstance(parent, _Function | ast.AnnAssign) and field not in ("body", "value"):
@@ -98,12 +98,14 @@ def _slots(parent: ast.AST) -> Iterator[tuple[_Node, Callable[[_Node], None]]]:
         if isinstance(value, list):
             for number, node in enumerate(value):
                 if isinstance(node, ast.AST):
-                    yield from _changeable_nodes(node, partial(value.__setitem__, number))
+                    yield from _find_changeable_nodes(node, partial(value.__setitem__, number))
         elif isinstance(value, ast.AST):
-            yield from _changeable_nodes(value, partial(setattr, parent, field))
+            yield from _find_changeable_nodes(value, partial(setattr, parent, field))
 
 
-def _changeable_nodes(node: ast.AST, put: Callable[[_Node], None]) -> Iterator[tuple[_Node, Callable[[_Node], None]]]:
+def _find_changeable_nodes(
+    node: ast.AST, put: Callable[[_Node], None]
+) -> Iterator[tuple[_Node, Callable[[_Node], None]]]:
     if isinstance(node, ast.JoinedStr | ast.Raise) or _is_spared(node):
         # Messages are not changed; whether an error is raised is tested by removing the statement.
         if isinstance(node, ast.Raise):
@@ -111,26 +113,26 @@ def _changeable_nodes(node: ast.AST, put: Callable[[_Node], None]) -> Iterator[t
         return
     if isinstance(node, ast.expr | ast.stmt):
         yield node, put
-    yield from _slots(node)
+    yield from _find_slots(node)
 
 
 def _is_spared(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and ast.unparse(node).startswith(_SPARED)
 
 
-def _changes(node: _Node) -> Iterator[_Node]:
+def _make_changes(node: _Node) -> Iterator[_Node]:
     if isinstance(node, ast.expr):
-        yield from _changed_expressions(node)
+        yield from _make_changed_expressions(node)
         return
     if isinstance(node, ast.Raise | ast.AugAssign | ast.Continue | ast.Break | ast.Delete) or _is_call(node):
         yield ast.Pass()
     if isinstance(node, ast.Return) and node.value is not None and not _is_constant_bool_or_none(node.value):
         yield ast.Return(ast.Constant(None))
     if isinstance(node, ast.If | ast.While) and not isinstance(node.test, ast.Compare | ast.UnaryOp | ast.Constant):
-        yield _with_test(node, _negated(node.test))
+        yield _with_test(node, _negate(node.test))
 
 
-def _changed_expressions(node: ast.expr) -> Iterator[ast.expr]:
+def _make_changed_expressions(node: ast.expr) -> Iterator[ast.expr]:
     if isinstance(node, ast.Compare):
         for number, op in enumerate(node.ops):
             ops = [_COMPARISONS[type(op)]() if n == number else one for n, one in enumerate(node.ops)]
@@ -140,7 +142,7 @@ def _changed_expressions(node: ast.expr) -> Iterator[ast.expr]:
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         yield node.operand
     elif isinstance(node, ast.IfExp):
-        yield ast.IfExp(_negated(node.test), node.body, node.orelse)
+        yield ast.IfExp(_negate(node.test), node.body, node.orelse)
     elif isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC and not _is_text(node):
         yield ast.BinOp(node.left, _ARITHMETIC[type(node.op)](), node.right)
     elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
@@ -149,7 +151,7 @@ def _changed_expressions(node: ast.expr) -> Iterator[ast.expr]:
         yield ast.Constant(node.value + 1)
 
 
-def _negated(test: ast.expr) -> ast.expr:
+def _negate(test: ast.expr) -> ast.expr:
     return ast.UnaryOp(ast.Not(), test)
 
 
@@ -171,7 +173,7 @@ def _is_text(node: ast.BinOp) -> bool:
     return any(isinstance(side, ast.JoinedStr) or isinstance(getattr(side, "value", None), str) for side in sides)
 
 
-def _shown(node: _Node) -> str:
+def _format_node(node: _Node) -> str:
     """The node as code; for a statement with a body its first line."""
     line = ast.unparse(node).split("\n")[0]
-    return line if len(line) <= _WIDTH else f"{line[:_WIDTH]}...{digest(line)[:4]}"
+    return line if len(line) <= _WIDTH else f"{line[:_WIDTH]}...{compute_digest(line)[:4]}"

@@ -24,8 +24,8 @@ from types import CodeType, FrameType, FunctionType
 import pytest
 from hypothesis import Phase, settings
 
-from deploy.mutation.operators import Mutant, digest, mutants
-from deploy.mutation.results import Module, Results, modules
+from deploy.mutation.operators import Mutant, compute_digest, make_mutants
+from deploy.mutation.results import Module, Results, list_modules
 
 _TIMES = 5.0
 _LEAST_CPU_S = 5
@@ -57,17 +57,17 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     """Run the mutants in place of the plain test run."""
     if session.testsfailed:
         raise session.Interrupted("collection failed")
-    module = next(one for one in modules(session.config.rootpath) if one.path == session.config.option.mutate)
+    module = next(one for one in list_modules(session.config.rootpath) if one.path == session.config.option.mutate)
     # Objects frozen after the collection would not be listed among live objects.
     gc.unfreeze()
     run = _Run(session, module)
-    run.baseline()
+    run.run_baseline()
     if session.testsfailed:
         raise session.Interrupted("the tests fail without any change")
-    if killer := run.killer_of_nothing():
+    if killer := run.find_killer_without_change():
         raise session.Interrupted(f"without any change, a forked process fails: {killer}")
     run.try_all(time.monotonic() + session.config.option.mutate_seconds)
-    if killer := run.killer_of_nothing():
+    if killer := run.find_killer_without_change():
         module.results.unlink()
         raise session.Interrupted(f"after the mutants, a process without any change fails: {killer}")
     return True
@@ -79,15 +79,15 @@ class _Run:
         self._module = module
         self._path = str(module.root / module.path)
         importlib.import_module(module.path.removesuffix(".py").replace("/", "."))
-        self._loaded = _functions_of(self._path)
+        self._loaded = _find_functions(self._path)
         self._reached: dict[str, set[str]] = defaultdict(set)
         self._seconds: dict[str, float] = {}
 
-    def baseline(self) -> None:
+    def run_baseline(self) -> None:
         """Run every test and record which functions of the module it calls."""
         for item in self._session.items:
             began = time.process_time()
-            with self._traced(item.nodeid):
+            with self._trace_calls(item.nodeid):
                 _run(item, self._session)
             self._seconds[item.nodeid] = time.process_time() - began
             if self._session.testsfailed:
@@ -95,22 +95,24 @@ class _Run:
 
     def try_all(self, until: float) -> None:
         """Try the mutants that no earlier run has tried and no list explains, until the time is up."""
-        source, tests = digest(self._module.text), self._module.tests_digest
+        source, tests = compute_digest(self._module.text), self._module.tests_digest
         results, spared = Results.read(self._module, source, tests), self._module.explained
-        for mutant in mutants(self._module.text, self._path):
+        for mutant in make_mutants(self._module.text, self._path):
             if mutant.key in results.killed_by or mutant.key in spared:
                 continue
             if time.monotonic() > until:
                 return
-            code = _code_of(mutant.compile(), mutant.function, mutant.lineno)
-            results.killed_by[mutant.key] = self._killer(self._tests_of(mutant), partial(self._put, mutant, code))
+            code = _find_code(mutant.compile(), mutant.function, mutant.lineno)
+            results.killed_by[mutant.key] = self._find_killer(
+                self._select_tests(mutant), partial(self._put, mutant, code)
+            )
             results.write(self._module)
 
-    def killer_of_nothing(self) -> str:
+    def find_killer_without_change(self) -> str:
         """The test that fails in a forked process without a change (one that uses gRPC may wait forever)."""
-        return self._killer(self._session.items, lambda: None)
+        return self._find_killer(self._session.items, lambda: None)
 
-    def _killer(self, tests: list[pytest.Item], change: Callable[[], None]) -> str:
+    def _find_killer(self, tests: list[pytest.Item], change: Callable[[], None]) -> str:
         seconds = sum(self._seconds[item.nodeid] for item in tests)
         read, write = os.pipe()
         pid = os.fork()
@@ -124,7 +126,7 @@ class _Run:
         # Without a test's name only a signal counts: a process that failed otherwise proves nothing.
         return said or (f"ended with {ended}" if ended < 0 else "")
 
-    def _tests_of(self, mutant: Mutant) -> list[pytest.Item]:
+    def _select_tests(self, mutant: Mutant) -> list[pytest.Item]:
         reached = self._reached[mutant.function]
         # If no test reaches the function in this process (only child programs call it), run all tests.
         tests = [item for item in self._session.items if item.nodeid in reached or not reached]
@@ -137,7 +139,7 @@ class _Run:
             function.__code__ = code.replace(co_freevars=free)
 
     @contextmanager
-    def _traced(self, nodeid: str) -> Iterator[None]:
+    def _trace_calls(self, nodeid: str) -> Iterator[None]:
         def trace(frame: FrameType, _event: str, _what: object) -> None:
             if frame.f_code.co_filename == self._path:
                 self._reached[frame.f_code.co_qualname.split(".<locals>")[0]].add(nodeid)
@@ -202,7 +204,7 @@ def _wait(pid: int, seconds: float) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def _functions_of(path: str) -> dict[tuple[str, int], list[FunctionType]]:
+def _find_functions(path: str) -> dict[tuple[str, int], list[FunctionType]]:
     """The loaded functions of a file, by qualified name and first line."""
     functions = defaultdict(list)
     for one in gc.get_objects():
@@ -211,7 +213,7 @@ def _functions_of(path: str) -> dict[tuple[str, int], list[FunctionType]]:
     return functions
 
 
-def _code_of(module: CodeType, function: str, lineno: int) -> CodeType:
+def _find_code(module: CodeType, function: str, lineno: int) -> CodeType:
     """The function's code in a compiled module."""
     inside: list[CodeType] = [module]
     while inside:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deploy.mutation.operators import digest
+from deploy.mutation.operators import compute_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 _LISTS = Path("deploy") / "mutation"
@@ -43,7 +43,7 @@ class Module:
         folders = [*((self.root / test).parent for test in self.tests), self.root / "tests" / "support"]
         files = {path for folder in folders for path in folder.rglob("*.py")}
         texts = (path.read_text(encoding="utf-8") for path in sorted(files))
-        return digest("".join([*self.tests, *self.without, *texts]))
+        return compute_digest("".join([*self.tests, *self.without, *texts]))
 
     @property
     def results(self) -> Path:
@@ -51,7 +51,7 @@ class Module:
         return self.root / ".local" / "mutation" / f"{self.path.replace('/', '.')}.json"
 
 
-def modules(root: Path = ROOT) -> list[Module]:
+def list_modules(root: Path = ROOT) -> list[Module]:
     """All modules of `modules.toml`."""
     all_modules = []
     for path, listed in _list(root, "modules").items():

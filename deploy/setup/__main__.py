@@ -27,7 +27,7 @@ from deploy.setup import (
     mysql,
     packages,
 )
-from deploy.setup.common import command
+from deploy.setup.common import run_installer
 
 Part = tuple[str, Callable[[], str]]
 # Java is checked first, so that nothing is downloaded on a machine that cannot run Spark.
@@ -82,7 +82,7 @@ def _run_in_parallel(chains: Sequence[Sequence[Part]]) -> list[str]:
 
 def _run(parts: Sequence[Part]) -> list[str]:
     """Run a chain; returns the name of the failed part, if any. It ends the chain, because the next part needs it."""
-    return list(islice((name for name, install in parts if command(name, install)), 1))
+    return list(islice((name for name, install in parts if run_installer(name, install)), 1))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from deploy.setup.common import LOCAL, command, only_one, staged
+from deploy.setup.common import LOCAL, hold_install_lock, run_installer, stage_folder
 from deploy.setup.jars import Jar, install_jars
 
 ROOT = LOCAL / "apicurio"
@@ -27,13 +27,13 @@ _RUNNER = "apicurio-registry-app-3.0.9-runner.jar"
 def install(root: Path = ROOT) -> Path:
     """Make sure that the registry is installed; returns the jar to run. Raises SetupError."""
     archive = install_jars("apicurio-archive", "Apicurio Registry", [_ARCHIVE], root / "archive") / _ARCHIVE.file
-    with only_one("apicurio"):
+    with hold_install_lock("apicurio"):
         if not (root / "app" / _RUNNER).exists():
-            with staged(root / "app") as tree:
+            with stage_folder(root / "app") as tree:
                 # Without `filter`, which Debian's Python 3.11.2 lacks; the checksum guarantees the archive's content.
                 shutil.unpack_archive(archive, tree)
         return root / "app" / _RUNNER
 
 
 if __name__ == "__main__":
-    sys.exit(command("apicurio", lambda: str(install())))
+    sys.exit(run_installer("apicurio", lambda: str(install())))

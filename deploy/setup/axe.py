@@ -12,7 +12,16 @@ import tarfile
 import urllib.request
 from pathlib import Path
 
-from deploy.setup.common import LOCAL, SetupError, command, find_program, only_one, run, say, staged
+from deploy.setup.common import (
+    LOCAL,
+    SetupError,
+    find_program,
+    hold_install_lock,
+    run,
+    run_installer,
+    say,
+    stage_folder,
+)
 
 ROOT = LOCAL / "axe"
 VERSION = "4.14.1"
@@ -25,11 +34,11 @@ _TIMEOUT_S = 60
 
 def install(root: Path = ROOT) -> Path:
     """Make sure that the script is installed and undamaged; returns its path. Raises SetupError."""
-    with only_one("axe"):
+    with hold_install_lock("axe"):
         script = root / SCRIPT
         if not _fits(script):
             say("axe", f"downloading axe-core into {root}")
-            with staged(root) as tree:
+            with stage_folder(root) as tree:
                 _fetch(tree)
         return script
 
@@ -40,13 +49,13 @@ def _fits(script: Path) -> bool:
 
 def _fetch(tree: Path) -> None:
     problems = []
-    for way in (_by_npm, _by_https):
+    for way in (_download_by_npm, _download_by_https):
         try:
             way(tree)
             _unpack(tree)
             return
         except (SetupError, OSError, tarfile.TarError, KeyError) as error:
-            problems.append(f"{way.__name__.removeprefix('_by_')}: {error}")
+            problems.append(f"{way.__name__.removeprefix('_download_by_')}: {error}")
     raise SetupError("; ".join(problems))
 
 
@@ -63,16 +72,16 @@ def _unpack(tree: Path) -> None:
         raise SetupError(f"its checksum is not the expected one: {SCRIPT}")
 
 
-def _by_npm(tree: Path) -> None:
+def _download_by_npm(tree: Path) -> None:
     if find_program("npm") is None:
         raise SetupError("npm is not installed")
     run(["npm", "pack", "--silent", f"axe-core@{VERSION}"], tree)
 
 
-def _by_https(tree: Path) -> None:
+def _download_by_https(tree: Path) -> None:
     with urllib.request.urlopen(_URL, timeout=_TIMEOUT_S) as source, (tree / _ARCHIVE).open("wb") as out:
         shutil.copyfileobj(source, out)
 
 
 if __name__ == "__main__":
-    sys.exit(command("axe", lambda: str(install())))
+    sys.exit(run_installer("axe", lambda: str(install())))

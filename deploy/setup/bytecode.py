@@ -6,15 +6,15 @@ import subprocess
 import sys
 
 from deploy.setup import packages
-from deploy.setup.common import REPOSITORY, command, only_one
+from deploy.setup.common import REPOSITORY, hold_install_lock, run_installer
 
 _STAMP = packages.VENV / ".binlake-compiled"
 
 
 def compile_once() -> str:
     """Import all tests in one process, which stores the bytecode; skipped if done before with these packages."""
-    with only_one("bytecode"):
-        wanted = packages.digest()
+    with hold_install_lock("bytecode"):
+        wanted = packages.compute_digest()
         if _STAMP.exists() and _STAMP.read_text() == wanted:
             return "is up to date"
         # Ignore tests that cannot be imported: the test run will report them.
@@ -25,4 +25,4 @@ def compile_once() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(command("bytecode", compile_once))
+    sys.exit(run_installer("bytecode", compile_once))

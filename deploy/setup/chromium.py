@@ -10,24 +10,24 @@ import sys
 from pathlib import Path
 
 from deploy.setup import debian
-from deploy.setup.common import LOCAL, command, find_program
+from deploy.setup.common import LOCAL, find_program, run_installer
 
 ROOT = LOCAL / "chromium"
 PACKAGES = ("chromium-headless-shell", "fonts-dejavu-core")
 _NAMES = ("chromium", "chromium-headless-shell", "chromium-browser")
 
 
-def program(root: Path = ROOT) -> Path | None:
+def find_browser(root: Path = ROOT) -> Path | None:
     """The browser: the system's, else the unpacked one; None if there is none."""
     system = next((found for name in _NAMES if (found := find_program(name))), None)
     unpacked = root / "usr/lib/chromium/chromium-headless-shell"
     return system or (unpacked if unpacked.exists() else None)
 
 
-def environment(root: Path = ROOT) -> dict[str, str]:
+def build_environment(root: Path = ROOT) -> dict[str, str]:
     """The process's environment with the variables that the unpacked browser needs."""
     # PulseAudio's library has a part in a separate folder.
-    folders = [debian.library_path(root), *(str(place) for place in root.glob("usr/lib/*/pulseaudio"))]
+    folders = [debian.find_library_path(root), *(str(place) for place in root.glob("usr/lib/*/pulseaudio"))]
     path = ":".join(folder for folder in folders if folder)
     variables = {**os.environ, "LD_LIBRARY_PATH": path} if path else dict(os.environ)
     if not Path("/etc/fonts/fonts.conf").exists() and (root / "etc/fonts").is_dir():
@@ -38,8 +38,8 @@ def environment(root: Path = ROOT) -> dict[str, str]:
 
 def install(root: Path = ROOT) -> Path:
     """Make sure that a browser is installed, and return it. Raises SetupError."""
-    return debian.installed("chromium", "chromium", root, PACKAGES, lambda: program(root))
+    return debian.ensure_installed("chromium", "chromium", root, PACKAGES, lambda: find_browser(root))
 
 
 if __name__ == "__main__":
-    sys.exit(command("chromium", lambda: str(install())))
+    sys.exit(run_installer("chromium", lambda: str(install())))

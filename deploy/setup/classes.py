@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from deploy.setup import jars, java, packages
-from deploy.setup.common import REPOSITORY, command, only_one, run, say
+from deploy.setup.common import REPOSITORY, hold_install_lock, run, run_installer, say
 
 ARCHIVE = jars.ROOT / "classes.jsa"
 _STAMP = jars.ROOT / "classes.txt"
@@ -20,8 +20,8 @@ def install() -> str:
     """Make sure that the archive exists, with the packages and jars it needs; returns its path. Raises SetupError."""
     packages.sync()
     jars.install()
-    with only_one("classes"):
-        wanted = _versions()
+    with hold_install_lock("classes"):
+        wanted = _describe_versions()
         if not (ARCHIVE.exists() and _STAMP.exists() and _STAMP.read_text() == wanted):
             say("classes", f"starting Spark once, to write {ARCHIVE}")
             _STAMP.unlink(missing_ok=True)
@@ -33,12 +33,12 @@ def install() -> str:
         return str(ARCHIVE)
 
 
-def _versions() -> str:
+def _describe_versions() -> str:
     """Everything that determines whether the archive is still valid."""
-    program = java.program()
-    shown = java.version_text(program) if program is not None else ""
-    return "\n".join([shown, packages.digest(), *(jar.sha256 for jar in jars.JARS)])
+    program = java.find_java()
+    shown = java.read_version(program) if program is not None else ""
+    return "\n".join([shown, packages.compute_digest(), *(jar.sha256 for jar in jars.JARS)])
 
 
 if __name__ == "__main__":
-    sys.exit(command("classes", install))
+    sys.exit(run_installer("classes", install))

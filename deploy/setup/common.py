@@ -42,7 +42,7 @@ def find_program(name: str) -> Path | None:
 
 
 @contextmanager
-def only_one(name: str) -> Iterator[None]:
+def hold_install_lock(name: str) -> Iterator[None]:
     """Allow only one process at a time to install `name`; others wait."""
     LOCAL.mkdir(parents=True, exist_ok=True)
     with (LOCAL / f"{name}.lock").open("w") as lock:
@@ -51,8 +51,8 @@ def only_one(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def staged(target: Path) -> Iterator[Path]:
-    """A folder that is renamed to `target` when the block succeeds; use it under `only_one`."""
+def stage_folder(target: Path) -> Iterator[Path]:
+    """A folder that is renamed to `target` when the block succeeds; use it under `hold_install_lock`."""
     target.parent.mkdir(parents=True, exist_ok=True)
     for torn in target.parent.glob(f"{target.name}-setup-*"):
         # Left by a run that was killed; no other process is installing, because this one holds the lock.
@@ -71,7 +71,7 @@ def say(name: str, text: str) -> None:
     print(f"{name}: {text}", flush=True)
 
 
-def command(name: str, install: Callable[[], str]) -> int:
+def run_installer(name: str, install: Callable[[], str]) -> int:
     """Run one installer as a program; print its result with the seconds, or an error in one line and return 1."""
     began = time.monotonic()
     try:

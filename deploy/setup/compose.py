@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from deploy.setup import debian
-from deploy.setup.common import LOCAL, SetupError, command, find_program, run
+from deploy.setup.common import LOCAL, SetupError, find_program, run, run_installer
 
 ROOT = LOCAL / "compose"
 PACKAGES = ("docker-compose",)
@@ -19,7 +19,7 @@ SUITE = "trixie"
 _OLDEST = 2
 
 
-def program(root: Path = ROOT) -> list[str]:
+def find_command(root: Path = ROOT) -> list[str]:
     """The command: the system's `docker compose` or `docker-compose`, else the unpacked one; empty if there is none."""
     unpacked = root / "usr/libexec/docker/cli-plugins/docker-compose"
     for words in (["docker", "compose"], ["docker-compose"], [str(unpacked)]):
@@ -31,12 +31,12 @@ def program(root: Path = ROOT) -> list[str]:
 
 def install(root: Path = ROOT) -> list[str]:
     """Make sure that it is installed; returns the command. Raises SetupError."""
-    debian.installed("compose", "Docker Compose 2", root, PACKAGES, lambda: _file(root), SUITE)
-    return program(root)
+    debian.ensure_installed("compose", "Docker Compose 2", root, PACKAGES, lambda: _find_file(root), SUITE)
+    return find_command(root)
 
 
-def _file(root: Path) -> Path | None:
-    words = program(root)
+def _find_file(root: Path) -> Path | None:
+    words = find_command(root)
     return Path(words[0]) if words else None
 
 
@@ -51,4 +51,4 @@ def _fits(words: list[str]) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(command("compose", lambda: " ".join(install())))
+    sys.exit(run_installer("compose", lambda: " ".join(install())))

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from deploy.setup.common import SetupError, find_program, only_one, run, say, staged
+from deploy.setup.common import SetupError, find_program, hold_install_lock, run, say, stage_folder
 
 # Debian's package `debian-archive-keyring` has the keys of all its releases, including newer ones.
 _KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -25,20 +25,20 @@ def unpack(packages: Sequence[str], tree: Path, suite: str = "") -> None:
             run(["dpkg", "-x", str(archive), str(tree)])
 
 
-def installed(
+def ensure_installed(
     name: str, wanted: str, root: Path, packages: Sequence[str], look: Callable[[], Path | None], suite: str = ""
 ) -> Path:
     """The program that `look` finds; if it finds none, `packages` (of `suite`) are first unpacked below `root`.
 
     `wanted` names, for an error message, what could be installed on the system instead. Raises SetupError.
     """
-    with only_one(name):
+    with hold_install_lock(name):
         program = look()
         if program is not None:
             return program
         say(name, f"downloading {', '.join(packages)} into {root}")
         try:
-            with staged(root) as tree:
+            with stage_folder(root) as tree:
                 unpack(packages, tree, suite)
         except SetupError as error:
             raise SetupError(f"{error}; install {wanted} with the system's package manager") from None
@@ -48,7 +48,7 @@ def installed(
         return program
 
 
-def library_path(root: Path) -> str:
+def find_library_path(root: Path) -> str:
     """LD_LIBRARY_PATH for programs below `root`: its library folders; empty if there are none."""
     folders = [*(root / "usr/lib").glob("*-linux-gnu*"), *(root / "lib").glob("*-linux-gnu*")]
     return ":".join(str(folder) for folder in folders)
@@ -63,13 +63,13 @@ def _download(packages: Sequence[str], scratch: Path, suite: str) -> list[Path]:
     apt = ["apt-get", "-qq", *own_place, "-oAPT::Sandbox::User=", "-oDebug::NoLocking=1"]
     run([*apt, "update"])
     if suite:
-        apt += _only(suite, apt, scratch)
+        apt += _limit_to_suite(suite, apt, scratch)
         run([*apt, "update"])
     run([*apt, "-y", "--no-install-recommends", "--download-only", "install", *packages])
     return sorted((cache / "archives").glob("*.deb"))
 
 
-def _only(suite: str, apt: Sequence[str], scratch: Path) -> list[str]:
+def _limit_to_suite(suite: str, apt: Sequence[str], scratch: Path) -> list[str]:
     """Options that limit `apt` to `suite`, from the mirror that this system uses, signed with Debian's keys."""
     wanted = ("Origin: Debian", "Label: Debian", "Identifier: Packages")
     mirrors = run([*apt, "indextargets", "--format", "$(REPO_URI)", *wanted]).splitlines()

@@ -15,7 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.setup.common import LOCAL, SetupError, command, find_program, only_one, run, say, staged
+from deploy.setup.common import (
+    LOCAL,
+    SetupError,
+    find_program,
+    hold_install_lock,
+    run,
+    run_installer,
+    say,
+    stage_folder,
+)
 
 ROOT = LOCAL / "jars"
 CENTRAL = "https://repo1.maven.org/maven2"
@@ -67,23 +76,23 @@ def install(root: Path = ROOT) -> Path:
 
 def install_jars(name: str, title: str, jars: Sequence[Jar], root: Path) -> Path:
     """Make sure that `jars` are in `root` and undamaged; returns the folder. `name`: the part's. Raises SetupError."""
-    with only_one(name):
+    with hold_install_lock(name):
         if not all(jar.fits(root) for jar in jars):
             say(name, f"downloading {title} into {root}")
-            with staged(root) as tree:
+            with stage_folder(root) as tree:
                 _fetch(jars, tree)
         return root
 
 
 def _fetch(jars: Sequence[Jar], tree: Path) -> None:
     problems = []
-    for way in (_by_maven, _by_https):
+    for way in (_download_by_maven, _download_by_https):
         try:
             way(jars, tree)
             _check(jars, tree)
             return
         except (SetupError, OSError) as error:
-            problems.append(f"{way.__name__.removeprefix('_by_')}: {error}")
+            problems.append(f"{way.__name__.removeprefix('_download_by_')}: {error}")
     raise SetupError("; ".join(problems))
 
 
@@ -93,22 +102,22 @@ def _check(jars: Sequence[Jar], tree: Path) -> None:
         raise SetupError(f"its checksum is not the expected one: {', '.join(wrong)}")
 
 
-def _by_https(jars: Sequence[Jar], tree: Path) -> None:
+def _download_by_https(jars: Sequence[Jar], tree: Path) -> None:
     for jar in jars:
         with urllib.request.urlopen(jar.url, timeout=_TIMEOUT_S) as source, (tree / jar.file).open("wb") as out:
             shutil.copyfileobj(source, out)
 
 
-def _by_maven(jars: Sequence[Jar], tree: Path) -> None:
+def _download_by_maven(jars: Sequence[Jar], tree: Path) -> None:
     if find_program("mvn") is None:
         raise SetupError("mvn is not installed")
     with tempfile.TemporaryDirectory(prefix="binlake-jars-") as scratch:
         pom = Path(scratch) / "pom.xml"
-        pom.write_text(_pom(jars), encoding="utf-8")
+        pom.write_text(_render_pom(jars), encoding="utf-8")
         run(["mvn", "-B", "-q", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={tree}"])
 
 
-def _pom(jars: Sequence[Jar]) -> str:
+def _render_pom(jars: Sequence[Jar]) -> str:
     own = "<groupId>binlake</groupId><artifactId>jars</artifactId><version>1</version>"
     wanted = "".join(
         f"<dependency><groupId>{jar.group}</groupId><artifactId>{jar.artifact}</artifactId>"
@@ -120,4 +129,4 @@ def _pom(jars: Sequence[Jar]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(command("jars", lambda: str(install())))
+    sys.exit(run_installer("jars", lambda: str(install())))

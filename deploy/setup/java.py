@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deploy.setup.common import SetupError, command, find_program
+from deploy.setup.common import SetupError, find_program, run_installer
 
 OLDEST = 17
 _HINT = "install it (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
@@ -17,10 +17,10 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 def check() -> str:
     """Path and version of the Java that Spark will use. Raises SetupError."""
-    java = program()
+    java = find_java()
     if java is None:
         raise SetupError(f"Java is not installed: {_HINT}")
-    shown = version_text(java)
+    shown = read_version(java)
     version = _VERSION.search(shown)
     if version is None:
         raise SetupError(f"{java} does not report its version: {shown.strip()[:200]}")
@@ -29,12 +29,12 @@ def check() -> str:
     return f"{java} (version {version[1]})"
 
 
-def version_text(java: Path) -> str:
+def read_version(java: Path) -> str:
     """The output of `java -version`, which goes to stderr."""
     return subprocess.run([str(java), "-version"], capture_output=True, text=True, check=False).stderr
 
 
-def program() -> Path | None:
+def find_java() -> Path | None:
     """The Java that Spark will use; None if there is none. Raises SetupError if JAVA_HOME is wrong."""
     # Spark uses JAVA_HOME first.
     home = os.environ.get("JAVA_HOME")
@@ -47,4 +47,4 @@ def program() -> Path | None:
 
 
 if __name__ == "__main__":
-    sys.exit(command("java", check))
+    sys.exit(run_installer("java", check))

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 from deploy.setup import debian
-from deploy.setup.common import LOCAL, command, find_program
+from deploy.setup.common import LOCAL, find_program, run_installer
 
 ROOT = LOCAL / "mariadb"
 PACKAGES = ("mariadb-server-core", "mariadb-client-core", "mariadb-common")
 
 
-def server_binary(root: Path = ROOT) -> Path | None:
+def find_server(root: Path = ROOT) -> Path | None:
     """`mariadbd`: the system's, else the unpacked one; None if there is none."""
     unpacked = root / "usr/sbin/mariadbd"
     return find_program("mariadbd") or (unpacked if unpacked.exists() else None)
@@ -28,13 +28,13 @@ def install_script(root: Path = ROOT) -> Path:
 
 def install(root: Path = ROOT) -> Path:
     """Make sure that a server is installed, and return it. Raises SetupError."""
-    return debian.installed("mariadb", "MariaDB 10.6 or newer", root, PACKAGES, lambda: server_binary(root))
+    return debian.ensure_installed("mariadb", "MariaDB 10.6 or newer", root, PACKAGES, lambda: find_server(root))
 
 
-def library_path(root: Path = ROOT) -> str:
+def find_library_path(root: Path = ROOT) -> str:
     """LD_LIBRARY_PATH for the unpacked programs; empty if the system's server is used."""
-    return debian.library_path(root)
+    return debian.find_library_path(root)
 
 
 if __name__ == "__main__":
-    sys.exit(command("mariadb", lambda: str(install())))
+    sys.exit(run_installer("mariadb", lambda: str(install())))

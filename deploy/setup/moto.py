@@ -10,8 +10,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from deploy.setup.common import LOCAL, command, only_one, run, say
-from deploy.setup.packages import find_python, install_uv, uv_environment
+from deploy.setup.common import LOCAL, hold_install_lock, run, run_installer, say
+from deploy.setup.packages import build_uv_environment, find_python, install_uv
 
 ROOT = LOCAL / "moto"
 LOCK = Path(__file__).with_suffix(".lock")
@@ -21,16 +21,16 @@ def install(root: Path = ROOT) -> Path:
     """Make sure that the server is installed as the lock says; returns the Python that runs it. Raises SetupError."""
     uv, python = install_uv(), root / "bin" / "python"
     wanted, stamp = hashlib.sha256(LOCK.read_bytes()).hexdigest(), root / ".binlake-lock"
-    with only_one("moto"):
+    with hold_install_lock("moto"):
         if not stamp.exists() or stamp.read_text() != wanted:
             say("moto", f"installing into {root}")
             shutil.rmtree(root, ignore_errors=True)
-            run([str(uv), "venv", "--quiet", "--python", find_python(), str(root)], env=uv_environment())
+            run([str(uv), "venv", "--quiet", "--python", find_python(), str(root)], env=build_uv_environment())
             words = ["pip", "install", "--quiet", "--python", str(python), "--require-hashes", "-r", str(LOCK)]
-            run([str(uv), *words], env=uv_environment())
+            run([str(uv), *words], env=build_uv_environment())
             stamp.write_text(wanted)
         return python
 
 
 if __name__ == "__main__":
-    sys.exit(command("moto", lambda: str(install())))
+    sys.exit(run_installer("moto", lambda: str(install())))

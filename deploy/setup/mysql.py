@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from deploy.setup import debian
-from deploy.setup.common import LOCAL, command, find_program, run
+from deploy.setup.common import LOCAL, find_program, run, run_installer
 
 ROOT = LOCAL / "mysql"
 PACKAGES = ("mysql-server-core",)
@@ -20,7 +20,7 @@ _NEEDED = ("usr/sbin", "usr/lib", "usr/lib64", "lib", "lib64", "usr/share/mysql"
 """The folders that a server needs; other dependencies (compiler tools, manuals) are deleted."""
 
 
-def program(root: Path = ROOT) -> list[str]:
+def find_server_command(root: Path = ROOT) -> list[str]:
     """The command that starts it: the system's, else the unpacked one's; empty if there is none."""
     system = find_program("mysqld")
     # MariaDB installs a link with that name.
@@ -29,18 +29,18 @@ def program(root: Path = ROOT) -> list[str]:
     unpacked, loaders = root / "usr/sbin/mysqld", sorted((root / "usr/lib").glob("*-linux-gnu*/ld-linux-*.so.*"))
     if not unpacked.exists() or not loaders:
         return []
-    return [str(loaders[0]), "--library-path", debian.library_path(root), str(unpacked)]
+    return [str(loaders[0]), "--library-path", debian.find_library_path(root), str(unpacked)]
 
 
 def install(root: Path = ROOT) -> list[str]:
     """Make sure that a server is installed; returns the command that starts it. Raises SetupError."""
-    debian.installed("mysql", "MySQL 8.0 or newer", root, PACKAGES, lambda: _file(root), SUITE)
+    debian.ensure_installed("mysql", "MySQL 8.0 or newer", root, PACKAGES, lambda: _find_file(root), SUITE)
     _prune(root)
-    return program(root)
+    return find_server_command(root)
 
 
-def _file(root: Path) -> Path | None:
-    words = program(root)
+def _find_file(root: Path) -> Path | None:
+    words = find_server_command(root)
     return Path(words[-1]) if words else None
 
 
@@ -53,4 +53,4 @@ def _prune(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(command("mysql", lambda: " ".join(install())))
+    sys.exit(run_installer("mysql", lambda: " ".join(install())))

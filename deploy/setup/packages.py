@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deploy.setup.common import LOCAL, REPOSITORY, SetupError, command, only_one, run, say
+from deploy.setup.common import LOCAL, REPOSITORY, SetupError, hold_install_lock, run, run_installer, say
 
 TOOLS = LOCAL / "tools"
 VENV = REPOSITORY / ".venv"
@@ -24,7 +24,7 @@ _WANTED = "3.11"
 def install_uv(root: Path = TOOLS) -> Path:
     """Install uv in its own environment; returns its path. Raises SetupError."""
     program = root / "bin" / "uv"
-    with only_one("tools"):
+    with hold_install_lock("tools"):
         if _answers(program):
             return program
         # A virtual environment cannot be renamed, so it is made in place; `uv --version` shows whether it is complete.
@@ -41,13 +41,13 @@ def install_uv(root: Path = TOOLS) -> Path:
 def sync(venv: Path = VENV) -> str:
     """Make `.venv` match the lock exactly; does nothing if it already does. Raises SetupError."""
     uv = install_uv()
-    with only_one("venv"):
-        wanted = digest()
+    with hold_install_lock("venv"):
+        wanted = compute_digest()
         if _STAMP.exists() and _STAMP.read_text() == wanted and (venv / "bin" / "python").exists():
             return f"{venv}, as the lock says"
         say("packages", f"installing what uv.lock says into {venv}")
         _STAMP.unlink(missing_ok=True)
-        environment = {**uv_environment(), "UV_PROJECT_ENVIRONMENT": str(venv)}
+        environment = {**build_uv_environment(), "UV_PROJECT_ENVIRONMENT": str(venv)}
         environment.pop("VIRTUAL_ENV", None)
         run([str(uv), "sync", "--frozen", "--quiet", "--python", find_python()], REPOSITORY, environment)
         for remains in REPOSITORY.glob("*.egg-info"):
@@ -58,7 +58,7 @@ def sync(venv: Path = VENV) -> str:
         return str(venv)
 
 
-def uv_environment() -> dict[str, str]:
+def build_uv_environment() -> dict[str, str]:
     """This process's environment, in which uv uses the system's certificates, as the other downloads do.
 
     uv has its own list of certificates, which lacks the certificate of a proxy that intercepts TLS.
@@ -66,7 +66,7 @@ def uv_environment() -> dict[str, str]:
     return {"UV_SYSTEM_CERTS": "1", **os.environ}
 
 
-def digest() -> str:
+def compute_digest() -> str:
     """A digest of the files that determine what is installed."""
     files = (REPOSITORY / "uv.lock", REPOSITORY / "pyproject.toml")
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
@@ -97,4 +97,4 @@ def _explain_venv_error(output: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(command("packages", sync))
+    sys.exit(run_installer("packages", sync))

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from deploy.setup import debian
-from deploy.setup.common import LOCAL, command, find_program
+from deploy.setup.common import LOCAL, find_program, run_installer
 
 ROOT = LOCAL / "postgres"
 # Each Debian release has one version of PostgreSQL, which this package without a number installs.
@@ -19,24 +19,26 @@ OLDEST = 14
 _SYSTEM = Path("/")
 
 
-def program(root: Path = ROOT) -> Path | None:
+def find_server(root: Path = ROOT) -> Path | None:
     """`postgres`, with `initdb` next to it: the system's, else the unpacked one; None if there is none."""
-    return _on_path() or _newest(_SYSTEM) or _newest(root)
+    return _find_on_path() or _find_newest(_SYSTEM) or _find_newest(root)
 
 
 def install(root: Path = ROOT) -> Path:
     """Make sure that a server is installed, and return it. Raises SetupError."""
-    return debian.installed("postgres", f"PostgreSQL {OLDEST} or newer", root, PACKAGES, lambda: program(root))
+    return debian.ensure_installed(
+        "postgres", f"PostgreSQL {OLDEST} or newer", root, PACKAGES, lambda: find_server(root)
+    )
 
 
-def _on_path() -> Path | None:
+def _find_on_path() -> Path | None:
     found = find_program("postgres")
     # The PATH may have only a link to the program, without `initdb` next to the link.
     own = found.resolve() if found else None
     return own if own and (own.parent / "initdb").exists() else None
 
 
-def _newest(root: Path) -> Path | None:
+def _find_newest(root: Path) -> Path | None:
     # Debian installs servers of several versions side by side, off the PATH; before 10 they had names like 9.6.
     by_version = {at.parents[1].name: at for at in root.glob("usr/lib/postgresql/*/bin/postgres")}
     fit = [int(version) for version in by_version if version.isdigit() and int(version) >= OLDEST]
@@ -44,4 +46,4 @@ def _newest(root: Path) -> Path | None:
 
 
 if __name__ == "__main__":
-    sys.exit(command("postgres", lambda: str(install())))
+    sys.exit(run_installer("postgres", lambda: str(install())))

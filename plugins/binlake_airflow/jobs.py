@@ -49,7 +49,7 @@ class Job:
     stop_ts: str | None = None
     feed: str | None = None
 
-    def arguments(self, result: Path, remote: str | None = None, *, without_spark: bool = False) -> list[str]:
+    def build_arguments(self, result: Path, remote: str | None = None, *, without_spark: bool = False) -> list[str]:
         """Arguments of `python -m spark_jobs.commands.main`; the outcome goes to `result`, `remote` is a Connect URL.
 
         `without_spark`: the job starts no Spark, and reports if it needs it (`needs_spark_after_all`).
@@ -75,7 +75,7 @@ class Job:
         return self.stage == FUSED or BY_NAME[self.stage].needs_spark
 
 
-def feed_of_result(result: Mapping[str, Any]) -> str:
+def find_feed_of_result(result: Mapping[str, Any]) -> str:
     """The feed whose stage returned `result`; empty for other stages."""
     return str((result.get("detail") or {}).get("feed", ""))
 
@@ -98,7 +98,7 @@ def is_idle(landed: Mapping[str, Any], idle_s: int, stops: Collection[int]) -> b
     """
     if landed["state"] != "done" or landed["rows"] or not idle_s or int(landed["hi"]) in stops:
         return False
-    first, last = (tso.physical(int(landed[side])) // (idle_s * 1000) for side in ("lo", "hi"))
+    first, last = (tso.extract_physical(int(landed[side])) // (idle_s * 1000) for side in ("lo", "hi"))
     return first == last
 
 
@@ -123,7 +123,7 @@ def read_results(result: Path, how_it_ended: str) -> list[dict[str, Any]]:
         )
     outcome = json.loads(result.read_text(encoding="utf-8"))
     if not outcome["ok"]:
-        raise error_of(outcome["error"])
+        raise build_error(outcome["error"])
     return [_without_many_tables(item) for item in outcome["results"]]
 
 
@@ -133,12 +133,12 @@ def _without_many_tables(result: Mapping[str, Any]) -> dict[str, Any]:
     return dict(result) if few else {**result, "detail": {**detail, CHANGED: []}}
 
 
-def result_for_xcom(result: Mapping[str, Any]) -> dict[str, Any]:
+def prepare_result_for_xcom(result: Mapping[str, Any]) -> dict[str, Any]:
     """A result for XCom: without its lineage, which only the lineage listener needs."""
     return {**result, "detail": drop_lineage(result.get("detail") or {})}
 
 
-def error_of(outcome: Mapping[str, Any]) -> BinlakeError:
+def build_error(outcome: Mapping[str, Any]) -> BinlakeError:
     """The error that a job wrote as `kind`, `class`, `message`; an unknown class falls back to its kind."""
     named = getattr(errors, str(outcome.get("class", "")), None)
     cls = _KINDS.get(str(outcome.get("kind")), Transient)

@@ -29,7 +29,7 @@ class _Pages:
         await app(scope, receive, send)
 
 
-def _external_views() -> list[dict[str, Any]]:
+def _build_external_views() -> list[dict[str, Any]]:
     # If there is a proxy, the UI is below the path of `[api] base_url`.
     base = urlparse(conf.get("api", "base_url", fallback="") or "").path.rstrip("/") + PREFIX
     return [
@@ -67,4 +67,4 @@ class BinlakePlugin(AirflowPlugin):
     timetables = _TIMETABLES
     listeners = _LISTENERS
     fastapi_apps = _APPS
-    external_views = _external_views()
+    external_views = _build_external_views()

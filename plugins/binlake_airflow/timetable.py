@@ -34,7 +34,7 @@ class BackfillIntervals(CronDataIntervalTimetable):
         return DataInterval.exact(run_after)  # type: ignore[arg-type]
 
 
-def range_of_times(start: datetime, end: datetime) -> tuple[int, int]:
+def compute_range_of_times(start: datetime, end: datetime) -> tuple[int, int]:
     """The range (lo, hi] of commit_ts for the time [start, end)."""
     # Airflow's times are pendulum's, whose differences are not plain timedeltas.
     lo, hi = (tso.from_datetime(datetime.fromtimestamp(moment.timestamp(), UTC)) for moment in (start, end))

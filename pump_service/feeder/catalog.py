@@ -16,7 +16,7 @@ from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
 from binlake.mysqlbinlog.definitions.statements import split_ddl
 from binlake.mysqlbinlog.definitions.tablemaps import check_table_map, is_sequence
-from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames, name_clash_error
+from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames, make_name_clash_error
 from binlake.mysqlbinlog.model import Flavor, Statement, TableMap
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rows.schema.forms import Json
@@ -30,7 +30,7 @@ __all__ = ["Catalog", "SourceNames"]
 class Catalog:
     """`jobs`: those of the journal. `trackers`: one for each source, by its name.
 
-    Readers (`table`, `definition_of`) need no lock: they use the current state.
+    Readers (`find_table`, `find_definition`) need no lock: they use the current state.
     """
 
     def __init__(self, sources: Sequence[SourceNames], trackers: Mapping[str, Tracker], jobs: Iterable[Json]) -> None:
@@ -53,15 +53,15 @@ class Catalog:
         """The SchemaVersion that transactions carry now."""
         return self.state.version
 
-    def flavor(self, source: str) -> Flavor:
+    def look_up_flavor(self, source: str) -> Flavor:
         """The family of a source."""
         return self._sources[source].flavor
 
-    def table(self, source: str, db: str, table: str) -> TableDef | None:
+    def find_table(self, source: str, db: str, table: str) -> TableDef | None:
         """The current definition of a table, by its name at the source; None if there is none."""
-        return self._writer.table(self._sources[source], db, table)
+        return self._writer.find_table(self._sources[source], db, table)
 
-    def definition_of(self, source: str, event: TableMap) -> TableDef | None:
+    def find_definition(self, source: str, event: TableMap) -> TableDef | None:
         """The definition with which the rows of `event` are decoded; None if the table is excluded.
 
         Raises SchemaError for an unknown table, or one whose definition does not match the log.
@@ -71,7 +71,7 @@ class Catalog:
         columns = replace(event, table_id=0)
         if known is not None and known[0] == columns and known[1] == version:
             return known[2]
-        definition = self._definition_of(source, event)
+        definition = self._find_definition(source, event)
         self._read[key] = (columns, version, definition)
         return definition
 
@@ -88,10 +88,10 @@ class Catalog:
             for database in databases:
                 if names.leaves_out(database.name, ""):
                     continue
-                if writer.database(names, database.name) is None:
+                if writer.find_database(names, database.name) is None:
                     changes.append(writer.create_database(names, database))
                 tables = [table for table in database.tables if not names.leaves_out(table.db, table.name)]
-                new = [table for table in tables if writer.table(names, table.db, table.name) is None]
+                new = [table for table in tables if writer.find_table(names, table.db, table.name) is None]
                 changes += [writer.create_table(names, table) for table in new]
         except BaseException:
             restore()
@@ -131,18 +131,19 @@ class Catalog:
         known = [table for database in self._writer.describe_databases(names) for table in database.tables]
         outdated = [table for table in known if now.get((table.db, table.name)) != table.create]
         return [
-            self._writer.drop_table(names, self._writer.known_table(names, table.db, table.name)) for table in outdated
+            self._writer.drop_table(names, self._writer.require_table(names, table.db, table.name))
+            for table in outdated
         ]
 
-    def _definition_of(self, source: str, event: TableMap) -> TableDef | None:
+    def _find_definition(self, source: str, event: TableMap) -> TableDef | None:
         names = self._sources[source]
         if names.leaves_out(event.db, event.table):
             return None
         if fold_pair((event.db, event.table)) in self._followers[source].online:
             return None
-        if is_sequence(event) and self._writer.table(names, event.db, event.table) is None:
+        if is_sequence(event) and self._writer.find_table(names, event.db, event.table) is None:
             return None
-        definition = self._writer.known_table(names, event.db, event.table)
+        definition = self._writer.require_table(names, event.db, event.table)
         check_table_map(definition, event)
         return definition
 
@@ -161,4 +162,4 @@ def _refuse_name_clashes(names: SourceNames, databases: Sequence[DatabaseDescrip
     for name in listed:
         other = known.setdefault(tuple(map(fold_name, name)), name)
         if other != name:
-            raise name_clash_error([".".join(other), ".".join(name)])
+            raise make_name_clash_error([".".join(other), ".".join(name)])

@@ -18,8 +18,8 @@ from binlake.mysqlbinlog.events.transactions import GtidOrigin, TransactionReade
 from binlake.mysqlbinlog.events.xa import Xid
 from binlake.mysqlbinlog.model import Flavor, Position, RowsEvent, SourceTransaction
 from pump_service.feeder.dump import Dump, DumpRequest
-from pump_service.feeder.logerrors import dump_error
-from pump_service.feeder.server import Address, Link, connect, flavor_of, read_log_files
+from pump_service.feeder.logerrors import make_dump_error
+from pump_service.feeder.server import Address, Link, connect, derive_flavor, read_log_files
 from pump_service.feeder.settings import SourceFile
 from pump_service.feeder.startposition import LogStart, find_start, read_identity
 
@@ -102,7 +102,9 @@ class SourceLog:
                 transaction = self._read_next(0.0 if transactions else deadline - time.monotonic())
             except (SourceUnavailable, pymysql.err.Error) as error:
                 self._disconnect(error)
-                if transactions or self._stopped.wait(min(self._retry_delay(), max(0.0, deadline - time.monotonic()))):
+                if transactions or self._stopped.wait(
+                    min(self._choose_retry_delay(), max(0.0, deadline - time.monotonic()))
+                ):
                     break
             else:
                 if transaction is None and (transactions or time.monotonic() >= deadline):
@@ -142,7 +144,7 @@ class SourceLog:
                     self.position = transaction.end
                     return transaction
             self.position = reader.position
-            events = dump.events(max(0.0, deadline - time.monotonic()))
+            events = dump.receive_events(max(0.0, deadline - time.monotonic()))
             if not events:
                 return None
             self.heard, self._tries = time.monotonic(), 0
@@ -163,7 +165,7 @@ class SourceLog:
         address = self._source.servers[self._next_address % len(self._source.servers)]
         link = connect(self._source, address)
         try:
-            flavor = flavor_of(link)
+            flavor = derive_flavor(link)
             identity = read_identity(link, flavor)
             start = find_start(link, flavor, self.position, identity, self.server_uuid)
             reader = self._make_reader(flavor, start, address)
@@ -178,7 +180,7 @@ class SourceLog:
         self.server, self.server_uuid, self.trouble = address, identity.uuid, ""
         self.connections += 1
         log.info(
-            "source_connected", source=self._source.name, server=_text(address), uuid=identity.uuid,
+            "source_connected", source=self._source.name, server=_format_address(address), uuid=identity.uuid,
             flavor=flavor.value, gtids=start.position.gtids, file=start.position.file, offset=start.position.offset,
         )  # fmt: skip
         return dump, reader
@@ -199,7 +201,7 @@ class SourceLog:
 
     def _is_refused(self, transaction: str) -> bool:
         """Whether a statement that cannot be followed is an error; False if feeder.toml replaces the transaction."""
-        replacement = self._source.replacement(transaction)
+        replacement = self._source.find_replacement(transaction)
         if replacement is not None:
             log.warning("source_transaction_skipped", source=self._source.name, transaction=transaction)
         return replacement is None
@@ -212,14 +214,18 @@ class SourceLog:
     def _disconnect(self, error: SourceUnavailable | pymysql.err.Error) -> None:
         """Switch to the next server, if there is one. Raises errors that no retry fixes."""
         self._close_dump()
-        known = error if isinstance(error, SourceUnavailable) else dump_error(error)
+        known = error if isinstance(error, SourceUnavailable) else make_dump_error(error)
         if not isinstance(known, SourceUnavailable):
             raise known from None
         self.trouble = str(known)
         self._next_address += 1
         self._tries += 1
         log.warning(
-            "source_lost", source=self._source.name, server=_text(self.server), tries=self._tries, reason=self.trouble
+            "source_lost",
+            source=self._source.name,
+            server=_format_address(self.server),
+            tries=self._tries,
+            reason=self.trouble,
         )
 
     def _close_dump(self) -> None:
@@ -228,7 +234,7 @@ class SourceLog:
         if dump is not None:
             dump.close()
 
-    def _retry_delay(self) -> float:
+    def _choose_retry_delay(self) -> float:
         # The other servers of the topology are tried immediately.
         if self._tries < len(self._source.servers):
             return 0.0
@@ -263,14 +269,14 @@ class SourceLog:
         try:
             dump.begin(DumpRequest(file, _FIRST_EVENT))
             while not dump.is_at_end:
-                for event in dump.events(_WHOLE_LOG_WAIT_S):
+                for event in dump.receive_events(_WHOLE_LOG_WAIT_S):
                     if reader.is_at(before) or reader.file != file:
-                        return reader.prepared(xid)
+                        return reader.look_up_prepared(xid)
                     reader.feed(event)
         finally:
             dump.close()
-        return reader.prepared(xid)
+        return reader.look_up_prepared(xid)
 
 
-def _text(address: Address) -> str:
+def _format_address(address: Address) -> str:
     return f"{address[0]}:{address[1]}"

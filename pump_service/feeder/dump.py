@@ -21,7 +21,7 @@ from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.mysqlbinlog.events.gtids import encode_mysql_set
 from binlake.mysqlbinlog.gtid import MySqlGtidSet
 from binlake.mysqlbinlog.model import Flavor
-from pump_service.feeder.logerrors import dump_error
+from pump_service.feeder.logerrors import make_dump_error
 from pump_service.feeder.server import Link, ask
 
 _DUMP_GTID = 0x1E
@@ -85,7 +85,7 @@ class Dump:
             self._send(COMMAND.COM_BINLOG_DUMP, body)
         self._last_heard = time.monotonic()
 
-    def events(self, wait_s: float) -> list[bytes]:
+    def receive_events(self, wait_s: float) -> list[bytes]:
         """The events that have arrived: at least one, unless `wait_s` passed, `wake` was called or the log ended.
 
         Raises SourceUnavailable, SourceRefused, LostRange.
@@ -199,7 +199,7 @@ class Dump:
             pymysql.err.raise_mysql_exception(packet)
         except pymysql.err.Error as error:
             # The events before it are returned first.
-            self._error = dump_error(error)
+            self._error = make_dump_error(error)
 
 
 def _dump_by_gtids(server_id: int, flags: int, done: MySqlGtidSet) -> bytes:

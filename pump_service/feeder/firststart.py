@@ -18,7 +18,7 @@ from pump_service.feeder.catalog import Catalog
 from pump_service.feeder.dumpfolder import read_schema_files
 from pump_service.feeder.journal import Journal, ReadPosition
 from pump_service.feeder.publisher import Publisher
-from pump_service.feeder.server import Link, connect, flavor_of, read_log_end
+from pump_service.feeder.server import Link, connect, derive_flavor, read_log_end
 from pump_service.feeder.settings import SourceFile, Start
 from pump_service.feeder.snapshot.structures import describe_source
 from pump_service.feeder.startposition import SERVER_FACT, read_identity
@@ -40,24 +40,28 @@ def start_at_log(source: SourceFile, journal: Journal, publisher: Publisher, cat
     end, databases, facts = Position("", 4), list[DatabaseDescription](), dict[str, str]()
     if dumped is None or start.mode == "now":
         with closing(connect(source)) as link:
-            databases, end = _definitions_at_end(link)
+            databases, end = _read_definitions_at_end(link)
             if start.mode == "now":
-                facts = {SERVER_FACT + source.name: read_identity(link, flavor_of(link)).uuid}
+                facts = {SERVER_FACT + source.name: read_identity(link, derive_flavor(link)).uuid}
     if start.target is not None:
         databases = describe_by_target(source, databases, start.target)
-    position = _start_position(start, end, dump)
+    position = _choose_start_position(start, end, dump)
     with catalog.lock:
         first = catalog.adopt(source.name, databases) if dumped is None else catalog.follow_all(source.name, dumped)
         ts = publisher.fetch_ts(source.name)
         journal.commit(
-            [], {source.name: ReadPosition(position)}, jobs=[change.job(ts, ts) for change in first], facts=facts
+            [], {source.name: ReadPosition(position)}, jobs=[change.build_job(ts, ts) for change in first], facts=facts
         )
     log.info(
-        "source_started", source=source.name, mode=start.mode, definitions=len(first), **_position_fields(position)
+        "source_started",
+        source=source.name,
+        mode=start.mode,
+        definitions=len(first),
+        **_build_position_fields(position),
     )
 
 
-def _start_position(start: Start, end: Position, dump: DumpFolder | None) -> Position:
+def _choose_start_position(start: Start, end: Position, dump: DumpFolder | None) -> Position:
     """Where reading the log begins; `end`: where the log ends now; `dump`: the dump with the definitions."""
     if start.mode == "dump" and dump is not None:
         dumped_at = dump.position
@@ -73,7 +77,7 @@ def _start_position(start: Start, end: Position, dump: DumpFolder | None) -> Pos
     return Position("", 4, start.gtid) if start.mode == "gtid" else Position(start.file, start.offset)
 
 
-def _definitions_at_end(link: Link) -> tuple[list[DatabaseDescription], Position]:
+def _read_definitions_at_end(link: Link) -> tuple[list[DatabaseDescription], Position]:
     """The definitions, and an end of the log at which they hold: they read the same before and after it."""
     before = describe_source(link)
     for _ in range(_TRIES):
@@ -85,5 +89,5 @@ def _definitions_at_end(link: Link) -> tuple[list[DatabaseDescription], Position
     raise Transient("the source's definitions keep changing", hint="start again when its DDL has finished")
 
 
-def _position_fields(position: Position) -> dict[str, object]:
+def _build_position_fields(position: Position) -> dict[str, object]:
     return {"file": position.file, "offset": position.offset, "gtids": position.gtids}

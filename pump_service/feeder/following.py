@@ -11,25 +11,25 @@ import structlog
 from binlake.dialect.classify import Kind
 from binlake.dialect.tokens import Token, tokenize
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.definitions.alters import refuse_unlogged_rows, standard_specs
+from binlake.mysqlbinlog.definitions.alters import refuse_unlogged_rows, standardize_specs
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription
-from binlake.mysqlbinlog.definitions.online import KEY, OnlineTable, is_tool_log, shadow_base, trash_base
-from binlake.mysqlbinlog.definitions.statements import SingleStatement, drop_table, single_alter
-from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, table_info, with_origin_defaults
+from binlake.mysqlbinlog.definitions.online import KEY, OnlineTable, find_shadow_base, find_trash_base, is_tool_log
+from binlake.mysqlbinlog.definitions.statements import SingleStatement, build_single_alter, drop_table
+from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, build_table_info, with_origin_defaults
 from binlake.mysqlbinlog.definitions.writer import (
     JobWriter,
     SourceNames,
+    build_database_info,
     create_text,
-    database_info,
-    name_clash_error,
+    make_name_clash_error,
 )
 from binlake.mysqlbinlog.model import Session
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema.forms import Json
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.rows.schema.session import read_zone
-from binlake.statements.literal import qualified, quote_name
+from binlake.statements.literal import quote_name, quote_qualified_name
 from pump_service.feeder.tracker import Tracker
 
 log = structlog.get_logger()
@@ -85,8 +85,8 @@ class Follower:
     # Databases.
 
     def _create_database(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
-        former = self._writer.database(self._names, single.db)
-        own = self._writer.own_name(former) if former is not None else single.db
+        former = self._writer.find_database(self._names, single.db)
+        own = self._writer.look_up_own_name(former) if former is not None else single.db
         if former is not None and own == single.db and not _is_or_replace(single):
             return []
         self._tracker.run(single, session)
@@ -94,23 +94,23 @@ class Follower:
             own != single.db
             and self._describe_tracked_database(own).name != self._describe_tracked_database(single.db).name
         ):
-            raise name_clash_error((own, single.db))
+            raise make_name_clash_error((own, single.db))
         if former is not None and not _is_or_replace(single):
             return []
         dropped = [] if former is None else [self._drop_known_database(former, single.db)]
         return [*dropped, self._writer.create_database(self._names, self._describe_tracked_database(single.db))]
 
     def _alter_database(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
-        db = self._writer.known_database(self._names, single.db)
+        db = self._writer.require_database(self._names, single.db)
         self._tracker.run(single, session)
-        info = database_info(db.id, db.name, self._describe_tracked_database(single.db))
+        info = build_database_info(db.id, db.name, self._describe_tracked_database(single.db))
         if (db.charset, db.collate) == (info["charset"], info["collate"]):
             return []
         text = f"ALTER DATABASE {quote_name(db.name)} CHARACTER SET {info['charset']} COLLATE {info['collate']}"
-        return [self._writer.change(self._names, Action.SCHEMA_CHARSET, tokenize(text), db, db_info=info)]
+        return [self._writer.make_change(self._names, Action.SCHEMA_CHARSET, tokenize(text), db, db_info=info)]
 
     def _drop_database(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
-        db = self._writer.database(self._names, single.db)
+        db = self._writer.find_database(self._names, single.db)
         if db is None:
             return []
         self._tracker.run(single, session)
@@ -119,21 +119,21 @@ class Follower:
     def _drop_known_database(self, db: DbInfo, name: str) -> SchemaChange:
         self.online = {key: table for key, table in self.online.items() if fold_name(table.db) != fold_name(name)}
         text = tokenize(f"DROP DATABASE {quote_name(db.name)}")
-        return self._writer.change(self._names, Action.DROP_SCHEMA, text, db)
+        return self._writer.make_change(self._names, Action.DROP_SCHEMA, text, db)
 
     # Tables.
 
     def _create_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
-        former = self._writer.table(self._names, single.db, single.table)
+        former = self._writer.find_table(self._names, single.db, single.table)
         if former is not None and former.name == single.table and not _is_or_replace(single):
             return []
         self._tracker.run(single, session)
         described = self._describe_tracked_table(single.db, single.table)
         if former is not None and former.name != described.name:
-            raise name_clash_error((f"{single.db}.{former.name}", f"{single.db}.{described.name}"))
+            raise make_name_clash_error((f"{single.db}.{former.name}", f"{single.db}.{described.name}"))
         if former is not None and not _is_or_replace(single):
             return []
-        base = self._base_of_copy(described)
+        base = self._find_base_of_copy(described)
         if base is not None:
             self._tracker.run(drop_table((single.db, single.table)), session)
             return [self._record_online_table(OnlineTable(single.db, single.table, base, "shadow"), single)]
@@ -141,56 +141,58 @@ class Follower:
         return [*dropped, self._writer.create_table(self._names, described)]
 
     def _drop_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
-        former = self._writer.table(self._names, single.db, single.table)
+        former = self._writer.find_table(self._names, single.db, single.table)
         if former is None:
             return []
         self._tracker.run(single, session)
         return [self._writer.drop_table(self._names, former)]
 
     def _truncate_table(self, single: SingleStatement, _session: Session) -> list[SchemaChange]:
-        former = self._writer.known_table(self._names, single.db, single.table)
-        text = tokenize(f"TRUNCATE TABLE {qualified(former.db, former.name)}")
-        info = {**former.raw, "id": self._writer.new_id()}
-        return [self._change(Action.TRUNCATE_TABLE, text, former, info)]
+        former = self._writer.require_table(self._names, single.db, single.table)
+        text = tokenize(f"TRUNCATE TABLE {quote_qualified_name(former.db, former.name)}")
+        info = {**former.raw, "id": self._writer.allocate_id()}
+        return [self._build_change(Action.TRUNCATE_TABLE, text, former, info)]
 
     def _rename_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
-        former = self._writer.table(self._names, single.db, single.table)
+        former = self._writer.find_table(self._names, single.db, single.table)
         db, name = single.to or ("", "")
         if former is None:
             # A view, a sequence, or a table that IF EXISTS skips. If it is an unknown table, its rows will raise.
             log.info("rename_skipped", source=self._names.name, db=single.db, name=single.table)
             return []
-        home = self._writer.known_database(self._names, db)
-        other = self._writer.table(self._names, db, name)
+        home = self._writer.require_database(self._names, db)
+        other = self._writer.find_table(self._names, db, name)
         if other is not None and other.id != former.id:
-            raise name_clash_error((f"{db}.{other.name}", f"{db}.{name}"))
+            raise make_name_clash_error((f"{db}.{other.name}", f"{db}.{name}"))
         self._tracker.run(single, session)
         described = self._describe_tracked_table(db, name)
         info = {**former.raw, "name": {"O": name, "L": fold_name(name)}, CREATE_KEY: described.create}
-        text = tokenize(f"RENAME TABLE {qualified(former.db, former.name)} TO {qualified(home.name, name)}")
-        return [self._writer.change(self._names, Action.RENAME_TABLE, text, home, former, info)]
+        text = tokenize(
+            f"RENAME TABLE {quote_qualified_name(former.db, former.name)} TO {quote_qualified_name(home.name, name)}"
+        )
+        return [self._writer.make_change(self._names, Action.RENAME_TABLE, text, home, former, info)]
 
     def _alter_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
-        former = self._writer.known_table(self._names, single.db, single.table)
+        former = self._writer.require_table(self._names, single.db, single.table)
         specs = single.tokens[_SPECS_AT:]
         refuse_unlogged_rows(specs)
         self._tracker.run(single, session)
         described = self._describe_tracked_table(single.db, single.table)
-        altered = standard_specs(specs, former, create_text(described))
+        altered = standardize_specs(specs, former, create_text(described))
         if not altered.specs:
             return []
-        info = table_info(described, former.id, former.name, former, altered.former)
-        info = with_origin_defaults(info, former, _current_times(session))
-        clauses = altered.tokens()
-        head = tokenize(f"ALTER TABLE {qualified(former.db, former.name)}")
+        info = build_table_info(described, former.id, former.name, former, altered.former)
+        info = with_origin_defaults(info, former, _format_current_times(session))
+        clauses = altered.join_clauses()
+        head = tokenize(f"ALTER TABLE {quote_qualified_name(former.db, former.name)}")
         text = [*head, replace(clauses[0], space=True), *clauses[1:]]
-        return [self._change(altered.action, text, former, info, session)]
+        return [self._build_change(altered.action, text, former, info, session)]
 
-    def _change(
+    def _build_change(
         self, action: Action, text: Sequence[Token], former: TableDef, info: Json, session: Session | None = None
     ) -> SchemaChange:
-        home = self._writer.database_of(former)
-        return self._writer.change(self._names, action, text, home, former, info, session=session)
+        home = self._writer.find_database_of(former)
+        return self._writer.make_change(self._names, action, text, home, former, info, session=session)
 
     # Tables of online-DDL tools.
 
@@ -205,7 +207,7 @@ class Follower:
             return [self._record_online_table(replace(known, role="gone"), single)]
         if single.kind is Kind.ALTER_TABLE and known.role == "shadow":
             refuse_unlogged_rows(single.tokens[_SPECS_AT:])
-            return [self._record_online_table(known.altered(single.text, session), single)]
+            return [self._record_online_table(known.with_alter(single.text, session), single)]
         return []
 
     def _begin_trash(self, single: SingleStatement) -> list[SchemaChange] | None:
@@ -213,11 +215,11 @@ class Follower:
         if single.kind in (Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE) and self._is_trash(single.db, single.table):
             return [
                 self._record_online_table(
-                    OnlineTable(single.db, single.table, trash_base(single.table) or "", "trash"), single
+                    OnlineTable(single.db, single.table, find_trash_base(single.table) or "", "trash"), single
                 )
             ]
         if single.kind is Kind.RENAME_TABLE and single.to is not None and self._has_shadow(single.db, single.table):
-            base = trash_base(single.to[1])
+            base = find_trash_base(single.to[1])
             if base is not None and fold_name(base) == fold_name(single.table):
                 return [self._record_online_table(OnlineTable(*single.to, single.table, "trash"), single)]
         return None
@@ -236,15 +238,15 @@ class Follower:
                 hint="take a new snapshot of the source after this statement (binlake bootstrap)",
                 where={"table": f"{known.db}.{known.table}", "to": ".".join(to)},
             )
-        alters = [(single_alter(known.db, known.base, text), session) for text, session in known.alters]
+        alters = [(build_single_alter(known.db, known.base, text), session) for text, session in known.alters]
         return [*gone, *(change for alter, session in alters for change in self._alter_table(alter, session))]
 
     def _is_trash(self, db: str, table: str) -> bool:
         """A log table (`_ghc`) is created before the shadow; any other table with a trash name needs a shadow."""
-        base = trash_base(table)
+        base = find_trash_base(table)
         if base is None:
             return False
-        is_log = is_tool_log(table) and self._writer.table(self._names, db, base) is not None
+        is_log = is_tool_log(table) and self._writer.find_table(self._names, db, base) is not None
         return is_log or self._has_shadow(db, base)
 
     def _has_shadow(self, db: str, base: str) -> bool:
@@ -253,10 +255,10 @@ class Follower:
             table.role == "shadow" and fold_pair((table.db, table.base)) == wanted for table in self.online.values()
         )
 
-    def _base_of_copy(self, described: TableDescription) -> str | None:
+    def _find_base_of_copy(self, described: TableDescription) -> str | None:
         """The base table of a new shadow table: it has the matching name and the same columns."""
-        name = shadow_base(described.name)
-        base = self._writer.table(self._names, described.db, name) if name else None
+        name = find_shadow_base(described.name)
+        base = self._writer.find_table(self._names, described.db, name) if name else None
         if base is None:
             return None
         copied = self._describe_tracked_table(described.db, base.name)
@@ -264,7 +266,7 @@ class Follower:
 
     def _record_online_table(self, table: OnlineTable, single: SingleStatement) -> SchemaChange:
         self._remember(table)
-        home = self._writer.known_database(self._names, table.db)
+        home = self._writer.require_database(self._names, table.db)
         return self._writer.record_note(self._names, single.text, home, table.table, {KEY: table.to_json()})
 
     def _remember(self, table: OnlineTable) -> None:
@@ -276,7 +278,7 @@ class Follower:
     # Descriptions from the tracker.
 
     def _describe_tracked_table(self, db: str, table: str) -> TableDescription:
-        description = self._tracker.table(db, table)
+        description = self._tracker.describe_table(db, table)
         if description is None:
             raise SchemaError(
                 "after the statement the tracker does not have its table", where={"table": f"{db}.{table}"}
@@ -284,7 +286,7 @@ class Follower:
         return description
 
     def _describe_tracked_database(self, db: str) -> DatabaseDescription:
-        description = self._tracker.database(db)
+        description = self._tracker.describe_database(db)
         if description is None:
             raise SchemaError("after the statement the tracker does not have its database", where={"database": db})
         return description
@@ -308,7 +310,7 @@ def _is_or_replace(single: SingleStatement) -> bool:
     return any(token.is_word("REPLACE") for token in single.tokens[:3])
 
 
-def _current_times(session: Session) -> dict[str, str]:
+def _format_current_times(session: Session) -> dict[str, str]:
     """The statement's time as column text by type: a TIMESTAMP in UTC, a DATETIME in the session's zone.
 
     Without the latter if this machine does not know the zone; `SYSTEM` is treated as UTC.
@@ -316,9 +318,9 @@ def _current_times(session: Session) -> dict[str, str]:
     at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=session.timestamp_us or 0)
     name = session.time_zone or "UTC"
     zone = UTC if name.upper() == "SYSTEM" else read_zone(name)
-    moments = {"timestamp": _text(at)}
-    return moments if zone is None else {**moments, "datetime": _text(at.astimezone(zone))}
+    moments = {"timestamp": _format_time(at)}
+    return moments if zone is None else {**moments, "datetime": _format_time(at.astimezone(zone))}
 
 
-def _text(at: datetime) -> str:
+def _format_time(at: datetime) -> str:
     return at.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")

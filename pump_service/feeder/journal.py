@@ -140,21 +140,21 @@ class Journal:
     @property
     def id(self) -> str:
         """Generated with the folder; never changes."""
-        return self.fact(_ID)
+        return self.read_fact(_ID)
 
-    def fact(self, name: str) -> str:
+    def read_fact(self, name: str) -> str:
         """A small named value; "" = never set."""
         rows = self._query("SELECT value FROM fact WHERE name = ?", name)
         return str(rows[0][0]) if rows else ""
 
-    def facts_with_prefix(self, prefix: str) -> dict[str, str]:
+    def read_facts_with_prefix(self, prefix: str) -> dict[str, str]:
         """The facts whose names begin with `prefix`, by the rest of their names."""
         rows = self._query("SELECT name, value FROM fact WHERE substr(name, 1, ?) = ? ORDER BY 1", len(prefix), prefix)
         return {name[len(prefix) :]: value for name, value in rows}
 
     def set_facts(self, facts: Mapping[str, str]) -> None:
         """Set facts, durably."""
-        with self._transaction() as db:
+        with self._run_transaction() as db:
             db.executemany("REPLACE INTO fact VALUES (?, ?)", facts.items())
 
     # -- transactions
@@ -164,12 +164,12 @@ class Journal:
         try:
             self._open.add(first_start, count)
         except OSError as error:
-            raise self._failure(error) from error
+            raise self._make_failure(error) from error
 
-    def previous_open(self) -> list[range]:
+    def list_previous_open(self) -> list[range]:
         """The start_ts that an earlier process prewrote and did not commit, as far as known."""
         ranges = [range(first, first + count) for first, count in self._open.from_previous]
-        return [batch for batch in ranges if self.outcome(batch[0]) == self.outcome(batch[-1]) == 0]
+        return [batch for batch in ranges if self.find_outcome(batch[0]) == self.find_outcome(batch[-1]) == 0]
 
     def forget_previous_open(self) -> None:
         """Call once the pumps have been sent their rollbacks."""
@@ -192,7 +192,7 @@ class Journal:
 
         `loaded`: the source whose full load this commits: its chunks are deleted.
         """
-        with self._transaction() as db:
+        with self._run_transaction() as db:
             self._note_stored(db)
             db.executemany(
                 "INSERT INTO batch VALUES (?, ?, ?, ?)",
@@ -208,7 +208,7 @@ class Journal:
 
     def set_position(self, source: str, position: ReadPosition) -> None:
         """Reading the source resumes at `position`; nothing before it has to reach the pumps."""
-        with self._transaction() as db:
+        with self._run_transaction() as db:
             self._note_stored(db)
             self._put_positions(db, {source: position})
 
@@ -216,13 +216,13 @@ class Journal:
         """Every commit of this batch is on its pump and need not be resent. Durable with the next step."""
         self._stored_batches.append(first_start)
 
-    def unsent(self) -> Iterator[tuple[Batch, int]]:
+    def read_unsent(self) -> Iterator[tuple[Batch, int]]:
         """Batches whose commits may not have reached their pumps, with their first commit_ts, in order of start_ts."""
         query = "SELECT first_start, first_commit, unsent FROM batch WHERE unsent IS NOT NULL ORDER BY first_start"
         for first_start, first_commit, text in self._query(query):
             yield Batch.from_json(first_start, text), first_commit
 
-    def outcome(self, start_ts: int) -> int | None:
+    def find_outcome(self, start_ts: int) -> int | None:
         """The commit_ts of a transaction of this feeder; 0 = rolled back, -1 = undecided, None = no longer known."""
         if start_ts >= _MAX_TS:
             return None
@@ -232,11 +232,11 @@ class Journal:
         for first_start, count, first_commit in self._query(query, start_ts):
             if start_ts < first_start + count:
                 return int(first_commit) + start_ts - int(first_start)
-        return 0 if start_ts > int(self.fact(_FORGOTTEN) or 0) else None
+        return 0 if start_ts > int(self.read_fact(_FORGOTTEN) or 0) else None
 
     def forget_outcomes(self, before_ts: int) -> int:
         """Delete outcomes of transactions that began before `before_ts` and are on their pumps; how many batches."""
-        with self._transaction() as db:
+        with self._run_transaction() as db:
             self._note_stored(db)
             oldest = [
                 first
@@ -245,7 +245,7 @@ class Journal:
                 if first is not None
             ]
             line = min([before_ts, *oldest])
-            known = int(self.fact(_FORGOTTEN) or 0)
+            known = int(self.read_fact(_FORGOTTEN) or 0)
             if line <= known:
                 return 0
             dropped = db.execute("DELETE FROM batch WHERE first_start < ?", (line,)).rowcount
@@ -256,7 +256,7 @@ class Journal:
 
     def store_chunks(self, chunks: Sequence[LoadedChunk]) -> None:
         """Durable when it returns: the prewrites of `chunks` stay open after this process ends."""
-        with self._transaction() as db:
+        with self._run_transaction() as db:
             for chunk in chunks:
                 db.execute("REPLACE INTO load_table VALUES (?, ?, ?, ?)", (*chunk.table, chunk.body))
                 db.executemany(
@@ -267,12 +267,12 @@ class Journal:
                     ],
                 )
 
-    def load_tables(self, source: str) -> dict[tuple[str, str], str]:
+    def read_load_tables(self, source: str) -> dict[tuple[str, str], str]:
         """The stored state of each table of a source's load, by (db, table)."""
         rows = self._query("SELECT db, name, body FROM load_table WHERE source = ?", source)
         return {(db, name): body for db, name, body in rows}
 
-    def load_batches(self, source: str) -> Iterator[tuple[int, Batch]]:
+    def read_load_batches(self, source: str) -> Iterator[tuple[int, Batch]]:
         """(snapshot, batch) of the stored chunks, in order of snapshot and start_ts."""
         query = "SELECT snapshot, first_start, body FROM load_batch WHERE source = ? ORDER BY snapshot, first_start"
         for snapshot, first_start, body in self._query(query, source):
@@ -280,9 +280,9 @@ class Journal:
 
     def drop_chunks(self, source: str, tables: Iterable[tuple[str, str]] | None = None) -> None:
         """Roll back the chunks of `tables` (None: of all) and delete them."""
-        names = list(self.load_tables(source)) if tables is None else list(tables)
+        names = list(self.read_load_tables(source)) if tables is None else list(tables)
         dropped: list[int] = []
-        with self._transaction() as db:
+        with self._run_transaction() as db:
             for name in names:
                 query = "SELECT first_start FROM load_batch WHERE source = ? AND db = ? AND name = ?"
                 dropped += [first for (first,) in db.execute(query, (source, *name))]
@@ -294,13 +294,13 @@ class Journal:
     def roll_back_load(self, source: str, facts: Mapping[str, str]) -> int:
         """Roll back the load of `source`, which will not be continued, and delete its position, as if it had never
         begun; `facts` are set in the same durable step. Returns how many transactions were open: they are now in
-        `previous_open`."""
-        with self._transaction() as db:
+        `list_previous_open`."""
+        with self._run_transaction() as db:
             query = "SELECT first_start FROM load_batch WHERE source = ?"
             ended = [first for (first,) in db.execute(query, (source,))]
             # The registry recognises the newest folder by this last commit_ts.
             last = db.execute("SELECT max(commit_ts) FROM place WHERE source = ?", (source,)).fetchone()[0] or 0
-            removed = str(max(last, int(self.fact(_REMOVED) or 0)))
+            removed = str(max(last, int(self.read_fact(_REMOVED) or 0)))
             _delete_load(db, source)
             db.execute("DELETE FROM place WHERE source = ?", (source,))
             db.executemany("REPLACE INTO fact VALUES (?, ?)", [*facts.items(), (_REMOVED, removed)])
@@ -313,18 +313,18 @@ class Journal:
         rows = self._query("SELECT source, file, offset, gtids, last_id, time_ms, commit_ts FROM place ORDER BY 1")
         return {row[0]: ReadPosition(Position(*row[1:4]), *row[4:]) for row in rows}
 
-    def last_commit_ts(self) -> int:
+    def read_last_commit_ts(self) -> int:
         """The greatest commit_ts of all sources, removed ones too; 0 = none yet."""
-        return max((int(self.fact(_REMOVED) or 0), *(read.commit_ts for read in self.read_positions().values())))
+        return max((int(self.read_fact(_REMOVED) or 0), *(read.commit_ts for read in self.read_positions().values())))
 
-    def jobs(self, below: int = 0, limit: int = 0) -> list[Json]:
+    def read_jobs(self, below: int = 0, limit: int = 0) -> list[Json]:
         """DDL jobs with id < `below` (0 = all), newest first, at most `limit` (0 = all)."""
         query = "SELECT body FROM job WHERE id < ? ORDER BY id DESC LIMIT ?"
         return [json.loads(body) for (body,) in self._query(query, below or _MAX_TS, limit or -1)]
 
     def close(self) -> None:
         """Record the commits known to be stored, and release the folder."""
-        with self._transaction() as db:
+        with self._run_transaction() as db:
             self._note_stored(db)
         with self._lock, self._reader_lock:
             self._db.close()
@@ -339,15 +339,15 @@ class Journal:
         return db
 
     def _prepare(self) -> None:
-        with self._transaction() as db:
+        with self._run_transaction() as db:
             for statement in _TABLES.split(";"):
                 db.execute(statement)
             for name, value in ((_FORMAT_FACT, _FORMAT), (_ID, str(uuid.uuid4()))):
                 db.execute("INSERT OR IGNORE INTO fact VALUES (?, ?)", (name, value))
         for first_start, count in self._query("SELECT first_start, count FROM load_batch"):
             self._open.add(first_start, count)
-        if self.fact(_FORMAT_FACT) != _FORMAT:
-            where = {"file": self._path, "format": self.fact(_FORMAT_FACT), "known": _FORMAT}
+        if self.read_fact(_FORMAT_FACT) != _FORMAT:
+            where = {"file": self._path, "format": self.read_fact(_FORMAT_FACT), "known": _FORMAT}
             raise Permanent(
                 "the journal was written by another version", where=where, hint="run the version that wrote it"
             )
@@ -372,10 +372,10 @@ class Journal:
             try:
                 return self._reader.execute(query, values).fetchall()
             except sqlite3.Error as error:
-                raise self._failure(error) from error
+                raise self._make_failure(error) from error
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _run_transaction(self) -> Iterator[sqlite3.Connection]:
         """One durable step: all or nothing."""
         with self._lock:
             try:
@@ -387,9 +387,9 @@ class Journal:
                     raise
                 self._db.execute("COMMIT")
             except sqlite3.Error as error:
-                raise self._failure(error) from error
+                raise self._make_failure(error) from error
 
-    def _failure(self, error: sqlite3.Error | OSError) -> SharedFailure:
+    def _make_failure(self, error: sqlite3.Error | OSError) -> SharedFailure:
         return SharedFailure(
             f"the feeder's journal fails: {error}", where={"file": self._path}, hint="is the disk full, or read-only?"
         )

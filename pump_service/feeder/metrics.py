@@ -11,10 +11,10 @@ from pump_service.prometheus import CONTENT_TYPE, Instrument, Reading, render_pa
 _LABEL = "source"
 
 
-def metrics_page(workers: Sequence[Worker], publisher: Publisher) -> tuple[str, str]:
+def render_metrics_page(workers: Sequence[Worker], publisher: Publisher) -> tuple[str, str]:
     """The page and its content type."""
     instruments: list[Instrument] = [
-        Reading(f"binlake_feeder_{name}", text, _by_source(workers, read), _LABEL, kind)
+        Reading(f"binlake_feeder_{name}", text, _make_reader_by_source(workers, read), _LABEL, kind)
         for name, text, kind, read in _READINGS
     ]
     names = [worker.source.name for worker in workers]
@@ -26,18 +26,20 @@ def metrics_page(workers: Sequence[Worker], publisher: Publisher) -> tuple[str, 
         ),
         Reading(
             "binlake_feeder_unsent_batches", "Batches with commits that are not on their pumps yet.",
-            lambda: {**dict.fromkeys(names, 0), **publisher.unsent_by_source()}, _LABEL,
+            lambda: {**dict.fromkeys(names, 0), **publisher.count_unsent_by_source()}, _LABEL,
         ),
     ]  # fmt: skip
     return render_page(instruments).decode(), CONTENT_TYPE
 
 
-def _by_source(workers: Sequence[Worker], read: Callable[[Worker], float]) -> Callable[[], Mapping[str, float]]:
+def _make_reader_by_source(
+    workers: Sequence[Worker], read: Callable[[Worker], float]
+) -> Callable[[], Mapping[str, float]]:
     return lambda: {worker.source.name: read(worker) for worker in workers}
 
 
 _READINGS: tuple[tuple[str, str, str, Callable[[Worker], float]], ...] = (
-    ("lag_seconds", "Age of the oldest transaction that was read and is not published.", "gauge", Worker.lag_s),
+    ("lag_seconds", "Age of the oldest transaction that was read and is not published.", "gauge", Worker.compute_lag_s),
     ("up", "1 while nothing blocks this source.", "gauge", lambda worker: float(not worker.trouble)),
     ("transactions_total", "Published transactions with rows.", "counter", lambda worker: worker.counts.transactions),
     ("rows_total", "Rows of published transactions.", "counter", lambda worker: worker.counts.rows),

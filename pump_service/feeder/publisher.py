@@ -51,7 +51,7 @@ class Client(Protocol):
     def send_commit(self, binlog: pb.Binlog, node_id: str | None = None) -> str:
         """Send a C, or an R, in the background."""
 
-    def usable_pumps(self) -> list[str]:
+    def list_usable_pumps(self) -> list[str]:
         """Node ids of the pumps that currently accept prewrites. Raises SourceUnavailable."""
 
 
@@ -87,7 +87,7 @@ def make_tail(source: str, transaction: Outgoing) -> str:
     return f"{source}|{transaction.id}|{transaction.time_ms}"
 
 
-def source_of(batch: Batch) -> str:
+def parse_source(batch: Batch) -> str:
     """The source of a batch's transactions: their tails begin with it."""
     return batch.keys[0].partition("|")[0]
 
@@ -226,7 +226,7 @@ class Publisher:
     def resend_commits(self) -> int:
         """Resend the commits that an earlier process may not have sent; returns how many."""
         count = 0
-        for batch, first_commit in list(self._journal.unsent()):
+        for batch, first_commit in list(self._journal.read_unsent()):
             self._retry("", functools.partial(self._send_commits, batch, first_commit))
             count += batch.count
         return count
@@ -236,10 +236,10 @@ class Publisher:
 
         An R proves nothing to a pump, but makes it ask about thousands at once instead of a few dozen.
         """
-        left = self._journal.previous_open()
-        pumps = self._retry("", self._client.usable_pumps) if left else []
+        left = self._journal.list_previous_open()
+        pumps = self._retry("", self._client.list_usable_pumps) if left else []
         for start_ts in itertools.chain(*left):
-            rollback = build.rollback(_build_prewrite(start_ts, "", b""))
+            rollback = build.build_rollback(_build_prewrite(start_ts, "", b""))
             for node_id in pumps:
                 self._client.send_commit(rollback, node_id)
         self._journal.forget_previous_open()
@@ -263,7 +263,7 @@ class Publisher:
         """Number of batches with commits that are not on their pumps yet."""
         return len(self._commits_left)
 
-    def unsent_by_source(self) -> Counter[str]:
+    def count_unsent_by_source(self) -> Counter[str]:
         """`unsent` by the name of the source."""
         with self._lock:
             return Counter(self._source_of.values())
@@ -271,11 +271,11 @@ class Publisher:
     def _send_commits(self, batch: Batch, first_commit: int) -> None:
         with self._lock:
             self._commits_left[batch.first_start] = batch.count
-            self._source_of[batch.first_start] = source_of(batch)
+            self._source_of[batch.first_start] = parse_source(batch)
             self._batch_of.update(dict.fromkeys(batch.start_ts, batch.first_start))
         for n, start_ts in enumerate(batch.start_ts):
             prewrite = _build_prewrite(start_ts, batch.keys[n], b"", *batch.ddls.get(start_ts, ()))
-            self._client.send_commit(build.commit(prewrite, first_commit + n), batch.pumps[n])
+            self._client.send_commit(build.build_commit(prewrite, first_commit + n), batch.pumps[n])
 
     def _retry(self, source: str, call: Callable[[], Answer]) -> Answer:
         """The result of `call`, repeated until PD and the pumps are available."""
@@ -320,8 +320,8 @@ def _build_prewrite(
 ) -> pb.Binlog:
     key = make_key(start_ts, tail)
     if not job_id:
-        return build.prewrite(start_ts, key, value)
-    return build.prewrite(start_ts, key, ddl_query=query.encode(), ddl_job_id=job_id, ddl_schema_state=state)
+        return build.build_prewrite(start_ts, key, value)
+    return build.build_prewrite(start_ts, key, ddl_query=query.encode(), ddl_job_id=job_id, ddl_schema_state=state)
 
 
 def _build_transaction_prewrite(start_ts: int, tail: str, transaction: Outgoing) -> pb.Binlog:

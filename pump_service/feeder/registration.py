@@ -78,22 +78,22 @@ class Registration:
                         "another feeder runs under this name", where={"name": self._name, "its_place": known.place},
                         hint="stop it first, or give this one a `name` and a folder of its own",
                     )  # fmt: skip
-        elif journal.last_commit_ts():
+        elif journal.read_last_commit_ts():
             log.warning("feeder_registered_again", name=self._name, reason="its entry was not in PD's registry")
-        starts = int(journal.fact(_STARTS) or 0) + 1
+        starts = int(journal.read_fact(_STARTS) or 0) + 1
         # First the journal, then the registry: a crash in between leaves the journal ahead, which is safe.
         journal.set_facts({_STARTS: str(starts), _CLUSTER: str(self._cluster_id)})
-        self._entry = Entry(journal.id, starts, str(journal.last_commit_ts()), self._place, clean=False)
+        self._entry = Entry(journal.id, starts, str(journal.read_last_commit_ts()), self._place, clean=False)
         if not self._put(self._entry, known):
             raise Permanent("another feeder started under this name", where={"name": self._name})
 
     def renew(self) -> None:
         """Record how far the journal is. Raises Fenced if another process now has the name."""
-        self._change(last_commit_ts=str(self._journal.last_commit_ts()))
+        self._change(last_commit_ts=str(self._journal.read_last_commit_ts()))
 
     def end(self) -> None:
         """Record that the feeder was stopped."""
-        self._change(last_commit_ts=str(self._journal.last_commit_ts()), clean=True)
+        self._change(last_commit_ts=str(self._journal.read_last_commit_ts()), clean=True)
 
     def _change(self, **values: object) -> None:
         known = self._entry
@@ -101,20 +101,20 @@ class Registration:
         after = replace(known, **values)  # type: ignore[arg-type]
         if after == known:
             if self._read() != known:
-                raise self._fenced_error()
+                raise self._make_fenced_error()
             return
         if not self._put(after, known):
-            raise self._fenced_error()
+            raise self._make_fenced_error()
         self._entry = after
 
-    def _fenced_error(self) -> Fenced:
+    def _make_fenced_error(self) -> Fenced:
         return Fenced(
             "another feeder took this name: this one must not publish", where={"name": self._name},
             hint="two feeders run with one name, or this folder was copied; stop one of them",
         )  # fmt: skip
 
     def _check_cluster(self) -> None:
-        known = self._journal.fact(_CLUSTER)
+        known = self._journal.read_fact(_CLUSTER)
         if known and known != str(self._cluster_id):
             raise Permanent(
                 "this folder belongs to a feeder of another cluster",
@@ -125,15 +125,18 @@ class Registration:
         journal = self._journal
         where = {"name": self._name, "its_place": known.place, "registered": known.last_commit_ts}
         if known.journal != journal.id:
-            lost = not journal.fact(_STARTS)
+            lost = not journal.read_fact(_STARTS)
             what = (
                 "the folder is empty, but this feeder has published before"
                 if lost
                 else "the folder is another feeder's"
             )
             raise Permanent(what, where=where, hint=_RECOVERY_HINT)
-        if known.starts > int(journal.fact(_STARTS) or 0) or int(known.last_commit_ts) > journal.last_commit_ts():
-            where["journal"] = str(journal.last_commit_ts())
+        if (
+            known.starts > int(journal.read_fact(_STARTS) or 0)
+            or int(known.last_commit_ts) > journal.read_last_commit_ts()
+        ):
+            where["journal"] = str(journal.read_last_commit_ts())
             raise Permanent(
                 "the folder is an old copy: it lacks what was published since", where=where, hint=_RECOVERY_HINT
             )

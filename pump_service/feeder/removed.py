@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from pump_service.feeder.journal import Journal
-from pump_service.feeder.snapshot.loadstate import load_facts, read_load_record
+from pump_service.feeder.snapshot.loadstate import build_load_facts, read_load_record
 from pump_service.feeder.status import describe_position
 
 log = structlog.get_logger()
@@ -26,26 +26,26 @@ _ENDED = "ended load of "
 _SHOWN = ("rows", "tables", "tables_done")
 
 
-def known_sources(journal: Journal) -> frozenset[str]:
+def list_known_sources(journal: Journal) -> frozenset[str]:
     """Every source for which this journal may have prewritten something."""
-    return frozenset(journal.facts_with_prefix(FLAVOR)) | frozenset(journal.read_positions())
+    return frozenset(journal.read_facts_with_prefix(FLAVOR)) | frozenset(journal.read_positions())
 
 
-def removed_sources(journal: Journal, named: Collection[str]) -> list[str]:
+def list_removed_sources(journal: Journal, named: Collection[str]) -> list[str]:
     """The known sources that are not among `named`, the configured ones."""
-    return sorted(known_sources(journal).difference(named))
+    return sorted(list_known_sources(journal).difference(named))
 
 
 def roll_back_removed_loads(journal: Journal, named: Collection[str]) -> None:
     """Roll back the unfinished loads of removed sources, durably and once; call it before the publisher tells the
     pumps what was left open."""
-    for source in removed_sources(journal, named):
+    for source in list_removed_sources(journal, named):
         load = read_load_record(journal, source)
         if load.get("state") != "loading":
             log.info("source_not_configured", source=source, has_place=source in journal.read_positions())
             continue
         shown = {name: load[name] for name in _SHOWN if name in load}
-        count = journal.roll_back_load(source, {_ENDED + source: json.dumps(shown), **load_facts(source, {})})
+        count = journal.roll_back_load(source, {_ENDED + source: json.dumps(shown), **build_load_facts(source, {})})
         log.warning(
             "load_of_removed_source_rolled_back", source=source, transactions=count, **shown,
             reason="it is not in the configuration; it is loaded again if it is configured again",
@@ -54,9 +54,9 @@ def roll_back_removed_loads(journal: Journal, named: Collection[str]) -> None:
 
 def describe_removed(journal: Journal, named: Collection[str]) -> list[dict[str, Any]]:
     """The removed sources for the page `/feeder`: positions and loads; state `rolled back`: rolled back by removal."""
-    positions, ended = journal.read_positions(), journal.facts_with_prefix(_ENDED)
+    positions, ended = journal.read_positions(), journal.read_facts_with_prefix(_ENDED)
     removed = []
-    for source in removed_sources(journal, named):
+    for source in list_removed_sources(journal, named):
         load = read_load_record(journal, source)
         if not load and source in ended:
             load = {"state": "rolled back", **json.loads(ended[source])}

@@ -19,8 +19,15 @@ from binlake.rpc.tls import Tls
 from pump_service.feeder.settings import Server, Tracker
 
 __all__ = [
-    "Link", "ask", "ask_by_name", "connect", "connect_arguments", "flavor_of", "read_log_end", "read_log_files",
-    "variables",
+    "Link",
+    "ask",
+    "ask_by_name",
+    "build_connect_arguments",
+    "connect",
+    "derive_flavor",
+    "read_log_end",
+    "read_log_files",
+    "read_variables",
 ]  # fmt: skip
 
 Address = tuple[str, int]
@@ -34,7 +41,7 @@ def connect(server: Server, address: Address | None = None, **arguments: Any) ->
 
     Raises SourceUnavailable, SourceRefused.
     """
-    own = connect_arguments(server, address)
+    own = build_connect_arguments(server, address)
     where = {"server": f"{own['host']}:{own['port']}"}
     try:
         return SqlLink(**{**own, "autocommit": True, **arguments})
@@ -54,16 +61,16 @@ def connect(server: Server, address: Address | None = None, **arguments: Any) ->
         raise SourceUnavailable(f"the server cannot be reached: {text}", where=where, hint=hint) from None
 
 
-def connect_arguments(server: Server, address: Address | None = None) -> dict[str, Any]:
+def build_connect_arguments(server: Server, address: Address | None = None) -> dict[str, Any]:
     """pymysql's arguments for a session at `address` (None: the server's own). Raises ConfigError."""
     host, port = address or (server.host, server.port)
     own = {
         "host": host, "port": port, "user": server.user, "password": server.password, "charset": "utf8mb4",
         "connect_timeout": _CONNECT_S,
     }  # fmt: skip
-    tls = Tls.of(*server.security.files())
+    tls = Tls.of(*server.security.list_files())
     if tls is not None:
-        own["ssl"] = tls.http_context()
+        own["ssl"] = tls.make_http_context()
     elif host in LOOPBACK:
         own["ssl_disabled"] = True
     return own
@@ -76,26 +83,26 @@ def ask_by_name(link: Link, query: str, arguments: Sequence[object] = ()) -> lis
         return [{name.upper(): value for name, value in row.items()} for row in cursor.fetchall()]
 
 
-def variables(link: Link) -> dict[str, str]:
+def read_variables(link: Link) -> dict[str, str]:
     """The server's global variables by lower-case name. Raises pymysql's errors."""
     return {str(name).lower(): str(value) for name, value in ask(link, "SHOW GLOBAL VARIABLES")}
 
 
-def flavor_of(link: Link) -> Flavor:
+def derive_flavor(link: Link) -> Flavor:
     """The family of the server."""
     version = str(link.server_version)  # type: ignore[attr-defined]
     return Flavor.MARIADB if "mariadb" in version.lower() else Flavor.MYSQL
 
 
-def tracker_arguments(tracker: Tracker) -> dict[str, Any]:
+def build_tracker_arguments(tracker: Tracker) -> dict[str, Any]:
     """pymysql's arguments for a session at a tracker. Raises ConfigError."""
     limit = tracker.statement_timeout
-    return connect_arguments(tracker) | {"read_timeout": limit, "write_timeout": limit}
+    return build_connect_arguments(tracker) | {"read_timeout": limit, "write_timeout": limit}
 
 
 def read_log_end(link: Link) -> Position:
     """Where the server's log ends now. Raises SourceRefused if it writes none."""
-    flavor = flavor_of(link)
+    flavor = derive_flavor(link)
     rows = _log_status(link)
     if not rows:
         raise SourceRefused("the server writes no binary log", hint="start it with --log-bin and binlog_format = ROW")
@@ -105,7 +112,7 @@ def read_log_end(link: Link) -> Position:
     else:
         has_gtids = str(ask(link, "SELECT @@GLOBAL.gtid_mode")[0][0]).upper() == "ON"
         gtids = str(rows[0][4]) if has_gtids else ""
-    return Position(file, offset, parse_gtid_set(flavor, gtids).text())
+    return Position(file, offset, parse_gtid_set(flavor, gtids).format_text())
 
 
 def _log_status(link: Link) -> list[tuple[Any, ...]]:

@@ -28,11 +28,11 @@ from pump_service.feeder.checks.servers import describe_hidden
 from pump_service.feeder.connection import open_log
 from pump_service.feeder.firststart import start_at_log
 from pump_service.feeder.journal import Journal
-from pump_service.feeder.metrics import metrics_page
+from pump_service.feeder.metrics import render_metrics_page
 from pump_service.feeder.publisher import Publisher, Stopped
 from pump_service.feeder.registration import HEARTBEAT_S, Registration
-from pump_service.feeder.removed import FLAVOR, describe_removed, known_sources, roll_back_removed_loads
-from pump_service.feeder.server import ask, connect, flavor_of, tracker_arguments
+from pump_service.feeder.removed import FLAVOR, describe_removed, list_known_sources, roll_back_removed_loads
+from pump_service.feeder.server import ask, build_tracker_arguments, connect, derive_flavor
 from pump_service.feeder.settings import FeederFile, SourceFile
 from pump_service.feeder.snapshot.loading import Loader, needs_load
 from pump_service.feeder.snapshot.loadstate import read_load_record
@@ -88,16 +88,16 @@ class Feeder:
 
     def _run(self, stack: ExitStack, started: Callable[[str], None]) -> None:
         settings = self._settings
-        tls = Tls.of(*settings.security.files())
+        tls = Tls.of(*settings.security.list_files())
         journal = stack.enter_context(closing(Journal(settings.data_dir)))
         pd = stack.enter_context(closing(PdClient(settings.pd_urls, tls=tls)))
         etcd = stack.enter_context(closing(EtcdClient(settings.pd_urls, tls=tls)))
-        cluster_id = self._retry(pd.cluster_id)
+        cluster_id = self._retry(pd.fetch_cluster_id)
         registration = Registration(etcd, settings.name, cluster_id, journal, settings.data_dir)
         self._retry(lambda: registration.begin(self._stopped.wait))
         options = ClientOptions(strategy=settings.strategy, label=settings.label, tls=tls)
         client = PumpClient(Registry(etcd), cluster_id, options, stored=lambda start_ts: publisher.on_stored(start_ts))
-        publisher = Publisher(journal, client, pd.tso, self._stopped)
+        publisher = Publisher(journal, client, pd.fetch_ts, self._stopped)
         stack.enter_context(self._open_status(journal, publisher, cluster_id))
         stack.enter_context(client)
         started(self.url)
@@ -115,11 +115,11 @@ class Feeder:
         registration.end()
 
     def _open_status(self, journal: Journal, publisher: Publisher, cluster_id: int) -> StatusServer:
-        names = self._names | known_sources(journal)
+        names = self._names | list_known_sources(journal)
         meta = {"version": VERSION, "case": "feeder", "seed": self._settings.name}
         pages = {
             STATUS_PATH: lambda: (json.dumps(self._describe(journal, publisher, cluster_id)), "application/json"),
-            "/metrics": lambda: metrics_page(self.workers, publisher),
+            "/metrics": lambda: render_metrics_page(self.workers, publisher),
         }
         server = StatusServer(
             meta, JournalHistory(journal), JournalTransactions(journal, names), lambda: tso.MAX_TS,
@@ -130,46 +130,46 @@ class Feeder:
 
     def _start_workers(self, stack: ExitStack, journal: Journal, publisher: Publisher) -> None:
         settings = self._settings
-        flavors = {source.name: self._flavor_of(source, journal) for source in settings.source}
+        flavors = {source.name: self._find_flavor(source, journal) for source in settings.source}
         trackers = {
             source.name: ScratchServer(
-                source.name, flavors[source.name], tracker_arguments(settings.tracker_of(source))
+                source.name, flavors[source.name], build_tracker_arguments(settings.choose_tracker(source))
             )
             for source in settings.source
         }
         for scratch in trackers.values():
             stack.callback(scratch.close)
         names = [
-            SourceNames(source.name, flavors[source.name], source.database_name, source.ignores)
+            SourceNames(source.name, flavors[source.name], source.derive_database_name, source.ignores)
             for source in settings.source
         ]
-        catalog = Catalog(names, trackers, journal.jobs()[::-1])
+        catalog = Catalog(names, trackers, journal.read_jobs()[::-1])
         parts = Parts(journal, publisher, catalog, self._stopped, catalog.version)
         for source in settings.source:
             self.workers.append(self._make_worker(source, parts, catalog))
         for worker in self.workers:
             worker.start()
 
-    def _flavor_of(self, source: SourceFile, journal: Journal) -> Flavor:
+    def _find_flavor(self, source: SourceFile, journal: Journal) -> Flavor:
         """The family found at the first connection: an unreachable source does not block the others."""
         fact = FLAVOR + source.name
-        known = journal.fact(fact)
+        known = journal.read_fact(fact)
         if not known:
             with closing(self._retry(lambda: connect(source))) as link:
-                known = flavor_of(link).value
+                known = derive_flavor(link).value
             journal.set_facts({fact: known})
         return Flavor(known)
 
     def _make_worker(self, source: SourceFile, parts: Parts, catalog: Catalog) -> Worker:
         begin = self._make_begin(source, parts, catalog)
-        return Worker(source, parts, begin, self._on_end, functools.partial(self._load_trouble, source.name))
+        return Worker(source, parts, begin, self._on_end, functools.partial(self._find_load_trouble, source.name))
 
     def _make_begin(self, source: SourceFile, parts: Parts, catalog: Catalog) -> Callable[[], Log]:
         def begin() -> Log:
             journal = parts.journal
             if needs_load(journal, source):
                 watch = functools.partial(self._watch_load, source.name)
-                server_id = self._settings.server_id_of(source)
+                server_id = self._settings.choose_server_id(source)
                 loader = Loader(source, journal, parts.publisher, catalog, self._stopped, watch, server_id)
                 self._retry(lambda: _warn_about_hidden_databases(source), source.name)
                 self._retry(loader.load, source.name)
@@ -180,8 +180,8 @@ class Feeder:
             read_position = journal.read_positions()[source.name]
             fact = SERVER_FACT + source.name
             return open_log(
-                source, self._settings.server_id_of(source), read_position.position,
-                last_uuid=journal.fact(fact), last_id=read_position.last_id,
+                source, self._settings.choose_server_id(source), read_position.position,
+                last_uuid=journal.read_fact(fact), last_id=read_position.last_id,
                 on_server=lambda uuid: journal.set_facts({fact: uuid}),
             )  # fmt: skip
 
@@ -246,7 +246,7 @@ class Feeder:
             return {}
         return {"load": record, "state": "loading" if worker.state == "starting" else worker.state}
 
-    def _load_trouble(self, name: str) -> str:
+    def _find_load_trouble(self, name: str) -> str:
         """What a load, or the start at the log, waits for; "" = nothing."""
         progress = self._loads.get(name)
         return self._troubles.get(name, "") or (progress.trouble if progress is not None else "")
@@ -289,6 +289,6 @@ def _describe_worker(worker: Worker) -> dict[str, Any]:
     counts = worker.counts
     return {
         "source": worker.source.name, "state": worker.state, "server": worker.server, "trouble": worker.trouble,
-        "lag_s": round(worker.lag_s(), 3), "transactions": counts.transactions, "ddls": counts.ddls,
+        "lag_s": round(worker.compute_lag_s(), 3), "transactions": counts.transactions, "ddls": counts.ddls,
         "left_out": counts.left_out, "log_bytes": counts.log_bytes, "connections": worker.connections,
     }  # fmt: skip

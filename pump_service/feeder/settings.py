@@ -16,10 +16,10 @@ from pydantic import Field, ValidationError, model_validator
 
 from binlake.base.sections.rules import BlockAllowList
 from binlake.base.sections.values import NameList, Section
-from binlake.base.tomlfile import read_toml, readable_error
+from binlake.base.tomlfile import make_readable_error, read_toml
 from binlake.config.load import resolve_secret
 from binlake.config.model import Security
-from binlake.config.reference import model_text
+from binlake.config.reference import render_model
 from binlake.errors import ConfigError
 from binlake.rules.tables import BlockAllow
 
@@ -161,7 +161,7 @@ class SourceFile(Server):
             raise ValueError("`rename-schema` has no `{schema}` in it")
         if self.rename_schema:
             try:
-                self.database_name("x")
+                self.derive_database_name("x")
             except (KeyError, IndexError, ValueError):
                 raise ValueError("`rename-schema` may contain only `{source}` and `{schema}`") from None
         _ = self.servers
@@ -173,11 +173,11 @@ class SourceFile(Server):
         patterns = (pattern.lower() for pattern in self.ignore_tables)
         return any(fnmatchcase(name, pattern) and (bool(table) or pattern.endswith(".*")) for pattern in patterns)
 
-    def replacement(self, transaction: str) -> Replacement | None:
+    def find_replacement(self, transaction: str) -> Replacement | None:
         """The replacement for the statement of `transaction`; None = it is followed itself."""
         return next((replacement for replacement in self.replace if replacement.id == transaction), None)
 
-    def database_name(self, schema: str) -> str:
+    def derive_database_name(self, schema: str) -> str:
         """The name that the source's database `schema` has downstream."""
         return self.rename_schema.format(source=self.name, schema=schema) if self.rename_schema else schema
 
@@ -204,7 +204,7 @@ class FeederFile(Section):
     def _check_sources(self) -> FeederFile:
         for what, values in (
             ("name", [source.name for source in self.source]),
-            ("server-id", [self.server_id_of(source) for source in self.source]),
+            ("server-id", [self.choose_server_id(source) for source in self.source]),
         ):
             for value, times in Counter(values).items():
                 if times > 1:
@@ -213,20 +213,20 @@ class FeederFile(Section):
             raise ValueError(f"there is no `tracker`, and these sources have none of their own: {', '.join(without)}")
         return self
 
-    def tracker_of(self, source: SourceFile) -> Tracker:
+    def choose_tracker(self, source: SourceFile) -> Tracker:
         """The server that executes the DDL of `source`."""
         tracker = source.tracker or self.tracker
         assert tracker is not None
         return tracker
 
-    def server_id_of(self, source: SourceFile) -> int:
+    def choose_server_id(self, source: SourceFile) -> int:
         """The id under which this feeder registers at `source`."""
         return source.server_id or _OWN_IDS + zlib.crc32(f"{self.name}/{source.name}".encode()) % (_OWN_IDS - 1)
 
 
-def settings_text() -> str:
+def render_settings() -> str:
     """The configuration reference of the feeder."""
-    return model_text(_HEAD, FeederFile)
+    return render_model(_HEAD, FeederFile)
 
 
 def read_settings(path: Path) -> FeederFile:
@@ -238,7 +238,7 @@ def read_settings(path: Path) -> FeederFile:
     try:
         settings = FeederFile.model_validate(values)
     except ValidationError as error:
-        raise readable_error(error, FeederFile, path) from None
+        raise make_readable_error(error, FeederFile, path) from None
     sources = tuple(
         _with_tracker(_with_password(source, f"source {source.name}", path), path) for source in settings.source
     )

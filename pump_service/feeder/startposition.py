@@ -12,7 +12,7 @@ from binlake.mysqlbinlog.events.transactions import GtidOrigin
 from binlake.mysqlbinlog.gtid import MariaDbGtidSet, MySqlGtidSet
 from binlake.mysqlbinlog.model import Flavor, Position
 from pump_service.feeder.dump import DumpRequest
-from pump_service.feeder.logerrors import missing_transactions_error, purged_error, reset_error
+from pump_service.feeder.logerrors import make_missing_transactions_error, make_purged_error, make_reset_error
 from pump_service.feeder.server import Link, ask, read_log_files
 
 SERVER_FACT = "server of "
@@ -67,7 +67,7 @@ def find_start(link: Link, flavor: Flavor, position: Position, identity: Identit
         return LogStart(request, position, GtidOrigin.NONE)
     # GTIDs that are in no file of this server count as done: a file's head lacks them if they were set later (a
     # restore).
-    gone = MySqlGtidSet.parse(str(ask(link, "SELECT @@GLOBAL.gtid_purged")[0][0])).text()
+    gone = MySqlGtidSet.parse(str(ask(link, "SELECT @@GLOBAL.gtid_purged")[0][0])).format_text()
     if _is_anonymous(link, position.file):
         # A server with GTIDs sends nothing from such a file, and its next file begins with the set.
         return LogStart(request, replace(position, gtids=gone), GtidOrigin.FROM_FILE)
@@ -86,12 +86,12 @@ def _start_by_gtids(link: Link, position: Position, identity: Identity) -> LogSt
     row = ask(link, "SELECT @@GLOBAL.gtid_executed, @@GLOBAL.gtid_purged")[0]
     executed, gone = (MySqlGtidSet.parse(str(text)) for text in row)
     done = MySqlGtidSet.parse(position.gtids)
-    missing = executed.missing_of(done)
+    missing = executed.find_missing(done)
     if missing:
-        raise reset_error(missing) if identity.uuid in missing else missing_transactions_error(missing)
-    lost = done.missing_of(gone)
+        raise make_reset_error(missing) if identity.uuid in missing else make_missing_transactions_error(missing)
+    lost = done.find_missing(gone)
     if lost:
-        raise purged_error(lost)
+        raise make_purged_error(lost)
     return LogStart(DumpRequest("", _FIRST_EVENT, done), position, GtidOrigin.KNOWN)
 
 
@@ -102,8 +102,8 @@ def _start_mariadb(link: Link, position: Position, identity: Identity, last_uuid
     _check_file(link, position, identity, last_uuid)
     gtids = ask(link, "SELECT BINLOG_GTID_POS(%s, %s)", (position.file, position.offset))[0][0]
     if gtids is None:
-        raise reset_error(f"there is no position {position.offset} in {position.file}")
-    done = MariaDbGtidSet.parse(str(gtids)).text()
+        raise make_reset_error(f"there is no position {position.offset} in {position.file}")
+    done = MariaDbGtidSet.parse(str(gtids)).format_text()
     at = Position(position.file, position.offset, done)
     return LogStart(DumpRequest(at.file, at.offset), at, GtidOrigin.KNOWN)
 
@@ -118,7 +118,9 @@ def _check_mariadb_state(link: Link, position: Position, identity: Identity) -> 
     for domain, (server, number) in MariaDbGtidSet.parse(position.gtids).last.items():
         if state.get((domain, server), 0) < number:
             missing = f"{domain}-{server}-{number}"
-            raise reset_error(missing) if server == identity.server_id else missing_transactions_error(missing)
+            raise (
+                make_reset_error(missing) if server == identity.server_id else make_missing_transactions_error(missing)
+            )
 
 
 def _check_file(link: Link, position: Position, identity: Identity, last_uuid: str) -> None:
@@ -131,14 +133,16 @@ def _check_file(link: Link, position: Position, identity: Identity, last_uuid: s
     files = read_log_files(link)
     if position.file in files:
         if position.offset > files[position.file]:
-            raise reset_error(f"{position.file} has {files[position.file]} bytes, the position is {position.offset}")
+            raise make_reset_error(
+                f"{position.file} has {files[position.file]} bytes, the position is {position.offset}"
+            )
         return
-    first = min(files, key=_number, default="")
-    if first and _number(position.file) < _number(first):
-        raise purged_error(f"{where}; its first file is {first}")
-    raise reset_error(f"there is no {position.file}; its first file is {first or 'missing'}")
+    first = min(files, key=_parse_file_number, default="")
+    if first and _parse_file_number(position.file) < _parse_file_number(first):
+        raise make_purged_error(f"{where}; its first file is {first}")
+    raise make_reset_error(f"there is no {position.file}; its first file is {first or 'missing'}")
 
 
-def _number(file: str) -> int:
+def _parse_file_number(file: str) -> int:
     suffix = file.rpartition(".")[2]
     return int(suffix) if suffix.isdecimal() else 0

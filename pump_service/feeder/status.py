@@ -7,7 +7,7 @@ from typing import Any
 from pump_service.feeder.journal import Journal, ReadPosition
 from pump_service.feeder.publisher import read_key
 from pump_service.replay.outcomes import Transaction
-from pump_service.replay.status import MAX_HISTORY, Json, lock_record, mvcc_body, write_record
+from pump_service.replay.status import MAX_HISTORY, Json, build_mvcc_body, lock_record, write_record
 
 
 class JournalTransactions:
@@ -22,13 +22,13 @@ class JournalTransactions:
         del now
         start_ts, tail = read_key(key) or (0, "")
         if tail.partition("|")[0] not in self._sources:
-            return mvcc_body(key, {})
-        commit_ts = self._journal.outcome(start_ts)
+            return build_mvcc_body(key, {})
+        commit_ts = self._journal.find_outcome(start_ts)
         if commit_ts is None:
-            return mvcc_body(key, {})
+            return build_mvcc_body(key, {})
         if commit_ts < 0:
-            return mvcc_body(key, {"lock": lock_record(start_ts, key)})
-        return mvcc_body(key, {"writes": [write_record(Transaction(start_ts, key, commit_ts, orphan=False))]})
+            return build_mvcc_body(key, {"lock": lock_record(start_ts, key)})
+        return build_mvcc_body(key, {"writes": [write_record(Transaction(start_ts, key, commit_ts, orphan=False))]})
 
 
 class JournalHistory:
@@ -37,12 +37,12 @@ class JournalHistory:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    def finished_jobs(self, now: int, start_job_id: int = 0, limit: int = 0) -> list[Json]:
+    def list_finished_jobs(self, now: int, start_job_id: int = 0, limit: int = 0) -> list[Json]:
         """As `/ddl/history`: the newest `limit` first, from `start_job_id` downwards; 0, 0 = all, oldest first."""
         del now  # a job is in the journal once it is finished
         if not limit and not start_job_id:
-            return self._journal.jobs()[::-1]
-        return self._journal.jobs(start_job_id + 1 if start_job_id else 0, limit or MAX_HISTORY)
+            return self._journal.read_jobs()[::-1]
+        return self._journal.read_jobs(start_job_id + 1 if start_job_id else 0, limit or MAX_HISTORY)
 
 
 def describe_position(position: ReadPosition | None) -> dict[str, Any]:

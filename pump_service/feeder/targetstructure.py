@@ -29,14 +29,14 @@ def describe_by_target(source: SourceFile, now: Iterable[DatabaseDescription], f
     Raises ConfigError, SourceUnavailable, and SourceRefused naming a table that the target lacks.
     """
     replication = load_replication(file)
-    target = replication.sql_target(hint="`start.target` names a replication with a section [target]")
+    target = replication.require_sql_target(hint="`start.target` names a replication with a section [target]")
     rules = Rules.of(replication)
     server = Server(host=target.host, port=target.port, user=target.user, password=target.password)
     with closing(connect(server)) as link:
         target_tables = {(db.name, table.name): table for db in describe_source(link) for table in db.tables}
     databases = []
     for database in now:
-        shown = source.database_name(database.name)
+        shown = source.derive_database_name(database.name)
         tables = [
             _rename_table(_find_target_table(target_tables, rules, shown, own.name), own)
             if rules.keeps(shown, own.name)
@@ -50,7 +50,7 @@ def describe_by_target(source: SourceFile, now: Iterable[DatabaseDescription], f
 def _find_target_table(
     target_tables: dict[tuple[str, str], TableDescription], rules: Rules, db: str, table: str
 ) -> TableDescription:
-    name = rules.routes.table(db, table)
+    name = rules.routes.map_table(db, table)
     if name not in target_tables:
         raise SourceRefused(
             "the target does not have this table, whose definition is to be used for the source's",

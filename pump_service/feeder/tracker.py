@@ -48,10 +48,10 @@ class Tracker(Protocol):
     def run(self, statement: SingleStatement, session: Session) -> None:
         """Execute one statement. Raises SchemaError if the server refuses it, SourceUnavailable if it is down."""
 
-    def table(self, db: str, table: str) -> TableDescription | None:
+    def describe_table(self, db: str, table: str) -> TableDescription | None:
         """The table's present definition at the tracker; None if there is no such table."""
 
-    def database(self, db: str) -> DatabaseDescription | None:
+    def describe_database(self, db: str) -> DatabaseDescription | None:
         """The database's present definition (without tables) at the tracker, under its name there; None if it has
         none."""
 
@@ -60,43 +60,45 @@ class Tracker(Protocol):
 
 
 class _Names:
-    """Renames databases by the function `database`; tables have the same name on both sides."""
+    """Renames databases by the function `map_database`; tables have the same name on both sides."""
 
-    def __init__(self, database: Callable[[str], str]) -> None:
-        self.database = database
+    def __init__(self, map_database: Callable[[str], str]) -> None:
+        self.map_database = map_database
 
-    def table(self, db: str, table: str, *, new: bool = False) -> tuple[str, str]:  # noqa: ARG002
+    def map_table(self, db: str, table: str, *, new: bool = False) -> tuple[str, str]:  # noqa: ARG002
         """(db, table) on the other side."""
-        return self.database(db), table
+        return self.map_database(db), table
 
 
 class _Scratch:
     """Maps a source's database names to its scratch databases, and back."""
 
     def __init__(self, source: str) -> None:
-        self.prefix = f"{SCRATCH_PREFIX}{_source_tag(source)}__"
+        self.prefix = f"{SCRATCH_PREFIX}{_make_source_tag(source)}__"
         self._known: dict[str, str] = {}
 
-    def database(self, db: str) -> str:
+    def map_database(self, db: str) -> str:
         """The scratch database of `db`."""
         name = f"{self.prefix}{db}"
         if len(name) > _MAX_NAME:
-            name = f"{name[: _MAX_NAME - 9]}_{_digest(name)}"
+            name = f"{name[: _MAX_NAME - 9]}_{_compute_digest(name)}"
         self._known[name] = db
         return name
 
-    def original(self, name: str) -> str:
+    def find_original(self, name: str) -> str:
         """The source's name of a scratch database; any other name is returned unchanged."""
         return self._known.get(name, name)
 
 
-def _source_tag(source: str) -> str:
+def _make_source_tag(source: str) -> str:
     """The source in a prefix that is unique to it and that the server returns unchanged, also in lower case."""
     is_plain = source == source.lower() and len(source) <= _LONGEST and "__" not in source and not source.endswith("_")
-    return source if is_plain else f"{source.lower()[:_LONGEST].strip('_')}-{_digest(source)}".replace("__", "-")
+    return (
+        source if is_plain else f"{source.lower()[:_LONGEST].strip('_')}-{_compute_digest(source)}".replace("__", "-")
+    )
 
 
-def _digest(text: str) -> str:
+def _compute_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
@@ -109,7 +111,7 @@ class ScratchServer:
     def __init__(self, source: str, flavor: Flavor, connect: Mapping[str, Any]) -> None:
         self._flavor = flavor
         self._scratch = _Scratch(source)
-        self._to_scratch, self._to_source = _Names(self._scratch.database), _Names(self._scratch.original)
+        self._to_scratch, self._to_source = _Names(self._scratch.map_database), _Names(self._scratch.find_original)
         self._link = TrackerLink(connect, self._scratch.prefix)
 
     def close(self) -> None:
@@ -119,10 +121,13 @@ class ScratchServer:
     def run(self, statement: SingleStatement, session: Session) -> None:
         """See `Tracker.run`; the session's settings apply to this statement."""
         text = put_target_names(statement.text, statement.db, self._to_scratch)
-        settings = [*_session_statements(session, self._flavor), *self._utf8mb4_statements(session.utf8mb4_collation)]
+        settings = [
+            *_build_session_statements(session, self._flavor),
+            *self._build_utf8mb4_statements(session.utf8mb4_collation),
+        ]
         self._link.execute([*settings, text], statement.text)
 
-    def _utf8mb4_statements(self, collation: int | None) -> list[str]:
+    def _build_utf8mb4_statements(self, collation: int | None) -> list[str]:
         """Sets what `CHARACTER SET utf8mb4` alone means; not sent if already so, since it needs a privilege."""
         name = "default_collation_for_utf8mb4"
         if collation is None or not self._link.query(f"SHOW VARIABLES LIKE '{name}'"):
@@ -131,43 +136,43 @@ class ScratchServer:
         same = [row["ID"] for row in self._link.query(ids)] == [collation]
         return [] if same else [f"SET SESSION {name} = {collation}"]
 
-    def table(self, db: str, table: str) -> TableDescription | None:
-        """See `Tracker.table`."""
+    def describe_table(self, db: str, table: str) -> TableDescription | None:
+        """See `Tracker.describe_table`."""
         self._link.execute(SESSION)
-        there = self._scratch.database(db)
+        there = self._scratch.map_database(db)
         description = describe_table(self._link.query, self._flavor, there, table, self._link.visible)
         if description is None:
             return None
         create = render(create_tokens(description.create, self._flavor))
         return replace(description, db=db, create=put_target_names(create, there, self._to_source))
 
-    def database(self, db: str) -> DatabaseDescription | None:
-        """See `Tracker.database`."""
+    def describe_database(self, db: str) -> DatabaseDescription | None:
+        """See `Tracker.describe_database`."""
         # With lower_case_table_names = 1 a server stores the name in lower case.
         for name in (db, db.lower()):
-            description = describe_database(self._link.query, self._scratch.database(name))
+            description = describe_database(self._link.query, self._scratch.map_database(name))
             if description is not None:
                 return replace(description, name=name)
         return None
 
     def rebuild(self, databases: Iterable[DatabaseDescription]) -> None:
         """See `Tracker.rebuild`."""
-        self._link.execute(self._drop_statements())
+        self._link.execute(self._build_drop_statements())
         for database in databases:
-            name = quote_name(self._scratch.database(database.name))
+            name = quote_name(self._scratch.map_database(database.name))
             self._link.execute([f"CREATE DATABASE {name} CHARACTER SET {database.charset} COLLATE {database.collate}"])
             for table in database.tables:
                 create = render(create_tokens(table.create, self._flavor))
                 text = put_target_names(create, database.name, self._to_scratch)
                 self._link.execute([*SESSION, *_KEEP_TIME_DEFAULTS[self._flavor], text], text)
 
-    def _drop_statements(self) -> list[str]:
+    def _build_drop_statements(self) -> list[str]:
         rows = self._link.query("SELECT SCHEMA_NAME FROM information_schema.SCHEMATA")
         names = [row["SCHEMA_NAME"] for row in rows]
         return [f"DROP DATABASE {quote_name(name)}" for name in names if name.startswith(self._scratch.prefix)]
 
 
-def _session_statements(session: Session, flavor: Flavor) -> Iterator[str]:
+def _build_session_statements(session: Session, flavor: Flavor) -> Iterator[str]:
     """Statements that set up the source's session, as far as it affects definitions."""
     mode = session.sql_mode
     yield (

@@ -16,7 +16,7 @@ from pymysql.connections import Connection
 
 from binlake.base.sqllink import SqlLink
 from binlake.errors import SchemaError, SourceUnavailable
-from binlake.mysqlbinlog.definitions.descriptions import visible_column
+from binlake.mysqlbinlog.definitions.descriptions import build_visibility_sql
 from pump_service.feeder.server import ask_by_name
 
 _CONNECTION_LOST = frozenset(
@@ -85,7 +85,7 @@ class TrackerLink:
         self._take_lock()
         settings = ("foreign_key_checks = 0", "sql_log_bin = 0", f"lock_wait_timeout = {_TABLE_WAIT_S}")
         self.execute(f"SET SESSION {setting}" for setting in settings)
-        self.visible = visible_column(self.query)
+        self.visible = build_visibility_sql(self.query)
 
     def _take_lock(self) -> None:
         if self._last_session and self._lock_holder() == self._last_session:

@@ -59,7 +59,7 @@ class Definitions(Protocol):
     def version(self) -> int:
         """The SchemaVersion after the last change."""
 
-    def definition_of(self, source: str, event: TableMap) -> TableDef | None:
+    def find_definition(self, source: str, event: TableMap) -> TableDef | None:
         """The definition with which rows are decoded; None if the table is excluded."""
 
     def follow_all(self, source: str, statements: Iterable[Statement]) -> list[SchemaChange]:
@@ -149,7 +149,7 @@ class Worker:
         """The server that is read, `host:port`; "" before the first connection."""
         return ":".join(map(str, self._log.server)) if self._log else ""
 
-    def lag_s(self) -> float:
+    def compute_lag_s(self) -> float:
         """Seconds since the commit of the oldest transaction that is read but not published; while the source cannot
         be read, since it last sent anything."""
         now, oldest = time.time(), self._oldest_ms
@@ -233,7 +233,7 @@ class Worker:
 
     def _publish_rows(self, group: Sequence[SourceTransaction]) -> None:
         parts, name = self._parts, self.source.name
-        definition_of = functools.partial(parts.catalog.definition_of, name)
+        definition_of = functools.partial(parts.catalog.find_definition, name)
         rows: list[int] = []
         values = encode_transactions(
             [transaction.changes for transaction in group], definition_of, parts.version, rows.append
@@ -277,7 +277,7 @@ class Worker:
                 outgoing = [
                     Outgoing(
                         transaction.id, transaction.time_ms,
-                        ddl=Ddl(change.query, change.job_id, change.job, change.schema_state),
+                        ddl=Ddl(change.query, change.job_id, change.build_job, change.schema_state),
                     )
                     for change in changes
                 ]  # fmt: skip
@@ -298,7 +298,7 @@ class Worker:
 
     def _apply_replacement(self, transaction: SourceTransaction, statement: Statement) -> list[Statement]:
         """`statement`, or what the configuration replaces it with."""
-        replacement = self.source.replacement(transaction.id)
+        replacement = self.source.find_replacement(transaction.id)
         if replacement is None:
             return [statement]
         log.warning(

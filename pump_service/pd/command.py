@@ -63,7 +63,7 @@ class PdCommand:
             advertise=args.advertise_addr,
             led_from=led_from,
             drop_damaged=args.drop_damaged,
-            tls=_tls(args),
+            tls=_build_tls(args),
         )
         with driver as pd:
             print(f"serving {pd.url} cluster_id={pd.cluster_id}", flush=True)
@@ -71,7 +71,7 @@ class PdCommand:
         return 0
 
 
-def _tls(args: argparse.Namespace) -> Tls | None:
+def _build_tls(args: argparse.Namespace) -> Tls | None:
     names = tuple(name.strip() for name in args.cert_allowed_cn.split(",") if name.strip())
     tls = Tls.of(args.ssl_ca, args.ssl_cert, args.ssl_key, names)
     if names and tls is None:

@@ -33,22 +33,22 @@ class EtcdService:
         self._streams = streams
         self._closing = threading.Event()
 
-    def handlers(self) -> list[grpc.GenericRpcHandler]:
+    def build_handlers(self) -> list[grpc.GenericRpcHandler]:
         """The handlers to register at a grpc server."""
         store = self._store
         unary: list[tuple[rpc.Method, Callable[[Any], Any]]] = [
-            (rpc.RANGE, store.range),
+            (rpc.RANGE, store.read_range),
             (rpc.PUT, store.put),
             (rpc.DELETE_RANGE, store.delete_range),
-            (rpc.TXN, store.txn),
+            (rpc.TXN, store.run_txn),
             (rpc.LEASE_GRANT, store.grant),
             (rpc.LEASE_REVOKE, lambda request: store.revoke(request.ID)),
-            (rpc.LEASE_TIME_TO_LIVE, store.time_to_live),
+            (rpc.LEASE_TIME_TO_LIVE, store.read_time_to_live),
         ]
-        methods = [(method, _unary_handler(method, call)) for method, call in unary]
-        methods += [(rpc.WATCH, _stream_handler(rpc.WATCH, self._streams.bound(self._watch)))]
+        methods = [(method, _make_unary_handler(method, call)) for method, call in unary]
+        methods += [(rpc.WATCH, _make_stream_handler(rpc.WATCH, self._streams.wrap(self._watch)))]
         methods += [
-            (rpc.LEASE_KEEP_ALIVE, _stream_handler(rpc.LEASE_KEEP_ALIVE, self._streams.bound(self._keep_alive)))
+            (rpc.LEASE_KEEP_ALIVE, _make_stream_handler(rpc.LEASE_KEEP_ALIVE, self._streams.wrap(self._keep_alive)))
         ]
         methods.sort(key=lambda pair: pair[0].service)
         grouped = itertools.groupby(methods, key=lambda pair: pair[0].service)
@@ -73,7 +73,7 @@ class EtcdService:
         if not context.add_callback(stream.end):
             return
         threading.Thread(target=stream.serve, args=(requests,), name="pd-watch", daemon=True).start()
-        yield from stream.answers()
+        yield from stream.iterate_answers()
         if self._closing.is_set():
             # UNAVAILABLE, not a normal end: the client should try another member.
             context.abort(grpc.StatusCode.UNAVAILABLE, "the placement driver is stopping")
@@ -98,7 +98,7 @@ class _WatchStream:
         self._ids = itertools.count(1)
         self._ended = False
 
-    def answers(self) -> Iterator[pb.WatchResponse]:
+    def iterate_answers(self) -> Iterator[pb.WatchResponse]:
         """The responses to send, until the stream or the store ends."""
         while not self._ended and not self._store.closed:
             with self._lock:  # both under one lock, so that a watch is reported as created before its first event
@@ -130,7 +130,7 @@ class _WatchStream:
             self.end()
 
     def _create(self, request: pb.WatchCreateRequest) -> None:
-        header = self._store.header()
+        header = self._store.make_header()
         with self._lock:
             watch_id = request.watch_id or next(i for i in self._ids if i not in self._watches)
             self._watches[watch_id] = _Watching(request, request.start_revision or header.revision + 1)
@@ -143,7 +143,7 @@ class _WatchStream:
                 return
             self._out.append(
                 pb.WatchResponse(
-                    header=self._store.header(),
+                    header=self._store.make_header(),
                     watch_id=watch_id,
                     canceled=True,
                     cancel_reason=reason,
@@ -167,7 +167,7 @@ class _WatchStream:
             self._cancel(watch_id, str(error), self._store.compacted + 1)
             return
         watching.since = max(watching.since, revision + 1)
-        answered = [_event_to_send(event, request) for event in events if _is_wanted(event, request)]
+        answered = [_trim_event(event, request) for event in events if _is_wanted(event, request)]
         if answered and not self._is_cancelled(watch_id):
             header = pb.ResponseHeader(revision=revision, member_id=1, raft_term=1)
             yield pb.WatchResponse(header=header, watch_id=watch_id, events=answered)
@@ -183,11 +183,11 @@ def _is_wanted(event: pb.Event, request: pb.WatchCreateRequest) -> bool:
     return unwanted[event.type] not in request.filters
 
 
-def _event_to_send(event: pb.Event, request: pb.WatchCreateRequest) -> pb.Event:
+def _trim_event(event: pb.Event, request: pb.WatchCreateRequest) -> pb.Event:
     return event if request.prev_kv else pb.Event(type=event.type, kv=event.kv)
 
 
-def _unary_handler(method: rpc.Method, call: Callable[[Any], Any]) -> grpc.RpcMethodHandler[Any, Any]:
+def _make_unary_handler(method: rpc.Method, call: Callable[[Any], Any]) -> grpc.RpcMethodHandler[Any, Any]:
     def answer(request: Any, context: grpc.ServicerContext) -> Any:
         try:
             return call(request)
@@ -199,5 +199,5 @@ def _unary_handler(method: rpc.Method, call: Callable[[Any], Any]) -> grpc.RpcMe
     return grpc.unary_unary_rpc_method_handler(answer, method.request.FromString, method.response.SerializeToString)
 
 
-def _stream_handler(method: rpc.Method, call: Any) -> grpc.RpcMethodHandler[Any, Any]:
+def _make_stream_handler(method: rpc.Method, call: Any) -> grpc.RpcMethodHandler[Any, Any]:
     return grpc.stream_stream_rpc_method_handler(call, method.request.FromString, method.response.SerializeToString)

@@ -63,7 +63,7 @@ class Journal:
             self._broken = True
             raise
 
-    def size(self) -> int:
+    def read_size(self) -> int:
         """The length in bytes."""
         return os.fstat(self._file).st_size
 

@@ -68,18 +68,18 @@ class KvStore:
         """The last compacted revision; a watch can only start above it."""
         return self._mvcc.compacted
 
-    def range(self, request: pb.RangeRequest) -> pb.RangeResponse:
+    def read_range(self, request: pb.RangeRequest) -> pb.RangeResponse:
         """KV.Range."""
         with self._changed:
-            answer = self._mvcc.range(request)
-            answer.header.CopyFrom(self.header())
+            answer = self._mvcc.read_range(request)
+            answer.header.CopyFrom(self.make_header())
             return answer
 
     def put(self, request: pb.PutRequest) -> pb.PutResponse:
         """KV.Put."""
         with self._changed:
             response: pb.PutResponse = self._write([pb.RequestOp(request_put=request)])[0].response_put
-            response.header.CopyFrom(self.header())
+            response.header.CopyFrom(self.make_header())
             return response
 
     def delete_range(self, request: pb.DeleteRangeRequest) -> pb.DeleteRangeResponse:
@@ -87,10 +87,10 @@ class KvStore:
         with self._changed:
             operation = pb.RequestOp(request_delete_range=request)
             response: pb.DeleteRangeResponse = self._write([operation])[0].response_delete_range
-            response.header.CopyFrom(self.header())
+            response.header.CopyFrom(self.make_header())
             return response
 
-    def txn(self, request: pb.TxnRequest) -> pb.TxnResponse:
+    def run_txn(self, request: pb.TxnRequest) -> pb.TxnResponse:
         """KV.Txn: success if all compares hold, else failure; one revision for all its changes."""
         with self._changed:
             succeeded = all(self._mvcc.holds(compare) for compare in request.compare)
@@ -98,7 +98,7 @@ class KvStore:
             for response in responses:
                 part = getattr(response, response.WhichOneof("response"))
                 part.header.CopyFrom(pb.ResponseHeader(revision=self.revision))
-            return pb.TxnResponse(header=self.header(), succeeded=succeeded, responses=responses)
+            return pb.TxnResponse(header=self.make_header(), succeeded=succeeded, responses=responses)
 
     def grant(self, request: pb.LeaseGrantRequest) -> pb.LeaseGrantResponse:
         """Lease.LeaseGrant. Raises FileExistsError for an id in use."""
@@ -109,7 +109,7 @@ class KvStore:
             granted = pb.LeaseGrantRequest(TTL=max(request.TTL, 1), ID=lease_id)
             self._journal.append([(GRANT, granted.SerializeToString())])
             self._leases[lease_id] = Lease(granted.TTL, self._clock() + granted.TTL)
-            return pb.LeaseGrantResponse(header=self.header(), ID=lease_id, TTL=granted.TTL)
+            return pb.LeaseGrantResponse(header=self.make_header(), ID=lease_id, TTL=granted.TTL)
 
     def revoke(self, lease_id: int) -> pb.LeaseRevokeResponse:
         """Lease.LeaseRevoke: deletes its keys. Raises KeyError."""
@@ -117,11 +117,11 @@ class KvStore:
             if lease_id not in self._leases:
                 raise KeyError("etcdserver: requested lease not found")
             # Delete the keys first: a crash in between then leaves a lease without keys, which expires.
-            keys = self._mvcc.keys_of_lease(lease_id)
+            keys = self._mvcc.list_keys_of_lease(lease_id)
             self._write([pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=key)) for key in keys])
             self._journal.append([(REVOKE, pb.LeaseRevokeRequest(ID=lease_id).SerializeToString())])
             del self._leases[lease_id]
-            return pb.LeaseRevokeResponse(header=self.header())
+            return pb.LeaseRevokeResponse(header=self.make_header())
 
     def keep_alive(self, lease_id: int) -> pb.LeaseKeepAliveResponse:
         """Renew; TTL 0 for an unknown lease."""
@@ -129,17 +129,17 @@ class KvStore:
             lease = self._leases.get(lease_id)
             if lease is not None:
                 lease.deadline = self._clock() + lease.ttl_s
-            return pb.LeaseKeepAliveResponse(header=self.header(), ID=lease_id, TTL=lease.ttl_s if lease else 0)
+            return pb.LeaseKeepAliveResponse(header=self.make_header(), ID=lease_id, TTL=lease.ttl_s if lease else 0)
 
-    def time_to_live(self, request: pb.LeaseTimeToLiveRequest) -> pb.LeaseTimeToLiveResponse:
+    def read_time_to_live(self, request: pb.LeaseTimeToLiveRequest) -> pb.LeaseTimeToLiveResponse:
         """Lease.LeaseTimeToLive; TTL -1 for an unknown lease."""
         with self._changed:
-            answer = pb.LeaseTimeToLiveResponse(header=self.header(), ID=request.ID, TTL=-1)
+            answer = pb.LeaseTimeToLiveResponse(header=self.make_header(), ID=request.ID, TTL=-1)
             lease = self._leases.get(request.ID)
             if lease is not None:
                 answer.TTL = max(int(lease.deadline - self._clock()), 0)
                 answer.grantedTTL = lease.ttl_s
-                answer.keys.extend(self._mvcc.keys_of_lease(request.ID) if request.keys else [])
+                answer.keys.extend(self._mvcc.list_keys_of_lease(request.ID) if request.keys else [])
             return answer
 
     def expire(self) -> None:
@@ -156,7 +156,7 @@ class KvStore:
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self.revision >= since, timeout_s)
-            return self.revision, self._mvcc.events_since(since, key, range_end)
+            return self.revision, self._mvcc.list_events_since(since, key, range_end)
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
         """Wait until `ready()` returns True, or the store closes; it is checked after each change and each `poke`."""
@@ -168,7 +168,7 @@ class KvStore:
         with self._changed:
             self._changed.notify_all()
 
-    def header(self) -> pb.ResponseHeader:
+    def make_header(self) -> pb.ResponseHeader:
         """The header of every answer."""
         return pb.ResponseHeader(revision=self.revision, member_id=1, raft_term=1)
 
@@ -200,28 +200,28 @@ class KvStore:
         return responses
 
     def _compact(self) -> None:
-        if self._journal.size() > self._compact_at:
+        if self._journal.read_size() > self._compact_at:
             try:
-                self._journal.replace(self._snapshot())
+                self._journal.replace(self._encode_snapshot())
             except OSError as error:
                 # The change that came before is durable in the uncompacted journal.
                 log.warning("journal_not_compacted", error=str(error))
                 return
             # The limit grows with the live size, otherwise a large registry would be rewritten at every change.
-            self._compact_at = COMPACT_BYTES + 2 * self._journal.size()
+            self._compact_at = COMPACT_BYTES + 2 * self._journal.read_size()
 
-    def _snapshot(self) -> Iterator[Record]:
-        live = [pb.Event(kv=kv) for kv in self._mvcc.values()]
+    def _encode_snapshot(self) -> Iterator[Record]:
+        live = [pb.Event(kv=kv) for kv in self._mvcc.list_entries()]
         yield STATE, _encode_events(self.revision, live)[1]
         for lease_id, lease in self._leases.items():
             yield GRANT, pb.LeaseGrantRequest(TTL=lease.ttl_s, ID=lease_id).SerializeToString()
 
     def _rewrite_clean(self) -> None:
         """Replace the damaged journal by the remaining entries, so that the next start finds no damage."""
-        for kv in self._mvcc.values():
+        for kv in self._mvcc.list_entries():
             if kv.lease and kv.lease not in self._leases:
                 self._leases[kv.lease] = Lease(_LOST_LEASE_S, self._clock() + _LOST_LEASE_S)
-        self._journal.replace(self._snapshot())
+        self._journal.replace(self._encode_snapshot())
 
     def _recover(self) -> None:
         for kind, body in self._journal.read():

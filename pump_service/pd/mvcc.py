@@ -29,19 +29,19 @@ class Mvcc:
         self._keys: list[bytes] = []
         self._history: deque[pb.Event] = deque()
 
-    def values(self) -> Iterable[pb.KeyValue]:
+    def list_entries(self) -> Iterable[pb.KeyValue]:
         """All present entries."""
         return self._live.values()
 
-    def keys_of_lease(self, lease: int) -> list[bytes]:
+    def list_keys_of_lease(self, lease: int) -> list[bytes]:
         """The keys attached to `lease`."""
         return [key for key, kv in self._live.items() if kv.lease == lease]
 
-    def range(self, request: pb.RangeRequest) -> pb.RangeResponse:
+    def read_range(self, request: pb.RangeRequest) -> pb.RangeResponse:
         """KV.Range, of the present or a past revision. Raises ValueError, IndexError."""
         if not request.key:
             raise ValueError("etcdserver: key is not provided")
-        kvs = [kv for kv in self._select(request) if _in_revisions(kv, request)]
+        kvs = [kv for kv in self._select(request) if _is_in_revisions(kv, request)]
         if request.sort_order != pb.RangeRequest.NONE or request.sort_target != pb.RangeRequest.KEY:
             kvs.sort(key=_SORT[request.sort_target], reverse=request.sort_order == pb.RangeRequest.DESCEND)
         selected = kvs[: request.limit] if request.limit else kvs
@@ -102,24 +102,24 @@ class Mvcc:
             self._set(kv)
         self.revision = self.compacted = revision
 
-    def events_since(self, revision: int, key: bytes, range_end: bytes) -> list[pb.Event]:
+    def list_events_since(self, revision: int, key: bytes, range_end: bytes) -> list[pb.Event]:
         """The matching events at or above `revision`, in order. Raises IndexError when some are no longer held."""
         if revision <= self.compacted:
             raise IndexError(COMPACTED)
         recent = itertools.takewhile(lambda event: event.kv.mod_revision >= revision, reversed(self._history))
-        return [event for event in recent if _within(event.kv.key, key, range_end)][::-1]
+        return [event for event in recent if _is_within(event.kv.key, key, range_end)][::-1]
 
     def _select(self, request: pb.RangeRequest) -> list[pb.KeyValue]:
         state: Mapping[bytes, pb.KeyValue] = self._live
         keys: Sequence[bytes] = self._keys
         if 0 < request.revision != self.revision:
-            state = self._state_at(request.revision)
+            state = self._compute_state_at(request.revision)
             keys = sorted(state)
         if not request.range_end:
             return [state[request.key]] if request.key in state else []
         return [state[key] for key in _slice(keys, request.key, request.range_end)]
 
-    def _state_at(self, revision: int) -> dict[bytes, pb.KeyValue]:
+    def _compute_state_at(self, revision: int) -> dict[bytes, pb.KeyValue]:
         if revision > self.revision:
             raise IndexError("etcdserver: mvcc: required revision is a future revision")
         if revision < self.compacted:
@@ -139,7 +139,7 @@ class Mvcc:
         if kind == "request_delete_range":
             return pb.ResponseOp(response_delete_range=self._delete(operation.request_delete_range, events))
         if kind == "request_range":
-            return pb.ResponseOp(response_range=self.range(operation.request_range))
+            return pb.ResponseOp(response_range=self.read_range(operation.request_range))
         raise ValueError("etcdserver: nested transactions are not supported by this server")
 
     def _put(self, request: pb.PutRequest, leases: Container[int], events: list[pb.Event]) -> pb.PutResponse:
@@ -189,7 +189,7 @@ def _check_put(request: pb.PutRequest, old: pb.KeyValue | None, leases: Containe
 def _check_distinct(operations: Sequence[pb.RequestOp]) -> None:
     puts = [op.request_put.key for op in operations if op.HasField("request_put")]
     deletes = [op.request_delete_range for op in operations if op.HasField("request_delete_range")]
-    overlap = any(_within(key, delete.key, delete.range_end) for key in puts for delete in deletes)
+    overlap = any(_is_within(key, delete.key, delete.range_end) for key in puts for delete in deletes)
     if overlap or len(set(puts)) < len(puts):
         raise ValueError("etcdserver: duplicate key given in txn request")
 
@@ -201,7 +201,7 @@ def _holds(kv: pb.KeyValue | None, compare: pb.Compare) -> bool:
     return bool(_COMPARE[compare.result](getattr(kv or pb.KeyValue(), field), getattr(compare, field)))
 
 
-def _in_revisions(kv: pb.KeyValue, request: pb.RangeRequest) -> bool:
+def _is_in_revisions(kv: pb.KeyValue, request: pb.RangeRequest) -> bool:
     bounds = (
         (kv.mod_revision, request.min_mod_revision, request.max_mod_revision),
         (kv.create_revision, request.min_create_revision, request.max_create_revision),
@@ -214,7 +214,7 @@ def _slice(keys: Sequence[bytes], key: bytes, range_end: bytes) -> Sequence[byte
     return keys[first : len(keys) if range_end == b"\0" else bisect.bisect_left(keys, range_end)]
 
 
-def _within(key: bytes, start: bytes, range_end: bytes) -> bool:
+def _is_within(key: bytes, start: bytes, range_end: bytes) -> bool:
     if not range_end:
         return key == start
     return key >= start and (range_end == b"\0" or key < range_end)

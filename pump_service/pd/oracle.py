@@ -78,7 +78,7 @@ class Oracle:
         with self._moved:
             if not self._moved.wait_for(lambda: self._stopped or self._has_room(count), wait_s) or self._stopped:
                 raise TimeoutError("the clock set by the capture is at its bound and has no timestamp left")
-            last = self._next_ts(count)
+            last = self._compute_next_ts(count)
             self._save_ahead(last)
             self._last = last
             return last
@@ -100,7 +100,7 @@ class Oracle:
         """Let the clock advance in real time from the bound; return the last ts given."""
         with self._moved:
             if self._saved.held:
-                start = max(tso.physical(self._saved.lead_ts), tso.physical(self._last)) + 1
+                start = max(tso.extract_physical(self._saved.lead_ts), tso.extract_physical(self._last)) + 1
                 self._save(replace(self._saved, held=False, offset_ms=start - self._now_ms()))
                 self._moved.notify_all()
             return self._last
@@ -124,23 +124,25 @@ class Oracle:
     def _has_room(self, count: int) -> bool:
         if not self._saved.held:
             return True
-        last = self._next_ts(count)
-        return last <= tso.compose(self._held_ms(), tso.MAX_LOGICAL) and last < self._saved.lead_ts
+        last = self._compute_next_ts(count)
+        return last <= tso.compose(self._compute_held_ms(), tso.MAX_LOGICAL) and last < self._saved.lead_ts
 
-    def _next_ts(self, count: int) -> int:
+    def _compute_next_ts(self, count: int) -> int:
         if self._saved.held:
-            return max(self._last + 1, tso.compose(self._held_ms(), LED_LOGICAL)) + count - 1
+            return max(self._last + 1, tso.compose(self._compute_held_ms(), LED_LOGICAL)) + count - 1
         floor = tso.compose(self._now_ms() + self._saved.offset_ms)
         return _align_to_ms(max(self._last + 1, floor), count)
 
-    def _held_ms(self) -> int:
-        return max(tso.physical(self._saved.lead_ts) - 1, 0)
+    def _compute_held_ms(self) -> int:
+        return max(tso.extract_physical(self._saved.lead_ts) - 1, 0)
 
     def _save_ahead(self, last: int) -> None:
         if last > self._saved.bound_ts:
             # A held clock's bound stays below the lead; otherwise a restart would assume that the lead was passed.
-            held = min(last + AHEAD_HELD, tso.compose(self._held_ms(), tso.MAX_LOGICAL), self._saved.lead_ts - 1)
-            bound = held if self._saved.held else tso.compose(tso.physical(last) + AHEAD_MS)
+            held = min(
+                last + AHEAD_HELD, tso.compose(self._compute_held_ms(), tso.MAX_LOGICAL), self._saved.lead_ts - 1
+            )
+            bound = held if self._saved.held else tso.compose(tso.extract_physical(last) + AHEAD_MS)
             self._save(replace(self._saved, bound_ts=bound))
 
     def _load(self) -> _Saved:
@@ -160,29 +162,29 @@ class Oracle:
         if led_from is None:
             self._save(_Saved(bound_ts=0))
         else:
-            self._save(_Saved(bound_ts=led_from, held=True, lead_ts=tso.compose(tso.physical(led_from) + 2)))
+            self._save(_Saved(bound_ts=led_from, held=True, lead_ts=tso.compose(tso.extract_physical(led_from) + 2)))
 
     def _save(self, saved: _Saved) -> None:
         """Save `saved` durably, then use it."""
         values = asdict(saved)
-        replace_file(self._path, [json.dumps({**values, "crc": _crc(values)}).encode()])
+        replace_file(self._path, [json.dumps({**values, "crc": _compute_crc(values)}).encode()])
         self._saved = saved
 
 
 def _read_saved(values: dict[str, Any]) -> _Saved:
     """Read the saved state; a file of an earlier version has no crc. Raises ValueError for damage."""
     crc = values.pop("crc", None)
-    if crc is not None and crc != _crc(values):
+    if crc is not None and crc != _compute_crc(values):
         raise ValueError("its crc does not match")
     return _Saved(**values)
 
 
-def _crc(values: dict[str, Any]) -> int:
+def _compute_crc(values: dict[str, Any]) -> int:
     return int(google_crc32c.value(json.dumps(values, sort_keys=True).encode()))
 
 
 def _align_to_ms(first: int, count: int) -> int:
     # All timestamps of a batch share one physical part: if the batch does not fit, it moves to the next millisecond.
-    if tso.logical(first) + count - 1 > tso.MAX_LOGICAL:
-        first = tso.compose(tso.physical(first) + 1)
+    if tso.extract_logical(first) + count - 1 > tso.MAX_LOGICAL:
+        first = tso.compose(tso.extract_physical(first) + 1)
     return first + count - 1

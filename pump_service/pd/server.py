@@ -67,10 +67,10 @@ class PlacementDriver:
         folder.mkdir(parents=True, exist_ok=True)
         self._host, self._port, self._advertise = host, port, advertise
         self._data_dir = folder
-        self._credentials = _credentials(tls) if tls is not None else None
+        self._credentials = _load_credentials(tls) if tls is not None else None
         self._lock = _lock(folder)
         try:
-            self.cluster_id = _cluster_id(folder, cluster_id)
+            self.cluster_id = _load_cluster_id(folder, cluster_id)
             self._oracle = Oracle(folder, led_from=led_from, now_ms=now_ms)
             self._led = led_from is not None or self._oracle.held
             self._store = KvStore(folder, drop_damaged=drop_damaged)
@@ -99,7 +99,7 @@ class PlacementDriver:
         add_PDServicer_to_server(_Pd(self), self._server)
         if self._led:  # one call moves the clock permanently, so it is served only if the clock is meant to be led
             add_ClockServicer_to_server(_ClockService(self._oracle), self._server)
-        self._server.add_generic_rpc_handlers(tuple(self._etcd.handlers()))
+        self._server.add_generic_rpc_handlers(tuple(self._etcd.build_handlers()))
         self._leases.start()
         try:
             self._port = self._listen(f"{self._host}:{self._port}")
@@ -160,13 +160,13 @@ class _Pd(PDServicer):
     def GetMembers(self, request: pb.GetMembersRequest, context: grpc.ServicerContext) -> pb.GetMembersResponse:  # noqa: ARG002
         """The only member; like PD, without a check of the cluster id."""
         member = pb.Member(name="binlake-pd", member_id=1, client_urls=[self._driver.url])
-        return pb.GetMembersResponse(header=self._header(), members=[member], leader=member, etcd_leader=member)
+        return pb.GetMembersResponse(header=self._make_header(), members=[member], leader=member, etcd_leader=member)
 
     def Tso(self, requests: Iterator[pb.TsoRequest], context: grpc.ServicerContext) -> Iterator[pb.TsoResponse]:
         """A batch for each request, in order."""
-        return self._driver.streams.bound(self._tso)(requests, context)
+        return self._driver.streams.wrap(self._answer_tso)(requests, context)
 
-    def _tso(self, requests: Iterator[pb.TsoRequest], context: grpc.ServicerContext) -> Iterator[pb.TsoResponse]:
+    def _answer_tso(self, requests: Iterator[pb.TsoRequest], context: grpc.ServicerContext) -> Iterator[pb.TsoResponse]:
         for request in requests:
             requested_id = request.header.cluster_id
             if requested_id != self._driver.cluster_id:
@@ -178,10 +178,10 @@ class _Pd(PDServicer):
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             except OSError as error:  # TimeoutError is one of them
                 context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-            stamp = pb.Timestamp(physical=tso.physical(last), logical=tso.logical(last))
-            yield pb.TsoResponse(header=self._header(), count=request.count, timestamp=stamp)
+            stamp = pb.Timestamp(physical=tso.extract_physical(last), logical=tso.extract_logical(last))
+            yield pb.TsoResponse(header=self._make_header(), count=request.count, timestamp=stamp)
 
-    def _header(self) -> pb.ResponseHeader:
+    def _make_header(self) -> pb.ResponseHeader:
         return pb.ResponseHeader(cluster_id=self._driver.cluster_id)
 
 
@@ -200,8 +200,8 @@ class _ClockService(ClockServicer):
         return LeadResp(ts=last)
 
 
-def _credentials(tls: Tls) -> grpc.ServerCredentials:
-    tls.server_context()  # raises for unusable files, which grpcio does not
+def _load_credentials(tls: Tls) -> grpc.ServerCredentials:
+    tls.make_server_context()  # raises for unusable files, which grpcio does not
     ca, key, cert = (b"" if file is None else file.read_bytes() for file in (tls.ca, tls.key, tls.cert))
     return grpc.ssl_server_credentials([(key, cert)], ca or None, require_client_auth=bool(ca))
 
@@ -215,7 +215,7 @@ def _lock(folder: Path) -> FileLock:
     return lock
 
 
-def _cluster_id(folder: Path, wanted: int | None) -> int:
+def _load_cluster_id(folder: Path, wanted: int | None) -> int:
     path = folder / "cluster_id"
     if not path.exists():
         # 63 bits: a cluster id is also stored in signed columns.

@@ -21,7 +21,7 @@ class Streams:
         self._limit = limit
         self._free = threading.BoundedSemaphore(limit)
 
-    def bound(self, serve: Stream) -> Stream:
+    def wrap(self, serve: Stream) -> Stream:
         """Wrap `serve` so that a call is refused while too many streams are open."""
 
         def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:

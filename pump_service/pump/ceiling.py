@@ -22,7 +22,7 @@ from binlake.errors import BinlakeError, Permanent, Transient
 
 log = structlog.get_logger()
 
-SLACK_S = tso.physical(tso.FUTURE_SLACK) / 1000
+SLACK_S = tso.extract_physical(tso.FUTURE_SLACK) / 1000
 _WAITING = 4096  # writes that may wait for PD's answer at the same time
 _RETRY_S = 1.0  # seconds between two requests to a PD that does not answer
 
@@ -61,7 +61,7 @@ class Ceiling:
     def estimate_now(self) -> int:
         """PD's clock as last read, plus the real time that has passed since."""
         with self._lock:
-            return self._known + self._elapsed_ts()
+            return self._known + self._compute_elapsed_ts()
 
     def admits(self, ts: int) -> bool:
         """Whether `ts` may be stored according to the newest known timestamp. If False, call `ask`. Never blocks."""
@@ -75,20 +75,20 @@ class Ceiling:
             self._waiting.append((ts, on_judged))
             self._start_asking()
 
-    def highest_allowed(self) -> int:
+    def compute_highest_allowed(self) -> int:
         """The greatest timestamp that may be stored now; while PD is unreachable it advances in real time."""
         with self._lock:
-            return self._highest_allowed()
+            return self._compute_highest_allowed()
 
-    def _highest_allowed(self) -> int:
-        return self._known + (0 if self._answers else self._elapsed_ts()) + self._slack
+    def _compute_highest_allowed(self) -> int:
+        return self._known + (0 if self._answers else self._compute_elapsed_ts()) + self._slack
 
-    def _elapsed_ts(self) -> int:
+    def _compute_elapsed_ts(self) -> int:
         return tso.compose(int((self._monotonic() - self._known_at) * 1000))
 
     def _admits_recent(self, ts: int) -> bool:
         with self._lock:
-            if ts > self._highest_allowed():
+            if ts > self._compute_highest_allowed():
                 return False
             if self._answers or self._monotonic() - self._asked_at >= _RETRY_S:
                 self._start_asking()
@@ -137,11 +137,11 @@ class Ceiling:
 
     def _judge(self, ts: int, failure: BinlakeError | None) -> BinlakeError | None:
         with self._lock:
-            line, known = self._highest_allowed(), self._known
+            line, known = self._compute_highest_allowed(), self._known
             if ts <= line:
                 return None
             self.refused += 1
-        where = {"ts": ts, "pd_ts": known, "ahead_s": (tso.physical(ts) - tso.physical(known)) // 1000}
+        where = {"ts": ts, "pd_ts": known, "ahead_s": (tso.extract_physical(ts) - tso.extract_physical(known)) // 1000}
         if failure is not None:
             return Transient(f"the timestamp is above PD's clock as last read: {failure.message}", where=where)
         return Permanent(

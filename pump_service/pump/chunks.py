@@ -23,20 +23,20 @@ _LARGE = 1 << 20  # bytes: larger payloads are not copied
 
 def split_into_frames(batch: TransactionBatch, call: Call, *, blocks: bool) -> Iterator[tuple[int, list[bytes]]]:
     """The frames of `batch` for `call`, a few at a time, each group with the last commit_ts it contains."""
-    return _frame_in_blocks(batch, call) if blocks else _frame_singly(batch.transactions(), call)
+    return _frame_in_blocks(batch, call) if blocks else _frame_singly(batch.list_transactions(), call)
 
 
 def _frame_singly(batch: list[Entity], call: Call) -> Iterator[tuple[int, list[bytes]]]:
     if call.request.gzip:
         for entity in batch:
-            yield entity[1], [call.frame(entities.encode_message(*entity))]
+            yield entity[1], [call.encode_message(entities.encode_message(*entity))]
         return
     first, size = 0, 0
     for at, entity in enumerate(batch):
         if len(entity[2]) >= _LARGE:
             if first < at:
                 yield batch[at - 1][1], [entities.frame_batch(batch[first:at])]
-            yield entity[1], list(entities.frame_pieces(entity))
+            yield entity[1], list(entities.frame_in_pieces(entity))
             first, size = at + 1, 0
             continue
         size += len(entity[2])
@@ -54,14 +54,14 @@ def _frame_in_blocks(batch: TransactionBatch, call: Call) -> Iterator[tuple[int,
     while first < len(sizes):
         before = int(ends[first] - sizes[first])
         last = max(first + 1, int(np.searchsorted(ends, before + _CHUNK_BYTES, side="right")))
-        some = batch.between(first, last)
-        head = wire.head_of(some.commit_ts, some.start_ts, sizes[first:last])
+        some = batch.select_range(first, last)
+        head = wire.encode_head(some.commit_ts, some.start_ts, sizes[first:last])
         yield int(some.commit_ts[-1]), _frame_block(head, some.pieces, int(ends[last - 1]) - before, call)
         first = last
 
 
 def _frame_block(head: bytes, pieces: list[bytes], size: int, call: Call) -> list[bytes]:
     if call.request.gzip:
-        return [call.frame(b"".join((head, *pieces)))]
+        return [call.encode_message(b"".join((head, *pieces)))]
     begin = PREFIX.pack(0, len(head) + size) + head
     return [begin, *pieces] if size >= _LARGE else [b"".join((begin, *pieces))]

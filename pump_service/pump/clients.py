@@ -32,7 +32,7 @@ class Clients:
         source: StatusSource | None,
     ) -> None:
         self._config = config
-        tls, urls = config.tls.rpc(), config.status_urls
+        tls, urls = config.tls.to_tls(), config.status_urls
         self.oracle: ClusterClock = oracle or PdClient(config.pd_urls, tls=tls)
         self._etcd = EtcdClient(config.pd_urls, tls=tls)
         self.members: Members = members or Registry(self._etcd)
@@ -45,7 +45,7 @@ class Clients:
         """The regions of the cluster; None where PD knows none, such as the embedded PD. Raises SourceUnavailable."""
         if not self._looks_for_tikv:
             return None
-        regions = RegionClient(self._config.pd_urls, tls=self._config.tls.rpc())
+        regions = RegionClient(self._config.pd_urls, tls=self._config.tls.to_tls())
         if regions.has_tikv():
             return regions
         regions.close()
@@ -53,7 +53,7 @@ class Clients:
 
     def ask_tikv(self, regions: RegionClient, store_uuid: str) -> None:
         """From now on, ask TiKV for outcomes, using these regions."""
-        self.tikv = TikvStatus(regions, f"binlake-pump-{store_uuid}", tls=self._config.tls.rpc())
+        self.tikv = TikvStatus(regions, f"binlake-pump-{store_uuid}", tls=self._config.tls.to_tls())
 
     def claim(self, node_id: str, store_uuid: str, host: str) -> Claim | None:
         """The claim that keeps a second pump of this name out; None with a passed-in registry, which has no etcd."""

@@ -24,7 +24,7 @@ from pump_service.pump.config import PumpConfig
 from pump_service.pump.processes import Supervisor, build_commands
 from pump_service.pump.server import PumpServer
 from pump_service.pump.set_aside import find_above, set_aside
-from pump_service.pump.settings import PumpFile, add_flags, ignored_keys, read_settings, to_config
+from pump_service.pump.settings import PumpFile, add_flags, find_ignored_keys, read_settings, to_config
 
 log = structlog.get_logger()
 
@@ -91,7 +91,7 @@ class PumpCommand:
         if args.processes > 1:
             return _supervise(args, settings)
         _log_to(settings)
-        for key, reason in ignored_keys(settings).items():
+        for key, reason in find_ignored_keys(settings).items():
             log.warning("setting_ignored", key=key, reason=reason)
         return _serve(config)
 
@@ -104,15 +104,15 @@ def _forget_pump(args: argparse.Namespace) -> int:
 
     replication = load_replication(args.replication, secrets=False)
     with open_placement(replication.source) as placement:
-        entry = placement.registry.pump(args.node)
+        entry = placement.registry.find_pump(args.node)
     status = entry.status if entry else None
     print(forget(LakePaths.of(replication), args.node, status, accept_loss=args.accept_loss))
     return 0
 
 
 def _set_aside(config: PumpConfig, *, accept_loss: bool) -> int:
-    with contextlib.closing(PdClient(config.pd_urls, tls=config.tls.rpc())) as pd:
-        line = pd.tso() + tso.compose(int(config.future_slack_s * 1000))
+    with contextlib.closing(PdClient(config.pd_urls, tls=config.tls.to_tls())) as pd:
+        line = pd.fetch_ts() + tso.compose(int(config.future_slack_s * 1000))
     binlogs = set_aside(config.data_dir, line) if accept_loss else find_above(config.data_dir, line)
     for binlog in binlogs:
         when = tso.to_datetime(binlog.ts).isoformat(timespec="seconds") if binlog.ts <= tso.LAST_TS else "after 2099"

@@ -41,7 +41,7 @@ class TlsFiles:
         """Whether TLS is configured."""
         return bool(self.cert or self.key or self.ca)
 
-    def rpc(self) -> Tls | None:
+    def to_tls(self) -> Tls | None:
         """For server and clients of binlake.rpc; None = no TLS."""
         return Tls.of(self.ca, self.cert, self.key, self.allowed_cn)
 

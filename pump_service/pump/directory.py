@@ -45,7 +45,7 @@ class DataDirectory:
         """Write `.name` durably, replacing its old content."""
         self._files.replace(self.path / f".{name}", value.encode())
 
-    def available_bytes(self) -> int:
+    def measure_available_bytes(self) -> int:
         """Free bytes of the file system that are available to an ordinary user."""
         stat = os.statvfs(self.path)
         return stat.f_bavail * stat.f_frsize

@@ -7,7 +7,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from binlake.wire.binlog_pb2 import Binlog, BinlogType, Commit, Prewrite, PrewriteValue, Rollback
-from pump_service.pump.heads import head_of
+from pump_service.pump.heads import parse_head
 from pump_service.pump.sorter import Kind
 from pump_service.pump.storage import Storage
 
@@ -52,12 +52,12 @@ def as_json(payload: bytes, storage: Storage) -> dict[str, Any]:
 def _parse_binlog(payload: bytes) -> Binlog:
     if len(payload) <= _PARSED_BYTES:
         return Binlog.FromString(payload)
-    head = head_of(payload)
+    head = parse_head(payload)
     return Binlog(tp=_TYPES.get(head.kind, Prewrite), start_ts=head.start_ts, commit_ts=head.commit_ts)
 
 
 def _read_prewrite(commit: Binlog, storage: Storage) -> Binlog:
-    pointer = storage.index.pointer(commit.start_ts)
+    pointer = storage.index.find_pointer(commit.start_ts)
     return commit if pointer is None else _parse_binlog(storage.read(pointer))
 
 

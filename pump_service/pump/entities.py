@@ -40,11 +40,11 @@ def encode_message(start_ts: int, commit_ts: int, payload: bytes) -> bytes:
 def frame_batch(batch: Sequence[Entity]) -> bytes:
     """The messages of `batch`, each with its prefix."""
     if len(batch) < _FEW:
-        return b"".join(piece for entity in batch for piece in frame_pieces(entity))
+        return b"".join(piece for entity in batch for piece in frame_in_pieces(entity))
     start_ts, commit_ts, payloads = zip(*batch, strict=True)
     ts = np.array((start_ts, commit_ts), np.uint64)
     if ts.min() < _NINE:
-        return b"".join(piece for entity in batch for piece in frame_pieces(entity))
+        return b"".join(piece for entity in batch for piece in frame_in_pieces(entity))
     metas = _encode_metas(ts)
     out: list[bytes] = []
     at = 0
@@ -55,7 +55,7 @@ def frame_batch(batch: Sequence[Entity]) -> bytes:
     return b"".join(out)
 
 
-def frame_pieces(entity: Entity) -> tuple[bytes, bytes, bytes]:
+def frame_in_pieces(entity: Entity) -> tuple[bytes, bytes, bytes]:
     """One message with its prefix, in pieces. The second piece is the payload itself, so a large one is not copied."""
     start_ts, commit_ts, payload = entity
     meta = b"".join(tag + write_uvarint(ts) for tag, ts in ((b"\x08", start_ts), (b"\x10", commit_ts)) if ts)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import structlog
 
 from binlake.errors import BinlakeError
-from binlake.wire.build import fake
+from binlake.wire.build import build_fake
 from pump_service.pump.service import PumpService
 from pump_service.pump.storage import Storage
 
@@ -40,6 +40,6 @@ class FakeWriter:
     def write(self, ts: int = 0) -> int:
         """Store one fake at `ts`, or a fresh timestamp, and return it. Raises BinlakeError."""
         ts = ts or self._clock()
-        self._storage.append(fake(ts).SerializeToString()).result()
+        self._storage.append(build_fake(ts).SerializeToString()).result()
         self._seen = max(self._seen, ts)
         return ts

@@ -19,8 +19,8 @@ import structlog
 
 from binlake.errors import Permanent, WireError
 from pump_service.pump.files import Files
-from pump_service.pump.heads import head_of
-from pump_service.pump.record import Frame, Pointer, Walk, next_record
+from pump_service.pump.heads import parse_head
+from pump_service.pump.record import Frame, Pointer, Walk, find_next_record
 from pump_service.pump.stopping import StartStopped, StopAsked, never_stop
 
 log = structlog.get_logger()
@@ -57,12 +57,12 @@ class End(NamedTuple):
     given_up: int
 
 
-def damage_error(frame: Frame, offset: int, reason: str) -> Permanent:
+def make_damage_error(frame: Frame, offset: int, reason: str) -> Permanent:
     """The error for bytes of the value log that were stored and are now damaged or missing."""
     name = f"{frame.fid:06d}.vlog"
     return Permanent(
         f"the value log is damaged: {reason}",
-        where=frame.where(offset),
+        where=frame.build_where(offset),
         hint=f"restore value/{name} from a copy; or give up these binlogs with accept-damage = {name}@{offset}:"
         " later binlogs are served, and the damaged ones are missing downstream",
     )
@@ -79,14 +79,14 @@ def settle_end(
 
     Raises Permanent where stored binlogs are lost, StartStopped (nothing was changed), OSError.
     """
-    size, frame = files.size(unsealed.file), unsealed.frame
+    size, frame = files.read_size(unsealed.file), unsealed.frame
     at_head = known is not None and known.place.fid == frame.fid
     start = known.place.offset if known is not None and at_head else frame.begin
     walk = Walk(frame, lambda at, count: files.read(unsealed.file, at, count), start, size, accepted)
     max_ts = max(known.max_ts if known is not None and at_head else 0, _read_greatest_ts(walk, stop))
     given_up = log_accepted_damage(frame, walk)
     if at_head and walk.at == start:
-        raise lost_end_error(Pointer(frame.fid, start), Pointer(frame.fid, size))
+        raise make_lost_end_error(Pointer(frame.fid, start), Pointer(frame.fid, size))
     footer = files.read(unsealed.file, walk.at, frame.footer_bytes + 1)
     if frame.old and frame.decode_footer(footer, size) is not None and len(footer) == frame.footer_bytes:
         return End(walk.at, max_ts, True, given_up)
@@ -96,12 +96,12 @@ def settle_end(
         files.truncate(unsealed.file, walk.at)
     if unsealed.sync:
         # What the index knows to be synced is not rewritten: an overwritten block may be lost until the next sync.
-        proved = _end_of_record(files, unsealed, start) if at_head else 0
+        proved = _find_end_of_record(files, unsealed, start) if at_head else 0
         _rewrite(files, unsealed, max(walk.synced, proved), walk.at)
     return End(walk.at, max_ts, False, given_up)
 
 
-def lost_end_error(head: Pointer, end: Pointer) -> Permanent:
+def make_lost_end_error(head: Pointer, end: Pointer) -> Permanent:
     """The error for a value log that lacks records which the index knows."""
     return Permanent(
         "the value log ends before the index does: stored binlogs are lost",
@@ -123,7 +123,7 @@ def _read_greatest_ts(walk: Walk, stop: StopAsked) -> int:
         if stop():
             raise StartStopped
         for _, begin, end in places:
-            head = head_of(data[begin:end])
+            head = parse_head(data[begin:end])
             greatest = max(greatest, head.start_ts, head.commit_ts)
     return greatest
 
@@ -133,9 +133,9 @@ def _check_complete(files: Files, unsealed: UnsealedFile, walk: Walk, size: int,
     if Pointer(frame.fid, walk.at) in accepted:
         return
     if walk.at < unsealed.until or (not unsealed.last and size - walk.at > frame.footer_bytes):
-        raise damage_error(frame, walk.at, "a file that was written to its end is incomplete")
+        raise make_damage_error(frame, walk.at, "a file that was written to its end is incomplete")
     if walk.at < size and _has_later_write(files, unsealed, walk.at, size):
-        raise damage_error(frame, walk.at, "a record is incomplete, and later ones are complete")
+        raise make_damage_error(frame, walk.at, "a record is incomplete, and later ones are complete")
 
 
 def _has_later_write(files: Files, unsealed: UnsealedFile, damage: int, size: int) -> bool:
@@ -143,7 +143,7 @@ def _has_later_write(files: Files, unsealed: UnsealedFile, damage: int, size: in
     at = damage + 1
     while True:
         try:
-            record = next_record(unsealed.frame, lambda at, count: files.read(unsealed.file, at, count), at, size)
+            record = find_next_record(unsealed.frame, lambda at, count: files.read(unsealed.file, at, count), at, size)
         except WireError:
             return True
         if record is None:
@@ -153,10 +153,10 @@ def _has_later_write(files: Files, unsealed: UnsealedFile, damage: int, size: in
         at = record[0] + 1
 
 
-def _end_of_record(files: Files, unsealed: UnsealedFile, at: int) -> int:
+def _find_end_of_record(files: Files, unsealed: UnsealedFile, at: int) -> int:
     """The end offset of the record that begins at offset `at`."""
     frame = unsealed.frame
-    header = frame.header_at(files.read(unsealed.file, at, frame.header_bytes), 0, at)
+    header = frame.decode_header(files.read(unsealed.file, at, frame.header_bytes), 0, at)
     return at + frame.header_bytes + header.length
 
 

@@ -30,7 +30,7 @@ class Files:
         for made in reversed(missing):
             sync_folder(made.parent)
 
-    def names(self, directory: Path) -> list[str]:
+    def list_names(self, directory: Path) -> list[str]:
         """The names in the directory, unordered."""
         return os.listdir(directory)
 
@@ -43,7 +43,7 @@ class Files:
         """At most `size` bytes from offset `at`; fewer at the end of the file."""
         return os.pread(file.fileno(), size, at)
 
-    def size(self, file: io.FileIO) -> int:
+    def read_size(self, file: io.FileIO) -> int:
         """The file's length in bytes."""
         return os.fstat(file.fileno()).st_size
 

@@ -28,7 +28,7 @@ import structlog
 
 from binlake.errors import Permanent
 from pump_service.pump.fileend import KnownSynced
-from pump_service.pump.heads import KINDS, head_of
+from pump_service.pump.heads import KINDS, parse_head
 from pump_service.pump.index import Index
 from pump_service.pump.ranges import read_heads
 from pump_service.pump.record import Pointer, Stretch
@@ -72,13 +72,13 @@ class Counters:
     done_gc_ts: int = 0
 
 
-def entry_of(pointer: Pointer, payload: bytes) -> Entry:
+def parse_entry(pointer: Pointer, payload: bytes) -> Entry:
     """The entry of a record read back from the value log. Raises WireError."""
-    head = head_of(payload)
+    head = parse_head(payload)
     return Entry(head.kind, head.start_ts, head.commit_ts, pointer, head.key)
 
 
-def entries_of(fid: int, stretch: Stretch) -> list[Entry]:
+def parse_entries(fid: int, stretch: Stretch) -> list[Entry]:
     """The entries of records read back from file `fid`, whose crc has been checked. Raises WireError."""
     data, places = stretch
     entries = list[Entry]()
@@ -88,13 +88,13 @@ def entries_of(fid: int, stretch: Stretch) -> list[Entry]:
     ):
         pointer = _new_pointer((fid, offset))
         if not plain or start_ts == commit_ts:
-            add(entry_of(pointer, data[begin:end]))
+            add(parse_entry(pointer, data[begin:end]))
         elif tp:
             add(_new_entry((kinds[tp], start_ts, commit_ts, pointer, b"")))
         elif data[key + 1] < 0x80:  # the length of an ordinary key fits into one byte
             add(_new_entry((_PREWRITE, start_ts, commit_ts, pointer, data[key + 2 : cut])))
         else:
-            add(entry_of(pointer, data[begin:end]))
+            add(parse_entry(pointer, data[begin:end]))
     return entries
 
 
@@ -238,26 +238,26 @@ class Follower:
         with self._moved:
             self._moved.notify_all()
 
-    def waiting_prewrites(self, limit: int = 0) -> list[Entry]:
+    def list_waiting_prewrites(self, limit: int = 0) -> list[Entry]:
         """The P that block the watermark, in log order."""
         with self._sorter_lock:
-            return self._sorter.waiting_prewrites(limit)
+            return self._sorter.list_waiting_prewrites(limit)
 
-    def doubted_prewrites(self, limit: int = 0) -> list[Entry]:
+    def list_doubted_prewrites(self, limit: int = 0) -> list[Entry]:
         """The P whose writer reported a rollback that is not proved so far."""
         with self._sorter_lock:
-            return self._sorter.doubted_prewrites(limit)
+            return self._sorter.list_doubted_prewrites(limit)
 
     def count_unmatched(self) -> tuple[int, int]:
         """How many P wait, and their least start_ts (0 = none)."""
         with self._sorter_lock:
-            return len(self._sorter), self._sorter.oldest_waiting()
+            return len(self._sorter), self._sorter.find_oldest_waiting()
 
-    def needed_by_files(self, fids: Iterable[int]) -> dict[int, int]:
+    def find_needed_by_files(self, fids: Iterable[int]) -> dict[int, int]:
         """For each file the greatest commit_ts whose P is in it (0 = none is known), without files with a waiting P."""
         with self._sorter_lock:
-            blocking = self._sorter.blocking_files()
-            return {fid: self._sorter.needed_until(fid) for fid in fids if fid not in blocking}
+            blocking = self._sorter.list_blocking_files()
+            return {fid: self._sorter.look_up_needed_ts(fid) for fid in fids if fid not in blocking}
 
     def forget(self, fids: Iterable[int]) -> None:
         """Forget these files, which were removed."""
@@ -308,8 +308,8 @@ class Follower:
     def _read_entries(self, end: Pointer) -> Iterator[list[Entry]]:
         """The entries in the log from the next position to before `end`."""
         taken = self._last_indexed
-        for fid, stretch in self._values.stretches(self._next, end):
-            entries = entries_of(fid, stretch)
+        for fid, stretch in self._values.scan_stretches(self._next, end):
+            entries = parse_entries(fid, stretch)
             if taken is not None and entries[0].pointer == taken:
                 del entries[0]
             yield entries
@@ -347,7 +347,7 @@ class Follower:
         with self._sorter_lock:
             state = self._sorter.dump()
         self._synced_head = self._last_indexed
-        self._state = _FILE_MAX.pack(self._values.file_max_ts(self._last_indexed.fid)) + state
+        self._state = _FILE_MAX.pack(self._values.look_up_max_ts(self._last_indexed.fid)) + state
         self._synced_at = time.monotonic()
         self._sync_s = max(_SYNC_S, (self._synced_at - begun) * _DUMP_SHARE)
 
@@ -388,14 +388,14 @@ class Follower:
             self.counters.early_commits += 1
             log.error("commit_ts_fetched_before_prewrite_was_stored", **where)
             return
-        if commit.commit_ts in fresh or self._index.pointer(commit.commit_ts) is not None:
+        if commit.commit_ts in fresh or self._index.find_pointer(commit.commit_ts) is not None:
             self.counters.duplicates += 1
             return
         if commit.commit_ts <= self._index.gc_ts:
             return  # the index is being rebuilt, and the P was collected
         self.counters.late_commits += 1
         log.error("late_commit", **where)
-        prewrite = self._index.pointer(commit.start_ts)
+        prewrite = self._index.find_pointer(commit.start_ts)
         if prewrite is not None:
             self._sorter.need(prewrite.fid, commit.commit_ts)
 

@@ -47,7 +47,7 @@ class Gate:
                 f"the token for commands cannot be saved: {error.strerror}", where={"admin-token-file": token_file}
             ) from None
 
-    def reason_to_refuse(self, request: HttpRequest, needs: Needs) -> str:
+    def find_reason_to_refuse(self, request: HttpRequest, needs: Needs) -> str:
         """Why `request` is refused; empty when it is served."""
         if needs is Needs.NOTHING:
             return ""

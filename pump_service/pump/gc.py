@@ -95,9 +95,9 @@ class Collector:
             self._collecting.release()
 
     def _run(self) -> Collected:
-        consumers = self._registry.drainers()
+        consumers = self._registry.list_drainers()
         before = self._storage.index.gc_ts
-        decision = decide(self._rule, self._clock.tso(), before, self._storage.watermark, consumers)
+        decision = decide(self._rule, self._clock.fetch_ts(), before, self._storage.watermark, consumers)
         self.problem = _describe_problem(decision)
         if self.problem:
             log.error("gc_and_a_slow_consumer", problem=self.problem)

@@ -140,7 +140,7 @@ class GroupCommit:
 
     def _gather(self, first: Item) -> list[Item]:
         batch, size = [first], first.size
-        limit = min(size + SMALL_BYTES if size <= SMALL_BYTES else BATCH_BYTES, self._log.room_left())
+        limit = min(size + SMALL_BYTES if size <= SMALL_BYTES else BATCH_BYTES, self._log.compute_room_left())
         while not self._items.empty():  # only this thread takes items from it
             item = self._items.get_nowait()
             if item is None or size + item.size > limit:

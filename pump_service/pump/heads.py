@@ -61,9 +61,9 @@ def parse_binlog(payload: bytes) -> Binlog:
         raise WireError("the payload is not a binlog", where={"bytes": len(payload), "reason": error}) from None
 
 
-def head_of(payload: bytes) -> Head:
+def parse_head(payload: bytes) -> Head:
     """The head of a stored payload. Raises WireError."""
-    layout = layout_of(payload) if len(payload) > _LARGE_BYTES else None
+    layout = parse_layout(payload) if len(payload) > _LARGE_BYTES else None
     if layout is not None:
         return _make_head(layout.tp, layout.start_ts, layout.commit_ts, layout.key, payload)
     binlog = parse_binlog(payload)
@@ -72,7 +72,7 @@ def head_of(payload: bytes) -> Head:
 
 def normalise(payload: bytes) -> tuple[Head, bytes]:
     """The head of a payload that just arrived, and its bytes in the form that Go writes. Raises WireError."""
-    layout = layout_of(payload) if len(payload) > _LARGE_BYTES else None
+    layout = parse_layout(payload) if len(payload) > _LARGE_BYTES else None
     if layout is not None:
         return _make_head(layout.tp, layout.start_ts, layout.commit_ts, layout.key, payload), payload
     binlog = parse_binlog(payload)
@@ -80,7 +80,7 @@ def normalise(payload: bytes) -> tuple[Head, bytes]:
     return head, binlog.SerializeToString() if emit_always(binlog) else payload
 
 
-def layout_of(payload: bytes) -> Layout | None:
+def parse_layout(payload: bytes) -> Layout | None:
     """The layout of `payload`; None when it is not plain."""
     values: dict[int, int] = {}
     key, cut, at, last = b"", 0, 0, 0
@@ -110,7 +110,7 @@ def complete(commit: bytes, prewrite: bytes) -> bytes:
 
     Unknown fields of P are copied, too (S1-03).
     """
-    first, second = layout_of(commit), layout_of(prewrite)
+    first, second = parse_layout(commit), parse_layout(prewrite)
     if first is not None and second is not None:
         return b"".join((commit[: first.cut], memoryview(prewrite)[second.cut :]))
     return _complete_parsed(parse_binlog(commit), parse_binlog(prewrite)).SerializeToString()

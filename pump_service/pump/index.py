@@ -48,12 +48,12 @@ _CLOSE_S = 10.0  # how long `close` waits for threads that still read
 _OPTIONS = {"lru_cache_size": 8 << 20, "block_restart_interval": 16, "block_size": 4096, "write_buffer_size": 64 << 20}
 
 
-def ts_key(ts: int) -> bytes:
+def encode_ts_key(ts: int) -> bytes:
     """The index key of `ts`."""
     return _PREFIX + _BIG.pack(ts)
 
 
-def ts_of(key: bytes) -> int:
+def decode_ts_key(key: bytes) -> int:
     """The ts of an index key."""
     return int(_BIG.unpack_from(key, len(_PREFIX))[0])
 
@@ -93,7 +93,7 @@ class Index:
         `state`: the checkpoint that belongs to `head`; empty = keep the present checkpoint.
         """
         key, place = _BIG.pack, _POINTER.pack
-        with self._batch(sync=sync) as batch:
+        with self._write_batch(sync=sync) as batch:
             put = batch.put
             for ts, pointer in puts:
                 put(_PREFIX + key(ts), place(*pointer))
@@ -131,14 +131,19 @@ class Index:
         is_intact = len(value) > _CRC.size + len(head) and google_crc32c.value(body) == _CRC.unpack_from(value)[0]
         return body[len(head) :] if is_intact and body.startswith(head) else b""
 
-    def pointer(self, ts: int) -> Pointer | None:
+    def find_pointer(self, ts: int) -> Pointer | None:
         """The position of the binlog with this ts key; None when it is not in the index."""
-        value = self._get(ts_key(ts))
+        value = self._get(encode_ts_key(ts))
         return None if value is None else Pointer.from_bytes(value)
 
-    def batch(self, after_ts: int, upto_ts: int, limit: int) -> list[tuple[bytes, bytes]]:
+    def read_batch(self, after_ts: int, upto_ts: int, limit: int) -> list[tuple[bytes, bytes]]:
         """At most `limit` raw (key, pointer) in (after_ts, upto_ts], in ts order. Raises Permanent for damage."""
-        bounds = {"start": ts_key(after_ts), "include_start": False, "stop": ts_key(upto_ts), "include_stop": True}
+        bounds = {
+            "start": encode_ts_key(after_ts),
+            "include_start": False,
+            "stop": encode_ts_key(upto_ts),
+            "include_stop": True,
+        }
         try:
             with self._use() as db, db.iterator(**bounds) as entries:
                 return list(islice(entries, limit))
@@ -152,7 +157,7 @@ class Index:
     def remove_below(self, ts: int, fids: Collection[int]) -> int:
         """Delete the keys up to `ts` whose record is in one of `fids`, in small batches; return their number."""
         removed, doomed = 0, list[bytes]()
-        with self._use() as db, db.iterator(start=_PREFIX, stop=ts_key(ts), include_stop=True) as entries:
+        with self._use() as db, db.iterator(start=_PREFIX, stop=encode_ts_key(ts), include_stop=True) as entries:
             for key, value in entries:
                 if _POINTER.unpack(value)[0] in fids:
                     doomed.append(key)
@@ -162,7 +167,7 @@ class Index:
         removed += self._delete(doomed)
         if removed:
             with self._use() as db:
-                db.compact_range(start=_PREFIX, stop=ts_key(ts))
+                db.compact_range(start=_PREFIX, stop=encode_ts_key(ts))
         return removed
 
     @property
@@ -177,7 +182,7 @@ class Index:
 
     def set_gc_ts(self, ts: int) -> None:
         """Remember, durably, that everything up to `ts` may have been removed."""
-        with self._batch(sync=True) as batch:
+        with self._write_batch(sync=True) as batch:
             batch.put(_GC_TS, _LITTLE.pack(ts))
         self._gc_ts = ts
 
@@ -216,7 +221,7 @@ class Index:
                 self._unused.notify_all()
 
     @contextmanager
-    def _batch(self, *, sync: bool = False) -> Iterator[plyvel.WriteBatch]:
+    def _write_batch(self, *, sync: bool = False) -> Iterator[plyvel.WriteBatch]:
         """A batch, written at the end. A failure is remembered for `is_durable` before anything else is written."""
         with self._use() as db, self._writing:
             try:
@@ -232,7 +237,7 @@ class Index:
             return value
 
     def _delete(self, keys: list[bytes]) -> int:
-        with self._batch() as batch:
+        with self._write_batch() as batch:
             for key in keys:
                 batch.delete(key)
         return len(keys)

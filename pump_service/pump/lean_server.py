@@ -58,7 +58,7 @@ class LeanServer:
         self.rpc.add("/binlake.wire.PumpAdmin/WriteBinlogs", self._write_many)
         self._pulls = Pulls(service, self.rpc)
         self.rpc.add("/binlog.Pump/PullBinlogs", self._pull)
-        self.rpc.add_blocking("/binlake.wire.PumpAdmin/Info", lambda _: service.info().SerializeToString())
+        self.rpc.add_blocking("/binlake.wire.PumpAdmin/Info", lambda _: service.build_info().SerializeToString())
         try:
             self.address = self.rpc.listen(address, tls)
             if socket is not None:
@@ -102,7 +102,7 @@ class LeanServer:
             return
         if not self._checking:
             self._checking = True
-            self.rpc.after(_LOOK_S, self._check_waiting)
+            self.rpc.run_after(_LOOK_S, self._check_waiting)
         self._waiting.retry()  # room that became free just before the write was added notified nobody
 
     def _on_batch(self) -> None:
@@ -112,7 +112,7 @@ class LeanServer:
             self._wake_to_answer()
         if self._waiting and not self._retrying:
             self._retrying = True
-            self.rpc.later(self._retry)
+            self.rpc.run_on_loop(self._retry)
 
     def _retry(self) -> None:
         self._retrying = False
@@ -123,7 +123,7 @@ class LeanServer:
         self._waiting.retry()
         self._checking = bool(self._waiting)
         if self._checking:
-            self.rpc.after(_LOOK_S, self._check_waiting)
+            self.rpc.run_after(_LOOK_S, self._check_waiting)
 
     def _give_up(self, call: Call, since: float, error: BinlakeError) -> None:
         self._service.metrics.count_refusal(time.perf_counter() - since)
@@ -152,7 +152,7 @@ class LeanServer:
     def _wake_to_answer(self) -> None:
         if not self._answering:
             self._answering = True
-            self.rpc.later(self._answer)
+            self.rpc.run_on_loop(self._answer)
 
     def _answer(self) -> None:
         self._answering = False

@@ -43,7 +43,7 @@ class Departure:
         self._sealed = 0
         self.compared_watermark = 0
 
-    def reason_to_wait(self) -> str:
+    def find_reason_to_wait(self) -> str:
         """Why the pump must stay, in words for people; empty = it may go."""
         try:
             return self._check_unmatched() or self._check_consumers()
@@ -66,7 +66,7 @@ class Departure:
     def _join_others(self) -> None:
         """Raise the last fake to another closing pump's watermark; no transaction can reach this pump any more."""
         try:
-            others = self._members.pumps()
+            others = self._members.list_pumps()
         except WireError:
             return  # `pumps` reports an unreadable entry; here it can only cost one more window
         for other in others:
@@ -85,7 +85,7 @@ class Departure:
 
     def _check_consumers(self) -> str:
         self.compared_watermark = watermark = self._storage.watermark
-        consumers = [one for one in self._members.drainers() if one.state != "offline"]
+        consumers = [one for one in self._members.list_drainers() if one.state != "offline"]
         if not consumers:
             return f"no consumer is registered: the binlogs up to {watermark} have not been pulled"
         behind = [f"{one.node_id} at {one.max_commit_ts}" for one in consumers if one.max_commit_ts < watermark]

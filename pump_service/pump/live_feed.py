@@ -139,7 +139,7 @@ class LiveFeed:
 
     def _run(self) -> None:
         service = self._pulls.service
-        reader = service.new_reader()
+        reader = service.make_reader()
         while not self._stopped.is_set():
             with self._changed:
                 self._changed.wait_for(lambda: self._members or self._ahead or self._stopped.is_set())
@@ -187,11 +187,11 @@ class LiveFeed:
         for puller in fed:
             form = puller.blocks, puller.call.request.gzip
             if form not in framed:
-                framed[form] = _frames(batch, puller)
+                framed[form] = _build_frames(batch, puller)
             sent.append((puller, framed[form]))
             puller.last = last
         for puller in joined:
-            sent.append((puller, _frames(batch.after(puller.last), puller)))
+            sent.append((puller, _build_frames(batch.select_after(puller.last), puller)))
             puller.last = last
         self._pulls.send(sent)
         for puller in slow:
@@ -215,5 +215,5 @@ class LiveFeed:
             self._pulls.fail(puller, error)
 
 
-def _frames(batch: TransactionBatch, puller: Puller) -> list[bytes]:
+def _build_frames(batch: TransactionBatch, puller: Puller) -> list[bytes]:
     return [frame for _, frames in split_into_frames(batch, puller.call, blocks=puller.blocks) for frame in frames]

@@ -33,7 +33,7 @@ _SERVING = frozenset({"online", "pausing", "closing"})
 class ClusterClock(tso.Clock, Protocol):
     """What a pump needs of PD: its clock, and the id of its cluster."""
 
-    def cluster_id(self) -> int:
+    def fetch_cluster_id(self) -> int:
         """The id of the cluster. Raises SourceUnavailable."""
 
     def close(self) -> None:
@@ -43,13 +43,13 @@ class ClusterClock(tso.Clock, Protocol):
 class Members(Protocol):
     """The registry. Raises SourceUnavailable."""
 
-    def pumps(self) -> Sequence[NodeStatus]:
+    def list_pumps(self) -> Sequence[NodeStatus]:
         """Every registered pump."""
 
-    def drainers(self) -> Sequence[NodeStatus]:
+    def list_drainers(self) -> Sequence[NodeStatus]:
         """Every registered consumer."""
 
-    def pump(self, node_id: str) -> Entry | None:
+    def find_pump(self, node_id: str) -> Entry | None:
         """A pump's entry."""
 
     def write_pump(self, status: NodeStatus, revision: int) -> int:
@@ -110,7 +110,7 @@ class Membership:
             self._claim.take()
         for other in self._list_neighbours():
             self._check_neighbour(other)
-        entry = self._members.pump(self._node_id)
+        entry = self._members.find_pump(self._node_id)
         if entry is None:
             return "offline"
         if entry.status.state in _SERVING and entry.status.host != self._host:
@@ -166,7 +166,7 @@ class Membership:
     def _is_overruled(self, state: str) -> bool:
         """Read the entry that another process wrote; True if a command has set this closing pump offline."""
         self._renew()  # the writer may be another process at the same address
-        entry = self._members.pump(self._node_id)
+        entry = self._members.find_pump(self._node_id)
         self._revision = entry.revision if entry else 0
         if entry is None:
             log.warning("registry_entry_deleted", pump=self._node_id)
@@ -184,7 +184,9 @@ class Membership:
 
     def _list_neighbours(self) -> list[NodeStatus]:
         try:
-            return [pump for pump in self._members.pumps() if pump.node_id != self._node_id and pump.host == self._host]
+            return [
+                pump for pump in self._members.list_pumps() if pump.node_id != self._node_id and pump.host == self._host
+            ]
         except WireError as error:
             # Another node's entry is unreadable. Windows wait for that node, but this pump need not.
             log.error("registry_not_readable", error=str(error))
@@ -220,7 +222,7 @@ class Membership:
         Raises SourceUnavailable when a consumer does not answer.
         """
         deadline = time.monotonic() + _BUDGET_S
-        for drainer in self._members.drainers():
+        for drainer in self._members.list_drainers():
             if drainer.state == "online":
                 _notify(drainer, deadline, tls)
 

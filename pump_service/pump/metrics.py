@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from binlake import tso
-from pump_service.prometheus import Counter, Histogram, Instrument, Reading, exponential_bounds, render_page
+from pump_service.prometheus import Counter, Histogram, Instrument, Reading, compute_exponential_bounds, render_page
 from pump_service.pump.set_aside import count_set_aside
 from pump_service.pump.storage import Storage
 
@@ -24,16 +24,16 @@ class PumpMetrics:
             "binlog_pump_rpc_duration_seconds",
             "Bucketed histogram of processing time (s) of rpc queries.",
             ("method", "label"),
-            exponential_bounds(0.00005, 2, 18),
+            compute_exponential_bounds(0.00005, 2, 18),
         )
         self._seconds = Histogram(
             f"{_STORAGE}_write_binlog_duration_time",
             "Bucketed histogram of write time (s) of binlog.",
             ("type",),
-            exponential_bounds(0.00005, 2, 20),
+            compute_exponential_bounds(0.00005, 2, 20),
         )
         self._bytes = Histogram(
-            f"{_STORAGE}_write_binlog_size", "Bytes of a write", ("type",), exponential_bounds(16, 2, 25)
+            f"{_STORAGE}_write_binlog_size", "Bytes of a write", ("type",), compute_exponential_bounds(16, 2, 25)
         )
         self._lost = Counter("binlog_pump_loss_binlog_count", "Writes that were refused or failed")
         self.errors = Counter(f"{_STORAGE}_error_count", "Failures of the storage", ("type",))
@@ -42,9 +42,9 @@ class PumpMetrics:
             "binlake_pump_given_up_commits_total", "Commits without a prewrite that an operator gave up"
         )
         # Looked up once: these are used for each write.
-        self._write_done = self._rpc.series("WriteBinlog", "succ")
-        self._write_seconds = self._seconds.series("single").observe_all
-        self._write_bytes = self._bytes.series("single").observe_all
+        self._write_done = self._rpc.get_series("WriteBinlog", "succ")
+        self._write_seconds = self._seconds.get_series("single").observe_all
+        self._write_bytes = self._bytes.get_series("single").observe_all
 
     def count_writes(self, seconds: Sequence[float], sizes: Sequence[int]) -> None:
         """WriteBinlogs of `sizes` bytes were acked after `seconds`."""
@@ -55,8 +55,8 @@ class PumpMetrics:
     def count_sync(self, *, fsync_s: float, to_disk_s: float, size: int) -> None:
         """A batch of `size` bytes is durable: seconds of its write and sync, and of the sync alone."""
         for kind, seconds in (("fsync", fsync_s), ("to_disk", to_disk_s), ("batch", to_disk_s)):
-            self._seconds.series(kind).observe(seconds)
-        self._bytes.series("batch").observe(size)
+            self._seconds.get_series(kind).observe(seconds)
+        self._bytes.get_series("batch").observe(size)
 
     def count_probe(self, seconds: float) -> None:
         """An empty WriteBinlog was accepted."""
@@ -64,14 +64,14 @@ class PumpMetrics:
 
     def count_refusal(self, seconds: float) -> None:
         """A WriteBinlog ended with an error after the check of the cluster id."""
-        self._rpc.series("WriteBinlog", "fail").observe(seconds)
+        self._rpc.get_series("WriteBinlog", "fail").observe(seconds)
         self._lost.add()
 
     def count_pull(self, seconds: float, *, well: bool) -> None:
         """A PullBinlogs stream ended after `seconds`; `well`: its caller ended it."""
-        self._rpc.series("PullBinlogs", "succ" if well else "fail").observe(seconds)
+        self._rpc.get_series("PullBinlogs", "succ" if well else "fail").observe(seconds)
 
-    def page(self, storage: Storage, status_queries: Callable[[], int], score: Callable[[], int]) -> bytes:
+    def render_page(self, storage: Storage, status_queries: Callable[[], int], score: Callable[[], int]) -> bytes:
         """The metrics page: all counters, and the present readings of the storage."""
         counted: list[Instrument] = [
             self._rpc,
@@ -88,10 +88,12 @@ class PumpMetrics:
 def _make_readings(storage: Storage, queries: Callable[[], int], score: Callable[[], int]) -> list[Instrument]:
     counters = storage.counters
     return [
-        Reading(f"{_STORAGE}_gc_ts", "gc ts of storage", lambda: tso.physical(storage.index.gc_ts)),
-        Reading(f"{_STORAGE}_max_commit_ts", "max commit ts of storage", lambda: tso.physical(storage.watermark)),
-        Reading(f"{_STORAGE}_storage_size_bytes", "storage size info", lambda: _disk_bytes(storage), "type"),
-        Reading(f"{_STORAGE}_done_gc_ts", "gc ts of the last gc", lambda: tso.physical(counters.done_gc_ts)),
+        Reading(f"{_STORAGE}_gc_ts", "gc ts of storage", lambda: tso.extract_physical(storage.index.gc_ts)),
+        Reading(
+            f"{_STORAGE}_max_commit_ts", "max commit ts of storage", lambda: tso.extract_physical(storage.watermark)
+        ),
+        Reading(f"{_STORAGE}_storage_size_bytes", "storage size info", lambda: _measure_disk_bytes(storage), "type"),
+        Reading(f"{_STORAGE}_done_gc_ts", "gc ts of the last gc", lambda: tso.extract_physical(counters.done_gc_ts)),
         Reading(f"{_STORAGE}_deleted_kv_total", "Keys removed by gc", lambda: counters.collected_keys, kind="counter"),
         Reading(
             f"{_STORAGE}_slow_chaser_count",
@@ -138,6 +140,6 @@ def _make_readings(storage: Storage, queries: Callable[[], int], score: Callable
     ]
 
 
-def _disk_bytes(storage: Storage) -> dict[str, float]:
+def _measure_disk_bytes(storage: Storage) -> dict[str, float]:
     stat = os.statvfs(storage.directory.path)
     return {"capacity": stat.f_blocks * stat.f_frsize, "available": stat.f_bavail * stat.f_frsize}

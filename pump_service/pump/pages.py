@@ -69,13 +69,13 @@ class Pages:
         self._score = score
         self._gate = gate
         self._routes: list[tuple[str, re.Pattern[str], Page, Needs]] = [
-            ("GET", re.compile("/status"), self._status, Needs.NOTHING),
-            ("GET", re.compile("/drainers"), self._drainers, Needs.NOTHING),
-            ("PUT", re.compile("/state/([^/]+)/([^/]+)"), self._state, Needs.OWN_SITE),
-            ("GET", re.compile("/debug/binlog/([^/]+)"), self._binlog, Needs.NOTHING),
-            ("POST", re.compile("/debug/gc/trigger"), self._gc, Needs.OWN_SITE),
-            ("GET", re.compile("/metrics"), self._metrics, Needs.NOTHING),
-            ("GET", re.compile("/txn"), self._transactions, Needs.NOTHING),
+            ("GET", re.compile("/status"), self._answer_status, Needs.NOTHING),
+            ("GET", re.compile("/drainers"), self._answer_drainers, Needs.NOTHING),
+            ("PUT", re.compile("/state/([^/]+)/([^/]+)"), self._answer_state, Needs.OWN_SITE),
+            ("GET", re.compile("/debug/binlog/([^/]+)"), self._answer_binlog, Needs.NOTHING),
+            ("POST", re.compile("/debug/gc/trigger"), self._answer_gc, Needs.OWN_SITE),
+            ("GET", re.compile("/metrics"), self._answer_metrics, Needs.NOTHING),
+            ("GET", re.compile("/txn"), self._answer_transactions, Needs.NOTHING),
             ("PUT", re.compile("/txn/([^/]+)/commit/([^/]+)"), self._commit, Needs.PROOF),
             ("PUT", re.compile("/txn/([^/]+)/rollback"), self._rollback, Needs.PROOF),
             ("PUT", re.compile("/txn/([^/]+)/give-up/([^/]+)"), self._give_up, Needs.PROOF),
@@ -87,7 +87,7 @@ class Pages:
         for method, pattern, answer, needs in self._routes:
             match = pattern.fullmatch(request.path)
             if match and method == request.method:
-                refusal = self._gate.reason_to_refuse(request, needs)
+                refusal = self._gate.find_reason_to_refuse(request, needs)
                 return self._refuse(request, refusal) if refusal else answer(request, *match.groups())
             if match:
                 methods.add(method)
@@ -98,63 +98,63 @@ class Pages:
     @staticmethod
     def _refuse(request: HttpRequest, why: str) -> HttpResponse:
         sparing.warning("command_refused", path=request.path[:100], why=why)
-        return HttpResponse(403, JSON, _envelope(why, _OTHER).body)
+        return HttpResponse(403, JSON, _make_envelope(why, _OTHER).body)
 
-    def _status(self, _: HttpRequest) -> HttpResponse:
+    def _answer_status(self, _: HttpRequest) -> HttpResponse:
         try:
-            pumps = {pump.node_id: json.loads(pump.to_json()) for pump in self._members.pumps()}
-            values: dict[str, Any] = {"status": pumps, "CommitTS": self._oracle.tso(), "Checkpoint": {}}
+            pumps = {pump.node_id: json.loads(pump.to_json()) for pump in self._members.list_pumps()}
+            values: dict[str, Any] = {"status": pumps, "CommitTS": self._oracle.fetch_ts(), "Checkpoint": {}}
             values["ErrMsg"] = self._service.describe_problems()
         except BinlakeError as error:
             values = {"status": None, "CommitTS": 0, "Checkpoint": {}, "ErrMsg": str(error)}
-        return _json_line(values)
+        return _make_json_line(values)
 
-    def _drainers(self, _: HttpRequest) -> HttpResponse:
+    def _answer_drainers(self, _: HttpRequest) -> HttpResponse:
         try:
-            return _json_line([json.loads(drainer.to_json()) for drainer in self._members.drainers()])
+            return _make_json_line([json.loads(drainer.to_json()) for drainer in self._members.list_drainers()])
         except BinlakeError as error:
-            return _envelope(str(error), _OTHER)
+            return _make_envelope(str(error), _OTHER)
 
-    def _state(self, _: HttpRequest, node_id: str, action: str) -> HttpResponse:
+    def _answer_state(self, _: HttpRequest, node_id: str, action: str) -> HttpResponse:
         own_id, state = self._service.node_id, self._service.state
         if node_id != own_id:
-            return _envelope(f"invalide nodeID {node_id}, this pump's nodeID is {own_id}", _OTHER)
+            return _make_envelope(f"invalide nodeID {node_id}, this pump's nodeID is {own_id}", _OTHER)
         if action not in _ACTIONS:
-            return _envelope(f"invalide action {action}", _OTHER)
+            return _make_envelope(f"invalide action {action}", _OTHER)
         if state is not State.ONLINE:
-            return _envelope(f"this pump's state is {state}, apply {action} failed!", _OTHER)
+            return _make_envelope(f"this pump's state is {state}, apply {action} failed!", _OTHER)
         log.info("asked_to_leave", action=action, pump=own_id)
         self._ask(action)
-        return _envelope(f"apply action {action} success!", _OK)
+        return _make_envelope(f"apply action {action} success!", _OK)
 
-    def _binlog(self, request: HttpRequest, text: str) -> HttpResponse:
+    def _answer_binlog(self, request: HttpRequest, text: str) -> HttpResponse:
         wants_json = request.query.get("format") == "json"
         if not re.fullmatch(r"[+-]?[0-9]{1,19}", text):
             message = f"invalid parameter ts: {text[:_SHOWN]}"
-            return _envelope(message, _BAD_PARAMETER) if wants_json else HttpResponse(200, TEXT, message.encode())
+            return _make_envelope(message, _BAD_PARAMETER) if wants_json else HttpResponse(200, TEXT, message.encode())
         try:
-            pointer = self._storage.index.pointer(int(text)) if abs(int(text)) < 1 << 63 else None
+            pointer = self._storage.index.find_pointer(int(text)) if abs(int(text)) < 1 << 63 else None
             if pointer is None:
                 raise Permanent("leveldb: not found")
             payload = self._storage.read(pointer)
         except BinlakeError as error:
             message = f"fail read binlog by ts: {text}: {error}"
-            return _envelope(message, _NOT_FOUND) if wants_json else HttpResponse(200, TEXT, message.encode())
+            return _make_envelope(message, _NOT_FOUND) if wants_json else HttpResponse(200, TEXT, message.encode())
         if wants_json:
-            return _envelope("", _OK, as_json(payload, self._storage))
+            return _make_envelope("", _OK, as_json(payload, self._storage))
         return HttpResponse(200, TEXT, as_text(payload).encode())
 
-    def _gc(self, _: HttpRequest) -> HttpResponse:
+    def _answer_gc(self, _: HttpRequest) -> HttpResponse:
         problem = self._collect()
         text = f"trigger gc success\n{problem}\n" if problem else "trigger gc success\n"
         return HttpResponse(200, TEXT, text.encode())
 
-    def _metrics(self, _: HttpRequest) -> HttpResponse:
-        body = self._service.metrics.page(self._storage, self._service.status_queries, self._score)
+    def _answer_metrics(self, _: HttpRequest) -> HttpResponse:
+        body = self._service.metrics.render_page(self._storage, self._service.status_queries, self._score)
         return HttpResponse(200, CONTENT_TYPE, body)
 
-    def _transactions(self, _: HttpRequest) -> HttpResponse:
-        return _envelope("", _OK, self._waiting())
+    def _answer_transactions(self, _: HttpRequest) -> HttpResponse:
+        return _make_envelope("", _OK, self._waiting())
 
     def _commit(self, _: HttpRequest, start_ts: str, commit_ts: str) -> HttpResponse:
         return _answer_decision(self._verdict.decide, start_ts, commit_ts, f"is recorded as committed at {commit_ts}")
@@ -171,10 +171,10 @@ def _answer_decision(decide: Callable[[int, int], None], start_ts: str, commit_t
     try:
         decide(_parse_ts(start_ts), _parse_ts(commit_ts))
     except ConfigError as error:
-        return _envelope(str(error), _BAD_PARAMETER)
+        return _make_envelope(str(error), _BAD_PARAMETER)
     except BinlakeError as error:
-        return _envelope(str(error), _OTHER)
-    return _envelope(f"transaction {start_ts} {outcome}", _OK)
+        return _make_envelope(str(error), _OTHER)
+    return _make_envelope(f"transaction {start_ts} {outcome}", _OK)
 
 
 def _parse_ts(text: str) -> int:
@@ -183,11 +183,11 @@ def _parse_ts(text: str) -> int:
     raise ConfigError("not a timestamp", where={"ts": text[:_SHOWN]})
 
 
-def _json_line(value: Any) -> HttpResponse:
+def _make_json_line(value: Any) -> HttpResponse:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return HttpResponse(200, TEXT, f"{text}\n".encode())
 
 
-def _envelope(message: str, code: int, data: Any = None) -> HttpResponse:
+def _make_envelope(message: str, code: int, data: Any = None) -> HttpResponse:
     text = json.dumps({"message": message, "code": code, "data": data}, ensure_ascii=False, indent=2)
     return HttpResponse(200, JSON, f"{text}\n".encode())

@@ -33,12 +33,12 @@ def build_commands(settings: PumpFile, args: argparse.Namespace, count: int) -> 
         shared["config"] = str(args.config)
     start = [sys.executable, "-m", "binlake.cli", "pump"]
     return [
-        start + [f"--{name}={value}" for name, value in {**shared, **_settings_of_process(settings, n)}.items()]
+        start + [f"--{name}={value}" for name, value in {**shared, **_derive_process_settings(settings, n)}.items()]
         for n in range(count)
     ]
 
 
-def _settings_of_process(settings: PumpFile, number: int) -> dict[str, str]:
+def _derive_process_settings(settings: PumpFile, number: int) -> dict[str, str]:
     log_file = Path(settings.log_file or settings.data_dir / "pump.log")
     values = {
         "addr": _shift_port(settings.addr, number),

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from binlake.errors import LostRange, WireError
 from binlake.wire.binlog_pb2 import Commit, Prewrite
-from pump_service.pump.heads import complete, head_of, layout_of
-from pump_service.pump.index import ts_of
+from pump_service.pump.heads import complete, parse_head, parse_layout
+from pump_service.pump.index import decode_ts_key
 from pump_service.pump.ranges import Block, Ints, read_block
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Kind
@@ -48,10 +48,12 @@ def catch_up(reader: Reader, after_ts: int, give_up: Callable[[], bool]) -> Iter
     _check_not_collected(storage, last)
     watermark = storage.watermark
     while last < watermark and not give_up():
-        entries = storage.index.batch(last, watermark, reader.rows)
+        entries = storage.index.read_batch(last, watermark, reader.rows)
         reader.read(entries)
         _check_not_collected(storage, last)
-        taken = max(last, ts_of(entries[reader.taken - 1][0]) if reader.taken else last if entries else watermark)
+        taken = max(
+            last, decode_ts_key(entries[reader.taken - 1][0]) if reader.taken else last if entries else watermark
+        )
         batch, reader.found = reader.found, TransactionBatch()
         if batch or reader.failed is None:
             yield taken, batch
@@ -121,7 +123,7 @@ class Reader:
         joined = _MatchedRows.of(block, self._take_tail)
         try:
             for row in [*np.flatnonzero(joined.alone).tolist(), len(joined.alone)]:
-                self.found.extend(*joined.between(self.taken, row))
+                self.found.extend(*joined.cut_pieces(self.taken, row))
                 self.taken = row
                 if row < len(joined.alone):
                     self._read_one(Pointer.from_bytes(entries[row][1]))
@@ -139,13 +141,13 @@ class Reader:
         if self._is_huge_prewrite(pointer):
             return
         payload = self.storage.read(pointer)
-        head = head_of(payload)
+        head = parse_head(payload)
         if head.kind is Kind.FAKE:
             self.found.add(head.start_ts, head.commit_ts, payload)
         elif head.kind is Kind.COMMIT:
             self._add_complete(head.start_ts, head.commit_ts, payload)
         elif head.kind is Kind.PREWRITE:
-            layout = layout_of(payload)
+            layout = parse_layout(payload)
             if layout is not None:
                 self._keep_tail(head.start_ts, payload[layout.cut :])
 
@@ -165,16 +167,16 @@ class Reader:
 
     def _complete_commit(self, start_ts: int, commit_ts: int, commit: bytes) -> bytes:
         """The complete C; empty when it was given up by command."""
-        tail, layout = self._take_tail(start_ts), layout_of(commit)
+        tail, layout = self._take_tail(start_ts), parse_layout(commit)
         if tail is not None and layout is not None:
             return commit[: layout.cut] + tail
-        pointer = self.storage.index.pointer(start_ts)
+        pointer = self.storage.index.find_pointer(start_ts)
         if pointer is not None and (length := self.storage.records.peek(pointer, 0)[0]) > _CACHE_BYTES:
             if self.taken:
                 raise NotNow  # so that a batch holds only one large binlog
             self.before_large(length)
         prewrite = b"" if pointer is None else self.storage.read(pointer)
-        if not prewrite or head_of(prewrite).kind is not Kind.PREWRITE:
+        if not prewrite or parse_head(prewrite).kind is not Kind.PREWRITE:
             if commit_ts in self.storage.lost:
                 return b""
             raise WireError(
@@ -234,7 +236,7 @@ class _MatchedRows(NamedTuple):
         waiting = prewrites[unmatched[prewrites]]
         return cls(block, alone, gives, cut, tail, tail_end, tails, waiting)
 
-    def between(self, first: int, last: int) -> tuple[Ints, Ints, list[bytes]]:
+    def cut_pieces(self, first: int, last: int) -> tuple[Ints, Ints, list[bytes]]:
         """start_ts, commit_ts, and both pieces of the payload of each binlog that these rows yield."""
         rows = first + np.flatnonzero(self.gives[first:last])
         begin = np.stack((self.block.begin[rows], self.tail[rows]), axis=1).ravel()

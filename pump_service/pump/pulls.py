@@ -16,7 +16,7 @@ from functools import partial
 
 from binlake.errors import BinlakeError, ConfigError, LostRange, Transient
 from binlake.rpc import Call, RpcServer, Status
-from binlake.rpc.fair import slot_to_free
+from binlake.rpc.fair import choose_slot_to_free
 from binlake.rpc.frames import Code
 from binlake.rpc.sparinglog import SparingLog
 from pump_service.pump.chunks import split_into_frames
@@ -74,10 +74,10 @@ class Pulls:
         call.on_sent, call.on_end = partial(self._on_sent, puller), partial(self._on_ended, puller)
         self._pullers[puller] = None
         self._tail.start()
-        self._queue(puller)
+        self._enqueue(puller)
         if not self._checking:
             self._checking = True
-            self._rpc.after(_LOOK_S, self._drop_stalled)
+            self._rpc.run_after(_LOOK_S, self._drop_stalled)
 
     def stop(self) -> None:
         """End every pull as UNAVAILABLE; from any thread, idempotent."""
@@ -85,7 +85,7 @@ class Pulls:
         with self._changed:
             self._changed.notify_all()
         self._readers.shutdown(wait=False)
-        self._rpc.later(self._end_all)
+        self._rpc.run_on_loop(self._end_all)
 
     def close(self) -> None:
         """Like stop(), but returns only when no thread reads any more."""
@@ -96,7 +96,7 @@ class Pulls:
     def fail(self, puller: Puller, error: Exception) -> None:
         """End a pull; from any thread."""
         puller.well = False
-        self._rpc.later(lambda: self._fail_call(puller.call, error))
+        self._rpc.run_on_loop(lambda: self._fail_call(puller.call, error))
 
     def send(self, sent: list[tuple[Puller, list[bytes]]]) -> None:
         """Send frames; from any thread, in order."""
@@ -106,7 +106,7 @@ class Pulls:
                     size = sum(map(len, frames))
                     puller.unsent += size
                     self._unsent += size
-        self._rpc.later(lambda: _write(sent))
+        self._rpc.run_on_loop(lambda: _write(sent))
 
     def read_later(self, puller: Puller) -> None:
         """Read for the puller again as soon as it has taken what it was sent."""
@@ -114,7 +114,7 @@ class Pulls:
             puller.parked = puller.has_enough
             if puller.parked:
                 return
-        self._queue(puller)
+        self._enqueue(puller)
 
     def pace(self, worked_s: float) -> None:
         """Let writers go first: a pull at full speed would take the processor from them (MISSION S0-52)."""
@@ -123,7 +123,7 @@ class Pulls:
 
     # readers
 
-    def _queue(self, puller: Puller) -> None:
+    def _enqueue(self, puller: Puller) -> None:
         with self._changed:
             self._queued += 1
         with contextlib.suppress(RuntimeError):  # stopped: every pull gets an error
@@ -148,16 +148,16 @@ class Pulls:
         def is_gone() -> bool:
             return not (puller.alive and self.service.serving)
 
-        reader = self.service.new_reader()
+        reader = self.service.make_reader()
         with contextlib.ExitStack() as turn_ends:
-            reader.before_large = partial(self._before_large, puller, turn_ends)
+            reader.before_large = partial(self._wait_for_large_turn, puller, turn_ends)
             try:
                 return self._send_all(puller, catch_up(reader, puller.last, is_gone)) and not is_gone()
             except NotNow:
                 self._wait_for_room(puller)
                 return False
 
-    def _before_large(self, puller: Puller, turn_ends: contextlib.ExitStack, size: int) -> None:
+    def _wait_for_large_turn(self, puller: Puller, turn_ends: contextlib.ExitStack, size: int) -> None:
         """Let one puller at a time read a large binlog, and only when it can be sent: it is in memory several times."""
         turn_ends.close()  # the previous large binlog has been sent
         if self._wait_until_room(puller, size) and self._large.acquire(timeout=_PATIENCE_S):
@@ -209,7 +209,7 @@ class Pulls:
             self.read_later(puller)
         else:
             # Other pullers use the room: they take their bytes soon, or are cut off.
-            self._rpc.later(lambda: self._rpc.after(_LOOK_S, lambda: self._queue(puller)))
+            self._rpc.run_on_loop(lambda: self._rpc.run_after(_LOOK_S, lambda: self._enqueue(puller)))
 
     # callbacks of calls, on the loop
 
@@ -225,7 +225,7 @@ class Pulls:
             if self._waiting:
                 self._changed.notify_all()
         if again:
-            self._queue(puller)
+            self._enqueue(puller)
 
     def _on_ended(self, puller: Puller) -> None:
         with self._changed:
@@ -252,12 +252,12 @@ class Pulls:
             puller.call.connection.reset(puller.call.id, Code.ENHANCE_YOUR_CALM)
         self._checking = bool(self._pullers)
         if self._checking:
-            self._rpc.after(_LOOK_S, self._drop_stalled)
+            self._rpc.run_after(_LOOK_S, self._drop_stalled)
 
     def _make_room(self, call: Call) -> bool:
         """To admit a call from another address, end the newest puller of the address that has the most."""
         slots = {puller: puller.call.connection.address for puller in self._pullers}
-        loser = slot_to_free(slots, call.connection.address)
+        loser = choose_slot_to_free(slots, call.connection.address)
         if loser is not None and loser.unsent:
             loser.call.connection.reset(loser.call.id, Code.ENHANCE_YOUR_CALM)
         elif loser is not None:
@@ -274,7 +274,7 @@ class Pulls:
     def _fail_call(call: Call, error: Exception) -> None:
         log.error("pull_failed", error=str(error))
         text = str(error) if isinstance(error, BinlakeError) else f"{type(error).__name__}: {error}"
-        call.fail(_status(error), text)
+        call.fail(_choose_status(error), text)
 
 
 def _write(sent: list[tuple[Puller, list[bytes]]]) -> None:
@@ -283,7 +283,7 @@ def _write(sent: list[tuple[Puller, list[bytes]]]) -> None:
             puller.call.send(frame)
 
 
-def _status(error: Exception) -> Status:
+def _choose_status(error: Exception) -> Status:
     if not isinstance(error, BinlakeError):
         return Status.UNKNOWN
     if isinstance(error, LostRange):

@@ -1,7 +1,7 @@
 """Reads many records of the value log at once: whole stretches of the files, their heads as columns.
 
-Nothing is assumed: a row is `plain` only when marker, length and layout match `heads.layout_of`. The caller reads every
-other row by itself and gets any error from that read.
+Nothing is assumed: a row is `plain` only when marker, length and layout match `heads.parse_layout`. The caller reads
+every other row by itself and gets any error from that read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Records(Protocol):
     def peek(self, pointer: Pointer, size: int) -> tuple[int, bytes]:
         """The length of a payload, 0 if no record begins there, and its first bytes."""
 
-    def frame(self, fid: int) -> Frame:
+    def look_up_frame(self, fid: int) -> Frame:
         """How the records of a file are framed."""
 
 
@@ -87,7 +87,7 @@ class _Frames(NamedTuple):
     @classmethod
     def of(cls, fids: Ints, offsets: Ints, log: Records) -> _Frames:
         files, which = np.unique(fids, return_inverse=True)
-        frames = [log.frame(int(fid)) for fid in files]
+        frames = [log.look_up_frame(int(fid)) for fid in files]
         old = np.array([frame.old for frame in frames])[which]
         marker = np.array([frame.marker for frame in frames], np.uint64)[which]
         salt = np.array([frame.salt for frame in frames], np.uint64)[which]
@@ -103,7 +103,7 @@ def _read_sizes(fids: Ints, offsets: Ints, order: Ints, log: Records) -> Ints:
     sizes[order] = ahead
     for one in np.nonzero(sizes > NEAR_BYTES)[0]:
         pointer = Pointer(int(fids[one]), int(offsets[one]))
-        sizes[one] = log.frame(pointer.fid).header_bytes + min(log.peek(pointer, 0)[0], int(sizes[one]))
+        sizes[one] = log.look_up_frame(pointer.fid).header_bytes + min(log.peek(pointer, 0)[0], int(sizes[one]))
     return sizes
 
 
@@ -133,7 +133,7 @@ def _parse_block(data: bytes, at: Ints, frames: _Frames) -> Block:
     end = begin + length
     plain = (at >= 0) & known & (length > 0) & (end <= len(raw) - _PAD)
     look = _Cursor(data, begin, plain)
-    tp, start_ts, commit_ts, _, cut = look.binlog()
+    tp, start_ts, commit_ts, _, cut = look.read_binlog()
     plain = look.plain & (look.place == end)
     return Block(data, plain, begin, cut, end, crc, seed, tp, start_ts, commit_ts)
 
@@ -147,7 +147,7 @@ def read_heads(data: bytes, places: Sequence[tuple[int, int, int]]) -> Iterator[
     columns = np.array(places, np.int64)
     begin, end = columns[:, 1], columns[:, 2]
     look = _Cursor(data + bytes(_PAD), begin, np.ones(len(begin), np.bool_))
-    tp, start_ts, commit_ts, key, cut = look.binlog()
+    tp, start_ts, commit_ts, key, cut = look.read_binlog()
     rows = (look.plain & (look.place == end), tp, start_ts, commit_ts, key, cut)
     return zip(*(column.tolist() for column in rows), strict=True)
 
@@ -179,44 +179,44 @@ class _Cursor:
         self._last = len(data) - _LOOK_AHEAD
         self.place, self.plain = place, plain
 
-    def binlog(self) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    def read_binlog(self) -> tuple[Ints, Ints, Ints, Ints, Ints]:
         """Read tp, start_ts, commit_ts, and the offsets of field 4 and after it; then advance to the binlog's end."""
-        self.tag(0x08)
-        tp = self.byte(3)
-        self.tag(0x10)
-        start_ts = self.varint()
-        self.tag(0x18)
-        commit_ts = self.varint()
+        self.expect_tag(0x08)
+        tp = self.read_byte(3)
+        self.expect_tag(0x10)
+        start_ts = self.read_plain_varint()
+        self.expect_tag(0x18)
+        commit_ts = self.read_plain_varint()
         key = self.place
-        self.field(0x22)
+        self.skip_field(0x22)
         cut = self.place
-        self.field(0x2A)
-        self.tag(0x38)
-        self.byte(0x80)
-        self.tag(0x40)
-        self.byte(0x80)
+        self.skip_field(0x2A)
+        self.expect_tag(0x38)
+        self.read_byte(0x80)
+        self.expect_tag(0x40)
+        self.read_byte(0x80)
         return tp, start_ts, commit_ts, key, cut
 
-    def tag(self, tag: int) -> None:
+    def expect_tag(self, tag: int) -> None:
         """Expect the byte `tag`."""
         self.plain &= self._raw[self.place] == tag
         self._move(1)
 
-    def byte(self, below: int) -> Ints:
+    def read_byte(self, below: int) -> Ints:
         """Read a one-byte varint less than `below`."""
         value = self._raw[self.place].astype(np.int64)
         self.plain &= value < below
         self._move(1)
         return value
 
-    def varint(self) -> Ints:
+    def read_plain_varint(self) -> Ints:
         """Read a varint of up to nine bytes in its shortest form; longer ones (negative numbers) are not plain."""
         value, size, fine = self._read_varint()
         self.plain &= fine
         self._move(size)
         return value
 
-    def field(self, tag: int) -> None:
+    def skip_field(self, tag: int) -> None:
         """Skip a field of bytes, where it is present."""
         present = self._raw[self.place] == tag
         before = self.place

@@ -95,7 +95,7 @@ class Frame:
         """Whether this is the original's format."""
         return not self.begin
 
-    def header_at(self, data: bytes, at: int, offset: int) -> Header:
+    def decode_header(self, data: bytes, at: int, offset: int) -> Header:
         """The header at `data[at]`, which is at `offset` of the file."""
         if len(data) - at < self.header_bytes:
             return _NONE
@@ -103,9 +103,9 @@ class Frame:
             magic, length, crc = OLD_RECORD.unpack_from(data, at)
             return Header(length, crc, 0, 0) if magic == MAGIC else _NONE
         marker, length, crc, back = RECORD.unpack_from(data, at)
-        return Header(length, crc, back, self.seed(offset, back)) if marker == self.marker else _NONE
+        return Header(length, crc, back, self.compute_seed(offset, back)) if marker == self.marker else _NONE
 
-    def seed(self, offset: int, back: int) -> int:
+    def compute_seed(self, offset: int, back: int) -> int:
         """The seed of the crc of the record at `offset`."""
         return (self.salt + offset + back * BACK_FACTOR) & _U32
 
@@ -121,7 +121,7 @@ class Frame:
         if self.old:
             return OLD_FOOTER.pack(max_ts, END_MAGIC)
         body = FOOTER.pack(self.marker ^ _U64, max_ts, 0)[:-4]
-        return body + struct.pack("<I", google_crc32c.extend(self.seed(offset, 0), body))
+        return body + struct.pack("<I", google_crc32c.extend(self.compute_seed(offset, 0), body))
 
     def decode_footer(self, tail: bytes, size: int) -> int | None:
         """The greatest ts of a sealed file of `size` bytes, read from its last bytes; None when it is not sealed.
@@ -139,25 +139,25 @@ class Frame:
 
     def check(self, header: bytes, payload: bytes, offset: int) -> None:
         """Raise WireError with the position when magic, length or crc do not fit."""
-        expected = self.header_at(header, 0, offset)
+        expected = self.decode_header(header, 0, offset)
         if len(header) < self.header_bytes:
-            raise self._damage_error("the record's header is cut off", offset)
+            raise self._make_damage_error("the record's header is cut off", offset)
         if not expected.length:
-            raise self._damage_error(f"no record starts here ({header[:8].hex()})", offset)
+            raise self._make_damage_error(f"no record starts here ({header[:8].hex()})", offset)
         if len(payload) != expected.length:
-            raise self._damage_error(f"record is cut off: {len(payload)} of {expected.length} bytes", offset)
+            raise self._make_damage_error(f"record is cut off: {len(payload)} of {expected.length} bytes", offset)
         if google_crc32c.extend(expected.seed, payload) != expected.crc:
-            raise self._damage_error("the record's crc does not match", offset)
+            raise self._make_damage_error("the record's crc does not match", offset)
 
-    def where(self, offset: int) -> dict[str, object]:
+    def build_where(self, offset: int) -> dict[str, object]:
         """`offset` of this file, for the `where` of an error."""
         return {"value_log": f"{self.fid:06d}.vlog", "offset": offset}
 
-    def _damage_error(self, message: str, offset: int) -> WireError:
-        return WireError(message, where=self.where(offset))
+    def _make_damage_error(self, message: str, offset: int) -> WireError:
+        return WireError(message, where=self.build_where(offset))
 
 
-def new_head(fid: int, previous_end: int) -> tuple[bytes, Frame]:
+def make_head(fid: int, previous_end: int) -> tuple[bytes, Frame]:
     """The head of a new file, and how its records are framed."""
     marker = secrets.randbits(63) | 1 << 63
     body = HEAD.pack(HEAD_MAGIC, fid, marker, previous_end, 0)[:-4]
@@ -212,7 +212,9 @@ class Walk:
                 return
 
     def _skip_damage(self) -> bool:
-        record = next_record(self._frame, self._read, self.at + 1, self._end) if self.at in self._accepted else None
+        record = (
+            find_next_record(self._frame, self._read, self.at + 1, self._end) if self.at in self._accepted else None
+        )
         if record is None:
             return False
         self.passed_over.append((self.at, record[0] - self.at))
@@ -246,7 +248,7 @@ class Walk:
         frame, base, at = self._frame, self.at, 0
         places: list[tuple[int, int, int]] = []
         while True:
-            header = frame.header_at(window, at, base + at)
+            header = frame.decode_header(window, at, base + at)
             begin = at + frame.header_bytes
             end = begin + header.length
             if not header.length or end > len(window) or google_crc32c.value(window[begin:end]) != header.crc:
@@ -258,7 +260,7 @@ class Walk:
 
     def _read_large(self, window: bytes) -> bytes:
         """The payload of a record that is larger than the window; empty if no complete record begins there."""
-        length, crc, back, seed = self._frame.header_at(window, 0, self.at)
+        length, crc, back, seed = self._frame.decode_header(window, 0, self.at)
         size = self._frame.header_bytes + length
         if not length or size <= len(window) or self.at + size > self._end:
             return b""
@@ -271,7 +273,7 @@ class Walk:
         return payload
 
 
-def next_record(frame: Frame, read: Read, start: int, end: int) -> tuple[int, int] | None:
+def find_next_record(frame: Frame, read: Read, start: int, end: int) -> tuple[int, int] | None:
     """The first complete record at or after `start`, as (its offset, where its write began); None when there is none
     before `end`.
 
@@ -284,11 +286,11 @@ def next_record(frame: Frame, read: Read, start: int, end: int) -> tuple[int, in
         place = window.find(frame.needle)
         while place >= 0:
             offset = at + place
-            header = frame.header_at(read(offset, frame.header_bytes), 0, offset)
+            header = frame.decode_header(read(offset, frame.header_bytes), 0, offset)
             if 0 < header.length <= end - offset - frame.header_bytes:
                 left -= header.length
                 if left < 0:
-                    raise WireError("too much of the file looks like a record", where=frame.where(offset))
+                    raise WireError("too much of the file looks like a record", where=frame.build_where(offset))
                 payload = read(offset + frame.header_bytes, header.length)
                 if google_crc32c.extend(header.seed, payload) == header.crc:
                     return offset, offset - header.back

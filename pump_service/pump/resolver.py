@@ -101,8 +101,8 @@ class Resolver:
 
     def resolve_waiting(self) -> None:
         """Ask once about the waiting P; then `blocked` says why the first one still waits (empty: none waits)."""
-        waiting = self.storage.waiting_prewrites(_AT_ONCE)
-        doubted = {entry.start_ts for entry in self.storage.doubted_prewrites()}
+        waiting = self.storage.list_waiting_prewrites(_AT_ONCE)
+        doubted = {entry.start_ts for entry in self.storage.list_doubted_prewrites()}
         patient = [entry for entry in waiting if entry.start_ts in self._seen and entry.start_ts not in doubted]
         self._seen = {entry.start_ts for entry in waiting}
         with self._lock:
@@ -113,7 +113,7 @@ class Resolver:
 
     def verify_rollbacks(self) -> None:
         """Ask about each P that got an R, with growing pauses; nothing is asked when R are trusted."""
-        doubted = self.storage.doubted_prewrites()
+        doubted = self.storage.list_doubted_prewrites()
         now = time.monotonic()
         known = {entry.start_ts: self._doubts.get(entry.start_ts, _Doubt()) for entry in doubted}
         self._doubts = known
@@ -124,19 +124,19 @@ class Resolver:
         if due:
             self._asking.hold_gc(self.storage.count_unmatched()[1])
             self._resolve(due)
-            self._describe_blocked(self.storage.waiting_prewrites(_AT_ONCE))
+            self._describe_blocked(self.storage.list_waiting_prewrites(_AT_ONCE))
 
     def describe(self) -> list[dict[str, Any]]:
         """The waiting P, in log order: start_ts (text), key, age in seconds, and the reason if they were asked
         about."""
-        waiting = self.storage.waiting_prewrites(_DESCRIBED)
-        now_ms = tso.physical(self.storage.max_ts)
+        waiting = self.storage.list_waiting_prewrites(_DESCRIBED)
+        now_ms = tso.extract_physical(self.storage.max_ts)
         with self._lock:
             return [
                 {
                     "start_ts": str(entry.start_ts),
                     "key": _format_key(entry.key),
-                    "age_s": max(0, now_ms - tso.physical(entry.start_ts)) // 1000,
+                    "age_s": max(0, now_ms - tso.extract_physical(entry.start_ts)) // 1000,
                     "reason": self._reasons.get(entry.start_ts, ""),
                 }
                 for entry in waiting
@@ -160,7 +160,7 @@ class Resolver:
             return
         answers = self._asking.ask(prewrites, self._doubts)
         statuses = [self._prove(entry.start_ts, status) for entry, status in zip(prewrites, answers, strict=True)]
-        reasons = [_missing_proof(status) for status in statuses]
+        reasons = [_explain_missing_proof(status) for status in statuses]
         proved = [place for place, reason in enumerate(reasons) if not reason]
         outcomes = [(prewrites[n].start_ts, _commit_ts(statuses[n]), prewrites[n].key) for n in proved]
         errors = self.storage.end_all(outcomes)
@@ -188,7 +188,7 @@ class Resolver:
         elif now - doubt.absent_since >= _ABSENT_S:
             try:
                 # The clock is read after the answer, so the transaction was even younger when the source answered.
-                age_ms = tso.physical(self.clock()) - tso.physical(start_ts)
+                age_ms = tso.extract_physical(self.clock()) - tso.extract_physical(start_ts)
             except SourceUnavailable as error:
                 return Unknown(str(error))
             return RolledBack() if age_ms < _VERSIONS_LIVE_S * 1000 else status
@@ -214,8 +214,8 @@ class Resolver:
             log.info("orphan_resolved", start_ts=start_ts, commit_ts=commit_ts)
 
     def _describe_blocked(self, waiting: Sequence[Entry]) -> None:
-        now_ms = tso.physical(self.storage.max_ts)
-        old = [entry for entry in waiting if now_ms - tso.physical(entry.start_ts) > self.timeout_s * 1000]
+        now_ms = tso.extract_physical(self.storage.max_ts)
+        old = [entry for entry in waiting if now_ms - tso.extract_physical(entry.start_ts) > self.timeout_s * 1000]
         starts = {entry.start_ts for entry in waiting}
         with self._lock:
             self._reasons = {start: why for start, why in self._reasons.items() if start in starts}
@@ -226,7 +226,7 @@ class Resolver:
             entry, why = explained[0]
             late = f", beyond the transaction timeout of {self.timeout_s:g} s" if entry in old else ""
             advice = f"; {_HOW_TO_RESOLVE}" if entry in old else ""
-            age = (now_ms - tso.physical(entry.start_ts)) / 1000
+            age = (now_ms - tso.extract_physical(entry.start_ts)) / 1000
             others = f", {len(waiting) - 1} more after it" if len(waiting) > 1 else ""
             self.blocked = (
                 f"prewrite start_ts={entry.start_ts} key={_format_key(entry.key)} waits for its commit or rollback,"
@@ -246,7 +246,7 @@ def _commit_ts(status: Status) -> int | None:
     return status.commit_ts if isinstance(status, Committed) else None
 
 
-def _missing_proof(status: Status) -> str:
+def _explain_missing_proof(status: Status) -> str:
     """Why the status does not prove how the transaction ended; empty when it does."""
     match status:
         case Locked(ttl_ms):

@@ -100,7 +100,7 @@ class PumpServer:
 
     def _start(self) -> None:
         metrics = PumpMetrics()
-        self._ceiling = Ceiling(self._oracle.tso, self._config.future_slack_s)
+        self._ceiling = Ceiling(self._oracle.fetch_ts, self._config.future_slack_s)
         with contextlib.ExitStack() as undo:
             undo.callback(self._clients.close)
             regions = self._clients.find_regions()
@@ -174,14 +174,14 @@ class PumpServer:
             ticker.stop()
         departure = Departure(self._storage, self._members, self._fakes, self.node_id)
         while True:
-            why = departure.reason_to_wait()
+            why = departure.find_reason_to_wait()
             self.service.problems.set("closing", why)
             if self._publish() == State.OFFLINE:
                 log.error("offline_by_command", pump=self.node_id, not_taken=why or "nothing")
                 self._leave(lambda: State.OFFLINE)
                 return ""
             if not why:
-                self._leave(self._final_state(departure.compared_watermark))
+                self._leave(self._make_state_chooser(departure.compared_watermark))
                 return ""
             action = self._wait_for_request(min(_LOOK_S, self._config.heartbeat_interval_s))
             if action not in ("", "close"):  # a repeated close changes nothing
@@ -193,14 +193,14 @@ class PumpServer:
         except queue.Empty:
             return ""
 
-    def _final_state(self, taken: int) -> Callable[[], State]:
-        def state() -> State:
+    def _make_state_chooser(self, taken: int) -> Callable[[], State]:
+        def choose_state() -> State:
             # A write that was in flight when closing began may have been stored since; then the pump is still needed.
             # The log is checked, too: after an index failure the watermark does not cover everything.
             done = not self._storage.count_unmatched()[0] and self._storage.max_ts <= taken
             return State.OFFLINE if done else State.PAUSED
 
-        return state
+        return choose_state
 
     def _leave(self, state: Callable[[], State] | None) -> None:
         with self._leaving:
@@ -223,7 +223,7 @@ class PumpServer:
         log.info("pump_stopped", pump=self.node_id, state=self.service.state, watermark=self._storage.watermark)
 
     def _check_source(self) -> None:
-        directory, cluster = self._storage.directory, self._oracle.cluster_id()
+        directory, cluster = self._storage.directory, self._oracle.fetch_cluster_id()
         known = directory.remember("cluster", str(cluster))
         if known != str(cluster):
             raise ConfigError(
@@ -245,7 +245,7 @@ class PumpServer:
         config = self._config
         self.service = PumpService(
             self._storage,
-            self._oracle.cluster_id(),
+            self._oracle.fetch_cluster_id(),
             free_bytes_needed=config.stop_write_at_available_space,
             slow_write_s=config.slow_write_threshold_s,
             metrics=metrics,
@@ -273,12 +273,14 @@ class PumpServer:
 
     def _make_status_queries(self) -> StatusQueries:
         config = self._config
-        return StatusQueries(self._source, self._clients.tikv, clock=self._oracle.tso, timeout_s=config.txn_timeout_s)
+        return StatusQueries(
+            self._source, self._clients.tikv, clock=self._oracle.fetch_ts, timeout_s=config.txn_timeout_s
+        )
 
     def _make_transport(self) -> LeanServer:
         config = self._config
         socket = Path(config.socket) if config.socket else None
-        return LeanServer(self.service, config.addr, http=self.pages, tls=config.tls.rpc(), socket=socket)
+        return LeanServer(self.service, config.addr, http=self.pages, tls=config.tls.to_tls(), socket=socket)
 
     def _join(self) -> None:
         self._membership = Membership(
@@ -304,7 +306,7 @@ class PumpServer:
 
     def _announce(self) -> None:
         try:
-            self._membership.notify_consumers(self._config.tls.rpc())
+            self._membership.notify_consumers(self._config.tls.to_tls())
         except BinlakeError:
             self.service.state = State.OFFLINE
             self._publish()
@@ -313,7 +315,7 @@ class PumpServer:
     def _start_tickers(self) -> None:
         config = self._config
         resolver = Resolver(
-            self._storage, self._source, config.txn_timeout_s, clock=self._oracle.tso, tikv=self._clients.tikv
+            self._storage, self._source, config.txn_timeout_s, clock=self._oracle.fetch_ts, tikv=self._clients.tikv
         )
         self.resolver = resolver
         self.service.status_queries = lambda: resolver.queries
@@ -355,7 +357,7 @@ class PumpServer:
 
     def _check_ahead_of_pd(self) -> str:
         """Why the watermark cannot be trusted; empty = nothing stored is above PD's clock."""
-        max_ts, line = self._storage.max_ts, self._ceiling.highest_allowed()
+        max_ts, line = self._storage.max_ts, self._ceiling.compute_highest_allowed()
         if max_ts <= line:
             return ""
         return f"{max_ts} is stored, above PD's clock ({line}): stop this pump, then `binlake pump set-aside`"
@@ -371,8 +373,8 @@ class PumpServer:
     def _find_node_at(self, host: str) -> str:
         try:
             return (
-                PumpReader(host, self._oracle.cluster_id(), timeout_s=_PROBE_S, tls=self._config.tls.rpc())
-                .info()
+                PumpReader(host, self._oracle.fetch_cluster_id(), timeout_s=_PROBE_S, tls=self._config.tls.to_tls())
+                .read_info()
                 .node_id
             )
         except WireError:

@@ -167,7 +167,7 @@ class PumpService:
             raise ConfigError("startFrom.offset is negative", where={"offset": after_ts})
         self._storage.check_recovered()
 
-    def new_reader(self) -> Reader:
+    def make_reader(self) -> Reader:
         """A reader for pull.catch_up()."""
         return Reader(self._storage)
 
@@ -206,7 +206,7 @@ class PumpService:
         now = time.monotonic()
         if looked and now - looked < _DISK_LOOK_S:
             return full
-        available = self._storage.directory.available_bytes()
+        available = self._storage.directory.measure_available_bytes()
         full = available <= self._free_bytes_needed
         text = f"{available} bytes available, {self._free_bytes_needed} needed: writes are refused" if full else ""
         self.problems.set("disk", text)
@@ -223,7 +223,7 @@ class PumpService:
         )
         return str(self.problems)
 
-    def info(self) -> InfoResp:
+    def build_info(self) -> InfoResp:
         """This pump's identity, and up to which timestamp it is complete."""
         count, oldest = self._storage.count_unmatched()
         counters = self._storage.counters

@@ -19,7 +19,7 @@ from binlake.errors import Permanent, WireError
 from binlake.wire.binlog_pb2 import Binlog, Rollback
 from pump_service.pump.directory import DataDirectory
 from pump_service.pump.files import Files
-from pump_service.pump.heads import head_of
+from pump_service.pump.heads import parse_head
 from pump_service.pump.record import HEAD, Frame, Pointer, Walk, frame_of
 
 log = structlog.get_logger()
@@ -119,17 +119,17 @@ def _rewrite(path: Path, binlogs: list[Stored]) -> None:
     with files.open(path) as file:
         for one in binlogs:
             offset = one.pointer.offset
-            back = frame.header_at(files.read(file, offset, frame.header_bytes), 0, offset).back
-            payload = _empty_binlog(len(one.payload))
+            back = frame.decode_header(files.read(file, offset, frame.header_bytes), 0, offset).back
+            payload = _build_empty_binlog(len(one.payload))
             files.overwrite(path, offset, frame.encode_header(payload, offset, back) + payload)
         if _read_footer(path) is not None:
             greatest = max((stored.ts for stored in _read_records(path)), default=0)
-            end = files.size(file) - frame.footer_bytes
+            end = files.read_size(file) - frame.footer_bytes
             files.overwrite(path, end, frame.encode_footer(greatest, end))
         files.sync(file)
 
 
-def _empty_binlog(size: int) -> bytes:
+def _build_empty_binlog(size: int) -> bytes:
     """A binlog of `size` bytes that changes nothing."""
     padding = size - len(_EMPTY) - len(_PADDING) - _LENGTH_BYTES
     if padding < 0:
@@ -166,7 +166,7 @@ def _read_records(path: Path) -> Iterator[Stored]:
             for offset, begin, end in places:
                 payload = data[begin:end]
                 try:
-                    head = head_of(payload)
+                    head = parse_head(payload)
                 except WireError:
                     continue  # not a binlog, so it has no timestamp
                 yield Stored(Pointer(frame.fid, offset), head.kind.value, head.start_ts, head.commit_ts, payload)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import structlog
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from binlake.base.tomlfile import read_toml, readable_error
+from binlake.base.tomlfile import make_readable_error, read_toml
 from binlake.errors import ConfigError
 from pump_service.pump.ceiling import SLACK_S
 from pump_service.pump.config import PumpConfig, TlsFiles, parse_gc, parse_log_position, parse_size
@@ -56,7 +56,7 @@ IGNORED = {
 _ALIASES = {"gen-binlog-interval": ("fake-binlog-interval",), "log-level": ("L",), "status-urls": ("status-url",)}
 
 
-def _comma_list(value: object) -> object:
+def _split_commas(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
@@ -70,7 +70,7 @@ def _split_words(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
 Pairs = Annotated[dict[str, str], BeforeValidator(_split_pairs)]
 
 
@@ -198,12 +198,12 @@ _SECTION_FLAGS = {
 }
 
 
-def settings_text() -> str:
+def render_settings() -> str:
     """The configuration reference of the pump."""
     # It uses the page of the replications' model, which a serving pump does not need, so it is imported here.
-    from binlake.config.reference import model_text
+    from binlake.config.reference import render_model
 
-    return model_text(_HEAD, PumpFile)
+    return render_model(_HEAD, PumpFile)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -211,7 +211,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--config", "-config", type=Path, metavar="FILE", help="the original's TOML file")
     for name, text in _list_flags().items():
-        spellings = [spelling for one in (name, *_ALIASES.get(name, ())) for spelling in _spellings(one)]
+        spellings = [spelling for one in (name, *_ALIASES.get(name, ())) for spelling in _list_spellings(one)]
         add(*spellings, dest=f"set:{name}", metavar=name.rpartition("-")[2].upper(), help=text)
 
 
@@ -232,7 +232,7 @@ def read_settings(args: argparse.Namespace, environment: Mapping[str, str] = os.
     try:
         return PumpFile.model_validate(values)
     except ValidationError as error:
-        raise readable_error(error, PumpFile, args.config or "flags and PUMP_* variables") from None
+        raise make_readable_error(error, PumpFile, args.config or "flags and PUMP_* variables") from None
 
 
 def to_config(settings: PumpFile) -> PumpConfig:
@@ -265,7 +265,7 @@ def to_config(settings: PumpFile) -> PumpConfig:
     )
 
 
-def ignored_keys(settings: PumpFile) -> dict[str, str]:
+def find_ignored_keys(settings: PumpFile) -> dict[str, str]:
     """The keys that are set but have no effect, each with the reason."""
     return {key: IGNORED[key] for key in _set_keys(settings, "") if key in IGNORED}
 
@@ -298,5 +298,5 @@ def _list_flags() -> dict[str, str]:
     return flags
 
 
-def _spellings(name: str) -> tuple[str, ...]:
+def _list_spellings(name: str) -> tuple[str, ...]:
     return (f"-{name}",) if len(name) == 1 else (f"--{name}", f"-{name}")

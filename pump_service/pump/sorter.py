@@ -130,11 +130,11 @@ class Sorter:
         if commit_ts > self._needed.get(fid, 0):
             self._needed[fid] = commit_ts
 
-    def needed_until(self, fid: int) -> int:
+    def look_up_needed_ts(self, fid: int) -> int:
         """The greatest commit_ts whose P is in file `fid`; 0 = none known."""
         return self._needed.get(fid, 0)
 
-    def blocking_files(self) -> set[int]:
+    def list_blocking_files(self) -> set[int]:
         """The files with a P that still waits."""
         return {segment.prewrite.pointer.fid for segments in self._waiting.values() for segment in segments}
 
@@ -142,7 +142,7 @@ class Sorter:
         """Forget file `fid`, which was removed."""
         self._needed.pop(fid, None)
 
-    def waiting_prewrites(self, limit: int = 0) -> list[Entry]:
+    def list_waiting_prewrites(self, limit: int = 0) -> list[Entry]:
         """The blocking P in log order, the head first; at most `limit` of them when it is not 0."""
         prewrites: list[Entry] = []
         segment = self._root.newer
@@ -151,12 +151,12 @@ class Sorter:
             segment = segment.newer
         return prewrites
 
-    def doubted_prewrites(self, limit: int = 0) -> list[Entry]:
+    def list_doubted_prewrites(self, limit: int = 0) -> list[Entry]:
         """The P whose rollback a writer reported but which is not proved so far; the oldest report first."""
         starts = list(self._doubted)
         return [self._waiting[start_ts][0].prewrite for start_ts in (starts[:limit] if limit else starts)]
 
-    def oldest_waiting(self) -> int:
+    def find_oldest_waiting(self) -> int:
         """The least start_ts of the waiting P; 0 = none waits."""
         return min(self._waiting, default=0)
 

@@ -28,14 +28,14 @@ _HOLD_S = 60.0  # between two calls to PD about GC
 class StatusSource(Protocol):
     """The part of binlake.cluster.source.Source that a pump needs: the outcome of a transaction."""
 
-    def transaction_status(self, start_ts: int, key: bytes) -> Status:
+    def fetch_transaction_status(self, start_ts: int, key: bytes) -> Status:
         """The status of transaction `start_ts` with primary key `key`. Raises SourceUnavailable."""
 
 
 class NoStatusSource:
     """No source to ask: each orphan prewrite blocks until its commit or rollback arrives."""
 
-    def transaction_status(self, start_ts: int, key: bytes) -> Status:
+    def fetch_transaction_status(self, start_ts: int, key: bytes) -> Status:
         """Always Unknown."""
         del start_ts, key
         return Unknown("no status source is configured (--status-url)")
@@ -72,13 +72,13 @@ class StatusQueries:
                 statuses[place] = status
         return statuses
 
-    def transaction_status(self, start_ts: int, key: bytes) -> Status:
+    def fetch_transaction_status(self, start_ts: int, key: bytes) -> Status:
         """The known outcome of one transaction, as of a StatusSource; changes nothing. Raises SourceUnavailable."""
         if self._tikv is not None and self._clock is not None:
             status = self._tikv.ask([Question(start_ts, key, How.LOOK)], self._clock())[0]
             if not isinstance(status, Unreachable):
                 return status
-        return self._source.transaction_status(start_ts, key)
+        return self._source.fetch_transaction_status(start_ts, key)
 
     def hold_gc(self, oldest: int) -> None:
         """Keep GC from removing the records of the transaction `oldest` and later ones; 0 = no transaction waits.
@@ -120,7 +120,7 @@ class StatusQueries:
             now_ts = self._clock()
         except SourceUnavailable as error:
             return [Unreachable(str(error))] * len(entries)
-        questions = [self._question_for(entry, now_ts, entry.start_ts in doubted) for entry in entries]
+        questions = [self._build_question(entry, now_ts, entry.start_ts in doubted) for entry in entries]
         statuses = self._tikv.ask(questions, now_ts)
         expired = [
             place
@@ -132,8 +132,8 @@ class StatusQueries:
             statuses[place] = status
         return statuses
 
-    def _question_for(self, entry: Entry, now_ts: int, doubted: bool) -> Question:
-        old = tso.physical(now_ts) - tso.physical(entry.start_ts) > self._timeout_ms
+    def _build_question(self, entry: Entry, now_ts: int, doubted: bool) -> Question:
+        old = tso.extract_physical(now_ts) - tso.extract_physical(entry.start_ts) > self._timeout_ms
         return Question(entry.start_ts, entry.key, How.END if old or doubted else How.LOOK)
 
     def _ask_source(self, entries: Sequence[Entry]) -> list[Status]:
@@ -146,6 +146,6 @@ class StatusQueries:
         if self._stopped.is_set():
             return Unreachable("the pump is stopping")
         try:
-            return self._source.transaction_status(entry.start_ts, entry.key)
+            return self._source.fetch_transaction_status(entry.start_ts, entry.key)
         except SourceUnavailable as error:
             return Unreachable(str(error))

@@ -21,7 +21,7 @@ from binlake.errors import BinlakeError, Transient, WireError
 from binlake.wire.binlog_pb2 import Binlog, Commit, Rollback
 from pump_service.pump.ceiling import Ceiling
 from pump_service.pump.directory import DataDirectory
-from pump_service.pump.fileend import lost_end_error
+from pump_service.pump.fileend import make_lost_end_error
 from pump_service.pump.files import Files
 from pump_service.pump.follower import Counters, Follower, read_known_synced
 from pump_service.pump.groupcommit import Budget, Done, GroupCommit, Item
@@ -125,7 +125,7 @@ class Storage:
     def check_recovered(self) -> None:
         """Raise Transient while the index is being built."""
         if self._commit is None:
-            raise _starting_error(self.error)
+            raise _make_starting_error(self.error)
 
     def append(self, payload: bytes) -> Future[None]:
         """Store a serialised Binlog; the future is done after its fsync.
@@ -137,13 +137,13 @@ class Storage:
         # reserved before the hand-over, because a failing disk may answer at once
         stored.set_running_or_notify_cancel()
 
-        def done(error: BinlakeError | None) -> None:
+        def set_outcome(error: BinlakeError | None) -> None:
             if error is None:
                 stored.set_result(None)
             else:
                 stored.set_exception(error)
 
-        self.submit(payload, done, wait=True)
+        self.submit(payload, set_outcome, wait=True)
         return stored
 
     def submit(self, payload: bytes, done: Done, *, wait: bool = False) -> None:
@@ -173,7 +173,7 @@ class Storage:
     def _put(self, item: Item, *, wait: bool) -> None:
         commit = self._commit
         if commit is None:
-            raise _starting_error(self.error)
+            raise _make_starting_error(self.error)
         self._budget.take(item.size, wait=wait)
         try:
             commit.put(item)
@@ -200,7 +200,7 @@ class Storage:
                 begun.append(self.append(_encode_end(start_ts, commit_ts, key)))
             except BinlakeError as error:
                 begun.append(error)
-        return [one if isinstance(one, BinlakeError) else _error_of(one) for one in begun]
+        return [one if isinstance(one, BinlakeError) else _find_error(one) for one in begun]
 
     def read(self, pointer: Pointer) -> bytes:
         """The payload at `pointer`. Raises WireError, LostRange."""
@@ -254,13 +254,13 @@ class Storage:
         """Entries in memory that are durable but not indexed yet."""
         return len(self._follower.backlog)
 
-    def waiting_prewrites(self, limit: int = 0) -> list[Entry]:
+    def list_waiting_prewrites(self, limit: int = 0) -> list[Entry]:
         """The P that block the watermark, in log order."""
-        return self._follower.waiting_prewrites(limit)
+        return self._follower.list_waiting_prewrites(limit)
 
-    def doubted_prewrites(self, limit: int = 0) -> list[Entry]:
+    def list_doubted_prewrites(self, limit: int = 0) -> list[Entry]:
         """The P whose writer reported a rollback that is not proved so far (empty with `trust_rollbacks`)."""
-        return self._follower.doubted_prewrites(limit)
+        return self._follower.list_doubted_prewrites(limit)
 
     def count_unmatched(self) -> tuple[int, int]:
         """How many P wait, and their least start_ts (0 = none)."""
@@ -287,8 +287,8 @@ class Storage:
             self.directory.replace("gcts", str(gc_ts))
             self.index.set_gc_ts(gc_ts)
         # Never remove a file after one that stays: a P would lose its C.
-        files = self._log.old_files()
-        needed = self._follower.needed_by_files(fid for fid, _ in files)
+        files = self._log.list_old_files()
+        needed = self._follower.find_needed_by_files(fid for fid, _ in files)
         over = takewhile(lambda one: one[1] <= bound and needed.get(one[0], gc_ts + 1) <= gc_ts, files)
         fids = [fid for fid, _ in over]
         keys = self.index.remove_below(gc_ts, fids) if fids else 0
@@ -322,18 +322,18 @@ class Storage:
         )
         head = self.index.head
         if self.index.checkpoint and not values.holds(head):
-            raise lost_end_error(head, values.end)
+            raise make_lost_end_error(head, values.end)
         return values
 
 
-def _error_of(stored: Future[None]) -> BinlakeError | None:
+def _find_error(stored: Future[None]) -> BinlakeError | None:
     error = stored.exception()
     if error is None or isinstance(error, BinlakeError):
         return error
     raise error
 
 
-def _starting_error(how_far: str) -> Transient:
+def _make_starting_error(how_far: str) -> Transient:
     return Transient("the pump is starting", where={"state": how_far})
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from binlake.errors import LostRange, Permanent, Transient
-from pump_service.pump.heads import Head, head_of
+from pump_service.pump.heads import Head, parse_head
 from pump_service.pump.index import Index
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Kind
@@ -89,12 +89,12 @@ class TimestampClaims:
     def _look_up(self, key: int) -> int | None:
         if self._indexed() < self._floor_end:
             raise Transient("the index is behind: whether this timestamp is free is not known", where={"ts": key})
-        pointer = self._index.pointer(key)
+        pointer = self._index.find_pointer(key)
         if pointer is None:
             return None
         try:
             payload = self._log.read(pointer)
         except LostRange:
             return None  # collected
-        head = head_of(payload)
+        head = parse_head(payload)
         return ~(hash(payload) & _MASK) if head.kind is _PREWRITE else head.start_ts

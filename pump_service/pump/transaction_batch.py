@@ -36,12 +36,12 @@ class TransactionBatch:
         self._commits.append(commit_ts)
         self._pieces += pieces
 
-    def after(self, ts: int) -> TransactionBatch:
+    def select_after(self, ts: int) -> TransactionBatch:
         """The transactions with a commit_ts above `ts`."""
         first = int(np.searchsorted(self.commit_ts, ts, side="right"))
-        return self.between(first, len(self))
+        return self.select_range(first, len(self))
 
-    def between(self, first: int, last: int) -> TransactionBatch:
+    def select_range(self, first: int, last: int) -> TransactionBatch:
         """The transactions from index `first` to `last` - 1."""
         some = TransactionBatch()
         some.extend(self.start_ts[first:last], self.commit_ts[first:last], self._pieces[2 * first : 2 * last])
@@ -68,7 +68,7 @@ class TransactionBatch:
         """The pieces of all payloads, in order."""
         return self._pieces
 
-    def transactions(self) -> list[Transaction]:
+    def list_transactions(self) -> list[Transaction]:
         """The transactions as tuples, payloads joined."""
         payloads = map(operator.add, self._pieces[::2], self._pieces[1::2])
         return list(zip(self.start_ts.tolist(), self.commit_ts.tolist(), payloads, strict=True))

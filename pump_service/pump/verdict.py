@@ -9,7 +9,7 @@ import structlog
 
 from binlake.cluster.source import Committed, Locked, RolledBack, Unknown
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
-from pump_service.pump.heads import Head, head_of
+from pump_service.pump.heads import Head, parse_head
 from pump_service.pump.metrics import PumpMetrics
 from pump_service.pump.resolver import StatusSource
 from pump_service.pump.sorter import Entry, Kind
@@ -62,11 +62,11 @@ class Verdict:
         log.warning("commit_without_prewrite_given_up_by_command", **where)
 
     def _read_head(self, ts: int) -> Head | None:
-        pointer = self._storage.index.pointer(ts)
-        return None if pointer is None else head_of(self._storage.read(pointer))
+        pointer = self._storage.index.find_pointer(ts)
+        return None if pointer is None else parse_head(self._storage.read(pointer))
 
     def _find_waiting(self, start_ts: int) -> Entry:
-        for entry in self._storage.waiting_prewrites():
+        for entry in self._storage.list_waiting_prewrites():
             if entry.start_ts == start_ts:
                 return entry
         raise Permanent(
@@ -78,7 +78,7 @@ class Verdict:
     def _check_source(self, prewrite: Entry, commit_ts: int) -> str:
         """The source's answer, if it does not contradict."""
         try:
-            status = self._source.transaction_status(prewrite.start_ts, prewrite.key)
+            status = self._source.fetch_transaction_status(prewrite.start_ts, prewrite.key)
         except SourceUnavailable as error:
             return f"no answer: {error.message}"
         match status:

@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from binlake.errors import BinlakeError, LostRange, Permanent, Transient
-from pump_service.pump.fileend import KnownSynced, UnsealedFile, damage_error, log_accepted_damage, settle_end
+from pump_service.pump.fileend import KnownSynced, UnsealedFile, log_accepted_damage, make_damage_error, settle_end
 from pump_service.pump.files import Files
 from pump_service.pump.record import (
     HEAD,
@@ -28,7 +28,7 @@ from pump_service.pump.record import (
     Stretch,
     Walk,
     frame_of,
-    new_head,
+    make_head,
 )
 from pump_service.pump.stopping import StopAsked, never_stop
 
@@ -82,7 +82,7 @@ class ValueLog:
         self._max_ts: dict[int, int] = {}
         self._frames: dict[int, Frame] = {}
         self._files.make_directory(directory)
-        names = self._files.names(directory)
+        names = self._files.list_names(directory)
         # A killed process may have left a file name in the page cache only, and records in that file will count as
         # durable.
         self._files.sync_directory(directory)
@@ -110,15 +110,15 @@ class ValueLog:
         """Why nothing can be written any more, or why no new file can be created; empty = no problem."""
         return self._failed or self._rotation_error
 
-    def file_max_ts(self, fid: int) -> int:
+    def look_up_max_ts(self, fid: int) -> int:
         """The greatest ts in file `fid` so far; 0 for a file that was removed."""
         return self._max_ts.get(fid, 0)
 
-    def old_files(self) -> list[tuple[int, int]]:
+    def list_old_files(self) -> list[tuple[int, int]]:
         """(fid, greatest ts) of every file but the current one, the oldest first."""
         return [(fid, self._max_ts[fid]) for fid in self._fids[:-1]]
 
-    def room_left(self) -> int:
+    def compute_room_left(self) -> int:
         """Bytes until the current file reaches its limit; a batch should end there."""
         left = self._options.segment_bytes - self._end
         # no new file can be created, so this one grows, batch by batch
@@ -147,12 +147,12 @@ class ValueLog:
     def read(self, pointer: Pointer) -> bytes:
         """The payload of the record at `pointer`, header and crc checked."""
         fid, offset = pointer
-        frame, file = self.frame(fid), self._handle(fid)
+        frame, file = self.look_up_frame(fid), self._handle(fid)
         data = self._files.read(file, offset, _FIRST_READ)
         begin = frame.header_bytes
-        length = frame.header_at(data, 0, offset).length
+        length = frame.decode_header(data, 0, offset).length
         body = data[begin : begin + length]
-        if len(body) < length and offset + begin + length <= self._files.size(file):
+        if len(body) < length and offset + begin + length <= self._files.read_size(file):
             body = self._files.read(file, offset + begin, length)
         frame.check(data[:begin], body, offset)
         return body
@@ -163,9 +163,9 @@ class ValueLog:
 
     def peek(self, pointer: Pointer, size: int) -> tuple[int, bytes]:
         """The unchecked payload length of the record at `pointer`, and its first bytes; 0: no record begins there."""
-        frame = self.frame(pointer.fid)
+        frame = self.look_up_frame(pointer.fid)
         data = self.read_bytes(pointer, frame.header_bytes + size)
-        return frame.header_at(data, 0, pointer.offset).length, data[frame.header_bytes :]
+        return frame.decode_header(data, 0, pointer.offset).length, data[frame.header_bytes :]
 
     def holds(self, pointer: Pointer) -> bool:
         """Whether a whole record begins at `pointer`, or its file was collected; its crc is not checked."""
@@ -173,22 +173,22 @@ class ValueLog:
             return pointer.fid < self._fids[-1]
         length = self.peek(pointer, 0)[0]
         end = pointer.offset + self._frames[pointer.fid].header_bytes + length
-        return bool(length) and end <= self._files.size(self._handle(pointer.fid))
+        return bool(length) and end <= self._files.read_size(self._handle(pointer.fid))
 
-    def frame(self, fid: int) -> Frame:
+    def look_up_frame(self, fid: int) -> Frame:
         """How the records of file `fid` are framed."""
         frame = self._frames.get(fid)
         if frame is None:
-            raise self._missing_error(fid)
+            raise self._make_missing_error(fid)
         return frame
 
     def scan_from(self, pointer: Pointer, upto: Pointer | None = None) -> Iterator[tuple[Pointer, bytes]]:
-        """Every record from `pointer` to before `upto` (default: the end), in log order. Raises as `stretches`."""
-        for fid, (data, places) in self.stretches(pointer, upto):
+        """Every record from `pointer` to before `upto` (default: the end), in log order. Raises as `scan_stretches`."""
+        for fid, (data, places) in self.scan_stretches(pointer, upto):
             for offset, begin, end in places:
                 yield Pointer(fid, offset), data[begin:end]
 
-    def stretches(self, pointer: Pointer, upto: Pointer | None = None) -> Iterator[tuple[int, Stretch]]:
+    def scan_stretches(self, pointer: Pointer, upto: Pointer | None = None) -> Iterator[tuple[int, Stretch]]:
         """Like `scan_from`, some MiB at once, each with its file. Raises Permanent at the first damage, OSError."""
         end = upto or self.end
         for fid in [fid for fid in self._fids if pointer.fid <= fid <= end.fid]:
@@ -201,7 +201,7 @@ class ValueLog:
         for fid in sorted(fids):
             if fid == self._fids[-1]:
                 raise ValueError("the current file of the value log cannot be removed")
-            self._files.remove(self._path(fid))
+            self._files.remove(self._build_path(fid))
             with self._handles_lock:
                 self._handles.pop(fid, None)
                 self._fids = [kept for kept in self._fids if kept != fid]
@@ -215,11 +215,11 @@ class ValueLog:
             try:
                 self._seal(self._fids[-1])
             except BinlakeError as error:
-                log.warning("value_log_not_sealed", file=self._path(self._fids[-1]).name, error=str(error))
+                log.warning("value_log_not_sealed", file=self._build_path(self._fids[-1]).name, error=str(error))
         with self._handles_lock:
             self._handles.clear()  # each file closes when its last reader drops its handle
 
-    def _path(self, fid: int) -> Path:
+    def _build_path(self, fid: int) -> Path:
         return self._directory / f"{fid:06d}.vlog"
 
     def _handle(self, fid: int) -> io.FileIO:
@@ -230,16 +230,16 @@ class ValueLog:
 
     def _open(self, fid: int) -> io.FileIO:
         try:
-            return self._files.open(self._path(fid))
+            return self._files.open(self._build_path(fid))
         except FileNotFoundError:
-            raise self._missing_error(fid) from None
+            raise self._make_missing_error(fid) from None
         except OSError as error:
             hint = "raise the limit of open files (ulimit -n)" if error.errno in (EMFILE, ENFILE) else "check the disk"
-            where = {"file": self._path(fid).name, "reason": error}
+            where = {"file": self._build_path(fid).name, "reason": error}
             raise Transient("a file of the value log cannot be opened", where=where, hint=hint) from error
 
-    def _missing_error(self, fid: int) -> LostRange:
-        return LostRange("a file of the value log is missing", where={"file": self._path(fid).name})
+    def _make_missing_error(self, fid: int) -> LostRange:
+        return LostRange("a file of the value log is missing", where={"file": self._build_path(fid).name})
 
     def _cache_handle(self, fid: int, file: io.FileIO) -> None:
         self._handles[fid] = file
@@ -254,8 +254,8 @@ class ValueLog:
                 self._frames[fid] = frame
             elif self._is_given_up(fid):
                 next_fid = fid + 1
-            elif fid != self._fids[-1] or self._files.size(self._handle(fid)) > HEAD.size:
-                raise damage_error(Frame(fid), 0, "the head of the file is incomplete")
+            elif fid != self._fids[-1] or self._files.read_size(self._handle(fid)) > HEAD.size:
+                raise make_damage_error(Frame(fid), 0, "the head of the file is incomplete")
         begun = [fid for fid in self._fids if fid in self._frames]
         self._fids = begun  # a last file without a head was being created when the last process ended
         sealed = [self._load_max_ts(at, known) for at in range(len(begun))]
@@ -270,7 +270,7 @@ class ValueLog:
     def _is_given_up(self, fid: int) -> bool:
         accepted = Pointer(fid, 0) in self._options.accepted
         if accepted:
-            log.error("value_log_damage_accepted", file=self._path(fid).name, offset=0, bytes="all")
+            log.error("value_log_damage_accepted", file=self._build_path(fid).name, offset=0, bytes="all")
             self.given_up += 1
         return accepted
 
@@ -278,8 +278,8 @@ class ValueLog:
         """Load the greatest ts of a file and repair what a crash left unfinished; return whether the file is sealed."""
         fid, after = self._fids[at], [self._frames[later] for later in self._fids[at + 1 :]]
         file, frame = self._handle(fid), self._frames[fid]
-        size = self._files.size(file)
-        last = not after or (len(after) == 1 and self._files.size(self._handle(after[0].fid)) <= after[0].begin)
+        size = self._files.read_size(file)
+        last = not after or (len(after) == 1 and self._files.read_size(self._handle(after[0].fid)) <= after[0].begin)
         footer = self._files.read(file, max(0, size - frame.footer_bytes), frame.footer_bytes)
         max_ts = frame.decode_footer(footer, size)
         # in such a file the end of a payload may look like a footer
@@ -287,7 +287,7 @@ class ValueLog:
             self._max_ts[fid] = max_ts
             return True
         until = after[0].previous_end if after else 0
-        unsealed = UnsealedFile(self._path(fid), file, frame, last, until, self._options.sync)
+        unsealed = UnsealedFile(self._build_path(fid), file, frame, last, until, self._options.sync)
         end = settle_end(self._files, unsealed, known, self._options.accepted, self._stop)
         self._max_ts[fid], self._end, self.given_up = end.max_ts, end.offset, self.given_up + end.given_up
         if end.sealed or not (after or (frame.old and end.offset)):
@@ -296,8 +296,8 @@ class ValueLog:
         return True
 
     def _walk_file(self, fid: int, start: int, stop: int | None) -> Iterator[Stretch]:
-        file, frame = self._handle(fid), self.frame(fid)
-        size = self._files.size(file) if stop is None else stop
+        file, frame = self._handle(fid), self.look_up_frame(fid)
+        size = self._files.read_size(file) if stop is None else stop
         end = size if stop is not None or frame.old else size - frame.footer_bytes
         walk = Walk(
             frame,
@@ -310,7 +310,7 @@ class ValueLog:
         self.given_up += log_accepted_damage(frame, walk)
         rest = self._files.read(file, walk.at, frame.footer_bytes)
         if walk.at < end and not (frame.old and stop is None and frame.decode_footer(rest, size) is not None):
-            raise damage_error(frame, walk.at, "a record is incomplete")
+            raise make_damage_error(frame, walk.at, "a record is incomplete")
 
     def _write(self, fid: int, pieces: Sequence[bytes], end: int) -> None:
         file = self._handle(fid)
@@ -351,7 +351,7 @@ class ValueLog:
             self._seal(fid)  # this comes last: nothing may follow a footer
         except (BinlakeError, OSError) as error:
             self._rotation_error = f"no new file of the value log can be begun: {error}"
-            log.error("value_log_rotation_failed", file=self._path(fid + 1).name, error=str(error))
+            log.error("value_log_rotation_failed", file=self._build_path(fid + 1).name, error=str(error))
         else:
             self._rotation_error = ""
             self._switch(fid + 1, frame, file)
@@ -363,13 +363,13 @@ class ValueLog:
     def _create(self, fid: int) -> tuple[Frame, io.FileIO]:
         """Create a file with its head and its name. An empty file that a failure or crash left is reused."""
         try:
-            file = self._files.open(self._path(fid), create=True)
+            file = self._files.open(self._build_path(fid), create=True)
         except FileExistsError:
-            file = self._files.open(self._path(fid))
-            if self._files.size(file) > HEAD.size:
+            file = self._files.open(self._build_path(fid))
+            if self._files.read_size(file) > HEAD.size:
                 raise
             self._files.truncate(file, 0)
-        head, frame = new_head(fid, self._end)
+        head, frame = make_head(fid, self._end)
         if self._files.append(file, head) != len(head):
             raise OSError(ENOSPC, "the head of a file was written only in part")
         self._files.sync(file)  # synced even if acks do not wait for syncs: without its head a file cannot be read

@@ -41,7 +41,7 @@ class ReplayClock:
             self._pd.release()
             self._released = time.monotonic()
 
-    def now(self) -> int:
+    def read_ts(self) -> int:
         """The ts below which everything has happened."""
         with self._lock:
             if self._released is None:

@@ -46,7 +46,7 @@ class CaptureCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Replay, or show the capture. Raises BinlakeError."""
         if args.action == "info":
-            _print(_capture_as_json(Capture(args.dir)), args.output)
+            _print(_build_capture_json(Capture(args.dir)), args.output)
             return 0
         if args.rate is not None and args.rate <= 0:
             raise ConfigError("--rate must be above 0", where={"rate": args.rate})
@@ -59,10 +59,10 @@ def _replay(args: argparse.Namespace) -> int:
     outcomes = Outcomes.of(capture)
     with _open_client(urls, capture) as client, _open_clock(urls) as clock:
         replayer = Replayer(capture, outcomes, client, clock, rate=args.rate)
-        with StatusServer.of_capture(capture, outcomes, clock.now, args.status_addr) as server:
+        with StatusServer.of_capture(capture, outcomes, clock.read_ts, args.status_addr) as server:
             with show_progress(capture.name) as progress:
                 result = replayer.run(progress)
-            _print(_result_as_json(capture, result, server.url), args.output)
+            _print(_build_result_json(capture, result, server.url), args.output)
             if args.keep_serving:
                 wait_for_event(threading.Event())
     return 0
@@ -72,8 +72,8 @@ def _replay(args: argparse.Namespace) -> int:
 def _open_client(urls: list[str], capture: Capture) -> Iterator[PumpClient]:
     pd, etcd = PdClient(urls), EtcdClient(urls)
     try:
-        cluster = pd.cluster_id()
-        expected = cluster_id(capture)
+        cluster = pd.fetch_cluster_id()
+        expected = find_cluster_id(capture)
         if expected not in (None, cluster):
             raise ConfigError(
                 f"PD serves cluster {cluster}, the capture is of cluster {expected}",
@@ -96,7 +96,7 @@ def _open_clock(urls: list[str]) -> Iterator[ReplayClock]:
         lead.close()
 
 
-def cluster_id(capture: Capture) -> int | None:
+def find_cluster_id(capture: Capture) -> int | None:
     """The cluster id in the capture's requests; None when it was not recorded. Raises ConfigError for several."""
     ids = sorted(int(text) for text in capture.meta.get("cluster_id_in_requests") or ())
     if len(ids) > 1:
@@ -104,7 +104,7 @@ def cluster_id(capture: Capture) -> int | None:
     return ids[0] if ids else None
 
 
-def _result_as_json(capture: Capture, result: ReplayResult, url: str) -> dict[str, Any]:
+def _build_result_json(capture: Capture, result: ReplayResult, url: str) -> dict[str, Any]:
     return {
         "capture": capture.name,
         "binlogs": result.binlogs,
@@ -115,18 +115,18 @@ def _result_as_json(capture: Capture, result: ReplayResult, url: str) -> dict[st
     }
 
 
-def _capture_as_json(capture: Capture) -> dict[str, Any]:
+def _build_capture_json(capture: Capture) -> dict[str, Any]:
     outcomes = Outcomes.of(capture)
     schedule = ReplaySchedule.of(capture, outcomes)
-    states = [state.commit_ts for state in capture.states()]
+    states = [state.commit_ts for state in capture.read_states()]
     return {
         "capture": capture.name,
         "version": capture.meta.get("version", ""),
-        "cluster_id": str(cluster_id(capture) or ""),
+        "cluster_id": str(find_cluster_id(capture) or ""),
         "binlogs": len(schedule.steps),
         "transactions": schedule.transactions,
         "orphans": sum(transaction.orphan for transaction in outcomes.by_start.values()),
-        "ddl_jobs": sum(1 for _ in capture.jobs()),
+        "ddl_jobs": sum(1 for _ in capture.read_jobs()),
         "first_commit_ts": str(schedule.first_bound),
         "last_commit_ts": str(max((step.holds for step in schedule.steps), default=0)),
         "states": len(states),

@@ -46,7 +46,7 @@ class Outcomes:
             for start, key in keys.items()
         )
 
-    def orphan_commit_ts(self, start_ts: int) -> int:
+    def look_up_orphan_commit_ts(self, start_ts: int) -> int:
         """The true commit_ts of an orphan; 0 for a rolled-back one and for every transaction with a C or R."""
         transaction = self.by_start.get(start_ts)
         return transaction.commit_ts if transaction is not None and transaction.orphan else 0
@@ -56,7 +56,7 @@ def _read_binlogs(capture: Capture) -> tuple[dict[int, bytes], dict[int, int], s
     keys: dict[int, bytes] = {}
     commits: dict[int, int] = {}
     ended: set[int] = set()
-    for index, payload in enumerate(capture.binlogs()):
+    for index, payload in enumerate(capture.read_binlogs()):
         try:
             binlog = pb.Binlog.FromString(payload)
         except DecodeError as error:
@@ -75,9 +75,9 @@ def _read_recorded(capture: Capture, orphans: set[int]) -> Mapping[int, int]:
     """commit_ts by start_ts of the committed orphans."""
     if not orphans:
         return {}
-    commits = {int(outcome["start_ts"]): int(outcome.get("commit_ts", 0)) for outcome in capture.outcomes() or ()}
+    commits = {int(outcome["start_ts"]): int(outcome.get("commit_ts", 0)) for outcome in capture.read_outcomes() or ()}
     if orphans <= commits.keys() or not capture.has("decoded.jsonl"):
         return commits
     unknown = orphans - commits.keys()
-    rows = ((int(row["start_ts"]), int(row["commit_ts"])) for row in capture.decoded())
+    rows = ((int(row["start_ts"]), int(row["commit_ts"])) for row in capture.read_decoded())
     return {**commits, **{start: commit for start, commit in rows if start in unknown}}

@@ -113,19 +113,19 @@ class Replayer:
             raise self._failure
         self._clock.lead(self.schedule.end)
         self._clock.release()
-        result = self._result(time.monotonic() - began)
+        result = self._build_result(time.monotonic() - began)
         log.info(
             "capture_replayed", capture=self._capture.name, binlogs=result.binlogs, seconds=round(result.seconds, 2)
         )
         return result
 
-    def _result(self, seconds: float) -> ReplayResult:
+    def _build_result(self, seconds: float) -> ReplayResult:
         last = max((step.holds for step in self.schedule.steps), default=0)
         return ReplayResult(len(self.schedule.steps), self.schedule.transactions, last, seconds)
 
     def _feed(self) -> None:
         began = time.monotonic()
-        for step, payload in zip(self.schedule.steps, self._capture.binlogs(), strict=True):
+        for step, payload in zip(self.schedule.steps, self._capture.read_binlogs(), strict=True):
             if self._rate:
                 time.sleep(max(0.0, began + step.index / self._rate - time.monotonic()))
             binlog = parse_binlog(self._capture, step.index, payload)
@@ -144,7 +144,7 @@ class Replayer:
     def _has_room(self, step: Step) -> bool:
         if self._in_flight >= 4 * WRITERS or self._bytes >= MAX_BYTES:
             return False
-        return not self._in_flight or max(step.start_ts, step.commit_ts) <= self.schedule.bound() + _AHEAD
+        return not self._in_flight or max(step.start_ts, step.commit_ts) <= self.schedule.compute_bound() + _AHEAD
 
     def _drain(self) -> None:
         with self._state:
@@ -166,7 +166,7 @@ class Replayer:
                 return
 
     def _write(self, step: Step, binlog: pb.Binlog) -> None:
-        if max(step.start_ts, step.commit_ts) > self._clock.now() + _FAR:
+        if max(step.start_ts, step.commit_ts) > self._clock.read_ts() + _FAR:
             self._lead_clock()
         if step.is_prewrite:
             self._pump_of[step.start_ts] = self._client.write_prewrite(binlog)
@@ -183,7 +183,7 @@ class Replayer:
             self._state.notify_all()
 
     def _lead_clock(self) -> None:
-        bound = self.schedule.bound()
+        bound = self.schedule.compute_bound()
         if bound < tso.MAX_TS:
             self._clock.lead(bound)
 

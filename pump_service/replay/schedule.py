@@ -58,7 +58,7 @@ class ReplaySchedule:
     @classmethod
     def of(cls, capture: Capture, outcomes: Outcomes) -> ReplaySchedule:
         """Read the capture once. Raises WireError for damage and for a C or R without its P."""
-        return cls(_steps(capture, outcomes))
+        return cls(_read_steps(capture, outcomes))
 
     @property
     def first_bound(self) -> int:
@@ -75,7 +75,7 @@ class ReplaySchedule:
         """The number of different commit_ts in the capture."""
         return len({hold for hold, _ in self._holds})
 
-    def bound(self) -> int:
+    def compute_bound(self) -> int:
         """The least commit_ts not yet acked; MAX_TS when all are. Never decreases."""
         with self._lock:
             while self._next < len(self._holds) and self._acked[self._holds[self._next][1]]:
@@ -95,17 +95,17 @@ class ReplaySchedule:
             return self._prefix >= step.needs
 
 
-def _steps(capture: Capture, outcomes: Outcomes) -> Iterable[Step]:
+def _read_steps(capture: Capture, outcomes: Outcomes) -> Iterable[Step]:
     prewrites = 0
     known: set[int] = set()
-    for index, payload in enumerate(capture.binlogs()):
+    for index, payload in enumerate(capture.read_binlogs()):
         binlog = parse_binlog(capture, index, payload)
         start = binlog.start_ts
         if binlog.tp == pb.Prewrite:
             prewrites += 1
             known.add(start)
             # The pump itself writes an orphan's C after asking the source; until then its P holds the clock.
-            yield Step(index, binlog.tp, start, 0, 0, outcomes.orphan_commit_ts(start))
+            yield Step(index, binlog.tp, start, 0, 0, outcomes.look_up_orphan_commit_ts(start))
         elif start not in known:
             where = {"capture": capture.name, "binlog": index, "start_ts": start}
             raise WireError("a commit or rollback comes before its prewrite", where=where)

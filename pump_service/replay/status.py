@@ -21,7 +21,7 @@ MAX_HISTORY = 1024
 """TiDB returns at most this many jobs at once."""
 
 
-def go_json(value: object, *, indent: bool = True) -> str:
+def format_go_json(value: object, *, indent: bool = True) -> str:
     """JSON as Go prints it: one space of indent, `<`, `>`, `&`, U+2028 and U+2029 escaped."""
     layout: Json = {"indent": 1} if indent else {"separators": (",", ":")}
     text = json.dumps(value, ensure_ascii=False, **layout)
@@ -34,13 +34,13 @@ class History:
     """DDL jobs by id; thread-safe. Memory: the texts of the jobs."""
 
     def __init__(self, jobs: Iterable[Json] = ()) -> None:
-        self._jobs = sorted(jobs, key=_job_id)
+        self._jobs = sorted(jobs, key=_get_job_id)
 
     def add(self, job: Json) -> None:
         """Add a finished job."""
-        self._jobs = sorted([*self._jobs, job], key=_job_id)
+        self._jobs = sorted([*self._jobs, job], key=_get_job_id)
 
-    def finished_jobs(self, now: int, start_job_id: int = 0, limit: int = 0) -> list[Json]:
+    def list_finished_jobs(self, now: int, start_job_id: int = 0, limit: int = 0) -> list[Json]:
         """As `/ddl/history`: the newest `limit` first, from `start_job_id` downwards; 0, 0 = all, oldest first."""
         jobs = [job for job in self._jobs if int(job["binlog"]["FinishedTS"]) < now]
         if not limit and not start_job_id:
@@ -49,7 +49,7 @@ class History:
         return below[: limit or MAX_HISTORY]
 
 
-def _job_id(job: Json) -> int:
+def _get_job_id(job: Json) -> int:
     return int(job["id"])
 
 
@@ -68,7 +68,7 @@ class Mvcc:
     def of(cls, capture: Capture, outcomes: Outcomes) -> Mvcc:
         """Read the recorded answers in `http/`."""
         recorded: dict[str, list[Json]] = {}
-        for answer in capture.http():
+        for answer in capture.read_http_answers():
             if answer["path"].startswith("/mvcc/hex/") and answer["status"] == 200:
                 key = answer["path"].removeprefix("/mvcc/hex/").lower()
                 recorded.setdefault(key, []).append(json.loads(answer["body"]))
@@ -96,10 +96,10 @@ class Mvcc:
         if shown_values := [values[write["start_ts"]] for write in shown if write["start_ts"] in values]:
             info["values"] = shown_values
         region = recorded[0]["region_id"] if recorded else 1
-        return mvcc_body(key, info, region)
+        return build_mvcc_body(key, info, region)
 
 
-def mvcc_body(key: bytes, info: Json, region: int = 1) -> Json:
+def build_mvcc_body(key: bytes, info: Json, region: int = 1) -> Json:
     """The body of `/mvcc/hex/KEY`; `info`: lock, writes and values, as far as they exist."""
     return {"key": key.hex().upper(), "region_id": region, "value": {"info": info}}
 
@@ -116,17 +116,17 @@ def lock_record(start_ts: int, key: bytes) -> Json:
     return {"start_ts": start_ts, "primary": base64.b64encode(key).decode()}
 
 
-def status(meta: Json) -> Json:
+def build_status(meta: Json) -> Json:
     """The body of `/status`."""
-    return {"connections": 0, "version": meta.get("version", ""), "git_hash": _git_hash(meta)}
+    return {"connections": 0, "version": meta.get("version", ""), "git_hash": _parse_git_hash(meta)}
 
 
-def info_all(meta: Json, host: str, port: int, started: int) -> Json:
+def build_info_all(meta: Json, host: str, port: int, started: int) -> Json:
     """The body of `/info/all`: one server, binlog on; `started` in Unix seconds."""
     server = str(uuid.uuid5(uuid.NAMESPACE_URL, f"binlake-capture-{meta.get('case', '')}-{meta.get('seed', '')}"))
     own = {
         "version": meta.get("version", ""),
-        "git_hash": _git_hash(meta),
+        "git_hash": _parse_git_hash(meta),
         "ddl_id": server,
         "ip": host,
         "listening_port": 0,
@@ -145,7 +145,7 @@ def info_all(meta: Json, host: str, port: int, started: int) -> Json:
     }
 
 
-def _git_hash(meta: Json) -> str:
+def _parse_git_hash(meta: Json) -> str:
     lines = str(meta.get("tidb_version", "")).splitlines()
     commit = next((line.partition(": ")[2] for line in lines if line.startswith("Git Commit Hash")), "None")
     return commit[:12]

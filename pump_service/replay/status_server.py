@@ -39,7 +39,7 @@ class Transactions(Protocol):
 class Jobs(Protocol):
     """Gives the finished DDL jobs."""
 
-    def finished_jobs(self, now: int, start_job_id: int = 0, limit: int = 0) -> list[status.Json]:
+    def list_finished_jobs(self, now: int, start_job_id: int = 0, limit: int = 0) -> list[status.Json]:
         """As `/ddl/history`: the newest `limit` first, from `start_job_id` downwards; 0, 0 = all, oldest first."""
 
 
@@ -86,7 +86,7 @@ class StatusServer:
     ) -> StatusServer:
         """The status port of a recorded TiDB."""
         mvcc = status.Mvcc.of(capture, outcomes)
-        return cls(capture.meta, status.History(capture.jobs()), mvcc, now, addr)
+        return cls(capture.meta, status.History(capture.read_jobs()), mvcc, now, addr)
 
     @property
     def url(self) -> str:
@@ -123,23 +123,23 @@ class StatusServer:
         parts = urlsplit(target)
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         if parts.path == "/status":
-            return status.go_json(status.status(self._meta), indent=False)
+            return status.format_go_json(status.build_status(self._meta), indent=False)
         if parts.path == "/info/all":
             host, port = self._server.server_address[:2]
-            return status.go_json(status.info_all(self._meta, str(host), int(port), self._started))
+            return status.format_go_json(status.build_info_all(self._meta, str(host), int(port), self._started))
         if parts.path == "/ddl/history":
-            return self._jobs(query)
+            return self._answer_jobs(query)
         if parts.path.startswith("/mvcc/hex/"):
-            return status.go_json(
+            return status.format_go_json(
                 self._transactions.answer(_parse_key(parts.path.removeprefix("/mvcc/hex/")), self._now())
             )
         return None
 
-    def _jobs(self, query: dict[str, str]) -> str:
+    def _answer_jobs(self, query: dict[str, str]) -> str:
         start, limit = _parse_number(query, "start_job_id"), _parse_number(query, "limit")
         if limit > status.MAX_HISTORY:
             raise BadRequest(f"ddl history limit must be between 1 and {status.MAX_HISTORY}")
-        return status.go_json(self._history.finished_jobs(self._now(), start, limit))
+        return status.format_go_json(self._history.list_finished_jobs(self._now(), start, limit))
 
 
 def _parse_number(query: dict[str, str], name: str) -> int:

@@ -13,11 +13,11 @@ from random import Random
 from binlake.rows.schema import Action, DbInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import DELETE_ONLY, PUBLIC
-from binlake.rows.schema.forms import Json, database_json, job_json
+from binlake.rows.schema.forms import Json, make_database_json, make_job_json
 from pump_service.workload.definitions import create_sql
-from pump_service.workload.kinds import kind_of
+from pump_service.workload.kinds import require_kind
 from pump_service.workload.spec import Spec
-from pump_service.workload.tables import ID, Table, new_table
+from pump_service.workload.tables import ID, Table, make_table
 
 _MOST_COLUMNS = 24
 _FIRST_ID = 102
@@ -50,16 +50,16 @@ class Catalog:
         self.version = 0
         self.tables: list[Table] = []
 
-    def first(self) -> Iterator[Ddl]:
+    def create_initial_tables(self) -> Iterator[Ddl]:
         """CREATE DATABASE and the initial tables."""
-        info = database_json(next(self._ids), self._spec.db)
+        info = make_database_json(next(self._ids), self._spec.db)
         self._db = DbInfo.from_json(info)
         query = f"CREATE DATABASE `{self._spec.db}`;"
         yield self._finish(Action.CREATE_SCHEMA, query, (0, ""), db_info=info)
         for number in range(self._spec.tables):
             yield self._create_table(keyed=number < self._spec.tables - self._spec.keyless)
 
-    def next(self) -> Ddl | None:
+    def execute_next(self) -> Ddl | None:
         """Execute the next kind of DDL on a random table; None when no table allows that kind now."""
         kind = self._spec.ddl[self._turn % len(self._spec.ddl)]
         self._turn += 1
@@ -72,7 +72,7 @@ class Catalog:
         word = self._random.choice(self._spec.columns)
         number = table.next_column
         table.next_column += 1
-        col, value = kind_of(word)(f"c{number}_{word}", 16)
+        col, value = require_kind(word)(f"c{number}_{word}", 16)
         if word in ("int", "bigint"):
             col = replace(col, default=str(self._random.randint(0, 1000)))
             table.origin[col.name] = col.default or ""
@@ -124,36 +124,40 @@ class Catalog:
         for part in table.parts:
             part.clear()
         table.rebuild(self._db)
-        return self._finish(Action.TRUNCATE_TABLE, f"TRUNCATE TABLE `{table.name}`;", (old, table.name), table.info())
+        return self._finish(
+            Action.TRUNCATE_TABLE, f"TRUNCATE TABLE `{table.name}`;", (old, table.name), table.build_info()
+        )
 
     def _rename_table(self, table: Table) -> Ddl:
         old, table.name = table.name, f"t{next(self._names)}"
         table.rebuild(self._db)
         query = f"RENAME TABLE `{old}` TO `{table.name}`;"
-        return self._finish(Action.RENAME_TABLE, query, (table.table_id, old), table.info())
+        return self._finish(Action.RENAME_TABLE, query, (table.table_id, old), table.build_info())
 
     def _drop_table(self, table: Table) -> Ddl | None:
         if len(self.tables) <= self._spec.tables:
             return None
         self.tables.remove(table)
         query = f"DROP TABLE `{self._spec.db}`.`{table.name}`;"
-        return self._finish(Action.DROP_TABLE, query, (table.table_id, table.name), table.info())
+        return self._finish(Action.DROP_TABLE, query, (table.table_id, table.name), table.build_info())
 
-    def _new_table(self, table: Table) -> Ddl | None:
+    def _add_table(self, table: Table) -> Ddl | None:
         if len(self.tables) >= 2 * self._spec.tables:
             return None
         return self._create_table(keyed=table.keyed)
 
     def _create_table(self, *, keyed: bool) -> Ddl:
-        table = new_table(self._spec, next(self._ids), f"t{next(self._names)}", keyed=keyed)
+        table = make_table(self._spec, next(self._ids), f"t{next(self._names)}", keyed=keyed)
         table.rebuild(self._db)
         self.tables.append(table)
-        query = create_sql(table.name, [col for _, col in table.columns], table.keys_sql()) + ";"
-        return self._finish(Action.CREATE_TABLE, query, (table.table_id, table.name), table.info())
+        query = create_sql(table.name, [col for _, col in table.columns], table.render_keys()) + ";"
+        return self._finish(Action.CREATE_TABLE, query, (table.table_id, table.name), table.build_info())
 
     def _alter(self, action: Action, table: Table, clause: str) -> Ddl:
         table.rebuild(self._db)
-        return self._finish(action, f"ALTER TABLE `{table.name}` {clause};", (table.table_id, table.name), table.info())
+        return self._finish(
+            action, f"ALTER TABLE `{table.name}` {clause};", (table.table_id, table.name), table.build_info()
+        )
 
     def _finish(
         self,
@@ -170,13 +174,13 @@ class Catalog:
         # TiDB writes a dropped column twice (tidb-binlog 1.11).
         states = (DELETE_ONLY, final) if action is Action.DROP_COLUMN else (final,)
 
-        def job(start_ts: int, finished_ts: int) -> Json:
-            return job_json(
+        def build_job(start_ts: int, finished_ts: int) -> Json:
+            return make_job_json(
                 job_id, action, query, schema=schema, table=table, version=version, start_ts=start_ts,
                 finished_ts=finished_ts, db_info=db_info, table_info=info,
             )  # fmt: skip
 
-        return Ddl(action, query, job_id, states, job)
+        return Ddl(action, query, job_id, states, build_job)
 
     _KINDS: dict[str, Callable[[Catalog, Table], Ddl | None]] = {  # noqa: RUF012 - a constant
         "add-column": _add_column,
@@ -187,5 +191,5 @@ class Catalog:
         "truncate": _truncate,
         "rename-table": _rename_table,
         "drop-table": _drop_table,
-        "create-table": _new_table,
+        "create-table": _add_table,
     }

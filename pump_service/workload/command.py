@@ -22,7 +22,7 @@ from pump_service.replay.status import History
 from pump_service.replay.status_server import StatusServer
 from pump_service.waits import wait_for_event
 from pump_service.workload.kinds import KINDS
-from pump_service.workload.output import Recording, state_lines, write_lines
+from pump_service.workload.output import Recording, build_state_lines, write_lines
 from pump_service.workload.runner import Runner
 from pump_service.workload.source import LiveTransactions, SharedClock
 from pump_service.workload.spec import DDL_KINDS, Faults, Spec
@@ -73,7 +73,7 @@ class WorkloadCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Write the load and print the figures. Raises BinlakeError."""
-        spec = spec_of(args)
+        spec = build_spec(args)
         with ExitStack() as stack:
             pd, client = stack.enter_context(_connect(args))
             clock = stack.enter_context(closing(SharedClock(pd)))
@@ -81,14 +81,14 @@ class WorkloadCommand:
             meta = {"version": VERSION, "case": "workload", "seed": spec.seed}
             status = StatusServer(meta, history, transactions, lambda: tso.MAX_TS, args.status_addr)
             stack.enter_context(status)
-            recording = Recording(args.record, pd.cluster_id(), spec.seed) if args.record else None
-            runner = Runner(spec, client, clock.tso, transactions, history, recording)
+            recording = Recording(args.record, pd.fetch_cluster_id(), spec.seed) if args.record else None
+            runner = Runner(spec, client, clock.fetch_ts, transactions, history, recording)
             _on_signal(runner.stop)
             print(f"workload: status port {status.url}", flush=True)
             runner.run()
             pending = client.drain(_DRAIN_S)
             if spec.faults.orphans:
-                _settle(_split_words(args.pd_urls), pd.tso())
+                _settle(_split_words(args.pd_urls), pd.fetch_ts())
             _write_outputs(runner, spec, args.state, recording)
             _print(summarise(runner, pending, status.url), args.output)
             if args.keep_serving:
@@ -98,7 +98,7 @@ class WorkloadCommand:
         return 0
 
 
-def spec_of(args: argparse.Namespace) -> Spec:
+def build_spec(args: argparse.Namespace) -> Spec:
     """The load that the options describe. Raises ConfigError."""
     faults = Faults(
         rollback=args.rollback, lose_commit=args.lose_commit, lose_rollback=args.lose_rollback, hold=args.hold,
@@ -130,8 +130,8 @@ def summarise(runner: Runner, pending: int, url: str) -> dict[str, Any]:
         "seconds": round(seconds, 2),
         "transactions_per_s": round(transactions / seconds, 1),
         "writes_per_s": round(writes / seconds, 1),
-        "p50_ms": round(runner.latencies.quantile(0.5) * 1000, 2),
-        "p99_ms": round(runner.latencies.quantile(0.99) * 1000, 2),
+        "p50_ms": round(runner.latencies.compute_quantile(0.5) * 1000, 2),
+        "p99_ms": round(runner.latencies.compute_quantile(0.99) * 1000, 2),
         "ends_on_their_way": pending,
         "last_commit_ts": str(runner.tally.last_ts),
         "status_url": url,
@@ -151,14 +151,14 @@ def _add_shape(add: Callable[..., Any], spec: Spec) -> None:
     )
     add(
         "--txn-rows",
-        type=_numbers_parser(":", 2),
+        type=_make_numbers_parser(":", 2),
         default=spec.txn_rows,
         metavar="LEAST:MOST",
         help="rows of a transaction",
     )
     add(
         "--mix",
-        type=_numbers_parser(",", 3),
+        type=_make_numbers_parser(",", 3),
         default=spec.mix,
         help="weights of insert, update, delete (default 50,40,10)",
     )
@@ -192,7 +192,7 @@ def _connect(args: argparse.Namespace) -> Iterator[tuple[PdClient, PumpClient]]:
     urls = _split_words(args.pd_urls)
     with closing(PdClient(urls)) as pd, closing(EtcdClient(urls)) as etcd:
         options = ClientOptions(strategy=args.strategy, label=args.label, socket=args.socket)
-        with PumpClient(None if args.socket else Registry(etcd), pd.cluster_id(), options) as client:
+        with PumpClient(None if args.socket else Registry(etcd), pd.fetch_cluster_id(), options) as client:
             yield pd, client
 
 
@@ -201,7 +201,7 @@ def _settle(urls: Sequence[str], ts: int) -> None:
     until = time.monotonic() + _SETTLE_S
     with closing(EtcdClient(urls)) as etcd:
         registry = Registry(etcd)
-        while behind := [p.node_id for p in registry.pumps() if p.state == "online" and p.max_commit_ts < ts]:
+        while behind := [p.node_id for p in registry.list_pumps() if p.state == "online" and p.max_commit_ts < ts]:
             if time.monotonic() > until:
                 log.warning("pumps_behind", pumps=behind, ts=ts, hint="--keep-serving")
                 return
@@ -214,20 +214,20 @@ def _on_signal(action: Callable[[], None]) -> None:
 
 
 def _write_outputs(runner: Runner, spec: Spec, state: Path | None, recording: Recording | None) -> None:
-    def lines() -> Iterator[dict[str, Any]]:
-        return state_lines(spec.db, runner.catalog.tables, runner.tally.last_ts)
+    def build_lines() -> Iterator[dict[str, Any]]:
+        return build_state_lines(spec.db, runner.catalog.tables, runner.tally.last_ts)
 
     if state is not None:
-        write_lines(state, lines())
+        write_lines(state, build_lines())
     if recording is not None:
-        recording.close(lines())
+        recording.close(build_lines())
 
 
 def _split_words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _numbers_parser(separator: str, count: int) -> Callable[[str], tuple[int, ...]]:
+def _make_numbers_parser(separator: str, count: int) -> Callable[[str], tuple[int, ...]]:
     def parse(text: str) -> tuple[int, ...]:
         parts = text.split(separator)
         if len(parts) != count or not all(part.isdecimal() for part in parts):

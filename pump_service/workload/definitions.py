@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import Json, name_json
+from binlake.rows.schema.forms import Json, make_name_json
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Col:
     @property
     def sql_type(self) -> str:
         """The type as in SHOW COLUMNS: `bigint(20) unsigned`, `varchar(64)`."""
-        name = t.type_name(self.tp, self.charset == "binary")
+        name = t.look_up_type_name(self.tp, self.charset == "binary")
         if self.elems:
             return name + "(" + ",".join(f"'{elem}'" for elem in self.elems) + ")"
         if self.tp == t.NEWDECIMAL:
@@ -45,16 +45,18 @@ class Col:
     def sql(self) -> str:
         """The column's part of a CREATE or ALTER statement."""
         null = " NOT NULL" if self.not_null else " NULL" if self.tp == t.TIMESTAMP else ""
-        return f"`{self.name}` {self.sql_type.upper() if not self.elems else self.sql_type}{null}{_default(self)}"
+        return (
+            f"`{self.name}` {self.sql_type.upper() if not self.elems else self.sql_type}{null}{_render_default(self)}"
+        )
 
 
-def column_json(column: Col, column_id: int, offset: int, *, primary: bool = False) -> Json:
+def build_column_json(column: Col, column_id: int, offset: int, *, primary: bool = False) -> Json:
     """One element of TableInfo.cols."""
     flag = t.FLAG_PRIMARY | t.FLAG_NOT_NULL if primary else 0
     flag |= t.FLAG_NOT_NULL if column.not_null else 0
     flag |= t.FLAG_UNSIGNED if column.unsigned else 0
     return {
-        "id": column_id, "name": name_json(column.name), "offset": offset,
+        "id": column_id, "name": make_name_json(column.name), "offset": offset,
         "origin_default": None, "default": column.default, "default_is_expr": False, "generated_expr_string": "",
         "generated_stored": False, "state": 5, "comment": "", "hidden": False, "version": 2,
         "type": {"Tp": column.tp, "Flag": flag, "Flen": column.flen, "Decimal": column.decimal,
@@ -67,5 +69,5 @@ def create_sql(name: str, columns: Iterable[Col], keys: Iterable[str]) -> str:
     return f"CREATE TABLE `{name}` ({','.join([*(column.sql for column in columns), *keys])})"
 
 
-def _default(column: Col) -> str:
+def _render_default(column: Col) -> str:
     return "" if column.default is None else f" DEFAULT '{column.default}'"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from binlake.rows.codec import MutationBuilder, prewrite_value
+from binlake.rows.codec import MutationBuilder, encode_prewrite_value
 from pump_service.workload.spec import Faults, Spec
 from pump_service.workload.tables import Row, Table
 
@@ -34,12 +34,12 @@ class Draft:
     fate: Fate
     holds: int
 
-    def value(self, schema_version: int) -> bytes:
+    def encode_value(self, schema_version: int) -> bytes:
         """Its PrewriteValue: a mutation for each table, rows in the order they changed."""
         builders: dict[int, MutationBuilder] = {}
         for change in self.changes:
             table = change.table
-            builder = builders.get(table.table_id) or builders.setdefault(table.table_id, table.builder())
+            builder = builders.get(table.table_id) or builders.setdefault(table.table_id, table.make_builder())
             rowid = 0 if table.keyed else change.row_id
             if change.before is None:
                 builder.insert(change.after or {}, rowid)
@@ -47,7 +47,7 @@ class Draft:
                 builder.delete(change.before, rowid)
             else:
                 builder.update(change.before, change.after, rowid)
-        return prewrite_value(schema_version, [builder.message for builder in builders.values()])
+        return encode_prewrite_value(schema_version, [builder.message for builder in builders.values()])
 
 
 class Generator:
@@ -61,10 +61,10 @@ class Generator:
 
     def draft(self, tables: Sequence[Table]) -> Draft:
         """The next transaction; until `end`, no other transaction changes its rows."""
-        fate = fate_of(self._spec.faults, self._random.random())
+        fate = choose_fate(self._spec.faults, self._random.random())
         overlay: dict[tuple[int, int], Row | None] = {}
         count = self._random.randint(*self._spec.txn_rows)
-        changes = tuple(self._change(self._random.choice(tables), overlay) for _ in range(count))
+        changes = tuple(self._make_change(self._random.choice(tables), overlay) for _ in range(count))
         self._open.update(overlay)
         return Draft(changes, fate, self._random.randint(1, 20))
 
@@ -75,13 +75,13 @@ class Generator:
                 change.table.parts[self._writer].put(change.row_id, change.after)
             self._open.discard((change.table.table_id, change.row_id))
 
-    def _change(self, table: Table, overlay: dict[tuple[int, int], Row | None]) -> Change:
+    def _make_change(self, table: Table, overlay: dict[tuple[int, int], Row | None]) -> Change:
         part = table.parts[self._writer]
         (kind,) = self._random.choices(("insert", "update", "delete"), self._spec.mix)
         row_id = self._pick_existing(table, kind == "update", overlay) if kind != "insert" else None
         if row_id is None:
             row_id = part.take_id()
-            change = Change(table, row_id, None, table.new_row(row_id, self._random))
+            change = Change(table, row_id, None, table.make_row(row_id, self._random))
         else:
             before = overlay.get((table.table_id, row_id)) or part.rows[row_id]
             after = table.change_row(before, self._random) if kind == "update" else None
@@ -105,7 +105,7 @@ class Generator:
         return None
 
 
-def fate_of(faults: Faults, chance: float) -> Fate:
+def choose_fate(faults: Faults, chance: float) -> Fate:
     """The fate of a transaction that drew `chance` (0 to 1)."""
     for fate in _FATES:
         chance -= getattr(faults, fate)

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from binlake.errors import ConfigError
-from binlake.rows.codec.floats import double_text
+from binlake.rows.codec.floats import format_double
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import CHARSET, COLLATE
 from pump_service.workload.definitions import Col
@@ -28,13 +28,13 @@ _ELEMS = ("red", "green", "blue", "black")
 _LONG_TEXT = 4000  # characters; a MySQL table may refuse a longer VARCHAR
 
 
-def _text(width: int) -> Value:
+def _make_text_generator(width: int) -> Value:
     if width > _POOL_BYTES // 2:
         return lambda random: (_POOL * (width // _POOL_BYTES + 2))[(at := random.randrange(_POOL_BYTES)) : at + width]
     return lambda random: _POOL[(at := random.randrange(_POOL_BYTES - width)) : at + width]
 
 
-def _bytes(width: int) -> Value:
+def _make_bytes_generator(width: int) -> Value:
     if width > _POOL_BYTES // 2:
         return lambda random: (_HEX * (width // _POOL_BYTES + 2))[
             (at := 2 * random.randrange(_POOL_BYTES)) : at + 2 * width
@@ -42,53 +42,57 @@ def _bytes(width: int) -> Value:
     return lambda random: _HEX[(at := 2 * random.randrange(_POOL_BYTES - width)) : at + 2 * width]
 
 
-def _string(name: str, width: int) -> tuple[Col, Value]:
+def _make_string_column(name: str, width: int) -> tuple[Col, Value]:
     if width > _LONG_TEXT:
-        return _long_text(name, width)
-    return Col(name, t.VARCHAR, max(width, 16), -1, charset=CHARSET, collate=COLLATE), _text(width)
+        return _make_long_text_column(name, width)
+    return Col(name, t.VARCHAR, max(width, 16), -1, charset=CHARSET, collate=COLLATE), _make_text_generator(width)
 
 
-def _long_text(name: str, width: int) -> tuple[Col, Value]:
+def _make_long_text_column(name: str, width: int) -> tuple[Col, Value]:
     # At 4 bytes a character, 2^14 characters exceed the 65,535 bytes of a TEXT.
     tp = t.BLOB if width < 1 << 14 else t.LONGBLOB
-    return Col(name, tp, 65_535 if tp == t.BLOB else (1 << 32) - 1, -1, charset=CHARSET, collate=COLLATE), _text(width)
+    return Col(
+        name, tp, 65_535 if tp == t.BLOB else (1 << 32) - 1, -1, charset=CHARSET, collate=COLLATE
+    ), _make_text_generator(width)
 
 
-def _blob(name: str, width: int) -> tuple[Col, Value]:
+def _make_blob_column(name: str, width: int) -> tuple[Col, Value]:
     tp = t.BLOB if width < 1 << 16 else t.LONGBLOB
-    return Col(name, tp, 65_535 if tp == t.BLOB else (1 << 32) - 1, -1), _bytes(width)
+    return Col(name, tp, 65_535 if tp == t.BLOB else (1 << 32) - 1, -1), _make_bytes_generator(width)
 
 
-def _plain(value: Value, tp: int, flen: int, decimal: int = -1, **more: Any) -> Kind:
+def _make_plain_kind(value: Value, tp: int, flen: int, decimal: int = -1, **more: Any) -> Kind:
     return lambda name, _: (Col(name, tp, flen, decimal, **more), value)
 
 
-def _elements(tp: int, value: Value) -> Kind:
-    return _plain(value, tp, 5, -1, charset=CHARSET, collate=COLLATE, elems=_ELEMS)
+def _make_elements_kind(tp: int, value: Value) -> Kind:
+    return _make_plain_kind(value, tp, 5, -1, charset=CHARSET, collate=COLLATE, elems=_ELEMS)
 
 
-def _date(random: Random) -> str:
+def _draw_date(random: Random) -> str:
     return f"{random.randint(1971, 2037)}-{random.randint(1, 12):02d}-{random.randint(1, 28):02d}"
 
 
-def _time(random: Random) -> str:
+def _draw_time(random: Random) -> str:
     return f"{random.randint(0, 23):02d}:{random.randint(0, 59):02d}:{random.randint(0, 59):02d}"
 
 
-def _moment(random: Random) -> str:
-    return f"{_date(random)} {_time(random)}.{random.randint(0, 999):03d}"
+def _draw_moment(random: Random) -> str:
+    return f"{_draw_date(random)} {_draw_time(random)}.{random.randint(0, 999):03d}"
 
 
-def _decimal(random: Random) -> str:
+def _draw_decimal(random: Random) -> str:
     return f"{random.randint(-(10**9), 10**9)}.{random.randint(0, 99):02d}"
 
 
-def _double(random: Random) -> str:
-    return double_text(random.randint(-(10**9), 10**9) / 8)
+def _draw_double(random: Random) -> str:
+    return format_double(random.randint(-(10**9), 10**9) / 8)
 
 
-def _json(random: Random) -> str:
-    return json.dumps({"a": random.randint(0, 10**6), "b": [True, None, _text(8)(random)]}, ensure_ascii=False)
+def _draw_json(random: Random) -> str:
+    return json.dumps(
+        {"a": random.randint(0, 10**6), "b": [True, None, _make_text_generator(8)(random)]}, ensure_ascii=False
+    )
 
 
 def _set(random: Random) -> str:
@@ -96,26 +100,26 @@ def _set(random: Random) -> str:
 
 
 KINDS: dict[str, Kind] = {
-    "int": _plain(lambda random: str(random.randint(-(2**31), 2**31 - 1)), t.LONG, 11, 0),
-    "bigint": _plain(lambda random: str(random.randint(-(2**63), 2**63 - 1)), t.LONGLONG, 20, 0),
-    "ubigint": _plain(lambda random: str(random.randint(0, 2**64 - 1)), t.LONGLONG, 20, 0, unsigned=True),
-    "varchar": _string,
-    "text": _long_text,
-    "blob": _blob,
-    "varbinary": lambda name, width: (Col(name, t.VARCHAR, max(min(width, _LONG_TEXT), 16), -1), _bytes(
+    "int": _make_plain_kind(lambda random: str(random.randint(-(2**31), 2**31 - 1)), t.LONG, 11, 0),
+    "bigint": _make_plain_kind(lambda random: str(random.randint(-(2**63), 2**63 - 1)), t.LONGLONG, 20, 0),
+    "ubigint": _make_plain_kind(lambda random: str(random.randint(0, 2**64 - 1)), t.LONGLONG, 20, 0, unsigned=True),
+    "varchar": _make_string_column,
+    "text": _make_long_text_column,
+    "blob": _make_blob_column,
+    "varbinary": lambda name, width: (Col(name, t.VARCHAR, max(min(width, _LONG_TEXT), 16), -1), _make_bytes_generator(
         min(width, _LONG_TEXT)
     )),
-    "decimal": _plain(_decimal, t.NEWDECIMAL, 12, 2),
-    "double": _plain(_double, t.DOUBLE, 22),
-    "date": _plain(_date, t.DATE, 10, 0),
-    "datetime": _plain(_moment, t.DATETIME, 23, 3),
-    "timestamp": _plain(_moment, t.TIMESTAMP, 23, 3),
-    "time": _plain(_time, t.DURATION, 10, 0),
-    "year": _plain(lambda random: str(random.randint(1901, 2155)), t.YEAR, 4, 0),
-    "bit": _plain(lambda random: f"{random.randrange(1 << 8):02X}", t.BIT, 8, 0),
-    "enum": _elements(t.ENUM, lambda random: random.choice(_ELEMS)),
-    "set": _elements(t.SET, _set),
-    "json": _plain(_json, t.JSON, (1 << 32) - 1, 0),
+    "decimal": _make_plain_kind(_draw_decimal, t.NEWDECIMAL, 12, 2),
+    "double": _make_plain_kind(_draw_double, t.DOUBLE, 22),
+    "date": _make_plain_kind(_draw_date, t.DATE, 10, 0),
+    "datetime": _make_plain_kind(_draw_moment, t.DATETIME, 23, 3),
+    "timestamp": _make_plain_kind(_draw_moment, t.TIMESTAMP, 23, 3),
+    "time": _make_plain_kind(_draw_time, t.DURATION, 10, 0),
+    "year": _make_plain_kind(lambda random: str(random.randint(1901, 2155)), t.YEAR, 4, 0),
+    "bit": _make_plain_kind(lambda random: f"{random.randrange(1 << 8):02X}", t.BIT, 8, 0),
+    "enum": _make_elements_kind(t.ENUM, lambda random: random.choice(_ELEMS)),
+    "set": _make_elements_kind(t.SET, _set),
+    "json": _make_plain_kind(_draw_json, t.JSON, (1 << 32) - 1, 0),
 }  # fmt: skip
 """By the name that `--columns` takes."""
 
@@ -123,7 +127,7 @@ SIZED = frozenset({"varchar", "text", "blob", "varbinary"})
 """Kinds among which `--row-bytes` is divided."""
 
 
-def kind_of(word: str) -> Kind:
+def require_kind(word: str) -> Kind:
     """The kind named `word`. Raises ConfigError."""
     if word not in KINDS:
         raise ConfigError("unknown kind of column", where={"kind": word}, hint=f"one of {', '.join(KINDS)}")

@@ -23,7 +23,7 @@ class Latencies:
         with self._lock:
             self._buckets[bucket] += 1
 
-    def quantile(self, share: float) -> float:
+    def compute_quantile(self, share: float) -> float:
         """The seconds that `share` (0 to 1) of the calls did not exceed, accurate to 5 %; 0 without calls."""
         with self._lock:
             buckets = sorted(self._buckets.items())

@@ -12,24 +12,24 @@ from typing import Any
 from binlake.rows.schema.forms import CHARSET, COLLATE
 from binlake.wire import binlog_pb2 as pb
 from pump_service.workload.definitions import Col
-from pump_service.workload.tables import ID, Table, row_formatter
+from pump_service.workload.tables import ID, Table, make_row_formatter
 
 Json = dict[str, Any]
 _LENGTH = struct.Struct("<I")
 
 
-def state_lines(db: str, tables: Iterable[Table], commit_ts: int, step: str = "end") -> Iterator[Json]:
+def build_state_lines(db: str, tables: Iterable[Table], commit_ts: int, step: str = "end") -> Iterator[Json]:
     """The lines of states.jsonl for the state at `commit_ts`."""
     tables = list(tables)
     names = sorted([db, table.name, "BASE TABLE"] for table in tables)
     yield {"commit_ts": str(commit_ts), "step": step, "databases": [db], "tables": names}
     for table in tables:
-        shown = row_formatter(table)
+        shown, columns = make_row_formatter(table), table.list_column_names()
         yield {
             "commit_ts": str(commit_ts), "step": step, "table": f"{db}.{table.name}", "schema": db,
-            "name": table.name, "kind": "BASE TABLE", "create": _create_sql(table), "columns": table.names(),
+            "name": table.name, "kind": "BASE TABLE", "create": _create_sql(table), "columns": columns,
             "types": [col.sql_type for _, col in table.columns], "time_zone": "+00:00",
-            "order_by": [ID] if table.keyed else table.names(), "rows": [shown(row) for row in table.rows()],
+            "order_by": [ID] if table.keyed else columns, "rows": [shown(row) for row in table.iterate_rows()],
         }  # fmt: skip
 
 
@@ -42,12 +42,12 @@ def write_lines(path: Path, lines: Iterable[Json]) -> None:
 
 
 def _create_sql(table: Table) -> str:
-    parts = [f"  {_column_sql(col)}" for _, col in table.columns] + [f"  {key}" for key in table.keys_sql()]
+    parts = [f"  {_render_column(col)}" for _, col in table.columns] + [f"  {key}" for key in table.render_keys()]
     options = f"ENGINE=InnoDB DEFAULT CHARSET={CHARSET} COLLATE={COLLATE}"
     return f"CREATE TABLE `{table.name}` (\n" + ",\n".join(parts) + f"\n) {options}"
 
 
-def _column_sql(col: Col) -> str:
+def _render_column(col: Col) -> str:
     null = " NOT NULL" if col.not_null else " NULL" if "timestamp" in col.sql_type else ""
     default = f" DEFAULT '{col.default}'" if col.default is not None else "" if col.not_null else " DEFAULT NULL"
     return f"`{col.name}` {col.sql_type}{null}{default}"
@@ -65,17 +65,17 @@ class Recording:
         folder.mkdir(parents=True, exist_ok=True)
         self._file = (folder / "binlogs.bin").open("wb")
 
-    def binlog(self, binlog: pb.Binlog) -> None:
+    def record_binlog(self, binlog: pb.Binlog) -> None:
         """Record a binlog that was acked or handed to the pump client."""
         payload = binlog.SerializeToString()
         with self._lock:
             self._file.write(_LENGTH.pack(len(payload)) + payload)
 
-    def job(self, job: Json) -> None:
+    def record_job(self, job: Json) -> None:
         """Record a finished DDL job."""
         self._jobs.append(job)
 
-    def orphan(self, start_ts: int, commit_ts: int) -> None:
+    def record_orphan(self, start_ts: int, commit_ts: int) -> None:
         """Record a transaction whose C (`commit_ts` 0: whose R) was lost."""
         kind, outcome = ("orphan", "committed") if commit_ts else ("orphan_rollback", "rolled_back")
         line = {"start_ts": str(start_ts), "kind": kind, "outcome": outcome}
@@ -85,12 +85,12 @@ class Recording:
     def close(self, states: Iterable[Json]) -> None:
         """Write the rest of the folder."""
         self._file.close()
-        write_lines(self._folder / "ddl_jobs.jsonl", sorted(self._jobs, key=_version))
+        write_lines(self._folder / "ddl_jobs.jsonl", sorted(self._jobs, key=_get_version))
         write_lines(self._folder / "states.jsonl", states)
         (self._folder / "outcomes.json").write_text(json.dumps(self._outcomes, indent=1), encoding="utf-8")
         (self._folder / "meta.json").write_text(json.dumps(self._meta, indent=1), encoding="utf-8")
 
 
-def _version(job: Json) -> int:
+def _get_version(job: Json) -> int:
     version: int = job["binlog"]["SchemaVersion"]
     return version

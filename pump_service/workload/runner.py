@@ -49,26 +49,26 @@ class Client(Protocol):
 class Journal(Protocol):
     """Receives everything that was written: the recording, or a test's checker."""
 
-    def binlog(self, binlog: pb.Binlog) -> None:
+    def record_binlog(self, binlog: pb.Binlog) -> None:
         """A binlog was acked (P), or handed to the pump client (C, R)."""
 
-    def job(self, job: dict[str, object]) -> None:
+    def record_job(self, job: dict[str, object]) -> None:
         """A DDL job has finished."""
 
-    def orphan(self, start_ts: int, commit_ts: int) -> None:
+    def record_orphan(self, start_ts: int, commit_ts: int) -> None:
         """The transaction's C, or if `commit_ts` is 0 its R, was lost on purpose."""
 
 
 class NoJournal:
     """Records nothing."""
 
-    def binlog(self, binlog: pb.Binlog) -> None:
+    def record_binlog(self, binlog: pb.Binlog) -> None:
         """Do nothing."""
 
-    def job(self, job: dict[str, object]) -> None:
+    def record_job(self, job: dict[str, object]) -> None:
         """Do nothing."""
 
-    def orphan(self, start_ts: int, commit_ts: int) -> None:
+    def record_orphan(self, start_ts: int, commit_ts: int) -> None:
         """Do nothing."""
 
 
@@ -128,7 +128,7 @@ class Runner:
 
     def run(self) -> None:
         """Create the tables and write everything. Raises errors that a retry cannot fix."""
-        for ddl in self.catalog.first():
+        for ddl in self.catalog.create_initial_tables():
             self._write_ddl(ddl)
         began = time.monotonic()
         self._deadline = began + self._spec.seconds if self._spec.seconds else float("inf")
@@ -158,7 +158,7 @@ class Runner:
     def _write_all(self, number: int) -> None:
         try:
             generator, held = Generator(self._spec, number), list[_Held]()
-            left = self._share(number)
+            left = self._compute_share(number)
             while True:
                 for _ in range(min(left, self._spec.round_size) if self._spec.ddl_every else left):
                     if self._is_over:
@@ -178,7 +178,7 @@ class Runner:
             self._failure = self._failure or error
             self._barrier.abort()
 
-    def _share(self, number: int) -> int:
+    def _compute_share(self, number: int) -> int:
         if not self._spec.transactions:
             return 1 << 62
         each, more = divmod(self._spec.transactions, self._spec.writers)
@@ -192,13 +192,13 @@ class Runner:
         if self._is_over or not self._spec.ddl_every or finished:
             self.stop()
             return
-        ddl = self.catalog.next()
+        ddl = self.catalog.execute_next()
         if ddl is not None:
             self._write_ddl(ddl)
 
     def _write_one(self, generator: Generator, held: list[_Held]) -> None:
         draft = generator.draft(self.catalog.tables)
-        prewrite = self._prewrite(draft)
+        prewrite = self._write_prewrite(draft)
         if prewrite is None:
             generator.end(draft, committed=False)
             self.tally.add("failed")
@@ -215,7 +215,7 @@ class Runner:
             held.remove(one)
             self._commit(generator, one.draft, one.prewrite)
 
-    def _prewrite(self, draft: Draft) -> pb.Binlog | None:
+    def _write_prewrite(self, draft: Draft) -> pb.Binlog | None:
         """The P once a pump has it; None if no pump took it: then the transaction counts as rolled back."""
         try:
             start_ts = self._fetch_ts()
@@ -223,14 +223,14 @@ class Runner:
             log.warning("transaction_failed", error=str(error))
             return None
         self._transactions.begin(start_ts)
-        key = self._transactions.key(start_ts)
-        prewrite = build.prewrite(start_ts, key, draft.value(self.catalog.version))
+        key = self._transactions.build_key(start_ts)
+        prewrite = build.build_prewrite(start_ts, key, draft.encode_value(self.catalog.version))
         try:
             for _ in range(2 if draft.fate == "double" else 1):
                 began = time.monotonic()
                 self._client.write_prewrite(prewrite)
                 self.latencies.add(time.monotonic() - began)
-                self._journal.binlog(prewrite)
+                self._journal.record_binlog(prewrite)
         except SourceUnavailable as error:
             self._transactions.end(start_ts, 0)
             log.warning("transaction_failed", start_ts=start_ts, error=str(error))
@@ -246,21 +246,21 @@ class Runner:
             return
         self._transactions.end(prewrite.start_ts, commit_ts)
         generator.end(draft, committed=True)
-        self._end(prewrite, build.commit(prewrite, commit_ts), lost=draft.fate == "lose_commit")
+        self._send_end(prewrite, build.build_commit(prewrite, commit_ts), lost=draft.fate == "lose_commit")
         self.tally.add(draft.fate if draft.fate != "rollback" else "commit", commit_ts, len(draft.changes))
 
     def _roll_back(self, generator: Generator, draft: Draft, prewrite: pb.Binlog) -> None:
         self._transactions.end(prewrite.start_ts, 0)
         generator.end(draft, committed=False)
-        self._end(prewrite, build.rollback(prewrite), lost=draft.fate == "lose_rollback")
+        self._send_end(prewrite, build.build_rollback(prewrite), lost=draft.fate == "lose_rollback")
         self.tally.add(draft.fate if draft.fate == "lose_rollback" else "rollback")
 
-    def _end(self, prewrite: pb.Binlog, end: pb.Binlog, *, lost: bool) -> None:
+    def _send_end(self, prewrite: pb.Binlog, end: pb.Binlog, *, lost: bool) -> None:
         if lost:
             self._client.forget(prewrite.start_ts)
-            self._journal.orphan(prewrite.start_ts, end.commit_ts)
+            self._journal.record_orphan(prewrite.start_ts, end.commit_ts)
             return
-        self._journal.binlog(end)
+        self._journal.record_binlog(end)
         (self._client.send_commit if end.tp == pb.Commit else self._client.send_rollback)(end)
 
     def _write_ddl(self, ddl: Ddl) -> None:
@@ -268,7 +268,7 @@ class Runner:
             start_ts, commit_ts = self._write_ddl_binlog(ddl, state)
         job = ddl.job(start_ts, self._retry_fetch_ts())
         self._history.add(job)
-        self._journal.job(job)
+        self._journal.record_job(job)
         self.tally.add("ddl", commit_ts)
         log.info("workload_ddl", query=ddl.query, commit_ts=commit_ts)
 
@@ -277,8 +277,8 @@ class Runner:
         while True:
             start_ts = self._retry_fetch_ts()
             self._transactions.begin(start_ts)
-            prewrite = build.prewrite(
-                start_ts, self._transactions.key(start_ts), ddl_query=ddl.query.encode(),
+            prewrite = build.build_prewrite(
+                start_ts, self._transactions.build_key(start_ts), ddl_query=ddl.query.encode(),
                 ddl_job_id=ddl.job_id, ddl_schema_state=state,
             )  # fmt: skip
             try:
@@ -287,10 +287,10 @@ class Runner:
                 self._transactions.end(start_ts, 0)
                 self._wait_again("ddl_tried_again", error)
                 continue
-            self._journal.binlog(prewrite)
+            self._journal.record_binlog(prewrite)
             commit_ts = self._retry_fetch_ts()
             self._transactions.end(start_ts, commit_ts)
-            self._end(prewrite, build.commit(prewrite, commit_ts), lost=False)
+            self._send_end(prewrite, build.build_commit(prewrite, commit_ts), lost=False)
             return start_ts, commit_ts
 
     def _retry_fetch_ts(self) -> int:

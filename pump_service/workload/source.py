@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 from binlake.tso import Clock
 from pump_service.replay.outcomes import Transaction
-from pump_service.replay.status import Json, lock_record, mvcc_body, write_record
+from pump_service.replay.status import Json, build_mvcc_body, lock_record, write_record
 
 _OPEN = -1
 _START = struct.Struct(">Q")
@@ -32,7 +32,7 @@ class SharedClock:
         self._thread = threading.Thread(target=self._run, name="workload-clock", daemon=True)
         self._thread.start()
 
-    def tso(self) -> int:
+    def fetch_ts(self) -> int:
         """A fresh timestamp. Raises what the oracle raises."""
         future: Future[int] = Future()
         with self._changed:
@@ -55,7 +55,7 @@ class SharedClock:
                 if not asking:
                     return
             try:
-                first = self._oracle.tso(len(asking)) - len(asking) + 1
+                first = self._oracle.fetch_ts(len(asking)) - len(asking) + 1
             except BaseException as error:  # noqa: BLE001 - raised by each caller
                 for one in asking:
                     one.set_exception(error)
@@ -71,7 +71,7 @@ class LiveTransactions:
         self._ends: dict[int, int] = {}
 
     @staticmethod
-    def key(start_ts: int) -> bytes:
+    def build_key(start_ts: int) -> bytes:
         """The primary key of a transaction: each has a different one, so that answers stay short."""
         return _KEY + _START.pack(start_ts)
 
@@ -89,7 +89,7 @@ class LiveTransactions:
         start_ts = _START.unpack(key[len(_KEY) :])[0] if len(key) == len(_KEY) + _START.size else 0
         commit_ts = self._ends.get(start_ts)
         if commit_ts is None:
-            return mvcc_body(key, {})
+            return build_mvcc_body(key, {})
         if commit_ts == _OPEN:
-            return mvcc_body(key, {"lock": lock_record(start_ts, key)})
-        return mvcc_body(key, {"writes": [write_record(Transaction(start_ts, key, commit_ts, False))]})
+            return build_mvcc_body(key, {"lock": lock_record(start_ts, key)})
+        return build_mvcc_body(key, {"writes": [write_record(Transaction(start_ts, key, commit_ts, False))]})

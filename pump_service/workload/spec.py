@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from binlake.errors import ConfigError
-from pump_service.workload.kinds import kind_of
+from pump_service.workload.kinds import require_kind
 
 DDL_KINDS = (
     "add-column", "drop-column", "modify-column", "add-index", "drop-index", "truncate", "create-table",
@@ -71,7 +71,7 @@ class Spec:
 
     def __post_init__(self) -> None:
         for word in self.columns:
-            kind_of(word)
+            require_kind(word)
         wrong = {
             "give either --transactions or --seconds": (self.transactions > 0) == (self.seconds > 0),
             "tables and writers must be above 0": min(self.tables, self.writers) < 1,

@@ -13,9 +13,9 @@ from random import Random
 from binlake.rows.codec import MutationBuilder
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import Json, index_json, table_json
-from pump_service.workload.definitions import Col, column_json
-from pump_service.workload.kinds import SIZED, Value, kind_of
+from binlake.rows.schema.forms import Json, make_index_json, make_table_json
+from pump_service.workload.definitions import Col, build_column_json
+from pump_service.workload.kinds import SIZED, Value, require_kind
 from pump_service.workload.spec import Spec
 
 Row = dict[str, str | None]
@@ -72,34 +72,34 @@ class Table:
 
     def rebuild(self, db: DbInfo) -> None:
         """Update `definition` from the fields; called after each change of them."""
-        self.definition = TableDef.from_json(self.info(), db)
+        self.definition = TableDef.from_json(self.build_info(), db)
 
-    def info(self) -> Json:
+    def build_info(self) -> Json:
         """The present TableInfo."""
         cols = [
             {
-                **column_json(col, number, offset, primary=self.keyed and col.name == ID),
+                **build_column_json(col, number, offset, primary=self.keyed and col.name == ID),
                 "origin_default": self.origin.get(col.name),
             }
             for offset, (number, col) in enumerate(self.columns)
         ]
         offsets = {col.name: offset for offset, (_, col) in enumerate(self.columns)}
         indexes = [
-            index_json(number, name, [(column, offsets[column])], unique=False, primary=False)
+            make_index_json(number, name, [(column, offsets[column])], unique=False, primary=False)
             for number, name, column in self.indexes
         ]
-        return table_json(self.table_id, self.name, cols, indexes, pk_is_handle=self.keyed)
+        return make_table_json(self.table_id, self.name, cols, indexes, pk_is_handle=self.keyed)
 
-    def names(self) -> list[str]:
+    def list_column_names(self) -> list[str]:
         """The names of the columns, in order."""
         return [col.name for _, col in self.columns]
 
-    def keys_sql(self) -> list[str]:
+    def render_keys(self) -> list[str]:
         """The key clauses of its CREATE TABLE."""
         primary = [f"PRIMARY KEY (`{ID}`) /*T![clustered_index] CLUSTERED */"] if self.keyed else []
         return primary + [f"KEY `{name}` (`{column}`)" for _, name, column in self.indexes]
 
-    def new_row(self, row_id: int, random: Random) -> Row:
+    def make_row(self, row_id: int, random: Random) -> Row:
         """A row with fresh values."""
         row: Row = {name: value(random) for name, value in self.fresh.items()}
         return {ID: str(row_id), **row} if self.keyed else row
@@ -109,38 +109,38 @@ class Table:
         name = random.choice(list(self.fresh))
         return {**row, name: self.fresh[name](random)}
 
-    def rows(self) -> Iterator[Row]:
+    def iterate_rows(self) -> Iterator[Row]:
         """All rows by row id."""
         rows = {row_id: row for part in self.parts for row_id, row in part.rows.items()}
         return (rows[row_id] for row_id in sorted(rows))
 
-    def builder(self) -> MutationBuilder:
+    def make_builder(self) -> MutationBuilder:
         """Encodes row changes of this table with its present definition."""
         return MutationBuilder(self.definition)
 
 
-def new_table(spec: Spec, table_id: int, name: str, *, keyed: bool) -> Table:
+def make_table(spec: Spec, table_id: int, name: str, *, keyed: bool) -> Table:
     """An empty table with the columns of `spec`."""
     width = max(1, spec.row_bytes // max(1, sum(word in SIZED for word in spec.columns)))
     columns, fresh = [], dict[str, Value]()
     if keyed:
         columns.append((1, Col(ID, t.LONGLONG, 20, 0, not_null=True)))
     for number, word in enumerate(spec.columns, 2):
-        col, value = kind_of(word)(f"c{number - 1}_{word}", width)
+        col, value = require_kind(word)(f"c{number - 1}_{word}", width)
         columns.append((number, col))
         fresh[col.name] = value
     parts = [Part(1 + writer, spec.writers) for writer in range(spec.writers)]
     return Table(table_id, name, columns, fresh, keyed, parts)
 
 
-def row_formatter(table: Table) -> Callable[[Row], list[object]]:
+def make_row_formatter(table: Table) -> Callable[[Row], list[object]]:
     """A function that turns a row of `table` into a list of values in the form of a capture's state."""
     binary = {
         col.name for _, col in table.columns if col.tp == t.BIT or (col.tp in t.STRINGS and col.charset == "binary")
     }
-    names = table.names()
+    names = table.list_column_names()
 
-    def shown(row: Row) -> list[object]:
+    def format_row(row: Row) -> list[object]:
         return [{"hex": row[name]} if name in binary and row[name] is not None else row[name] for name in names]
 
-    return shown
+    return format_row

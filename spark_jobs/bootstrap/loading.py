@@ -16,7 +16,7 @@ import structlog
 from binlake.cluster.source.gchold import hold_gc
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.lake.baseload import BaseLoad, BaseTable
-from binlake.lake.lock import lake_lock
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowEvent
 from binlake.mysqlbinlog.tablerows.link import ask
@@ -70,14 +70,14 @@ class Loader:
         """
         ctx = self.ctx
         table = BaseTable(ctx.paths)
-        with lake_lock(ctx.paths, BY_NAME["land"].lock):
+        with hold_lake_lock(ctx.paths, BY_NAME["land"].lock):
             known = table.load()
             if known is not None and known.done:
                 return known
             with open_cluster(ctx.replication) as cluster:
                 if known is None:
                     self._require_new(cluster)
-                    cluster.registry.publish_drainer(ctx.drainer_id, cluster.pd.tso() if at_ts is None else at_ts)
+                    cluster.registry.publish_drainer(ctx.drainer_id, cluster.pd.fetch_ts() if at_ts is None else at_ts)
                 load, structures = self._open_load(cluster, known, at_ts)
                 with hold_gc(ctx.replication.source, f"binlake-load-{ctx.replication.name}", load.base_ts):
                     done = self._read_all(table, cluster, load, structures)
@@ -115,7 +115,7 @@ class Loader:
                 )
             return known, self._read_structures(cluster, known.base_ts)
         for left in reversed(range(_TRIES)):
-            base_ts = cluster.pd.tso() if at_ts is None else at_ts
+            base_ts = cluster.pd.fetch_ts() if at_ts is None else at_ts
             try:
                 structures = self._read_structures(cluster, base_ts)
             except DefinitionsDiffer as error:
@@ -128,7 +128,7 @@ class Loader:
         raise AssertionError("the last try returns or raises")
 
     def _read_structures(self, cluster: Cluster, base_ts: int) -> Structures:
-        with SnapshotSource.of(self.ctx.replication, base_ts).session() as link:
+        with SnapshotSource.of(self.ctx.replication, base_ts).open_session() as link:
             structures = read_structures(cluster.source, link, base_ts, self.ctx.rules)
         if structures.left_out:
             log.warning("views_left_out", names=structures.left_out[:20], count=len(structures.left_out))
@@ -158,16 +158,16 @@ class Loader:
             sealer.seal_structures(structures)
         else:
             self._require_same_rules()
-        chunks = table.chunks()
+        chunks = table.read_chunks()
         source = SnapshotSource.of(ctx.replication, load.base_ts)
-        with source.session() as link:
+        with source.open_session() as link:
             row_id = "_tidb_rowid" if "tidb" in str(ask(link, "SELECT VERSION()")[0][0]).lower() else ""
         ranges = Ranges(load, structures.tables, sealer.lo + 1, chunks, row_id)
         rows = sum(chunk.rows for chunk in chunks)
         sealer.add([chunk for chunk in chunks if chunk.first_ts > sealer.lo], ranges.complete_below())
         self.show(Progress(load, rows, ranges.tables_read))
         with Readers(source, ranges, load.schema_version, ctx) as readers:
-            for read in readers.results():
+            for read in readers.iterate_results():
                 table.add([chunk for _, chunk in read])
                 for given, chunk in read:
                     ranges.end(given)
@@ -181,9 +181,9 @@ class Loader:
         return replace(load, done=True, rows=rows)
 
     def _require_same_rules(self) -> None:
-        first = self.ctx.windows.landed()[0]
-        manifest = self.ctx.windows.manifest(*first)
-        if manifest is not None and manifest.config_hash != self.ctx.replication.data_hash():
+        first = self.ctx.windows.list_landed()[0]
+        manifest = self.ctx.windows.read_manifest(*first)
+        if manifest is not None and manifest.config_hash != self.ctx.replication.compute_data_hash():
             raise ConfigError(
                 "filters or routes have changed since the load started",
                 hint="restore the old ones until the load is done; or give the replication a new lake folder",
@@ -191,7 +191,9 @@ class Loader:
 
     def _remember_members(self, cluster: Cluster, load: BaseLoad) -> None:
         """Record the pumps that hold the binlogs after the load, so that the loss of one is noticed from now on."""
-        members = gather_members(cluster.registry.pumps(), self.ctx.members.read_all(), load.base_ts, cluster.probe)
+        members = gather_members(
+            cluster.registry.list_pumps(), self.ctx.members.read_all(), load.base_ts, cluster.probe
+        )
         self.ctx.members.remember(
             [RememberedMember(m.node_id, m.store_uuid, m.state, m.watermark, load.base_ts) for m in members]
         )

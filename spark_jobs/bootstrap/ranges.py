@@ -48,7 +48,7 @@ class Ranges:
         self._known = {(chunk.table_id, chunk.low): chunk for chunk in known}
         # The largest tables first, so that small ones keep all readers busy at the end.
         ordered = sorted(tables, key=lambda table: table.estimated, reverse=True)
-        self._left = [(table, _chunks_of(table, load.chunk_rows, row_id)) for table in ordered]
+        self._left = [(table, _build_chunks(table, load.chunk_rows, row_id)) for table in ordered]
         self._chunks = {table.definition.id: chunks for table, chunks in self._left}
         self._open: set[int] = set()
         self._unread: dict[int, int] = {}
@@ -106,6 +106,6 @@ class Ranges:
         return Range(table, chunk.where, chunk.low, chunk.high, first, self._next_ts - 1)
 
 
-def _chunks_of(table: SourceTable, rows: int, row_id: str) -> Chunks:
+def _build_chunks(table: SourceTable, rows: int, row_id: str) -> Chunks:
     own = table.definition.pk_is_handle or table.definition.is_common_handle
     return Chunks(table.name, table.definition, rows, "" if own else row_id)

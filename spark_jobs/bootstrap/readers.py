@@ -34,7 +34,7 @@ class Readers:
         self._source = source
         self._ranges = ranges
         self._version = version
-        self._folder = ctx.paths.table(BINLOG.name)
+        self._folder = ctx.paths.locate_table(BINLOG.name)
         count = ctx.replication.source.snapshot.threads
         self._ready: queue.Queue[Read | BaseException | None] = queue.Queue(_WAITING * count)
         self._stopped = threading.Event()
@@ -50,7 +50,7 @@ class Readers:
         for thread in self._threads:
             thread.join()
 
-    def results(self) -> Iterator[list[Read]]:
+    def iterate_results(self) -> Iterator[list[Read]]:
         """The ranges that have been read, in batches, until all are read. Raises what a reader raised."""
         running = len(self._threads)
         while running:
@@ -67,12 +67,12 @@ class Readers:
 
     def _run(self) -> None:
         try:
-            with self._source.session() as link:
+            with self._source.open_session() as link:
                 self._read(link)
             self._put(None)
         except _Stopped:
             return
-        except BaseException as error:  # noqa: BLE001 - carried to results(), which raises it
+        except BaseException as error:  # noqa: BLE001 - carried to iterate_results(), which raises it
             with suppress(_Stopped):
                 self._put(error)
 

@@ -18,14 +18,14 @@ from binlake.base.rowhash import Fold
 from binlake.errors import Permanent
 from binlake.lake.baseload import Chunk
 from binlake.lake.parts import write_parts
-from binlake.lake.tables import BINLOG, arrow_schema
-from binlake.mysqlbinlog.rowimage.transactions import value_of_inserts
+from binlake.lake.tables import BINLOG, parse_schema
+from binlake.mysqlbinlog.rowimage.transactions import encode_inserts
 from binlake.mysqlbinlog.tablerows.link import Link
 from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, group_into_blocks
 from binlake.mysqlbinlog.tablerows.rowtexts import select_columns
 from binlake.mysqlbinlog.tablerows.textrows import query_rows
-from binlake.rows.codec.encode import commit_binlog
-from binlake.statements.literal import qualified
+from binlake.rows.codec.encode import encode_commit_binlog
+from binlake.statements.literal import quote_qualified_name
 from spark_jobs.bootstrap.ranges import Range
 from spark_jobs.tables.landed import DIGEST_COLUMNS
 
@@ -34,7 +34,7 @@ PUMP = "full load"
 MOST_ROWS, MOST_BYTES = 10_000, 1 << 20
 """Limits of one transaction: the size of an ordinary transaction at a source."""
 _BATCH_BYTES = 32 << 20
-_SCHEMA = arrow_schema(BINLOG.schema())
+_SCHEMA = parse_schema(BINLOG.build_spark_schema())
 
 
 @dataclass
@@ -53,7 +53,7 @@ def read_range(link: Link, given: Range, version: int, folder: str) -> Chunk:
     Raises pymysql's errors, SourceUnavailable, Permanent, OSError; after an error no file is left.
     """
     counted = _RangeTotals()
-    parts = write_parts(folder, BINLOG, _batches(link, given, version, counted))
+    parts = write_parts(folder, BINLOG, _read_batches(link, given, version, counted))
     definition = given.table.definition
     return Chunk(
         definition.id, definition.db, definition.name, given.low, given.high, given.first_ts, given.last_ts,
@@ -61,7 +61,7 @@ def read_range(link: Link, given: Range, version: int, folder: str) -> Chunk:
     )  # fmt: skip
 
 
-def binlog_table(rows: list[tuple[int, int, bytes]], kind: str, version: int) -> pa.Table:
+def build_binlog_table(rows: list[tuple[int, int, bytes]], kind: str, version: int) -> pa.Table:
     """Rows of `binlog` from (commit_ts, job id, payload); each is one complete transaction or DDL."""
     count = len(rows)
     columns = {
@@ -79,10 +79,10 @@ def binlog_table(rows: list[tuple[int, int, bytes]], kind: str, version: int) ->
     return pa.Table.from_arrays([pa.array(columns[kind.name], kind.type) for kind in _SCHEMA], schema=_SCHEMA)
 
 
-def _batches(link: Link, given: Range, version: int, counted: _RangeTotals) -> Iterator[pa.Table]:
+def _read_batches(link: Link, given: Range, version: int, counted: _RangeTotals) -> Iterator[pa.Table]:
     gathered: list[tuple[int, int, bytes]] = []
     size = 0
-    for commit_ts, payload in _transactions(link, given, version, counted):
+    for commit_ts, payload in _read_transactions(link, given, version, counted):
         gathered.append((commit_ts, 0, payload))
         size += len(payload)
         if size >= _BATCH_BYTES:
@@ -93,28 +93,28 @@ def _batches(link: Link, given: Range, version: int, counted: _RangeTotals) -> I
 
 
 def _build_table(rows: list[tuple[int, int, bytes]], version: int, counted: _RangeTotals) -> pa.Table:
-    table = binlog_table(rows, "dml", version)
+    table = build_binlog_table(rows, "dml", version)
     counted.transactions += len(rows)
     counted.bytes += sum(len(payload) for _, _, payload in rows)
-    counted.folds.append(rowhash.fold(rowhash.row_hashes(table, DIGEST_COLUMNS)))
+    counted.folds.append(rowhash.fold(rowhash.hash_rows(table, DIGEST_COLUMNS)))
     return table
 
 
-def _transactions(link: Link, given: Range, version: int, counted: _RangeTotals) -> Iterator[tuple[int, bytes]]:
+def _read_transactions(link: Link, given: Range, version: int, counted: _RangeTotals) -> Iterator[tuple[int, bytes]]:
     """(commit_ts, payload) of each transaction of the range."""
     definition, commit_ts = given.table.definition, given.first_ts
     writer = BlockWriter(definition)
     where = f" WHERE {given.where}" if given.where else ""
-    query = f"SELECT {select_columns(definition)} FROM {qualified(*given.table.name)}{where}"
+    query = f"SELECT {select_columns(definition)} FROM {quote_qualified_name(*given.table.name)}{where}"
     for packets in group_into_blocks(query_rows(link, query)):
         counted.rows += len(packets)
-        for rows, entries in writer.write(packets).parts(MOST_ROWS, MOST_BYTES):
+        for rows, entries in writer.write(packets).split_into_parts(MOST_ROWS, MOST_BYTES):
             if commit_ts > given.last_ts:
                 raise Permanent(
                     "a range has more transactions than commit_ts reserved for it",
                     where={"table": ".".join(given.table.name)},
                     hint="give the table a primary key whose columns SQL can order, or load it by other means",
                 )
-            value = value_of_inserts(version, definition.id, entries, rows)
-            yield commit_ts, commit_binlog(commit_ts - 1, commit_ts, b"", value)
+            value = encode_inserts(version, definition.id, entries, rows)
+            yield commit_ts, encode_commit_binlog(commit_ts - 1, commit_ts, b"", value)
             commit_ts += 1

@@ -18,11 +18,11 @@ from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowEvent
 from binlake.window.manifest import WindowManifest
 from binlake.wire import binlog_pb2 as pb
-from spark_jobs.bootstrap.reading import binlog_table
+from spark_jobs.bootstrap.reading import build_binlog_table
 from spark_jobs.bootstrap.structures import Structures
 from spark_jobs.job.context import PIECE_BYTES, Bounds, StageContext
 from spark_jobs.job.lake import commit_parts, overwrite
-from spark_jobs.tables.landed import Landed, landed_of
+from spark_jobs.tables.landed import Landed, measure_landed
 
 log = structlog.get_logger(__name__)
 
@@ -42,25 +42,25 @@ class Sealer:
     @property
     def lo(self) -> int:
         """Where the next window starts."""
-        landed = self._ctx.windows.landed_ts()
+        landed = self._ctx.windows.find_landed_ts()
         return self._load.from_ts if landed is None else landed
 
     def seal_structures(self, structures: Structures) -> None:
         """Seal the first window: the DDL that creates the tables."""
         load, paths = self._load, self._ctx.paths
-        jobs = structures.jobs(load.from_ts)
+        jobs = structures.build_jobs(load.from_ts)
         bounds = Bounds(load.from_ts, load.from_ts + max(len(jobs), 1))
         history = SchemaHistory(paths)
         history.append_base(bounds.hi, jobs, structures.state)
-        rows = [(ts, job.id, _ddl_binlog(ts, job.id, job.query)) for ts, job in jobs]
-        table = binlog_table(rows, "ddl", load.schema_version)
-        overwrite(table, paths, BINLOG, f"commit_ts > {load.from_ts}", self._note(bounds))
-        self._seal(bounds, landed_of(table), 0.0)
+        rows = [(ts, job.id, _encode_ddl_binlog(ts, job.id, job.query)) for ts, job in jobs]
+        table = build_binlog_table(rows, "ddl", load.schema_version)
+        overwrite(table, paths, BINLOG, f"commit_ts > {load.from_ts}", self._build_note(bounds))
+        self._seal(bounds, measure_landed(table), 0.0)
 
     def add(self, chunks: Sequence[Chunk], complete_below: int) -> None:
         """Add `chunks` that were read; seal the windows that are full and lie entirely below `complete_below`."""
         self._waiting = sorted([*self._waiting, *chunks], key=lambda chunk: chunk.first_ts)
-        while (full := self._full_window(complete_below)) is not None:
+        while (full := self._find_full_window(complete_below)) is not None:
             self._seal_chunks(full, full[-1].last_ts)
 
     def finish(self) -> None:
@@ -68,7 +68,7 @@ class Sealer:
         if self.lo < self._load.base_ts:
             self._seal_chunks(self._waiting, self._load.base_ts)
 
-    def _full_window(self, complete_below: int) -> list[Chunk] | None:
+    def _find_full_window(self, complete_below: int) -> list[Chunk] | None:
         size = 0
         for number, chunk in enumerate(self._waiting):
             if chunk.last_ts >= complete_below:
@@ -83,7 +83,7 @@ class Sealer:
         # An attempt that died before the seal may have committed these files: Delta counts a file added twice once.
         parts = [part for chunk in chunks for part in chunk.parts]
         if parts:
-            commit_parts(paths, BINLOG, parts, [], self._note(bounds))
+            commit_parts(paths, BINLOG, parts, [], self._build_note(bounds))
         fold = rowhash.merge_folds(chunk.fold for chunk in chunks)
         counts = (sum(chunk.transactions for chunk in chunks), 0, 0, sum(chunk.bytes for chunk in chunks))
         self._waiting = self._waiting[len(chunks) :]
@@ -96,7 +96,7 @@ class Sealer:
             cluster_id=self._cluster_id,
             lo=bounds.lo,
             hi=bounds.hi,
-            config_hash=ctx.replication.data_hash(),
+            config_hash=ctx.replication.compute_data_hash(),
             members=(),
             dml=landed.dml,
             ddls=landed.ddls,
@@ -112,11 +112,11 @@ class Sealer:
         log.info("base_window_sealed", window=bounds.window, transactions=landed.rows, bytes=landed.bytes)
         self._sealed(bounds)
 
-    def _note(self, bounds: Bounds) -> dict[str, str]:
+    def _build_note(self, bounds: Bounds) -> dict[str, str]:
         return {"run": self._ctx.run_id, "window": bounds.window, "stage": "base"}
 
 
-def _ddl_binlog(ts: int, job_id: int, query: str) -> bytes:
+def _encode_ddl_binlog(ts: int, job_id: int, query: str) -> bytes:
     message = pb.Binlog(
         tp=pb.Commit, start_ts=ts - 1, commit_ts=ts, prewrite_key=b"", ddl_query=query.encode(), ddl_job_id=job_id,
         ddl_schema_state=5,

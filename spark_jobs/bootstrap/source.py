@@ -51,10 +51,10 @@ class SnapshotSource:
                 where={"replication": replication.name},
                 hint="add a section [source.sql]: host, port and a user with SELECT on the tables",
             )
-        return cls(source.sql, ts, Tls.of(*source.security.files()))
+        return cls(source.sql, ts, Tls.of(*source.security.list_files()))
 
     @contextmanager
-    def session(self) -> Iterator[Link]:
+    def open_session(self) -> Iterator[Link]:
         """A session that sees the snapshot; server errors inside the context become Binlake's errors.
 
         Raises SourceUnavailable, SourceRefused, LostRange.
@@ -78,7 +78,7 @@ class SnapshotSource:
         return SqlLink(
             host=sql.host, port=sql.port, user=sql.user, password=sql.password, charset="utf8mb4", autocommit=True,
             connect_timeout=10, read_timeout=_READ_TIMEOUT_S, ssl_disabled=plain or None,
-            ssl=self.tls.http_context() if self.tls else None,
+            ssl=self.tls.make_http_context() if self.tls else None,
         )  # fmt: skip
 
     def _translate_error(self, error: err.MySQLError) -> BinlakeError:

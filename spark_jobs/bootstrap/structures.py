@@ -15,11 +15,11 @@ from binlake.errors import Transient
 from binlake.mysqlbinlog.definitions.descriptions import is_user_database
 from binlake.mysqlbinlog.tablerows.link import Link, Name, ask
 from binlake.rows.schema import Action, DbInfo, DdlJob, SchemaState, TableDef
-from binlake.rows.schema.forms import job_json
+from binlake.rows.schema.forms import make_job_json
 from binlake.rows.schema.names import fold_pair
 from binlake.rows.schema.spool import JobSpool
 from binlake.rules import Rules
-from binlake.statements.literal import qualified, quote_name
+from binlake.statements.literal import quote_name, quote_qualified_name
 
 _COLUMNS = (
     "SELECT c.table_schema, c.table_name, c.column_name, c.data_type, c.column_type FROM information_schema.columns c"
@@ -66,7 +66,7 @@ class Structures:
     sequences: tuple[tuple[TableDef, str], ...] = ()
     left_out: tuple[str, ...] = ()
 
-    def jobs(self, from_ts: int) -> list[tuple[int, DdlJob]]:
+    def build_jobs(self, from_ts: int) -> list[tuple[int, DdlJob]]:
         """(commit_ts, job) of the DDL that creates the objects, from `from_ts` + 1 on.
 
         A job has its object's id, which TiDB never gives to a job, and the snapshot's schema version.
@@ -76,11 +76,11 @@ class Structures:
         parts += [(Action.CREATE_SCHEMA, db, None, create) for db, create in self.databases]
         parts += [(Action.CREATE_SEQUENCE, of_table[one.db_id], one, create) for one, create in self.sequences]
         parts += [(Action.CREATE_TABLE, of_table[t.definition.db_id], t.definition, t.create) for t in self.tables]
-        return [(ts, self._job(ts, *part)) for ts, part in enumerate(parts, from_ts + 1)]
+        return [(ts, self._build_job(ts, *part)) for ts, part in enumerate(parts, from_ts + 1)]
 
-    def _job(self, ts: int, action: Action, db: DbInfo, table: TableDef | None, create: str) -> DdlJob:
+    def _build_job(self, ts: int, action: Action, db: DbInfo, table: TableDef | None, create: str) -> DdlJob:
         own = (table.id, table.name) if table is not None else (0, "")
-        raw = job_json(
+        raw = make_job_json(
             own[0] or db.id, action, create, schema=(db.id, db.name), table=own, version=self.state.version,
             start_ts=ts - 1, finished_ts=ts, db_info=None if table is not None else dict(db.raw),
             table_info=None if table is None else dict(table.raw),
@@ -91,69 +91,75 @@ class Structures:
 
 def read_structures(source: TidbSource, link: Link, ts: int, rules: Rules) -> Structures:
     """The structures seen by `link`, a session as of `ts`. Raises DefinitionsDiffer, SourceUnavailable, SchemaError."""
-    state = _state_at(source, ts)
-    replicated = [table for table in state.tables() if rules.keeps(table.db, table.name)]
+    state = _read_state(source, ts)
+    replicated = [table for table in state.list_tables() if rules.keeps(table.db, table.name)]
     tables = [table for table in replicated if table.kind == "table"]
-    _compare(tables, _shapes(link), rules)
+    _compare(tables, _read_shapes(link), rules)
     estimates = {(row[0], row[1]): int(row[2] or 0) for row in ask(link, _ROWS)}
     source_tables = tuple(
         SourceTable(
-            table, _create(link, "TABLE", qualified(table.db, table.name)), estimates.get((table.db, table.name), 0)
+            table,
+            _create(link, "TABLE", quote_qualified_name(table.db, table.name)),
+            estimates.get((table.db, table.name), 0),
         )
         for table in tables
     )
     sequences = [table for table in replicated if table.kind == "sequence"]
     needed = {table.db_id for table in (*tables, *sequences)}
-    databases = [db for db in state.databases() if db.id in needed or rules.keeps(db.name, "")]
+    databases = [db for db in state.list_databases() if db.id in needed or rules.keeps(db.name, "")]
     return Structures(
         state,
         tuple((db, _create(link, "DATABASE", quote_name(db.name))) for db in databases),
         source_tables,
-        tuple((one, _create(link, "SEQUENCE", qualified(one.db, one.name))) for one in sequences),
+        tuple((one, _create(link, "SEQUENCE", quote_qualified_name(one.db, one.name))) for one in sequences),
         tuple(f"{table.db}.{table.name}" for table in replicated if table.kind == "view"),
     )
 
 
-def _state_at(source: TidbSource, ts: int) -> SchemaState:
+def _read_state(source: TidbSource, ts: int) -> SchemaState:
     with JobSpool() as spool:
-        spool.fill(source.ddl_jobs(0))
-        return SchemaState().fold(takewhile(lambda placed: placed[0] <= ts, spool.ordered()))
+        spool.fill(source.fetch_ddl_jobs(0))
+        return SchemaState().fold(takewhile(lambda placed: placed[0] <= ts, spool.iterate_jobs()))
 
 
 def _compare(tables: Sequence[TableDef], shown: dict[Name, Shape], rules: Rules) -> None:
-    known = {fold_pair((table.db, table.name)): shape_of(table) for table in tables}
+    known = {fold_pair((table.db, table.name)): derive_shape(table) for table in tables}
     seen = {fold_pair(name): shape for name, shape in shown.items() if is_user_database(name[0]) and rules.keeps(*name)}
     for name in sorted(known.keys() | seen.keys()):
         if known.get(name) != seen.get(name):
             raise DefinitionsDiffer(
                 "a table differs between the DDL history and the snapshot",
-                where={"table": ".".join(name), "history": _text(known.get(name)), "snapshot": _text(seen.get(name))},
+                where={
+                    "table": ".".join(name),
+                    "history": _format_shape(known.get(name)),
+                    "snapshot": _format_shape(seen.get(name)),
+                },
                 hint="wait until its DDL has ended (ADMIN SHOW DDL JOBS), then load again",
             )
 
 
-def _text(shape: Shape | None) -> str:
+def _format_shape(shape: Shape | None) -> str:
     return "no such table" if shape is None else ", ".join(f"{name} {word}" for name, word, _ in shape)
 
 
-def shape_of(table: TableDef) -> Shape:
+def derive_shape(table: TableDef) -> Shape:
     """The shape of a table definition from the history."""
-    return tuple((c.name.lower(), _canonical_type(c.type_name), "unsigned" in c.type_text) for c in table.columns)
+    return tuple((c.name.lower(), _normalize_type(c.type_name), "unsigned" in c.type_text) for c in table.columns)
 
 
-def _shapes(link: Link) -> dict[Name, Shape]:
+def _read_shapes(link: Link) -> dict[Name, Shape]:
     shapes: dict[Name, list[tuple[str, str, bool]]] = {}
     for db, table, *column in ask(link, _COLUMNS):
-        shapes.setdefault((db, table), []).append(column_shape(*map(str, column)))
+        shapes.setdefault((db, table), []).append(derive_column_shape(*map(str, column)))
     return {name: tuple(columns) for name, columns in shapes.items()}
 
 
-def column_shape(name: str, word: str, kind: str) -> tuple[str, str, bool]:
+def derive_column_shape(name: str, word: str, kind: str) -> tuple[str, str, bool]:
     """The shape of a column that the server shows: its name, DATA_TYPE (`word`) and COLUMN_TYPE (`kind`)."""
-    return name.lower(), _canonical_type(word.lower()), "unsigned" in kind.lower()
+    return name.lower(), _normalize_type(word.lower()), "unsigned" in kind.lower()
 
 
-def _canonical_type(word: str) -> str:
+def _normalize_type(word: str) -> str:
     return _WORDS.get(word, word)
 
 

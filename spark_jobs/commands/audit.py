@@ -23,7 +23,7 @@ from binlake.lake.rowhistory import RowVersion
 from binlake.lake.transactions import Passages, Transaction
 from binlake.lake.windowlog import WindowLog
 from binlake.rules import Rules
-from spark_jobs.commands.views import create_views, table_sql
+from spark_jobs.commands.views import create_views, render_table_query
 from spark_jobs.job.arguments import parse_commit_ts, parse_moment
 
 NOT_FOUND = 3
@@ -68,11 +68,13 @@ class AuditCommand:
         """Print the answer. Raises LostRange, SchemaError, ConfigError."""
         replication = load_replication(args.replication)
         paths, args.rules = LakePaths.of(replication), Rules.of(replication)
-        status: int = {"row": _row, "table": _table, "transaction": _transaction, "sql": _sql}[args.action](paths, args)
+        status: int = {"row": _run_row, "table": _run_table, "transaction": _run_transaction, "sql": _run_sql}[
+            args.action
+        ](paths, args)
         return status
 
 
-def key_of(words: list[str]) -> list[str | None]:
+def parse_key(words: list[str]) -> list[str | None]:
     """The key's values from the command line: one JSON array, or one argument for each column."""
     if len(words) == 1 and words[0].startswith("["):
         try:
@@ -82,28 +84,28 @@ def key_of(words: list[str]) -> list[str | None]:
     return list(words)
 
 
-def _names(text: str) -> tuple[str, str]:
+def _parse_name(text: str) -> tuple[str, str]:
     db, _, table = text.partition(".")
     if not table:
         raise ConfigError(f"{text!r} does not name a table", hint="write it as db.table")
     return db, table
 
 
-def _row(paths: LakePaths, args: argparse.Namespace) -> int:
+def _run_row(paths: LakePaths, args: argparse.Namespace) -> int:
     audit = Audit(paths, args.rules)
     after, upto = args.between or (-1, args.at)
-    ask = audit.row_history_across_keys if args.follow else audit.row_history
-    versions = ask(*_names(args.table), key_of(args.key), after=after, upto=upto)
+    ask = audit.read_row_history_across_keys if args.follow else audit.read_row_history
+    versions = ask(*_parse_name(args.table), parse_key(args.key), after=after, upto=upto)
     versions = versions[-1:] if args.at is not None else versions
     if not versions:
-        first, last = audit.merged_range()
+        first, last = audit.read_merged_range()
         print(f"no change of this row in ({max(first, after)}, {last if upto is None else upto}]; the lake holds "
               f"({first}, {last}]", file=sys.stderr)  # fmt: skip
     shown = _with_passages(paths, versions)
     if args.output == "json":
         print(json.dumps(shown, ensure_ascii=False))
     elif versions:
-        _print_changes(shown, "applied by", [_applied(change) for change in shown])
+        _print_changes(shown, "applied by", [_find_applying_run(change) for change in shown])
     return 0 if versions else NOT_FOUND
 
 
@@ -111,19 +113,19 @@ def _with_passages(paths: LakePaths, versions: Sequence[RowVersion]) -> list[dic
     """The changes, each with the window that landed it and the runs that processed it."""
     if not versions:
         return []
-    passages = Passages(WindowLog(paths).events(within=(versions[0].commit_ts - 1, versions[-1].commit_ts)))
-    taken = [[passage.to_dict() for passage in passages.of(change.commit_ts)] for change in versions]
+    passages = Passages(WindowLog(paths).read_events(within=(versions[0].commit_ts - 1, versions[-1].commit_ts)))
+    taken = [[passage.to_dict() for passage in passages.find_at(change.commit_ts)] for change in versions]
     return [
-        {**change.to_dict(), "window": _window(taken_by), "passages": taken_by}
+        {**change.to_dict(), "window": _find_window(taken_by), "passages": taken_by}
         for change, taken_by in zip(versions, taken, strict=True)
     ]
 
 
-def _window(passages: Sequence[Mapping[str, str]]) -> str:
+def _find_window(passages: Sequence[Mapping[str, str]]) -> str:
     return next((passage["window"] for passage in passages if passage["stage"] == "land"), "")
 
 
-def _applied(change: Mapping[str, Any]) -> str:
+def _find_applying_run(change: Mapping[str, Any]) -> str:
     return next((p["run_id"] for p in change["passages"] if p["stage"] == "finalize"), "")
 
 
@@ -135,19 +137,19 @@ def _print_changes(changes: Sequence[Mapping[str, Any]], last: str, texts: Seque
     rows = [
         [
             *(change["commit_ts"], change["commit_time"], change["start_ts"], f"{change['db']}.{change['table']}"),
-            *(change["op"], *(_image(change[side]) for side in ("before", "after")), text),
+            *(change["op"], *(_format_image(change[side]) for side in ("before", "after")), text),
         ]
         for change, text in zip(changes, texts, strict=True)
     ]
     print_table(columns, rows, whole=_WHOLE)
 
 
-def _image(image: Mapping[str, str | None] | None) -> str:
+def _format_image(image: Mapping[str, str | None] | None) -> str:
     return "" if image is None else escape_invisible(json.dumps(image, ensure_ascii=False))
 
 
-def _table(paths: LakePaths, args: argparse.Namespace) -> int:
-    table = Audit(paths, args.rules).table_as_of(*_names(args.table), args.at)
+def _run_table(paths: LakePaths, args: argparse.Namespace) -> int:
+    table = Audit(paths, args.rules).read_table_as_of(*_parse_name(args.table), args.at)
     if args.output == "json":
         rows = [[row[name] for name in table.columns] for row in table.rows]
         time = tso.to_datetime(table.ts).isoformat(timespec="milliseconds")
@@ -172,11 +174,11 @@ def _print_table(table: TableAsOf, args: argparse.Namespace) -> None:
     print(shown + (f"; {table.inexact}" if table.inexact else ""))
 
 
-def _transaction(paths: LakePaths, args: argparse.Namespace) -> int:
+def _run_transaction(paths: LakePaths, args: argparse.Namespace) -> int:
     audit = Audit(paths, args.rules)
-    transaction = audit.transaction(args.ts)
+    transaction = audit.find_transaction(args.ts)
     if transaction is None:
-        first, last = audit.merged_range()
+        first, last = audit.read_merged_range()
         print(f"no transaction with commit_ts or start_ts {args.ts}; the lake holds ({first}, {last}]", file=sys.stderr)
         return NOT_FOUND
     if args.output == "json":
@@ -202,11 +204,11 @@ def _print_transaction(transaction: Transaction) -> None:
     print_table(("stage", "window", "run", "at"), rows, whole=("window",))
 
 
-def _sql(paths: LakePaths, args: argparse.Namespace) -> int:
+def _run_sql(paths: LakePaths, args: argparse.Namespace) -> int:
     if args.table is None:
         texts = create_views(paths)
     else:
-        texts = [table_sql(paths, *_names(args.table), args.at, args.rules)]
+        texts = [render_table_query(paths, *_parse_name(args.table), args.at, args.rules)]
     if args.output == "json":
         print(json.dumps(texts))
     else:

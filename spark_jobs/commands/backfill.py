@@ -16,21 +16,21 @@ from pathlib import Path
 from binlake.base.arguments import add_output
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError
-from binlake.lake.lock import lake_lock
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.repair.backfill.progress import BackfillProgress
 from binlake.repair.backfill.repair import hold_target, repair_range
 from binlake.repair.backfill.rollback import Rollback
 from binlake.repair.backfill.rollbackrun import rollback_file, rollback_source, rollback_target
-from binlake.window.lineage import lineage_of
+from binlake.window.lineage import build_lineage
 from spark_jobs.commands.emit import Destination, emit
 from spark_jobs.commands.rebuild import rebuild, replay
 from spark_jobs.commands.verify import record_result, repair_lineage
 from spark_jobs.job.arguments import add_job, add_wait, add_where, parse_moment
 from spark_jobs.job.failures import translate_errors
 from spark_jobs.job.lineage import describe_table
-from spark_jobs.job.opening import context_of
+from spark_jobs.job.opening import build_context
 from spark_jobs.job.outcomes import DIFFERENT, run_and_report, show_results
 from spark_jobs.job.results import StageResult
 
@@ -106,23 +106,23 @@ def _require_range(args: argparse.Namespace) -> None:
 
 
 def _run_under_lock(replication: Replication, act: Callable[[], list[StageResult]]) -> list[StageResult]:
-    with lake_lock(LakePaths.of(replication), "backfill", wait_s=0):
+    with hold_lake_lock(LakePaths.of(replication), "backfill", wait_s=0):
         return act()
 
 
-def _progress(replication: Replication, args: argparse.Namespace) -> BackfillProgress:
+def _open_progress(replication: Replication, args: argparse.Namespace) -> BackfillProgress:
     name = args.run_id or f"{args.action}-{args.from_ts}-{args.to_ts}"
     return BackfillProgress(WindowLog(LakePaths.of(replication)), name, args.from_ts, args.to_ts)
 
 
 def _rebuild(replication: Replication, args: argparse.Namespace) -> list[StageResult]:
-    ctx = context_of(replication, "rebuild", args, args.run_id)
+    ctx = build_context(replication, "rebuild", args, args.run_id)
     with translate_errors():
-        return rebuild(ctx, _progress(replication, args), through=args.through)
+        return rebuild(ctx, _open_progress(replication, args), through=args.through)
 
 
 def _repair(replication: Replication, args: argparse.Namespace) -> StageResult:
-    progress = _progress(replication, args)
+    progress = _open_progress(replication, args)
     done = repair_range(replication, progress, wait_s=args.wait)
     detail = {"mode": "repair", "keys": done.keys, "different": done.different}
     detail |= {"rows": done.rows, "gone": done.gone, "unknown": done.unknown, "aside": done.aside}
@@ -134,11 +134,11 @@ def _repair(replication: Replication, args: argparse.Namespace) -> StageResult:
 def _replay(replication: Replication, args: argparse.Namespace) -> list[StageResult]:
     # --into names only the target: the changes to apply are in this replication's lake, under its name.
     into = replication.model_copy(update={"target": load_replication(args.into).target})
-    return replay(replication, context_of(into, "replay", args, args.run_id), args.from_ts, args.to_ts)
+    return replay(replication, build_context(into, "replay", args, args.run_id), args.from_ts, args.to_ts)
 
 
 def _emit(replication: Replication, args: argparse.Namespace) -> list[StageResult]:
-    ctx = context_of(replication, "emit", args, args.run_id)
+    ctx = build_context(replication, "emit", args, args.run_id)
     with translate_errors():
         return emit(ctx, args.feed, args.from_ts, args.to_ts, Destination(args.topic, args.sink_uri))
 
@@ -151,7 +151,7 @@ def _rollback(replication: Replication, args: argparse.Namespace) -> StageResult
     result = StageResult("rollback", state, plan.lo, plan.hi, rows, detail=detail)
     record_result(replication, result, run_id)
     written = [undo.table for undo in plan.tables if undo.undos and rows and state == "done"]
-    return replace(result, detail=detail | lineage_of(wrote=map(describe_table, written)))
+    return replace(result, detail=detail | build_lineage(wrote=map(describe_table, written)))
 
 
 def _roll_back(replication: Replication, args: argparse.Namespace) -> tuple[Rollback, int]:
@@ -162,5 +162,5 @@ def _roll_back(replication: Replication, args: argparse.Namespace) -> tuple[Roll
             return rollback_target(replication, args.from_ts, args.to_ts, target, force=args.force)
         if args.file is None:
             raise ConfigError("no output file is given for the SQL", hint="give --file FILE")
-        ts = target.checkpoint().commit_ts
+        ts = target.read_checkpoint().commit_ts
         return rollback_file(replication, args.from_ts, args.to_ts, args.file, ts, force=args.force)

@@ -32,7 +32,7 @@ from binlake.target.commands.bootstrap import (
 from spark_jobs.bootstrap.loading import Loader, Progress
 from spark_jobs.job.arguments import add_where, parse_moment
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.opening import context_of
+from spark_jobs.job.opening import build_context
 from spark_jobs.job.runner import run_landed
 
 log = structlog.get_logger()
@@ -72,7 +72,7 @@ class BootstrapCommand:
         replication = load_replication(args.replication)
         until = args.until or (APPLIED if replication.target is not None else LANDED)
         if until == APPLIED:
-            replication.sql_target()
+            replication.require_sql_target()
         show = _log_progress if args.output == "json" else lambda state: print(state.text, flush=True)
         if not (args.remote or args.master or args.without_spark):
             args.master = "local[*]"
@@ -83,7 +83,7 @@ class BootstrapCommand:
                 )
             done = follow_bootstrap(replication, until, show)
         else:
-            done = load_tidb(context_of(replication, "bootstrap", args, args.run_id), until, show, args.at)
+            done = load_tidb(build_context(replication, "bootstrap", args, args.run_id), until, show, args.at)
         if args.output == "json":
             print(json.dumps(done.to_dict()))
         return 0
@@ -106,17 +106,19 @@ def load_tidb(ctx: StageContext, until: str, show: Callable[[Bootstrap], None], 
         run_landed(ctx, bounds)
 
     load = Loader(ctx, show_progress, apply if until == APPLIED else lambda _: None).load(at_ts)
-    if until == APPLIED and (_applied_ts(ctx) or 0) < load.base_ts:
+    if until == APPLIED and (_read_applied_ts(ctx) or 0) < load.base_ts:
         # An earlier attempt died after a seal, or was run only until the lake had the rows.
-        run_landed(ctx, Bounds(*ctx.windows.landed()[-1]))
+        run_landed(ctx, Bounds(*ctx.windows.list_landed()[-1]))
     phase = APPLIED if until == APPLIED else LANDED
-    done = Bootstrap(phase, (_load_of(load, load.rows, load.tables),), ctx.windows.landed_ts(), _applied_ts(ctx))
+    done = Bootstrap(
+        phase, (_load_of(load, load.rows, load.tables),), ctx.windows.find_landed_ts(), _read_applied_ts(ctx)
+    )
     show(done)
     return done
 
 
-def _applied_ts(ctx: StageContext) -> int | None:
-    manifest = ctx.windows.last_landed()
+def _read_applied_ts(ctx: StageContext) -> int | None:
+    manifest = ctx.windows.read_last_manifest()
     return None if manifest is None else read_checkpoint_ts(ctx.replication, manifest.cluster_id)
 
 
@@ -128,7 +130,7 @@ def _load_of(load: BaseLoad, rows: int, tables_read: int) -> Load:
 
 def _has_feeder(replication: Replication) -> bool:
     source = replication.source
-    with closing(StatusPort(source.status_url, source.timeout_s, Tls.of(*source.security.files()))) as port:
+    with closing(StatusPort(source.status_url, source.timeout_s, Tls.of(*source.security.list_files()))) as port:
         try:
             return port.find(STATUS_PATH) is not None
         except SourceUnavailable as error:

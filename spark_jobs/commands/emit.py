@@ -14,13 +14,13 @@ import xxhash
 from binlake.config.feed import Feed
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
-from binlake.feed.changefeed.section import make_section, section_keys
+from binlake.feed.changefeed.section import dump_section_keys, make_section
 from binlake.feed.schemaorder import SchemaOrder
 from binlake.feed.sink import forget_position
 from binlake.feed.state import read_state, record_removal
-from binlake.lake.tables import message_table
+from binlake.lake.tables import make_message_table
 from binlake.lake.windowlog import WindowEvent
-from binlake.pipeline import feed_sink
+from binlake.pipeline import name_feed_sink
 from spark_jobs.encode import stage as encode
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.results import StageResult
@@ -41,24 +41,24 @@ def emit(ctx: StageContext, name: str, lo: int, hi: int, to: Destination) -> lis
     If a run was killed, a second one with the same range and destination resumes it.
     """
     whole = _require_landed(ctx, lo, hi)
-    feed = emitting_feed(ctx.replication.feed_of(name), lo, hi, to)
+    feed = build_temporary_feed(ctx.replication.require_feed(name), lo, hi, to)
     own = replace(ctx, replication=_with_feed(ctx.replication, feed))
     order = SchemaOrder(ctx.replication, feed, whole.lo, whole.hi)
     range_ = Bounds(lo, hi)
     results = [encode.run(own, range_, feed.name), publish.run(own, range_, feed.name, order.may_follow)]
     life = read_state(ctx.windows, feed.name).life
     forget_position(feed, ctx.replication.name, life)
-    shutil.rmtree(ctx.paths.table(message_table(feed.name).name), ignore_errors=True)
+    shutil.rmtree(ctx.paths.locate_table(make_message_table(feed.name).name), ignore_errors=True)
     # Last: until then the window log shows what was sent, so a run that is killed before this line sends nothing twice.
     record_removal(ctx.windows, feed.name, run_id=ctx.run_id, reason="the range is sent")
     rows, seconds = results[-1].rows, sum(one.seconds for one in results)
     detail = {**results[-1].detail, "feed": name, "mode": "emit", "topic": to.topic}
-    event = WindowEvent("emit", lo, hi, "done", rows, seconds, ctx.run_id, feed_sink(name), detail=detail)
+    event = WindowEvent("emit", lo, hi, "done", rows, seconds, ctx.run_id, name_feed_sink(name), detail=detail)
     ctx.windows.record(event)
     return [StageResult("emit", "done", lo, hi, rows, seconds, detail=detail)]
 
 
-def emitting_feed(feed: Feed, lo: int, hi: int, to: Destination) -> Feed:
+def build_temporary_feed(feed: Feed, lo: int, hi: int, to: Destination) -> Feed:
     """The temporary feed that sends the range. Raises ConfigError if the feed's own files already hold the range."""
     if feed.sink.storage is not None and not to.sink_uri:
         raise ConfigError(
@@ -69,7 +69,7 @@ def emitting_feed(feed: Feed, lo: int, hi: int, to: Destination) -> Feed:
         given["dispatchers"] = [{"matcher": ["*.*"], "topic": to.topic}]
     mark = xxhash.xxh3_64_hexdigest(f"{lo}-{hi}-{to.topic}-{to.sink_uri}".encode())
     name = f"{feed.name[:100]}-again-{mark}"
-    return make_section(given, "", {**section_keys(feed), "name": name, "start-ts": str(lo), "target-ts": str(hi)})
+    return make_section(given, "", {**dump_section_keys(feed), "name": name, "start-ts": str(lo), "target-ts": str(hi)})
 
 
 def _with_feed(replication: Replication, feed: Feed) -> Replication:
@@ -78,7 +78,7 @@ def _with_feed(replication: Replication, feed: Feed) -> Replication:
 
 def _require_landed(ctx: StageContext, lo: int, hi: int) -> Bounds:
     """The landed range, which holds (lo, hi]. Raises ConfigError."""
-    landed = ctx.windows.landed_range()
+    landed = ctx.windows.find_landed_range()
     if landed is None or not landed[0] <= lo < hi <= landed[1]:
         raise ConfigError(
             "the lake does not hold the whole range", where={"from": lo, "to": hi, "landed": f"{landed[0]}-{landed[1]}"

@@ -18,8 +18,8 @@ from binlake.pipeline import BY_NAME, FEED
 from spark_jobs.commands.recover import recover
 from spark_jobs.job.arguments import add_job, add_where, parse_commit_ts, parse_start_ts
 from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.opening import session_factory
-from spark_jobs.job.results import outcome_of, outcome_of_error, write_outcome
+from spark_jobs.job.opening import make_session_factory
+from spark_jobs.job.results import build_error_outcome, build_outcome, write_outcome
 from spark_jobs.job.runner import run_stage, run_window
 
 
@@ -45,9 +45,9 @@ def run_job(argv: Sequence[str]) -> dict[str, Any]:
     """
     args = _parse(argv)
     try:
-        outcome = outcome_of(execute(args.stage, args))
+        outcome = build_outcome(execute(args.stage, args))
     except BinlakeError as error:
-        outcome = outcome_of_error(error)
+        outcome = build_error_outcome(error)
     write_outcome(outcome, args.result)
     return outcome
 
@@ -56,7 +56,7 @@ def execute(stage: str, args: argparse.Namespace) -> list[StageResult]:
     """Run `stage` (or `window`: all of them, or `recover`) as the arguments say. Raises BinlakeError."""
     replication = load_replication(args.replication)
     run_id = args.run_id or f"cli-{uuid.uuid4().hex[:12]}"
-    make_spark = session_factory(f"binlake-{replication.name}", args)
+    make_spark = make_session_factory(f"binlake-{replication.name}", args)
     ctx = StageContext(replication, run_id, make_spark, args.stop_ts, in_pieces=stage == "window")
     if stage == "recover":
         return recover(replication, lambda own: replace(ctx, replication=own))

@@ -26,20 +26,20 @@ from binlake.base.arguments import add_output
 from binlake.base.lakecolumns import History
 from binlake.base.terminal import print_table
 from binlake.config import load_replication
-from binlake.feed.upkeep import feeds_in_lake, tidy_feed
-from binlake.lake.lock import lake_lock
+from binlake.feed.upkeep import list_feeds_in_lake, tidy_feed
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.tables import BINLOG, CHANGE, DDL, MUTATION, STATEMENT, WORKING_DAYS, LakeTable, message_table
+from binlake.lake.tables import BINLOG, CHANGE, DDL, MUTATION, STATEMENT, WORKING_DAYS, LakeTable, make_message_table
 from binlake.mirror import MirrorVersions
 from binlake.mirror.replica import Replica
-from binlake.pipeline import BY_NAME, lock_of_table
+from binlake.pipeline import BY_NAME, look_up_lock
 from spark_jobs.job.arguments import add_where
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.failures import translate_errors
-from spark_jobs.job.opening import context_of
-from spark_jobs.tables.pinned import target_position
+from spark_jobs.job.opening import build_context
+from spark_jobs.tables.pinned import read_target_position
 
 log = structlog.get_logger(__name__)
 
@@ -80,7 +80,7 @@ class MaintainCommand:
         """Run maintenance and print what was done."""
         replication = load_replication(args.replication)
         with translate_errors():
-            done = maintain(context_of(replication, "maintain", args, "maintain"))
+            done = maintain(build_context(replication, "maintain", args, "maintain"))
         if args.output == "json":
             print(json.dumps([asdict(result) for result in done]))
             return 0
@@ -93,18 +93,18 @@ class MaintainCommand:
 
 def maintain(ctx: StageContext) -> list[Maintained]:
     """Maintain all tables, one by one. Raises LeaseHeld if a stage holds a table for too long, TargetUnavailable."""
-    landed = ctx.windows.landed_range()
+    landed = ctx.windows.find_landed_range()
     if landed is None:
         return []
     steps: list[tuple[str, Callable[[], Maintained]]] = [
-        ("window", lambda: _counts("window", ctx.windows.tidy())),
-        ("pump_member", lambda: _counts("pump_member", MemberTable(ctx.paths).tidy())),
-        ("schema_change", lambda: _counts("schema_change", SchemaHistory(ctx.paths).tidy())),
-        ("mirror_version", lambda: _counts("mirror_version", MirrorVersions(ctx.paths).tidy())),
-        *((table.name, partial(_working, ctx, table, Bounds(*landed))) for table in (CHANGE, STATEMENT)),
-        *((table.name, partial(_history, ctx, table, landed[1])) for table in (BINLOG, MUTATION, DDL)),
-        ("mirror", lambda: _mirrors(ctx)),
-        *((message_table(name).name, partial(_feed, ctx, name, landed[1])) for name in _feeds(ctx)),
+        ("window", lambda: _build_maintained("window", ctx.windows.tidy())),
+        ("pump_member", lambda: _build_maintained("pump_member", MemberTable(ctx.paths).tidy())),
+        ("schema_change", lambda: _build_maintained("schema_change", SchemaHistory(ctx.paths).tidy())),
+        ("mirror_version", lambda: _build_maintained("mirror_version", MirrorVersions(ctx.paths).tidy())),
+        *((table.name, partial(_maintain_working_table, ctx, table, Bounds(*landed))) for table in (CHANGE, STATEMENT)),
+        *((table.name, partial(_maintain_history, ctx, table, landed[1])) for table in (BINLOG, MUTATION, DDL)),
+        ("mirror", lambda: _maintain_mirrors(ctx)),
+        *((make_message_table(name).name, partial(_maintain_feed, ctx, name, landed[1])) for name in _list_feeds(ctx)),
     ]
     return [_run_step(name, step) for name, step in steps]
 
@@ -117,21 +117,21 @@ def _run_step(name: str, step: Callable[[], Maintained]) -> Maintained:
     return done
 
 
-def _counts(table: str, counts: dict[str, int]) -> Maintained:
+def _build_maintained(table: str, counts: dict[str, int]) -> Maintained:
     return Maintained(table, counts["joined"], counts["dropped"])
 
 
 # History: binlog, mutation, ddl.
 
 
-def _history(ctx: StageContext, table: LakeTable, landed_ts: int) -> Maintained:
+def _maintain_history(ctx: StageContext, table: LakeTable, landed_ts: int) -> Maintained:
     """Rewrite the days before that of the landed ts. Each day takes the lock anew, so a window waits for one only."""
     today = tso.to_datetime(landed_ts).date()
     joined = 0
-    for part in days(ctx.paths.table(table.name)):
+    for part in list_days(ctx.paths.locate_table(table.name)):
         closed = part.day is not None and part.day < today
         if part.files > (math.ceil(part.bytes / FILE_BYTES) + 1 if closed else OPEN_FILES):
-            with lake_lock(ctx.paths, lock_of_table(table.name)):
+            with hold_lake_lock(ctx.paths, look_up_lock(table.name)):
                 joined += lay_out(ctx.spark, ctx.paths, table, part) if closed else _join(ctx, table, part)
     return Maintained(table.name, joined, _vacuum(ctx, table))
 
@@ -145,7 +145,7 @@ class DayOfFiles:
     bytes: int
 
 
-def days(path: str) -> list[DayOfFiles]:
+def list_days(path: str) -> list[DayOfFiles]:
     """The partitions of the Delta table at `path`, the oldest first."""
     adds = pa.table(DeltaTable(path).get_add_actions(flatten=True))
     dated = "partition.commit_date" in adds.column_names
@@ -162,7 +162,7 @@ def lay_out(spark: SparkSession, paths: LakePaths, table: LakeTable, part: DayOf
     The rows stay the same, in one commit that changes no data. The caller holds the table's lock. OPTIMIZE would join
     files by their size, and its Z-order mixes commit_ts and keys at the granularity of files.
     """
-    path, here = paths.table(table.name), f"commit_date = '{part.day}'"
+    path, here = paths.locate_table(table.name), f"commit_date = '{part.day}'"
     rows = spark.read.format("delta").load(path).where(here)
     rows = rows.repartitionByRange(math.ceil(part.bytes / FILE_BYTES), History.COMMIT_TS)
     writer = rows.sortWithinPartitions(*table.clustered_by).write.format("delta").mode("overwrite")
@@ -175,13 +175,13 @@ def lay_out(spark: SparkSession, paths: LakePaths, table: LakeTable, part: DayOf
 def _join(ctx: StageContext, table: LakeTable, part: DayOfFiles) -> int:
     """Join the small files of a day that is still being written, or of a table without partitions."""
     where = f" WHERE commit_date = '{part.day}'" if part.day is not None else ""
-    metrics = ctx.spark.sql(f"OPTIMIZE delta.`{ctx.paths.table(table.name)}`{where}").collect()[0]["metrics"]
+    metrics = ctx.spark.sql(f"OPTIMIZE delta.`{ctx.paths.locate_table(table.name)}`{where}").collect()[0]["metrics"]
     return int(metrics["numFilesRemoved"])
 
 
 def _vacuum(ctx: StageContext, table: LakeTable) -> int:
     """Delete files removed from the table longer ago than its retention; those of an unfinished write are younger."""
-    path = ctx.paths.table(table.name)
+    path = ctx.paths.locate_table(table.name)
     # VACUUM's two log commits would be the only ones made without the table's lock. Spark's log store on a disk looks
     # for the next version and then renames, so one of them could overwrite a window's commit.
     ctx.spark.conf.set("spark.databricks.delta.vacuum.logging.enabled", "false")
@@ -194,29 +194,29 @@ def _vacuum(ctx: StageContext, table: LakeTable) -> int:
 # Working tables: change, statement.
 
 
-def _working(ctx: StageContext, table: LakeTable, landed: Bounds) -> Maintained:
-    with lake_lock(ctx.paths, lock_of_table(table.name)):
-        expired = expired_windows(ctx, table, landed)
+def _maintain_working_table(ctx: StageContext, table: LakeTable, landed: Bounds) -> Maintained:
+    with hold_lake_lock(ctx.paths, look_up_lock(table.name)):
+        expired = find_expired_windows(ctx, table, landed)
         for start in range(0, len(expired), 500):
             names = ", ".join(f"'{name}'" for name in expired[start : start + 500])
-            ctx.spark.sql(f"DELETE FROM delta.`{ctx.paths.table(table.name)}` WHERE window IN ({names})")
+            ctx.spark.sql(f"DELETE FROM delta.`{ctx.paths.locate_table(table.name)}` WHERE window IN ({names})")
     return Maintained(table.name, 0, _vacuum(ctx, table), len(expired))
 
 
-def expired_windows(ctx: StageContext, table: LakeTable, landed: Bounds) -> list[str]:
+def find_expired_windows(ctx: StageContext, table: LakeTable, landed: Bounds) -> list[str]:
     """Windows in `table` that the SQL target has passed and that are WORKING_DAYS older than the landed ts.
 
     If needed they can be derived again.
     """
     if ctx.replication.target is None:
         return []
-    position = target_position(ctx, landed)
+    position = read_target_position(ctx, landed)
     if position.commit_ts is None:
         return []
     opened = position.window[0] if position.window else position.commit_ts
-    old = tso.compose(max(tso.physical(landed.hi) - WORKING_DAYS * _DAY_MS, 0))
+    old = tso.compose(max(tso.extract_physical(landed.hi) - WORKING_DAYS * _DAY_MS, 0))
     end = min(position.commit_ts, opened, old)
-    adds = pa.table(DeltaTable(ctx.paths.table(table.name)).get_add_actions(flatten=True))
+    adds = pa.table(DeltaTable(ctx.paths.locate_table(table.name)).get_add_actions(flatten=True))
     windows = set(adds.column("partition.window").to_pylist()) if adds.num_rows else set()
     return sorted(name for name in windows if int(name.partition("-")[2]) <= end)
 
@@ -224,27 +224,27 @@ def expired_windows(ctx: StageContext, table: LakeTable, landed: Bounds) -> list
 # Feeds.
 
 
-def _feeds(ctx: StageContext) -> list[str]:
-    return feeds_in_lake(ctx.paths, [feed.name for feed in ctx.replication.feed])
+def _list_feeds(ctx: StageContext) -> list[str]:
+    return list_feeds_in_lake(ctx.paths, [feed.name for feed in ctx.replication.feed])
 
 
-def _feed(ctx: StageContext, name: str, landed_ts: int) -> Maintained:
+def _maintain_feed(ctx: StageContext, name: str, landed_ts: int) -> Maintained:
     tidied = tidy_feed(ctx.paths, ctx.windows, name, landed_ts)
-    return Maintained(message_table(name).name, tidied.joined, tidied.dropped, tidied.windows)
+    return Maintained(make_message_table(name).name, tidied.joined, tidied.dropped, tidied.windows)
 
 
 # Mirrors.
 
 
-def _mirrors(ctx: StageContext) -> Maintained:
+def _maintain_mirrors(ctx: StageContext) -> Maintained:
     joined = dropped = 0
     touched: list[tuple[str, str]] = []
     versions = MirrorVersions(ctx.paths)
-    for (db, name), version in sorted(versions.latest().items()):
-        with lake_lock(ctx.paths, BY_NAME["mirror"].lock):
-            replica = Replica(ctx.paths.mirror(db, name), ctx.replication.lake.retention_days)
-            counts = replica.upkeep(join=not version.dropped)
-            if counts["joined"] and replica.position() == version.hi:
+    for (db, name), version in sorted(versions.read_latest().items()):
+        with hold_lake_lock(ctx.paths, BY_NAME["mirror"].lock):
+            replica = Replica(ctx.paths.locate_mirror(db, name), ctx.replication.lake.retention_days)
+            counts = replica.maintain(join=not version.dropped)
+            if counts["joined"] and replica.read_position() == version.hi:
                 # The new version has the same state in fewer files; those of the recorded one will be deleted one day.
                 versions.record([replace(version, delta_version=replica.version)])
             joined, dropped = joined + counts["joined"], dropped + counts["dropped"]

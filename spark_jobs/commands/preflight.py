@@ -21,16 +21,16 @@ from binlake.base.arguments import add_output
 from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.config.model import Replication, Target
-from binlake.dialect import bytewise_table
+from binlake.dialect import make_table_bytewise
 from binlake.feed.checks import FeedReport, check_tables, find_connection_problems, read_landed_tables
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.shardlocks import target_tables_at
+from binlake.lake.shardlocks import read_target_tables_at
 from binlake.lake.windowlog import WindowLog
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rules import Rules
 from binlake.target import Session, read_checkpoint_ts
-from binlake.target.apply.preflight import TableReport, find_stopping_reports, preflight, require_fit
+from binlake.target.apply.preflight import TableReport, find_stopping_reports, require_fit, run_preflight
 from binlake.target.definitions.forms import Name
 from binlake.window.targets import Naming, TargetTables
 from spark_jobs.job.cluster import open_cluster
@@ -53,9 +53,11 @@ class PreflightCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Print the reports."""
         replication = load_replication(args.replication)
-        target = replication.target if replication.feed else replication.sql_target()
-        reports = reports_of(target, tables_of(replication, _tables(replication))) if target is not None else []
-        feeds = feed_reports(replication)
+        target = replication.target if replication.feed else replication.require_sql_target()
+        reports = (
+            build_reports(target, list_tables(replication, _read_tables(replication))) if target is not None else []
+        )
+        feeds = build_feed_reports(replication)
         if args.output == "json":
             tables = [report.to_dict() for report in reports]
             print(json.dumps([*tables, *(feed.to_dict() for feed in feeds)]))
@@ -72,35 +74,37 @@ def check_before_first(ctx: StageContext, target: Target, bounds: Bounds, aside:
 
     `aside`: tables that are set aside; their differences stop nothing.
     """
-    reports = reports_of(target, tables_of(ctx.replication, target_tables_at(ctx.paths, Naming(ctx.rules), bounds.lo)))
+    reports = build_reports(
+        target, list_tables(ctx.replication, read_target_tables_at(ctx.paths, Naming(ctx.rules), bounds.lo))
+    )
     for report in reports:
         for warning in report.warnings:
             log.warning("preflight", table=f"{report.db}.{report.table}", warning=warning)
     require_fit(find_stopping_reports(target, reports, aside), {"window": bounds.window})
 
 
-def tables_of(replication: Replication, target_tables: TargetTables) -> list[TableDef]:
+def list_tables(replication: Replication, target_tables: TargetTables) -> list[TableDef]:
     """The replicated tables as the target must have them, sorted by name."""
-    tables = target_tables.tables()
+    tables = target_tables.list_tables()
     target = replication.target
     if target is not None and not replication.source.new_collation:
-        tables = [bytewise_table(table, target.db_type) for table in tables]
+        tables = [make_table_bytewise(table, target.db_type) for table in tables]
     return sorted(tables, key=lambda table: (table.db, table.name))
 
 
-def reports_of(target: Target, tables: list[TableDef]) -> list[TableReport]:
+def build_reports(target: Target, tables: list[TableDef]) -> list[TableReport]:
     """A report for each of `tables`, compared with the target."""
     with closing(Session(target)) as session:
-        return preflight(session, target, tables)
+        return run_preflight(session, target, tables)
 
 
-def feed_reports(replication: Replication) -> list[FeedReport]:
+def build_feed_reports(replication: Replication) -> list[FeedReport]:
     """A report for each feed before it runs: its tables, and whether its servers accept the connection."""
     if not replication.feed:
         return []
     tables = read_landed_tables(replication)
     if tables is None:
-        tables = tables_of(replication.model_copy(update={"target": None}), _read_source_tables(replication))
+        tables = list_tables(replication.model_copy(update={"target": None}), _read_source_tables(replication))
     return [
         replace(report, refused=(*report.refused, *find_connection_problems(feed)))
         for feed in replication.feed
@@ -108,14 +112,14 @@ def feed_reports(replication: Replication) -> list[FeedReport]:
     ]
 
 
-def _tables(replication: Replication) -> TargetTables:
+def _read_tables(replication: Replication) -> TargetTables:
     paths = LakePaths.of(replication)
-    landed = WindowLog(LakePaths.of(replication)).landed_range()
+    landed = WindowLog(LakePaths.of(replication)).find_landed_range()
     if landed is None:
         return _read_source_tables(replication)
     checkpoint = read_checkpoint_ts(replication, replication.source.expected_cluster)
     ts = landed[0] if checkpoint is None else min(max(checkpoint, landed[0]), landed[1])
-    return target_tables_at(paths, Naming(Rules.of(replication)), ts)
+    return read_target_tables_at(paths, Naming(Rules.of(replication)), ts)
 
 
 def _read_source_tables(replication: Replication) -> TargetTables:
@@ -126,8 +130,10 @@ def _read_source_schema(replication: Replication) -> SchemaState:
     """The source's schema at the commit_ts where the replication will start."""
     with open_cluster(replication) as cluster, tempfile.TemporaryDirectory(prefix="binlake-preflight-") as folder:
         initial = int(replication.initial_commit_ts)
-        start = read_checkpoint_ts(replication, cluster.cluster_id) or (initial if initial >= 0 else cluster.pd.tso())
-        return SchemaHistory(LakePaths(folder)).bootstrap(start, cluster.source.ddl_jobs(0))
+        start = read_checkpoint_ts(replication, cluster.cluster_id) or (
+            initial if initial >= 0 else cluster.pd.fetch_ts()
+        )
+        return SchemaHistory(LakePaths(folder)).bootstrap(start, cluster.source.fetch_ddl_jobs(0))
 
 
 def _show_feeds(feeds: Sequence[FeedReport]) -> None:

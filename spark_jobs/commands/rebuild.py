@@ -26,7 +26,7 @@ from spark_jobs.job.context import StageContext
 from spark_jobs.job.lake import read_table
 from spark_jobs.job.results import Bounds, StageResult
 from spark_jobs.job.runner import run_stage
-from spark_jobs.tables.pinned import digest_of, target_position
+from spark_jobs.tables.pinned import compute_rows_digest, read_target_position
 
 log = structlog.get_logger(__name__)
 
@@ -37,9 +37,9 @@ def rebuild(ctx: StageContext, progress: BackfillProgress, *, through: str) -> l
     A result's state is `same` or `changed`; its detail has the tables' Delta versions before the rebuild.
     """
     results = []
-    for cut in progress.remaining():
+    for cut in progress.list_remaining():
         began = time.monotonic()
-        window = Bounds(*ctx.windows.landed(cut)[0])
+        window = Bounds(*ctx.windows.list_landed(cut)[0])
         result = _compare_digests(ctx, window, (MUTATION, DDL), lambda window=window: [run_stage("merge", ctx, window)])  # type: ignore[misc]
         if through == "convert":
             result = _with_sink(ctx, window, result)
@@ -52,15 +52,15 @@ def rebuild(ctx: StageContext, progress: BackfillProgress, *, through: str) -> l
 
 def _with_sink(ctx: StageContext, window: Bounds, merged: StageResult) -> StageResult:
     """Also compare the rows of the SQL sink's window that covers this one, if such a window was ever sealed."""
-    sealed = ctx.windows.sealed_windows(window.hi)
+    sealed = ctx.windows.list_sealed_windows(window.hi)
     if not sealed:
         return merged
-    compared = _compare_digests(ctx, Bounds(*sealed[0]), (CHANGE, STATEMENT), lambda: _sink_rows(ctx, window))
+    compared = _compare_digests(ctx, Bounds(*sealed[0]), (CHANGE, STATEMENT), lambda: _derive_sink_rows(ctx, window))
     state = "changed" if "changed" in (merged.state, compared.state) else "same"
     return replace(merged, state=state, detail={**merged.detail, **compared.detail})
 
 
-def _sink_rows(ctx: StageContext, window: Bounds) -> list[StageResult]:
+def _derive_sink_rows(ctx: StageContext, window: Bounds) -> list[StageResult]:
     compacted = run_stage("compact", ctx, window)
     if compacted.state in STOPPED:
         return [compacted]
@@ -70,10 +70,10 @@ def _sink_rows(ctx: StageContext, window: Bounds) -> list[StageResult]:
 def _compare_digests(
     ctx: StageContext, bounds: Bounds, tables: tuple[LakeTable, ...], derive: Callable[[], list[StageResult]]
 ) -> StageResult:
-    versions = {table.name: DeltaTable(ctx.paths.table(table.name)).version() for table in tables}
-    before = [_digest(ctx, table, bounds) for table in tables]
+    versions = {table.name: DeltaTable(ctx.paths.locate_table(table.name)).version() for table in tables}
+    before = [_compute_digest(ctx, table, bounds) for table in tables]
     rows = derive()[0].rows
-    after = [_digest(ctx, table, bounds) for table in tables]
+    after = [_compute_digest(ctx, table, bounds) for table in tables]
     changed = [table.name for table, old, new in zip(tables, before, after, strict=True) if old != new]
     if changed:
         log.warning("rebuilt_window_differs", window=bounds.window, tables=changed, versions=versions)
@@ -82,13 +82,13 @@ def _compare_digests(
     return StageResult("rebuild", "changed" if changed else "same", bounds.lo, bounds.hi, rows, detail=detail)
 
 
-def _digest(ctx: StageContext, table: LakeTable, bounds: Bounds) -> tuple[str, int]:
+def _compute_digest(ctx: StageContext, table: LakeTable, bounds: Bounds) -> tuple[str, int]:
     rows = read_table(ctx.spark, ctx.paths, table)
     if table is MUTATION:
         rows = rows.where((F.col(Mutation.COMMIT_TS) > bounds.lo) & (F.col(Mutation.COMMIT_TS) <= bounds.hi))
     else:
         rows = rows.where(F.col(OfSegment.WINDOW) == bounds.window)
-    return digest_of(rows, table.column_names())
+    return compute_rows_digest(rows, table.list_column_names())
 
 
 def replay(live: Replication, ctx: StageContext, from_ts: int | None, to: int) -> list[StageResult]:
@@ -98,7 +98,7 @@ def replay(live: Replication, ctx: StageContext, from_ts: int | None, to: int) -
     `from_ts`, or belongs to another replication), what the stages raise.
     """
     _require_other(live, ctx)
-    landed = ctx.windows.landed_range()
+    landed = ctx.windows.find_landed_range()
     if from_ts is not None and landed is not None:
         _require_at(ctx, from_ts, Bounds(*landed))
     return restore(ctx, to)
@@ -107,7 +107,7 @@ def replay(live: Replication, ctx: StageContext, from_ts: int | None, to: int) -
 def _require_other(live: Replication, ctx: StageContext) -> None:
     into = ctx.replication
     if into.target is None or (
-        live.target is not None and _target_address(live.target) == _target_address(into.target)
+        live.target is not None and _get_target_address(live.target) == _get_target_address(into.target)
     ):
         raise ConfigError(
             "a replay needs a target other than the live one",
@@ -115,12 +115,12 @@ def _require_other(live: Replication, ctx: StageContext) -> None:
         )
 
 
-def _target_address(target: Target) -> tuple[str, int, str]:
+def _get_target_address(target: Target) -> tuple[str, int, str]:
     return target.host, target.port, target.checkpoint_schema
 
 
 def _require_at(ctx: StageContext, from_ts: int, landed: Bounds) -> None:
-    position = target_position(ctx, landed)
+    position = read_target_position(ctx, landed)
     reached = landed.lo if position.commit_ts is None else position.commit_ts
     if reached != from_ts:
         raise CheckpointConflict(

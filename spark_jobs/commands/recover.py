@@ -26,8 +26,8 @@ from binlake.target.recover import (
     judge_recovery,
     require_consistent,
 )
-from binlake.window.lineage import LineageTable, Table, lineage_of
-from binlake.window.manifest import window_name
+from binlake.window.lineage import LineageTable, Table, build_lineage
+from binlake.window.manifest import format_window_name
 from spark_jobs.job.arguments import add_job, add_where
 from spark_jobs.job.outcomes import run_and_report
 from spark_jobs.job.results import Bounds, StageResult
@@ -67,7 +67,9 @@ class RecoverCommand:
 
 def _run_recover(args: argparse.Namespace) -> list[StageResult]:
     replication = load_replication(args.replication)
-    return recover(replication, lambda own: _context(own, args), log_dir=args.log_dir, roll_forward=args.roll_forward)
+    return recover(
+        replication, lambda own: _build_context(own, args), log_dir=args.log_dir, roll_forward=args.roll_forward
+    )
 
 
 def recover(
@@ -84,7 +86,7 @@ def recover(
             "relay files hold only the open window", hint="omit --log-dir: landed windows are in the lake"
         )
     verdict = judge_recovery(replication)
-    nothing = [_result(verdict.state, began, verdict.commit_ts, verdict.commit_ts, 0, reason=verdict.reason)]
+    nothing = [_build_result(verdict.state, began, verdict.commit_ts, verdict.commit_ts, 0, reason=verdict.reason)]
     # A roll-forward interrupted between two windows left the target consistent; more windows may have landed.
     resumes = roll_forward and verdict.state == "nothing-to-do" and verdict.commit_ts > 0
     if verdict.state != "recover" and not resumes:
@@ -102,7 +104,7 @@ def recover(
     )
     rows = sum(result.rows for result in results if result.stage == "finalize")
     detail = {"reason": verdict.reason, "source": source, "but": describe_exceptions(aside)}
-    recovered = _result("recovered", began, verdict.commit_ts, checkpoint.commit_ts, rows, **detail)
+    recovered = _build_result("recovered", began, verdict.commit_ts, checkpoint.commit_ts, rows, **detail)
     return [*results, recovered]
 
 
@@ -119,10 +121,10 @@ def _from_lake(
         reached = results[-1].hi
     if not roll_forward:
         return results
-    return results + _roll_forward(replace(ctx, replication=_in_safe_mode(replication)), reached)
+    return results + _roll_forward(replace(ctx, replication=_force_safe_mode(replication)), reached)
 
 
-def _in_safe_mode(replication: Replication) -> Replication:
+def _force_safe_mode(replication: Replication) -> Replication:
     """`replication`, with safe mode forced if the target may hold rows above the checkpoint."""
     if replication.target is None or is_consistent(replication):
         return replication
@@ -140,12 +142,12 @@ def _roll_forward(ctx: StageContext, reached: int) -> list[StageResult]:
     from spark_jobs.commands.restore import SINK_STAGES
     from spark_jobs.job.runner import run_sink, run_stage
 
-    landed = ctx.windows.landed_ts()
+    landed = ctx.windows.find_landed_ts()
     if landed is None or landed <= reached:
         return []
     results = []
-    if (ctx.windows.greatest_hi("merge") or 0) < landed:
-        results.append(run_stage("merge", ctx, Bounds(*ctx.windows.landed((landed - 1, landed))[0])))
+    if (ctx.windows.find_greatest_hi("merge") or 0) < landed:
+        results.append(run_stage("merge", ctx, Bounds(*ctx.windows.list_landed((landed - 1, landed))[0])))
     return results + run_sink(ctx, SINK_STAGES, Bounds(reached, landed))
 
 
@@ -159,7 +161,7 @@ def _from_relay(replication: Replication, verdict: Verdict, log_dir: str, *, rol
     if not (log_dir or replication.relay.log_dir):
         raise LostRange(
             "the lake does not exist at its path and there are no relay files: nothing can finish the open window",
-            where={"lake": LakePaths.of(replication).root, "window": window_name(*_require_open(verdict))},
+            where={"lake": LakePaths.of(replication).root, "window": format_window_name(*_require_open(verdict))},
             hint="restore the lake, or pass --log-dir",
         )
     applied = finish_from_relay(replication, verdict, log_dir)
@@ -167,7 +169,7 @@ def _from_relay(replication: Replication, verdict: Verdict, log_dir: str, *, rol
     detail |= {"ddl": applied.ddls, "modes": applied.modes}
     state = "done" if applied.state == "applied" else applied.state
     # Relay files contain statements with table names, but no definitions of the source.
-    detail |= lineage_of(wrote=(LineageTable(Table(*name)) for name in sorted(applied.tables)))
+    detail |= build_lineage(wrote=(LineageTable(Table(*name)) for name in sorted(applied.tables)))
     return [StageResult("finalize", state, applied.lo, applied.hi, applied.rows, applied.seconds, "", detail)]
 
 
@@ -188,14 +190,14 @@ def _has_lake(replication: Replication) -> bool:
     return local is None or (local / "window" / "_delta_log").is_dir()
 
 
-def _result(state: str, began: float, lo: int, hi: int, rows: int, **detail: object) -> StageResult:
+def _build_result(state: str, began: float, lo: int, hi: int, rows: int, **detail: object) -> StageResult:
     return StageResult("recover", state, lo, hi, rows, time.monotonic() - began, "", detail)
 
 
-def _context(replication: Replication, args: argparse.Namespace) -> StageContext:
-    from spark_jobs.job.opening import context_of
+def _build_context(replication: Replication, args: argparse.Namespace) -> StageContext:
+    from spark_jobs.job.opening import build_context
 
-    return context_of(replication, "recover", args, args.run_id)
+    return build_context(replication, "recover", args, args.run_id)
 
 
 def _show(results: list[StageResult], output: str) -> None:

@@ -19,27 +19,27 @@ from binlake.base.arguments import add_output
 from binlake.config import Replication, load_replication
 from binlake.config.model import Relay
 from binlake.errors import CheckpointConflict, ConfigError, LostRange
-from binlake.lake.ddls import landed_ddls
+from binlake.lake.ddls import read_landed_ddls
 from binlake.mysqlbinlog.dumpfolder import Name
-from binlake.pipeline import names_of_sink
+from binlake.pipeline import list_required_stages
 from binlake.reparo.command import open_data
 from binlake.reparo.restore import restore as replay_files
 from binlake.reparo.settings import DestDb, ReparoSettings
 from binlake.target.base.load import Base, BaseTask, find_base, load_base
 from binlake.target.commands.checkpoint import set_checkpoint
 from binlake.window.cuts import require_outside_ddl
-from binlake.window.manifest import window_name
+from binlake.window.manifest import format_window_name
 from spark_jobs.job.arguments import add_job, add_where, parse_moment
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lineage import Gathered
-from spark_jobs.job.opening import context_of
+from spark_jobs.job.opening import build_context
 from spark_jobs.job.outcomes import run_and_report, show_results
 from spark_jobs.job.runner import run_sink
-from spark_jobs.tables.pinned import cluster_id, target_position
+from spark_jobs.tables.pinned import read_cluster_id, read_target_position
 
 log = structlog.get_logger(__name__)
 
-SINK_STAGES = names_of_sink("sql")
+SINK_STAGES = list_required_stages("sql")
 
 
 class RestoreCommand:
@@ -88,7 +88,7 @@ class RestoreCommand:
         if args.files:
             results = run_and_report(args, lambda: [restore_from_files(replication, args)])
         else:
-            ctx = context_of(replication, "restore", args, args.run_id)
+            ctx = build_context(replication, "restore", args, args.run_id)
             results = run_and_report(args, lambda: restore_from_base(ctx, args.base, args.base_ts, args.to))
         known = results[-1].detail.get("inexact", {}) if results else {}
         show_results(args, results, [f"{name}: {why}" for name, why in sorted(known.items())])
@@ -101,7 +101,7 @@ def restore_from_base(ctx: StageContext, base: str | None, base_ts: int | None, 
     The last result names tables whose rows are only partly known. Raises ConfigError and LostRange before anything is
     written if base, lake and `to` do not fit each other.
     """
-    landed = _landed_range(ctx)
+    landed = _require_landed_range(ctx)
     results: list[StageResult] = []
     loaded: Collection[Name] = ()
     if base is not None:
@@ -111,10 +111,10 @@ def restore_from_base(ctx: StageContext, base: str | None, base_ts: int | None, 
             _set_base(ctx, landed, commit_ts)
         else:
             dump = Base(Path(base), commit_ts)
-            results.append(_load(ctx.replication, dump, cluster_id(ctx, landed)))
+            results.append(_load(ctx.replication, dump, read_cluster_id(ctx, landed)))
             loaded = dump.dump.tables
     results += restore(ctx, to)
-    known = {name: why for name, why in incomplete_tables(ctx, results[-1].hi).items() if name not in loaded}
+    known = {name: why for name, why in find_incomplete_tables(ctx, results[-1].hi).items() if name not in loaded}
     if known:
         inexact = {".".join(name): why for name, why in known.items()}
         results[-1] = replace(results[-1], detail={**results[-1].detail, "inexact": inexact})
@@ -123,7 +123,7 @@ def restore_from_base(ctx: StageContext, base: str | None, base_ts: int | None, 
 
 def restore_from_files(replication: Replication, args: argparse.Namespace) -> StageResult:
     """As `binlake reparo`, into the target of `replication`, with its table lists; other rules raise ConfigError."""
-    began, target, lists = time.monotonic(), replication.sql_target(), replication.filter
+    began, target, lists = time.monotonic(), replication.require_sql_target(), replication.filter
     own = (replication.routes, replication.filters, replication.expression_filter, replication.block_allow_list)
     if any(own) or lists.ignore_txn_commit_ts:
         raise ConfigError(
@@ -153,7 +153,7 @@ def restore(ctx: StageContext, to: int | None = None) -> list[StageResult]:
 
     Raises ConfigError if `to` has not landed or lies inside a DDL, CheckpointConflict if the target is already past it.
     """
-    landed = _landed_range(ctx)
+    landed = _require_landed_range(ctx)
     last = landed.hi if to is None else to
     if not landed.lo < last <= landed.hi:
         raise ConfigError(
@@ -163,35 +163,35 @@ def restore(ctx: StageContext, to: int | None = None) -> list[StageResult]:
         )
     # The lake is the durable copy, so no relay files are written here; those belong to the scheduled sync.
     ctx = replace(ctx, replication=ctx.replication.model_copy(update={"relay": Relay()}))
-    reached = _reached(ctx, Bounds(landed.lo, last))
+    reached = _find_reached_ts(ctx, Bounds(landed.lo, last))
     if reached == last:
         return [StageResult("restore", "already", last, last, detail={"reason": "the target is at that commit_ts"})]
-    due = (Bounds(lo, min(hi, last)) for lo, hi in ctx.windows.landed((reached, last)))
-    return Gathered(result for bounds in due for result in run_sink(ctx, SINK_STAGES, bounds)).results()
+    due = (Bounds(lo, min(hi, last)) for lo, hi in ctx.windows.list_landed((reached, last)))
+    return Gathered(result for bounds in due for result in run_sink(ctx, SINK_STAGES, bounds)).list_results()
 
 
-def incomplete_tables(ctx: StageContext, commit_ts: int) -> dict[Name, str]:
+def find_incomplete_tables(ctx: StageContext, commit_ts: int) -> dict[Name, str]:
     """Tables of which the lake has only later changes, not the rows from before (R-34), with the reason.
 
     The target is complete for them only if it had those rows already.
     """
-    return dict(Audit(ctx.paths, ctx.rules).incomplete_tables(commit_ts))
+    return dict(Audit(ctx.paths, ctx.rules).find_incomplete_tables(commit_ts))
 
 
-def _landed_range(ctx: StageContext) -> Bounds:
-    landed = ctx.windows.landed_range()
+def _require_landed_range(ctx: StageContext) -> Bounds:
+    landed = ctx.windows.find_landed_range()
     if landed is None:
         raise ConfigError("nothing has landed yet", where={"lake": ctx.paths.root}, hint="see `lake.path`")
     return Bounds(*landed)
 
 
-def _reached(ctx: StageContext, bounds: Bounds) -> int:
+def _find_reached_ts(ctx: StageContext, bounds: Bounds) -> int:
     """The target's position: the lo of its open window, else its checkpoint. Raises CheckpointConflict."""
-    position = target_position(ctx, bounds)
+    position = read_target_position(ctx, bounds)
     opened = position.window
     if opened is not None and (opened[1] > bounds.hi or opened[0] < bounds.lo):
         raise CheckpointConflict(
-            f"the target holds the window {window_name(*opened)} open, which"
+            f"the target holds the window {format_window_name(*opened)} open, which"
             + (f" ends above {bounds.hi}" if opened[1] > bounds.hi else " is a dump that is being loaded"),
             hint="restore to the end of that window, or further" if opened[1] > bounds.hi
             else "run restore with the --base with which that load was started",
@@ -220,20 +220,20 @@ def _require_in_lake(ctx: StageContext, landed: Bounds, base: int, to: int | Non
             where={"base": base, "to": landed.hi if to is None else to},
             hint="use an older dump; a restore goes forward only",
         )
-    for lo, hi in ctx.windows.landed((base - 1, base + 1)):
+    for lo, hi in ctx.windows.list_landed((base - 1, base + 1)):
         if lo < base < hi:
-            require_outside_ddl(landed_ddls(ctx.paths, lo, hi), lo, base)
+            require_outside_ddl(read_landed_ddls(ctx.paths, lo, hi), lo, base)
 
 
 def _set_base(ctx: StageContext, landed: Bounds, base: int) -> None:
-    target = ctx.replication.sql_target()
-    position = target_position(ctx, landed)
+    target = ctx.replication.require_sql_target()
+    position = read_target_position(ctx, landed)
     if position.commit_ts is None or position.commit_ts < base:
-        set_checkpoint(ctx.replication, target, cluster_id(ctx, landed), base)
+        set_checkpoint(ctx.replication, target, read_cluster_id(ctx, landed), base)
 
 
 def _load(replication: Replication, base: Base, cluster: int) -> StageResult:
-    target = replication.sql_target(hint="add a section [target], or give --into")
+    target = replication.require_sql_target(hint="add a section [target], or give --into")
     done = load_base(target, BaseTask.of(replication, cluster), base)
     state = "done" if done.state == "applied" else done.state
     detail = {"batches": done.batches, "ddl": done.ddls, "folder": str(base.folder)}

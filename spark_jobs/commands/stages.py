@@ -15,7 +15,7 @@ from binlake.feed import state as feed_state
 from binlake.lake.failures import FAILURE, Failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
-from binlake.pipeline import BY_NAME, task_name
+from binlake.pipeline import BY_NAME, name_task
 from binlake.window.eventrow import EventRow
 from spark_jobs.commands.main import add_arguments, execute
 from spark_jobs.job.outcomes import show
@@ -34,7 +34,7 @@ class StageCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Run it and print its result."""
-        _local_by_default(args)
+        _default_to_local(args)
         show(execute(args.stage, args), args.output)
         return 0
 
@@ -56,7 +56,7 @@ class WindowCommand:
         if args.action == "list":
             _list(args)
             return 0
-        _local_by_default(args)
+        _default_to_local(args)
         results = execute("window", args)
         show(results, args.output)
         return 1 if any(result.state == "failed" for result in results) else 0
@@ -64,9 +64,9 @@ class WindowCommand:
 
 def _list(args: argparse.Namespace) -> None:
     replication = load_replication(args.replication)
-    events = WindowLog(LakePaths.of(replication)).events()
+    events = WindowLog(LakePaths.of(replication)).read_events()
     if args.sink is not None:
-        events = _of_sink(events, args.sink, {stage.sink for stage in replication.stages() if stage.sink})
+        events = _filter_by_sink(events, args.sink, {stage.sink for stage in replication.list_stages() if stage.sink})
     if args.output == "json":
         shown = [{**event, "lo": str(event["lo"]), "hi": str(event["hi"])} for event in events]
         print(json.dumps(shown))
@@ -74,7 +74,7 @@ def _list(args: argparse.Namespace) -> None:
     rows = []
     for event in events:
         time = tso.to_datetime(event["hi"]).strftime("%Y-%m-%d %H:%M:%S")
-        rows.append([task_name(event["stage"], event["sink"]), event["state"], str(event["lo"]), str(event["hi"]), time,
+        rows.append([name_task(event["stage"], event["sink"]), event["state"], str(event["lo"]), str(event["hi"]), time,
                      f"{event['rows']:,}", f"{event['seconds']:.2f}", _describe_cause(event)])  # fmt: skip
     columns = ("stage", "state", "lo", "hi", "commit time", "rows", "seconds", "blocked by, or what failed")
     print_table(columns, rows, whole=("lo", "hi"))
@@ -84,12 +84,12 @@ def _describe_cause(event: EventRow) -> str:
     if event["stage"] == FAILURE:
         return str(Failure.of(event))
     if event["stage"] == feed_state.STAGE:
-        state = feed_state.state_of(event)
+        state = feed_state.parse_state(event)
         return str(state.error) if state.error is not None else state.reason
     return event["blocked_by"]
 
 
-def _of_sink(events: Sequence[EventRow], sink: str, known: Collection[str]) -> list[EventRow]:
+def _filter_by_sink(events: Sequence[EventRow], sink: str, known: Collection[str]) -> list[EventRow]:
     """The events of `sink`, which may be a former sink. Raises ConfigError for a name that was never used."""
     of_sink = [event for event in events if event["sink"] == sink]
     if not of_sink and sink not in known:
@@ -98,6 +98,6 @@ def _of_sink(events: Sequence[EventRow], sink: str, known: Collection[str]) -> l
     return of_sink
 
 
-def _local_by_default(args: argparse.Namespace) -> None:
+def _default_to_local(args: argparse.Namespace) -> None:
     if not (args.remote or args.master or args.without_spark):
         args.master = "local[*]"

@@ -17,10 +17,10 @@ from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError
 from binlake.lake.aside import record_return, record_set_aside
 from binlake.lake.paths import LakePaths
-from binlake.lake.shardlocks import target_tables_at
+from binlake.lake.shardlocks import read_target_tables_at
 from binlake.lake.windowlog import WindowLog
 from binlake.repair.backfill.tableback import bring_table_back
-from binlake.repair.verify.tables import Name, cluster_of
+from binlake.repair.verify.tables import Name, read_cluster_id
 from binlake.rules import Rules
 from binlake.target.apply.position import read_checkpoint_ts, read_tables_aside
 from binlake.target.claim.aside import AsideTable
@@ -64,7 +64,7 @@ class TableCommand:
         """Run the action and print its result. `list` returns 3 if no table is set aside."""
         replication = load_replication(args.replication)
         if args.action == "list":
-            tables = read_tables_aside(replication, cluster_of(WindowLog(LakePaths.of(replication))))
+            tables = read_tables_aside(replication, read_cluster_id(WindowLog(LakePaths.of(replication))))
             print(json.dumps([table.to_dict() for table in tables])) if args.output == "json" else _show(tables)
             return 0 if tables else 3
         act = {"aside": lambda: put_aside(replication, args), "back": lambda: [_bring_back(replication, args)]}[
@@ -76,22 +76,24 @@ class TableCommand:
 
 def put_aside(replication: Replication, args: argparse.Namespace) -> list[StageResult]:
     """Set the tables of `args` aside; returns a result for each."""
-    windows, target = WindowLog(LakePaths.of(replication)), replication.sql_target()
-    cluster_id, landed = cluster_of(windows), windows.landed_range()
+    windows, target = WindowLog(LakePaths.of(replication)), replication.require_sql_target()
+    cluster_id, landed = read_cluster_id(windows), windows.find_landed_range()
     start = landed[0] if landed is not None else 0
-    names = _names_as_defined(
-        replication, args.table, start, read_checkpoint_ts(replication, cluster_id), windows.landed_ts() or start
+    names = _resolve_names(
+        replication, args.table, start, read_checkpoint_ts(replication, cluster_id), windows.find_landed_ts() or start
     )
     reason = args.reason or "commanded"
     tables = set_aside(target, cluster_id, replication.name, names, reason, start)
     record_set_aside(windows, 0, [table.to_dict() for table in tables], args.run_id or f"aside-{uuid.uuid4().hex[:12]}")
-    return [StageResult("aside", "set-aside", table.since, table.since, detail=_detail(table)) for table in tables]
+    return [
+        StageResult("aside", "set-aside", table.since, table.since, detail=_build_detail(table)) for table in tables
+    ]
 
 
-def _names_as_defined(replication: Replication, tables: Sequence[str], *moments: int | None) -> list[Name]:
+def _resolve_names(replication: Replication, tables: Sequence[str], *moments: int | None) -> list[Name]:
     """The names as the definitions at one of `moments` spell them. Raises ConfigError for a name in none of them."""
     paths, naming = LakePaths.of(replication), Naming(Rules.of(replication))
-    known = [target_tables_at(paths, naming, ts) for ts in moments if ts is not None]
+    known = [read_target_tables_at(paths, naming, ts) for ts in moments if ts is not None]
     names: list[Name] = []
     for text in tables:
         db, _, name = text.partition(".")
@@ -113,7 +115,7 @@ def _bring_back(replication: Replication, args: argparse.Namespace) -> StageResu
     return replace(result, detail=detail | repair_lineage(done))
 
 
-def _detail(table: AsideTable) -> dict[str, object]:
+def _build_detail(table: AsideTable) -> dict[str, object]:
     return {**table.to_dict(), "reason": f"{table.db}.{table.table}: {table.reason}"}
 
 

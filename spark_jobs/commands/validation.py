@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from binlake.base.arguments import add_output
-from binlake.base.redaction import are_row_values_shown, key_in_log
+from binlake.base.redaction import are_row_values_shown, redact_key
 from binlake.base.terminal import print_table
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError
-from binlake.lake.lock import lake_lock
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.repair.validation.ledger import LOCK, Entry, Ledger, Status
@@ -59,7 +59,7 @@ class ValidationCommand:
         if args.action == "status":
             _show_status(replication, args.output)
         elif args.action == "show":
-            _show_errors(Ledger(LakePaths.of(replication)).entries(_SHOWN[args.status]), args.output)
+            _show_errors(Ledger(LakePaths.of(replication)).list_entries(_SHOWN[args.status]), args.output)
         else:
             _show_errors(change_errors(replication, args.action, None if args.all else args.error), args.output)
         return 0
@@ -70,7 +70,7 @@ def change_errors(replication: Replication, action: str, numbers: Sequence[int] 
     paths = LakePaths.of(replication)
     if not WindowLog(paths).exists():
         raise ConfigError("the lake is empty", hint="run the replication's first window")
-    with lake_lock(paths, LOCK):
+    with hold_lake_lock(paths, LOCK):
         ledger = Ledger(paths)
         if action == "clear":
             changed = ledger.clear(numbers)
@@ -83,7 +83,7 @@ def change_errors(replication: Replication, action: str, numbers: Sequence[int] 
 
 def _record(windows: WindowLog, ledger: Ledger, action: str, changed: Sequence[Entry]) -> None:
     """Record a manual change of errors as an event, so that no error leaves the ledger without a trace."""
-    reached = windows.greatest_hi(STAGE) or 0
+    reached = windows.find_greatest_hi(STAGE) or 0
     detail = {
         "numbers": [entry.number for entry in changed], "pending": ledger.count("pending"),
         "errors": ledger.count("new"), "ignored": ledger.count("ignored"), "listed": list_errors(ledger),
@@ -96,16 +96,16 @@ def _record(windows: WindowLog, ledger: Ledger, action: str, changed: Sequence[E
     )
 
 
-def status_of(replication: Replication) -> dict[str, Any]:
+def read_status(replication: Replication) -> dict[str, Any]:
     """The outcome of the last run, and the counts of the ledger."""
     paths = LakePaths.of(replication)
     ledger = Ledger(paths)
-    last = WindowLog(paths).last_events((STAGE,), 1)
+    last = WindowLog(paths).read_last_events((STAGE,), 1)
     event = last[0] if last else None
     return {
         "mode": replication.validation.mode,
         "last": None if event is None else {
-            "state": event["state"], "hi": str(event["hi"]), "at": _time_text(event["at_ms"]), "rows": event["rows"],
+            "state": event["state"], "hi": str(event["hi"]), "at": _format_time(event["at_ms"]), "rows": event["rows"],
             **json.loads(event["detail"] or "{}"),
         },
         **{status: ledger.count(status) for status in ("pending", "new", "ignored", "resolved")},
@@ -113,7 +113,7 @@ def status_of(replication: Replication) -> dict[str, Any]:
 
 
 def _show_status(replication: Replication, output: str) -> None:
-    status = status_of(replication)
+    status = read_status(replication)
     if output == "json":
         print(json.dumps(status))
         return
@@ -132,25 +132,25 @@ def _show_status(replication: Replication, output: str) -> None:
 def _show_errors(entries: Sequence[Entry], output: str) -> None:
     clear = are_row_values_shown() or sys.stdout.isatty()
     if output == "json":
-        print(json.dumps([error_view(entry, clear=clear) for entry in entries]))
+        print(json.dumps([build_error_view(entry, clear=clear) for entry in entries]))
         return
     rows = []
     for entry in entries:
-        view = error_view(entry, clear=clear)
+        view = build_error_view(entry, clear=clear)
         rows.append([str(view["number"]), view["status"], view["against"], view["table"], view["key"], view["kind"],
-                     _differences_text(view), view["window"], str(view["times"]), view["last_seen"]])  # fmt: skip
+                     _format_differences(view), view["window"], str(view["times"]), view["last_seen"]])  # fmt: skip
     print_table(
         ("number", "status", "against", "table", "key", "kind", "columns", "window", "times", "last seen"), rows
     )
 
 
-def error_view(entry: Entry, *, clear: bool) -> dict[str, Any]:
+def build_error_view(entry: Entry, *, clear: bool) -> dict[str, Any]:
     """An entry for text and JSON output; `clear`: with the row's key and values, else only with a hash of the key."""
     view: dict[str, Any] = {
         "number": entry.number, "status": entry.status, "against": entry.against, "table": f"{entry.db}.{entry.table}",
-        "key": entry.key if clear else key_in_log(entry.key), "kind": entry.kind, "columns": list(entry.differing),
-        "window": entry.window, "times": entry.times, "first_seen": _time_text(entry.first_ms),
-        "last_seen": _time_text(entry.last_ms),
+        "key": entry.key if clear else redact_key(entry.key), "kind": entry.kind, "columns": list(entry.differing),
+        "window": entry.window, "times": entry.times, "first_seen": _format_time(entry.first_ms),
+        "last_seen": _format_time(entry.last_ms),
     }  # fmt: skip
     if clear:
         view |= {side: json.loads(text) if text else None
@@ -158,16 +158,18 @@ def error_view(entry: Entry, *, clear: bool) -> dict[str, Any]:
     return view
 
 
-def _differences_text(view: dict[str, Any]) -> str:
+def _format_differences(view: dict[str, Any]) -> str:
     expected, found = view.get("expected"), view.get("found")
     if not (expected and found):
         return ", ".join(view["columns"])
-    return ", ".join(f"{name}: {_short(found[name])} instead of {_short(expected[name])}" for name in view["columns"])
+    return ", ".join(
+        f"{name}: {_shorten(found[name])} instead of {_shorten(expected[name])}" for name in view["columns"]
+    )
 
 
-def _short(value: str | None) -> str:
+def _shorten(value: str | None) -> str:
     return "NULL" if value is None else repr(value if len(value) <= _SAMPLE else f"{value[: _SAMPLE - 3]}...")
 
 
-def _time_text(ms: int) -> str:
+def _format_time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")

@@ -21,13 +21,13 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.repair.backfill.repair import hold_target
 from binlake.repair.verify import Verification, VerifyOptions, verify
-from binlake.repair.verify.fixes import fix_batches
+from binlake.repair.verify.fixes import build_fix_batches
 from binlake.repair.verify.fixfile import FixFile
-from binlake.repair.verify.repairing import Repaired, apply_file, keys_of, make_settled_target, repair_keys
-from binlake.repair.verify.tables import VerifiedTable, tables_at
+from binlake.repair.verify.repairing import Repaired, apply_file, group_keys_by_table, make_settled_target, repair_keys
+from binlake.repair.verify.tables import VerifiedTable, list_tables_at
 from binlake.statements import BatchLimits
 from binlake.target.session.session import Session
-from binlake.window.lineage import LineageTable, Table, lineage_of
+from binlake.window.lineage import LineageTable, Table, build_lineage
 from spark_jobs.job.arguments import add_job
 from spark_jobs.job.lineage import describe_table
 from spark_jobs.job.outcomes import DIFFERENT, PARTIAL, run_and_report, show_results
@@ -120,17 +120,19 @@ def run_verify(
     """The result of verify and, if `fix` is set and rows differ, of the repair. Adds the text output to `lines`."""
     run_id = run_id or f"verify-{uuid.uuid4().hex[:12]}"
     verification = verify(replication, options)
-    result = _result(verification)
+    result = _build_result(verification)
     # A task's output goes to a log, so row values are left out there.
     clear = are_row_values_shown() or sys.stdout.isatty()
     listed = verification.differences[:_SHOWN]
-    lines += [str(difference) if clear else difference.without_values() for difference in listed]
-    lines += _rest_text(verification)
+    lines += [str(difference) if clear else difference.format_without_values() for difference in listed]
+    lines += _describe_rest(verification)
     lines += [text for table in verification.tables for text in table.structure]
     inexact = [table for table in verification.tables if table.inexact]
     lines += [f"{table.db}.{table.table}: not compared: {table.inexact}" for table in inexact]
     record_result(replication, result, run_id)
-    result = replace(result, detail={**result.detail, **lineage_of(read=map(_compared, verification.read))})
+    result = replace(
+        result, detail={**result.detail, **build_lineage(read=map(_build_lineage_table, verification.read))}
+    )
     if fix_file is not None and verification.differences:
         write_fixes(replication, verification, fix_file)
         lines.append(f"fixes: {fix_file}")
@@ -141,11 +143,11 @@ def run_verify(
 
 def write_fixes(replication: Replication, verification: Verification, path: Path) -> FixFile:
     """Write the statements that remove the listed differences."""
-    target = replication.sql_target()
+    target = replication.require_sql_target()
     with closing(Session(target)) as session:
-        limits = BatchLimits.of(target.batch_rows, session.max_packet())
-    tables = tables_at(replication, LakePaths.of(replication), verification.commit_ts)
-    batches = fix_batches([table.expected for table in tables], verification.differences, target.db_type, limits)
+        limits = BatchLimits.of(target.batch_rows, session.fetch_max_packet())
+    tables = list_tables_at(replication, LakePaths.of(replication), verification.commit_ts)
+    batches = build_fix_batches([table.expected for table in tables], verification.differences, target.db_type, limits)
     file = FixFile(replication.name, verification.commit_ts, tuple(batches))
     file.write(path)
     return file
@@ -161,7 +163,7 @@ def record_repair(replication: Replication, done: Repaired, run_id: str, stage: 
 
 def repair_lineage(done: Repaired) -> dict[str, Any]:
     """The lineage of a repair: the tables it wrote, and all tables it compared with the lake."""
-    return lineage_of(
+    return build_lineage(
         wrote=(describe_table(done.looked[name]) for name in sorted(done.written)),
         read=(LineageTable(Table(*name)) for name in sorted(done.looked)),
     )
@@ -177,9 +179,9 @@ def record_result(replication: Replication, result: StageResult, run_id: str) ->
 
 
 def _run_fix(replication: Replication, verification: Verification, run_id: str, wait_s: float) -> StageResult:
-    tables = tables_at(replication, LakePaths.of(replication), verification.commit_ts)
+    tables = list_tables_at(replication, LakePaths.of(replication), verification.commit_ts)
     with hold_target(replication, wait_s) as target:
-        done = repair_keys(replication, keys_of(verification.differences, tables), target)
+        done = repair_keys(replication, group_keys_by_table(verification.differences, tables), target)
     return record_repair(replication, done, run_id)
 
 
@@ -189,7 +191,7 @@ def _from_file(replication: Replication, path: Path, run_id: str) -> StageResult
     return record_repair(replication, done, run_id or f"repair-{uuid.uuid4().hex[:12]}")
 
 
-def _result(verification: Verification) -> StageResult:
+def _build_result(verification: Verification) -> StageResult:
     sums = {name: sum(getattr(table, name) for table in verification.tables) for name in _SUMS}
     detail = {
         "against": verification.against,
@@ -208,7 +210,7 @@ def _result(verification: Verification) -> StageResult:
     return StageResult("verify", state, ts, ts, verification.rows, verification.seconds, detail=detail)
 
 
-def _compared(table: VerifiedTable) -> LineageTable:
+def _build_lineage_table(table: VerifiedTable) -> LineageTable:
     return LineageTable(Table(*table.name), (), [Table(*name) for name in table.sources])
 
 
@@ -219,7 +221,7 @@ def _is_all_listed(result: StageResult) -> bool:
     return bool(detail["listed_all"]) and not detail["unlisted"] and not structure
 
 
-def _rest_text(verification: Verification) -> list[str]:
+def _describe_rest(verification: Verification) -> list[str]:
     missing, extra, different, unlisted = (
         sum(getattr(table, name) for table in verification.tables)
         for name in ("missing", "extra", "different", "unlisted")

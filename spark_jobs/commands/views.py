@@ -14,7 +14,7 @@ import sql
 from binlake.audit.audit import Audit
 from binlake.base.lakecolumns import Mirror
 from binlake.errors import ConfigError
-from binlake.lake.columntypes import arrow_type
+from binlake.lake.columntypes import choose_arrow_type
 from binlake.lake.paths import LakePaths
 from binlake.rows.schema import TableDef
 from binlake.rules import Rules
@@ -52,58 +52,60 @@ def register(spark: SparkSession, paths: LakePaths) -> None:
         spark.sql(text)
 
 
-def table_sql(paths: LakePaths, db: str, table: str, ts: int | None = None, rules: Rules | None = None) -> str:
+def render_table_query(paths: LakePaths, db: str, table: str, ts: int | None = None, rules: Rules | None = None) -> str:
     """A query for the table as of the commit_ts `ts` (None: the end of the lake), with the column types of its mirror.
 
-    Raises LostRange and SchemaError as Audit.table_as_of, ConfigError for a table without a key.
+    Raises LostRange and SchemaError as Audit.read_table_as_of, ConfigError for a table without a key.
     """
     audit = Audit(paths, rules)
-    ts = audit.merged_range()[1] if ts is None else ts
-    definition = audit.definition_at(db, table, ts)
-    if definition.identity().kind == "row":
+    ts = audit.read_merged_range()[1] if ts is None else ts
+    definition = audit.read_definition_at(db, table, ts)
+    if definition.find_identity().kind == "row":
         raise ConfigError(
             "a query cannot list the rows of a table without a key, which may be equal",
             where={"table": f"{db}.{table}"},
             hint="use `binlake audit table`",
         )
-    base = audit.base_version(definition.db, definition.name, ts)
-    parts = [_changed_rows_sql(definition)]
+    base = audit.find_base_version(definition.db, definition.name, ts)
+    parts = [_render_changed_rows(definition)]
     if base.delta_version >= 0:
-        parts.insert(0, _unchanged_rows_sql(definition, paths, base.delta_version))
+        parts.insert(0, _render_unchanged_rows(definition, paths, base.delta_version))
     remark = f"-- inexact: {base.inexact}\n" if base.inexact else ""
     return (
-        f"{remark}WITH later AS ({_net_changes_sql(definition, paths, audit.base_end_ts(base), ts)})\n"
+        f"{remark}WITH later AS ({_render_net_changes(definition, paths, audit.find_base_end_ts(base), ts)})\n"
         + "\nUNION ALL\n".join(parts)
     )
 
 
 def _query(file: str, paths: LakePaths) -> str:
-    return sql.statement(file).replace("{lake}", paths.root)
+    return sql.read_statement(file).replace("{lake}", paths.root)
 
 
-def _net_changes_sql(definition: TableDef, paths: LakePaths, lo: int, hi: int) -> str:
+def _render_net_changes(definition: TableDef, paths: LakePaths, lo: int, hi: int) -> str:
     return (
         f"SELECT key, max_by(image, place) AS image FROM (\n{_query('audit_image', paths)}\n) "
-        f"WHERE db = {_quoted(definition.db)} AND `table` = {_quoted(definition.name)} "
+        f"WHERE db = {_quote_text(definition.db)} AND `table` = {_quote_text(definition.name)} "
         f"AND commit_ts > {lo} AND commit_ts <= {hi} GROUP BY key"
     )
 
 
-def _unchanged_rows_sql(definition: TableDef, paths: LakePaths, version: int) -> str:
-    columns = ", ".join(_name(column.name) for column in definition.row_columns)
-    place = paths.mirror(definition.db, definition.name)
+def _render_unchanged_rows(definition: TableDef, paths: LakePaths, version: int) -> str:
+    columns = ", ".join(_quote_name(column.name) for column in definition.row_columns)
+    place = paths.locate_mirror(definition.db, definition.name)
     old = f"delta.`{place}` VERSION AS OF {version}"
     return f"SELECT {columns} FROM {old} LEFT ANTI JOIN later ON {Mirror.ROWKEY} = later.key"
 
 
-def _changed_rows_sql(definition: TableDef) -> str:
-    columns = ", ".join(f"{_typed_column_sql(column)} AS {_name(column.name)}" for column in definition.row_columns)
+def _render_changed_rows(definition: TableDef) -> str:
+    columns = ", ".join(
+        f"{_render_typed_column(column)} AS {_quote_name(column.name)}" for column in definition.row_columns
+    )
     return f"SELECT {columns} FROM later WHERE image IS NOT NULL"
 
 
-def _typed_column_sql(column: Any) -> str:
+def _render_typed_column(column: Any) -> str:
     """SQL that casts a column's image to the mirror's type; NULL if that type cannot hold it, as in the mirror."""
-    text, kind = f"image[{_quoted(column.name)}]", arrow_type(column)
+    text, kind = f"image[{_quote_text(column.name)}]", choose_arrow_type(column)
     if pa.types.is_string(kind):
         return text
     if pa.types.is_binary(kind):
@@ -115,10 +117,10 @@ def _typed_column_sql(column: Any) -> str:
     return f"try_cast({text} AS {_TYPES[kind]})"
 
 
-def _name(name: str) -> str:
+def _quote_name(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -24,7 +24,7 @@ def read_shapes(target: Target, window: SinkWindow, touched: Iterable[Name]) -> 
     if not may_differ(target):
         return Shapes()
     ddls = {(table.db, table.name) for ddl in window.cuts for table in ddl.before.tables}
-    at_lo = (window.definitions.at(*name, window.bounds.lo) for name in sorted({*touched, *ddls}))
+    at_lo = (window.definitions.find_at(*name, window.bounds.lo) for name in sorted({*touched, *ddls}))
     wanted = [t for t in at_lo if t is not None and (target.sync_mode == 2 or _is_preserved(target, t))]
     return Shapes(_read(target, wanted))
 

@@ -16,15 +16,15 @@ from pyspark.sql import functions as F
 from binlake.base.lakecolumns import Change
 from binlake.config.model import Target
 from binlake.errors import DamagedManifest, ImmutableWindow
-from binlake.lake.ddls import landed_ddls
-from binlake.lake.lock import lake_lock
+from binlake.lake.ddls import read_landed_ddls
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.tables import CHANGE
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.target import Position
 from binlake.target.claim.aside import is_aside
 from binlake.window.cuts import require_outside_ddl, require_pinned_cuts
-from binlake.window.definitions import Cell, SegmentTable, cell_of
+from binlake.window.definitions import Cell, SegmentTable, build_cell
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest
 from binlake.window.shapes import Shapes
@@ -34,17 +34,24 @@ from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lake import Rows, clear_rows, overwrite
 from spark_jobs.tables.compacted import read_sealed_before, was_derived
 from spark_jobs.tables.held import WindowChanges, read_window_changes
-from spark_jobs.tables.netchange import key_arrivals, net_changes, touched_tables
-from spark_jobs.tables.pinned import NO_ROWS, digest_of, next_start, open_manifest, require_pinned, target_position
-from spark_jobs.tables.sharedkeys import require_own_keys, shared_tables
+from spark_jobs.tables.netchange import compute_net_changes, find_key_arrivals, touched_tables
+from spark_jobs.tables.pinned import (
+    NO_ROWS,
+    compute_rows_digest,
+    find_next_start,
+    open_manifest,
+    read_target_position,
+    require_pinned,
+)
+from spark_jobs.tables.sharedkeys import find_shared_tables, require_own_keys
 from spark_jobs.tables.sinks import (
     SinkWindow,
+    build_window_predicate,
     commit_note,
-    merged_row_counts,
+    read_merged_row_counts,
     read_sql_window,
+    read_table_window,
     require_merged,
-    rows_of_window,
-    window_predicate,
 )
 
 log = structlog.get_logger(__name__)
@@ -52,20 +59,20 @@ log = structlog.get_logger(__name__)
 
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     """Derive `change` for the sink's window that ends at or before `bounds.hi`. Raises BinlakeError."""
-    target = ctx.replication.sql_target(hint="add a section [target], or do not run compact")
-    position = target_position(ctx, bounds)
+    target = ctx.replication.require_sql_target(hint="add a section [target], or do not run compact")
+    position = read_target_position(ctx, bounds)
     ahead: StageResult | None = ctx.handover.take_ahead("compact", bounds, position)
     return ahead if ahead is not None else _derive_window(ctx, bounds, target, position)
 
 
-def position_after(ctx: StageContext, window: Bounds) -> Position | None:
+def find_position_after(ctx: StageContext, window: Bounds) -> Position | None:
     """The target's position once `window` is applied; None if `window` is not the target's next one.
 
     Raises CheckpointConflict, TargetUnavailable.
     """
-    position = target_position(ctx, window)
+    position = read_target_position(ctx, window)
     is_next = position.commit_ts in (None, window.lo)
-    return position.after_window(ctx.replication.sql_target(), window.hi) if is_next else None
+    return position.compute_after_window(ctx.replication.require_sql_target(), window.hi) if is_next else None
 
 
 def derive_ahead(ctx: StageContext, bounds: Bounds, position: Position) -> StageResult:
@@ -73,7 +80,7 @@ def derive_ahead(ctx: StageContext, bounds: Bounds, position: Position) -> Stage
 
     Raises CannotDeriveAhead, and as `run`.
     """
-    target = ctx.replication.sql_target()
+    target = ctx.replication.require_sql_target()
     if may_differ(target):
         raise CannotDeriveAhead("the target's tables may differ from the source's")
     result = _derive_window(ctx, bounds, target, position, is_ahead=True)
@@ -85,14 +92,14 @@ def _derive_window(
     ctx: StageContext, bounds: Bounds, target: Target, position: Position, *, is_ahead: bool = False
 ) -> StageResult:
     began = time.monotonic()
-    wanted = _window(ctx, bounds, position, target)
+    wanted = _choose_window(ctx, bounds, position, target)
     if wanted is None:
         return StageResult("compact", "skipped", bounds.lo, bounds.hi, detail={"reason": "the target is past it"})
     merged = require_merged(ctx, wanted.lo, wanted.hi)
-    with lake_lock(ctx.paths, BY_NAME["compact"].lock):
+    with hold_lake_lock(ctx.paths, BY_NAME["compact"].lock):
         window = read_sql_window(ctx, wanted, merged)
         pinned = open_manifest(ctx, wanted, position)
-        is_next = position.window is None and next_start(ctx, position) == wanted.lo
+        is_next = position.window is None and find_next_start(ctx, position) == wanted.lo
         earlier = None if is_next else read_sealed_before(ctx, wanted, pinned)
         ordered = earlier.ordered if pinned and earlier else target.mode == "ordered"
         # In mode ordered every change counts, and convert reads them from `mutation`.
@@ -111,7 +118,7 @@ def _derive_window(
         strict = merged.whole and target.impossible_changes == "fail"
         # Finalize writes nothing of a table that is set aside, so contradictory changes of it do no harm.
         applied = [place for place in derived if not is_aside(position.aside, place.name)]
-        shared = shared_tables(ctx, window, {place.name for place in applied})
+        shared = find_shared_tables(ctx, window, {place.name for place in applied})
         if shared and is_ahead:
             raise CannotDeriveAhead("the target must be asked which keys of a shared table it has")
         shared_places = [place for place in applied if place.name in shared]
@@ -149,7 +156,7 @@ def _read_sealed_shapes(ctx: StageContext, bounds: Bounds, target: Target, earli
 
 def _require_as_pinned(pinned: ApplyManifest, sealed: CompactManifest) -> CompactManifest:
     """`sealed`, if the window that the target holds open was derived from it. Raises ImmutableWindow."""
-    if pinned.compact and pinned.compact != sealed.digest():
+    if pinned.compact and pinned.compact != sealed.compute_digest():
         raise ImmutableWindow(
             "this window is open at the target, but compact would seal a different manifest from the one it refers to",
             where={"window": pinned.window, "pinned": pinned.compact},
@@ -179,26 +186,28 @@ def _require_own_keys(
     """As `require_own_keys`, for `places` whose table several source tables share."""
     if not places or mutated is None:
         return 0
-    arrivals = key_arrivals(mutated.rows, _cells(window, places), mutated.count)
+    arrivals = find_key_arrivals(mutated.rows, _build_cells(window, places), mutated.count)
     return require_own_keys(ctx, window, arrivals, position, strict=strict)
 
 
 def _write(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, pinned: ApplyManifest | None) -> int:
     """Write the rows of `change` to the lake. If they are pinned, they are there already or must come out the same."""
-    bounds, names = window.bounds, CHANGE.column_names()
+    bounds, names = window.bounds, CHANGE.list_column_names()
     if pinned is not None:
-        digest, rows = digest_of(rows_of_window(ctx, CHANGE, bounds), names)
+        digest, rows = compute_rows_digest(read_table_window(ctx, CHANGE, bounds), names)
         if digest == pinned.change:
             return rows
     if tables.mutated is None or not tables.all:
         if pinned is not None:
             require_pinned(CHANGE.name, bounds, pinned.change, NO_ROWS)
-        clear_rows(ctx.rows_to_write, ctx.paths, CHANGE, window_predicate(bounds), commit_note(ctx, "compact", bounds))
+        clear_rows(
+            ctx.prepare_rows, ctx.paths, CHANGE, build_window_predicate(bounds), commit_note(ctx, "compact", bounds)
+        )
         return 0
     changes = _derive(ctx, window, tables, tables.mutated)
     if pinned is not None:
-        require_pinned(CHANGE.name, bounds, pinned.change, digest_of(changes, names)[0])
-    rows = overwrite(changes, ctx.paths, CHANGE, window_predicate(bounds), commit_note(ctx, "compact", bounds))
+        require_pinned(CHANGE.name, bounds, pinned.change, compute_rows_digest(changes, names)[0])
+    rows = overwrite(changes, ctx.paths, CHANGE, build_window_predicate(bounds), commit_note(ctx, "compact", bounds))
     if isinstance(changes, pa.Table):
         ctx.handover.put(CHANGE, bounds, changes)
     return rows
@@ -206,24 +215,24 @@ def _write(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, pinned
 
 def _derive(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, mutated: WindowChanges) -> Rows:
     """Rows of `change`."""
-    cells, strict = (_cells(window, part) for part in (tables.all, tables.required))
-    changes = net_changes(mutated.rows, cells, mutated.count, routed=bool(ctx.rules.routes), strict=strict)
+    cells, strict = (_build_cells(window, part) for part in (tables.all, tables.required))
+    changes = compute_net_changes(mutated.rows, cells, mutated.count, routed=bool(ctx.rules.routes), strict=strict)
     if isinstance(changes, pa.Table):
         own = pa.repeat(window.bounds.window, changes.num_rows)
-        return changes.append_column(Change.WINDOW, own).select(CHANGE.column_names())
+        return changes.append_column(Change.WINDOW, own).select(CHANGE.list_column_names())
     return changes.withColumn(Change.WINDOW, F.lit(window.bounds.window))
 
 
-def _cells(window: SinkWindow, places: list[SegmentTable]) -> list[Cell]:
-    return [cell_of(window.definitions, window.segments, place) for place in places]
+def _build_cells(window: SinkWindow, places: list[SegmentTable]) -> list[Cell]:
+    return [build_cell(window.definitions, window.segments, place) for place in places]
 
 
-def _window(ctx: StageContext, bounds: Bounds, position: Position, target: Target) -> Bounds | None:
+def _choose_window(ctx: StageContext, bounds: Bounds, position: Position, target: Target) -> Bounds | None:
     """The sink's window for the landed window `bounds`; None if the target is past it without a sealed window."""
     if position.window is not None and position.window[0] < bounds.hi:
         return Bounds(*position.window)
-    lo = next_start(ctx, position)
-    passed = next((Bounds(*sealed) for sealed in ctx.windows.sealed_windows(bounds.hi) if sealed[1] <= lo), None)
+    lo = find_next_start(ctx, position)
+    passed = next((Bounds(*sealed) for sealed in ctx.windows.list_sealed_windows(bounds.hi) if sealed[1] <= lo), None)
     if passed is not None:
         return passed
     return Bounds(lo, _find_end(ctx, lo, bounds.hi, target.max_segment_rows)) if lo < bounds.hi else None
@@ -235,15 +244,15 @@ def _find_end(ctx: StageContext, lo: int, hi: int, most: int) -> int:
     At least one landed window is taken.
     """
     end, rows = hi, 0
-    due = ctx.windows.landed((lo, hi))
-    counts = merged_row_counts(ctx, lo, hi) if len(due) > 1 else {}
+    due = ctx.windows.list_landed((lo, hi))
+    counts = read_merged_row_counts(ctx, lo, hi) if len(due) > 1 else {}
     for landed in due:
         # An update that changes the key counts as two rows.
         rows += 2 * counts.get(landed, 0)
         if rows > most and landed != due[0]:
             break
         end = min(landed[1], hi)
-    stop = min([end, *(stop for stop in ctx.replication.stop_points() if stop > lo)])
+    stop = min([end, *(stop for stop in ctx.replication.list_stop_points() if stop > lo)])
     if any(stop == landed[1] for landed in due):
         return stop
-    return require_outside_ddl(landed_ddls(ctx.paths, lo, due[-1][1]), lo, stop)
+    return require_outside_ddl(read_landed_ddls(ctx.paths, lo, due[-1][1]), lo, stop)

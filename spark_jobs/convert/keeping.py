@@ -23,14 +23,14 @@ from binlake.statements import (
     PreserveStatements,
     StatementBatch,
     TableStatements,
-    images_from_maps,
-    images_from_rows,
+    make_images_from_maps,
+    make_images_from_rows,
 )
 from binlake.statements.chunks import number_values
-from binlake.window.definitions import SegmentTable, cell_of
+from binlake.window.definitions import SegmentTable, build_cell
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.lake import Rows, map_rows
-from spark_jobs.tables.netchange import read_window_rows, row_origins
+from spark_jobs.tables.netchange import find_row_origins, read_window_rows
 from spark_jobs.tables.sinks import SinkWindow
 
 PLACE_OF_KEY = (Change.SEGMENT, Change.DB, Change.TABLE)
@@ -45,9 +45,9 @@ def add_origins(
     Rewritten rows that had values before also appear in the phases KEEP and RESTORE. `tables`: definitions by place.
     """
     extended = {place: table for place, table in tables.items() if table.kept}
-    cells = [cell_of(window.definitions, window.segments, place) for place in extended]
-    traced = row_origins(read_window_rows(ctx, window.bounds), cells)
-    several = {place: len(table.unique_keys()) > 1 for place, table in extended.items()}
+    cells = [build_cell(window.definitions, window.segments, place) for place in extended]
+    traced = find_row_origins(read_window_rows(ctx, window.bounds), cells)
+    several = {place: len(table.list_unique_keys()) > 1 for place, table in extended.items()}
     return add_keep_phases(rows, traced, several, schema)
 
 
@@ -88,10 +88,10 @@ def _add_phases(rows: pa.Table, several: Mapping[SegmentTable, bool]) -> pa.Tabl
     origin = pc.if_else(pa.array(anew), origin, pa.scalar(None, pa.string()))
     known = rows.drop_columns(["moved", "origin"]).append_column("anew", pa.array(anew)).append_column("origin", origin)
     had_values = known.filter(pc.is_valid(origin))
-    return pa.concat_tables([known, *(_in_phase(had_values, one) for one in (Phase.KEEP, Phase.RESTORE))])
+    return pa.concat_tables([known, *(_set_phase(had_values, one) for one in (Phase.KEEP, Phase.RESTORE))])
 
 
-def _in_phase(rows: pa.Table, phase: Phase) -> pa.Table:
+def _set_phase(rows: pa.Table, phase: Phase) -> pa.Table:
     place = rows.schema.get_field_index("phase")
     return rows.set_column(place, rows.schema.field(place), pa.array(np.full(rows.num_rows, int(phase), np.int32)))
 
@@ -113,21 +113,21 @@ def keep_statements(
 ) -> Iterator[StatementBatch]:
     """Phases KEEP and RESTORE of a table: rows that keep their key, then those that moved."""
     moved = pc.not_equal(rows.column("origin"), rows.column(Change.KEY)).combine_chunks()
-    columns = table.identity().columns
+    columns = table.find_identity().columns
     stayed, movers = rows.filter(pc.invert(moved)), rows.filter(moved)
-    keys = images_from_maps(stayed.column(Change.AFTER).combine_chunks(), columns)
+    keys = make_images_from_maps(stayed.column(Change.AFTER).combine_chunks(), columns)
     origins = _parse_keys(movers.column("origin").to_pylist(), columns)
     if phase == Phase.KEEP:
         yield from writer.keeps(keys) if stayed.num_rows else ()
         yield from writer.keeps(origins) if movers.num_rows else ()
         return
-    yield from writer.restores(keys) if stayed.num_rows else ()
+    yield from writer.make_restores(keys) if stayed.num_rows else ()
     if movers.num_rows:
-        yield from writer.moved_restores(
-            images_from_maps(movers.column(Change.AFTER).combine_chunks(), columns), origins
+        yield from writer.make_moved_restores(
+            make_images_from_maps(movers.column(Change.AFTER).combine_chunks(), columns), origins
         )
 
 
 def _parse_keys(keys: Sequence[str], columns: Sequence[str]) -> dict[str, pa.Array]:
     """The images of keys given as JSON arrays of the key's texts."""
-    return images_from_rows([dict(zip(columns, json.loads(key), strict=True)) for key in keys], columns)
+    return make_images_from_rows([dict(zip(columns, json.loads(key), strict=True)) for key in keys], columns)

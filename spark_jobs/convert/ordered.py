@@ -25,12 +25,12 @@ from binlake.lake.rowhistory import read_rows
 from binlake.lake.tables import MUTATION, STATEMENT
 from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits, StatementBatch
-from binlake.window.definitions import SegmentTable, definition_of
+from binlake.window.definitions import SegmentTable, require_definition
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.lake import Rows, collect_rows, map_rows
 from spark_jobs.tables.netchange import read_mutations
 from spark_jobs.tables.sinks import SinkWindow
-from spark_jobs.tables.statements import STATEMENT_ARROW, statement_table
+from spark_jobs.tables.statements import STATEMENT_ARROW, build_statement_table
 
 _ORDER = (Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ)
 _COLUMNS = [*_ORDER, Mutation.DB, Mutation.TABLE, Mutation.OP, Mutation.BEFORE, Mutation.AFTER]
@@ -40,7 +40,7 @@ _NAMES_SCHEMA = ", ".join(f"`{name}` STRING" for name in _NAMES)
 _BATCHES_A_TABLE = 64
 
 
-def ordered_statements(
+def render_ordered_statements(
     ctx: StageContext, window: SinkWindow, target: Target, limits: BatchLimits, *, safe: bool
 ) -> Rows | None:
     """The rows of `statement` except the DDL; None if no row changes."""
@@ -48,7 +48,7 @@ def ordered_statements(
     touched = read_touched_tables(ctx.paths, bounds.lo, bounds.hi, starts)
     if not touched:
         return None
-    tables = {place: definition_of(window.definitions, window.segments, place) for place in touched}
+    tables = {place: require_definition(window.definitions, window.segments, place) for place in touched}
     if safe:
         require_nothing_kept(tables.values())
     options = PlanOptions(target.worker_count, limits, target.multiple_rows, target.conflict_strategy)
@@ -66,23 +66,23 @@ def ordered_statements(
         return pa.Table.from_batches(planner(in_order.to_batches()), STATEMENT_ARROW)
     # A function, not the object, as with every other stage in a worker.
     frame = rows.repartition(1).sortWithinPartitions(*_ORDER)
-    return frame.mapInArrow(lambda batches: planner(batches), STATEMENT.schema())
+    return frame.mapInArrow(lambda batches: planner(batches), STATEMENT.build_spark_schema())
 
 
-def _distinct_names(rows: pa.Table) -> pa.Table:
+def _select_distinct_names(rows: pa.Table) -> pa.Table:
     return rows.group_by(_NAMES).aggregate([]).select(_NAMES)
 
 
 def _require_own_targets(ctx: StageContext, rows: Rows) -> None:
     """Refuse two source tables that change one target table, unless extract columns keep their keys distinct."""
     names = collect_rows(
-        map_rows(rows.select(_NAMES), _distinct_names, ", ".join(f"`{name}` STRING" for name in _NAMES))
+        map_rows(rows.select(_NAMES), _select_distinct_names, ", ".join(f"`{name}` STRING" for name in _NAMES))
     )
     source_of: dict[tuple[str, str], tuple[str, str]] = {}
     for row in names.to_pylist():
         target, source = (row[Mutation.DB], row[Mutation.TABLE]), (row[Mutation.SOURCE_DB], row[Mutation.SOURCE_TABLE])
         other = source_of.setdefault(target, source)
-        if other != source and not ctx.rules.routes.extracted(*source):
+        if other != source and not ctx.rules.routes.extract_columns(*source):
             raise ConfigError(
                 "mode ordered cannot distinguish rows of tables that share a target: one could replace another's",
                 where={"target": ".".join(target), "sources": f"{'.'.join(other)}, {'.'.join(source)}"},
@@ -117,26 +117,26 @@ class Planner:
         """Raises SchemaError, Permanent."""
         planned = self._plan_batches(batches)
         while some := list(islice(planned, _BATCHES_A_TABLE)):
-            yield from statement_table(self.window, some).to_batches()
+            yield from build_statement_table(self.window, some).to_batches()
 
     def _plan_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[StatementBatch]:
         current, plan = -1, OrderedPlan(-1, self.options)
         writers: dict[tuple[str, str], tuple[RowForms, ChangeKeys]] = {}
-        for event, name in _events(batches):
+        for event, name in _build_events(batches):
             segment = bisect_right(self.starts, event.commit_ts)
             if segment != current:
-                yield from plan.end()
+                yield from plan.flush()
                 current, plan = segment, OrderedPlan(segment, self.options)
                 writers = {}
             if name not in writers:
                 table = self.tables[SegmentTable(segment, *name)]
                 writers[name] = RowForms(table, self.dialect), ChangeKeys(table, self.dialect)
             forms, keys = writers[name]
-            yield from plan.add(Change(forms, event, keys.of(event), self.safe))
-        yield from plan.end()
+            yield from plan.add(Change(forms, event, keys.list_keys(event), self.safe))
+        yield from plan.flush()
 
 
-def _events(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[RowEvent, tuple[str, str]]]:
+def _build_events(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[RowEvent, tuple[str, str]]]:
     for batch in batches:
         columns = [batch.column(name).to_pylist() for name in _COLUMNS]
         for commit_ts, start_ts, seq, db, table, op, before, after in zip(*columns, strict=True):

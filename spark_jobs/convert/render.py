@@ -16,11 +16,18 @@ import pyarrow.compute as pc
 from binlake.base.lakecolumns import Change
 from binlake.errors import Permanent
 from binlake.rows.schema import TableDef
-from binlake.statements import BatchLimits, Phase, PreserveStatements, StatementBatch, TableStatements, images_from_maps
+from binlake.statements import (
+    BatchLimits,
+    Phase,
+    PreserveStatements,
+    StatementBatch,
+    TableStatements,
+    make_images_from_maps,
+)
 from binlake.statements.chunks import Chunk, ChunkKey
 from binlake.window.definitions import SegmentTable
 from spark_jobs.convert.keeping import keep_statements, write_statements
-from spark_jobs.tables.statements import statement_table
+from spark_jobs.tables.statements import build_statement_table
 
 RENDERED = (Change.KEY, Change.BEFORE, Change.AFTER, Change.COPIES, "anew", "origin")
 """The columns read of a row besides its place; the last two only for tables with extra columns at the target."""
@@ -55,7 +62,7 @@ class Renderer:
             writer = self._preserve_writer(table, chunk)
             rendered: Iterable[StatementBatch] = keep_statements(writer, table, rows.sort_by(Change.KEY), phase)
         else:
-            writer = self._writer(table, chunk)
+            writer = self._make_writer(table, chunk)
             rendered = _render_batches(writer, table, rows, phase)
         batches = list(rendered)
         if writer.next_batch - 1 > chunk.last_batch:
@@ -63,9 +70,9 @@ class Renderer:
                 "a chunk has more batches than there are batch numbers",
                 where={"window": self.window, "table": table.name},
             )
-        return statement_table(self.window, batches)
+        return build_statement_table(self.window, batches)
 
-    def _writer(self, table: TableDef, chunk: Chunk) -> TableStatements:
+    def _make_writer(self, table: TableDef, chunk: Chunk) -> TableStatements:
         return TableStatements(
             table,
             chunk.key.segment,
@@ -93,11 +100,11 @@ def _without_phase(place: ChunkKey) -> SegmentTable:
 
 def _render_batches(writer: TableStatements, table: TableDef, rows: pa.Table, phase: int) -> Iterable[StatementBatch]:
     deleted = phase == Phase.DELETE
-    keyless = table.identity().kind == "row"
+    keyless = table.find_identity().kind == "row"
     maps = rows[Change.BEFORE if deleted else Change.AFTER].chunk(0)
-    names = table.identity().columns if deleted and not keyless else [column.name for column in table.row_columns]
+    names = table.find_identity().columns if deleted and not keyless else [column.name for column in table.row_columns]
     in_order = np.asarray(pc.sort_indices(rows[Change.KEY].chunk(0)))
-    images = images_from_maps(maps, names, in_order)
+    images = make_images_from_maps(maps, names, in_order)
     if not keyless:
         if deleted:
             return writer.render_deletes(images)

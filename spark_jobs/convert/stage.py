@@ -20,13 +20,13 @@ from pyspark.sql import DataFrame
 from binlake.base import rowhash
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, ImmutableWindow, TargetRefused
-from binlake.lake.lock import lake_lock
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.opentable import open_table
 from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.statements import BatchLimits, StatementBatch
-from binlake.statements.digests import INDEX, digest_of_index
+from binlake.statements.digests import INDEX, compute_digest_of_index
 from binlake.target import Position, Session
 from binlake.target.claim.aside import is_aside
 from binlake.target.definitions.definitions import digest_definitions, require_definitions
@@ -34,16 +34,23 @@ from binlake.target.definitions.forms import Name
 from binlake.window.cuts import make_ddl_batch, make_refusing_batch, require_pinned_cuts, require_pinned_texts
 from binlake.window.definitions import LandedDdl
 from binlake.window.derived import CompactManifest
-from binlake.window.manifest import ApplyManifest, window_name
+from binlake.window.manifest import ApplyManifest, format_window_name
 from spark_jobs.commands.preflight import check_before_first
-from spark_jobs.convert.netstatements import net_statements
-from spark_jobs.convert.ordered import ordered_statements
+from spark_jobs.convert.netstatements import render_net_statements
+from spark_jobs.convert.ordered import render_ordered_statements
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lake import Rows, clear_rows, collect_rows, overwrite
 from spark_jobs.tables.compacted import read_current, read_pinned
-from spark_jobs.tables.pinned import NO_ROWS, cluster_id, next_start, open_manifest, require_pinned, target_position
-from spark_jobs.tables.sinks import SinkWindow, commit_note, read_sql_window, window_predicate
-from spark_jobs.tables.statements import LakeStatements, read_statements, statement_table
+from spark_jobs.tables.pinned import (
+    NO_ROWS,
+    find_next_start,
+    open_manifest,
+    read_cluster_id,
+    read_target_position,
+    require_pinned,
+)
+from spark_jobs.tables.sinks import SinkWindow, build_window_predicate, commit_note, read_sql_window
+from spark_jobs.tables.statements import LakeStatements, build_statement_table, read_statements
 
 log = structlog.get_logger(__name__)
 
@@ -51,9 +58,9 @@ log = structlog.get_logger(__name__)
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     """Derive `statement` of the sink's window and, if the window is next, seal its manifest. Raises BinlakeError."""
     began = time.monotonic()
-    target = ctx.replication.sql_target(hint="add a section [target], or do not run convert")
-    position = target_position(ctx, bounds)
-    with lake_lock(ctx.paths, BY_NAME["convert"].lock):
+    target = ctx.replication.require_sql_target(hint="add a section [target], or do not run convert")
+    position = read_target_position(ctx, bounds)
+    with hold_lake_lock(ctx.paths, BY_NAME["convert"].lock):
         derived = _take_ahead(ctx, bounds, position) or _derive(ctx, bounds, target, position)
         sealed = _seal(ctx, derived) if derived.given.pinned is None else None
     seconds = time.monotonic() - began + derived.seconds_ahead
@@ -70,9 +77,9 @@ def derive_ahead(ctx: StageContext, bounds: Bounds, position: Position) -> None:
     compact must have derived the window ahead before. Raises as `run`.
     """
     began = time.monotonic()
-    with lake_lock(ctx.paths, BY_NAME["convert"].lock):
-        derived = _derive(ctx, bounds, ctx.replication.sql_target(), position)
-        versions = _versions(ctx)
+    with hold_lake_lock(ctx.paths, BY_NAME["convert"].lock):
+        derived = _derive(ctx, bounds, ctx.replication.require_sql_target(), position)
+        versions = _read_versions(ctx)
     ahead = replace(derived, versions=versions, seconds_ahead=time.monotonic() - began)
     ctx.handover.put_ahead("convert", bounds, position, ahead)
 
@@ -80,12 +87,12 @@ def derive_ahead(ctx: StageContext, bounds: Bounds, position: Position) -> None:
 def _take_ahead(ctx: StageContext, bounds: Bounds, position: Position) -> _Derived | None:
     """What was derived ahead, unless another process has written to its tables since. The caller holds the lock."""
     derived: _Derived | None = ctx.handover.take_ahead("convert", bounds, position)
-    return derived if derived is not None and derived.versions == _versions(ctx) else None
+    return derived if derived is not None and derived.versions == _read_versions(ctx) else None
 
 
-def _versions(ctx: StageContext) -> tuple[int, ...]:
+def _read_versions(ctx: StageContext) -> tuple[int, ...]:
     """The newest versions of the tables that compact and convert write."""
-    return tuple(open_table(ctx.paths.table(table.name)).version() for table in (CHANGE, STATEMENT))
+    return tuple(open_table(ctx.paths.locate_table(table.name)).version() for table in (CHANGE, STATEMENT))
 
 
 @dataclass(frozen=True)
@@ -126,12 +133,12 @@ def _derive(ctx: StageContext, bounds: Bounds, target: Target, position: Positio
         _require_compacted(compacted, window, target)
     else:
         require_pinned_cuts(pinned, window.segments.starts)
-    ddls, skipped = _ddl_batches(window, target, position.aside)
+    ddls, skipped = _make_ddl_batches(window, target, position.aside)
     given = _Given(window, target, compacted, pinned, position)
     if pinned is not None:
         statements = read_statements(ctx, window, target)
-        if statements.digest() == pinned.statement:
-            require_pinned_texts(window.cuts, ddls, statements.ddls())
+        if statements.compute_digest() == pinned.statement:
+            require_pinned_texts(window.cuts, ddls, statements.list_ddls())
             return _Derived(given, "", statements, pinned.safe_mode, len(ddls), skipped)
     forms = _choose_forms(ctx, window, position, pinned)
     change, rows = _write(ctx, given, ddls, plain=forms == "plain")
@@ -143,7 +150,7 @@ def _choose_forms(ctx: StageContext, window: SinkWindow, position: Position, pin
     if pinned is not None:
         return pinned.safe_mode
     bounds = window.bounds
-    written = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
+    written = ctx.windows.read_apply_manifests(bounds.lo, bounds.hi)
     passed = position.commit_ts is not None and bounds.hi <= position.commit_ts
     return written[-1].safe_mode if passed and written else position.forms
 
@@ -159,38 +166,38 @@ def _write(ctx: StageContext, given: _Given, ddls: list[StatementBatch], *, plai
     limits = BatchLimits.of(target.batch_rows, given.position.max_packet)
     if target.mode == "ordered":
         # This mode applies every change, so `change` has no rows of this window.
-        rendered, change = ordered_statements(ctx, window, target, limits, safe=not plain), NO_ROWS
+        rendered, change = render_ordered_statements(ctx, window, target, limits, safe=not plain), NO_ROWS
     else:
-        rendered, fold = net_statements(ctx, window, target, limits, plain=plain)
+        rendered, fold = render_net_statements(ctx, window, target, limits, plain=plain)
         _require_rows(given.compacted, fold.count)
-        change = rowhash.digest_of(fold)
-    rows = _all_rows(ctx, rendered, statement_table(bounds.window, ddls))
+        change = rowhash.compute_digest(fold)
+    rows = _join_rows(ctx, rendered, build_statement_table(bounds.window, ddls))
     if pinned is not None:
-        require_pinned(STATEMENT.name, bounds, pinned.statement, digest_of_index(_index(rows)))
+        require_pinned(STATEMENT.name, bounds, pinned.statement, compute_digest_of_index(_collect_index(rows)))
     if rows is None:
-        clear_rows(ctx.rows_to_write, ctx.paths, STATEMENT, window_predicate(bounds), about)
+        clear_rows(ctx.prepare_rows, ctx.paths, STATEMENT, build_window_predicate(bounds), about)
     else:
-        overwrite(rows, ctx.paths, STATEMENT, window_predicate(bounds), about)
+        overwrite(rows, ctx.paths, STATEMENT, build_window_predicate(bounds), about)
     if not isinstance(rows, pa.Table):
         return change, None
     ctx.handover.put(STATEMENT, bounds, rows)
     return change, rows
 
 
-def _all_rows(ctx: StageContext, rendered: Rows | None, ddls: pa.Table) -> Rows | None:
+def _join_rows(ctx: StageContext, rendered: Rows | None, ddls: pa.Table) -> Rows | None:
     """The `rendered` rows and the DDL; None if there are no rows at all."""
     if not ddls.num_rows:
         return rendered
     if isinstance(rendered, DataFrame):
         return rendered.unionByName(ctx.spark.createDataFrame(ddls))
-    return ctx.rows_to_write(ddls) if rendered is None else pa.concat_tables([rendered, ddls])
+    return ctx.prepare_rows(ddls) if rendered is None else pa.concat_tables([rendered, ddls])
 
 
-def _index(rows: Rows | None) -> list[dict[str, Any]]:
+def _collect_index(rows: Rows | None) -> list[dict[str, Any]]:
     return [] if rows is None else collect_rows(rows.select(list(INDEX))).to_pylist()
 
 
-def _ddl_batches(window: SinkWindow, target: Target, aside: Collection[Name]) -> tuple[list[StatementBatch], int]:
+def _make_ddl_batches(window: SinkWindow, target: Target, aside: Collection[Name]) -> tuple[list[StatementBatch], int]:
     """(the DDL of each segment that has one, how many are left out: by the dialect, or for the operator to run)."""
     batches, skipped = [], 0
     for segment, ddl in enumerate(window.cuts, 1):
@@ -220,11 +227,11 @@ def _seal(ctx: StageContext, derived: _Derived) -> ApplyManifest | None:
     given = derived.given
     bounds, position = given.window.bounds, given.position
     opened = position.window
-    start = next_start(ctx, position)
+    start = find_next_start(ctx, position)
     if bounds.hi <= (start if opened is None else opened[0]):
         return None
     if opened is not None or start != bounds.lo:
-        state = f"holds the window {window_name(*opened)} open" if opened else f"is at {start}"
+        state = f"holds the window {format_window_name(*opened)} open" if opened else f"is at {start}"
         raise CheckpointConflict(
             f"the window is not the next one: the target {state}",
             where={"window": bounds.window},
@@ -232,8 +239,8 @@ def _seal(ctx: StageContext, derived: _Derived) -> ApplyManifest | None:
         )
     if position.commit_ts is None:
         check_before_first(ctx, given.target, bounds, position.aside)
-    manifest = _manifest(ctx, derived)
-    written = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
+    manifest = _build_manifest(ctx, derived)
+    written = ctx.windows.read_apply_manifests(bounds.lo, bounds.hi)
     return None if written and manifest == written[-1] else manifest
 
 
@@ -260,41 +267,43 @@ def _require_rows(compacted: CompactManifest, rows: int) -> None:
         )
 
 
-def _manifest(ctx: StageContext, derived: _Derived) -> ApplyManifest:
+def _build_manifest(ctx: StageContext, derived: _Derived) -> ApplyManifest:
     given, statements = derived.given, derived.statements
     window = given.window
     bounds = window.bounds
     return ApplyManifest(
         replication=ctx.replication.name,
         sink="sql",
-        cluster_id=cluster_id(ctx, bounds),
+        cluster_id=read_cluster_id(ctx, bounds),
         lo=bounds.lo,
         hi=bounds.hi,
-        config_hash=ctx.replication.data_hash(),
+        config_hash=ctx.replication.compute_data_hash(),
         safe_mode=derived.forms,
-        definitions=_target_definitions(given, statements),
+        definitions=_digest_target_definitions(given, statements),
         change=derived.change,
-        statement=statements.digest(),
+        statement=statements.compute_digest(),
         segments=len(window.segments.starts) + 1,
         rows=statements.rows,
-        schema_version=statements.segments()[-1].schema_version,
+        schema_version=statements.list_segments()[-1].schema_version,
         cuts=window.segments.starts,
         windows=given.compacted.merged.windows,
-        compact=given.compacted.digest(),
+        compact=given.compacted.compute_digest(),
     )
 
 
-def _target_definitions(given: _Given, statements: LakeStatements) -> str:
+def _digest_target_definitions(given: _Given, statements: LakeStatements) -> str:
     """Check the tables that get rows before the first DDL, and digest all tables that the window touches (R-13, R-18).
 
     Tables that are set aside are not checked; none is if finalize sets differing tables aside itself.
     """
-    window, target, plans = given.window, given.target, statements.segments()
+    window, target, plans = given.window, given.target, statements.list_segments()
     names = {name for plan in plans for name in (*plan.touched, *(plan.expected.names if plan.expected else ()))}
     first = plans[0].expected
     checked = [] if target.on_table_error == "set-aside" or first is None else first.names
     with_rows = [
-        window.definitions.at(*name, window.bounds.lo) for name in checked if not is_aside(given.position.aside, name)
+        window.definitions.find_at(*name, window.bounds.lo)
+        for name in checked
+        if not is_aside(given.position.aside, name)
     ]
     with closing(Session(target)) as session:
         require_definitions(session, target, [table for table in with_rows if table is not None])

@@ -11,9 +11,9 @@ from binlake.config.feed import Feed
 from binlake.feed.files.versions import TableVersion
 from binlake.feed.formats import DELETE, INSERT, UPDATE
 from binlake.lake.dataset import open_dataset
-from binlake.lake.ddls import last_ddls
+from binlake.lake.ddls import find_last_ddls
 from binlake.lake.opentable import open_table
-from binlake.lake.tables import message_table
+from binlake.lake.tables import make_message_table
 from binlake.rows.schema import TableDef
 from binlake.window.definitions import LandedDdl
 from spark_jobs.job.context import Bounds, StageContext
@@ -22,26 +22,28 @@ from spark_jobs.tables.sinks import SinkWindow
 Name = tuple[str, str]
 
 
-def versions_of(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[TableVersion]:
+def list_versions(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[TableVersion]:
     """The versions that the feed's rows of the window have, and one for each DDL of the feed's tables.
 
     Raises SchemaError.
     """
-    from_ddl = [version for ddl in window.ddls for version in _versions_of_ddl(feed, ddl)]
+    from_ddl = [version for ddl in window.ddls for version in _derive_ddl_versions(feed, ddl)]
     bounds = window.bounds
     new = {(version.db, version.table) for version in from_ddl if _is_new(window, version)}
-    old = sorted(_names(ctx, feed, bounds) - new)
-    last, start = last_ddls(ctx.paths, old, bounds.lo), _start(ctx, bounds.lo)
+    old = sorted(_read_names(ctx, feed, bounds) - new)
+    last, start = find_last_ddls(ctx.paths, old, bounds.lo), _start(ctx, bounds.lo)
     before = [
-        TableVersion.of(window.definitions.within(*name, bounds.lo + 1, bounds.hi + 1), last.get(name, start), 0)
+        TableVersion.of(
+            window.definitions.require_definition_within(*name, bounds.lo + 1, bounds.hi + 1), last.get(name, start), 0
+        )
         for name in old
     ]
     return [*before, *from_ddl]
 
 
-def _names(ctx: StageContext, feed: Feed, bounds: Bounds) -> set[Name]:
+def _read_names(ctx: StageContext, feed: Feed, bounds: Bounds) -> set[Name]:
     """(db, table) of the row changes among the window's messages."""
-    data = open_dataset(open_table(ctx.paths.table(message_table(feed.name).name)))
+    data = open_dataset(open_table(ctx.paths.locate_table(make_message_table(feed.name).name)))
     columns = [Message.DB, Message.TABLE]
     own = (ds.field(Message.WINDOW) == bounds.window) & ds.field(Message.OP).isin([INSERT, UPDATE, DELETE])
     names = data.to_table(columns=columns, filter=own).group_by(columns).aggregate([])
@@ -53,7 +55,7 @@ def _is_new(window: SinkWindow, version: TableVersion) -> bool:
     return window.base.find(version.db, version.table) is None
 
 
-def _versions_of_ddl(feed: Feed, ddl: LandedDdl) -> Iterator[TableVersion]:
+def _derive_ddl_versions(feed: Feed, ddl: LandedDdl) -> Iterator[TableVersion]:
     query = (ddl.sql or ddl.query) if ddl.opens_segment else ""
     tables = {(table.db, table.name): table for table in (*ddl.before.tables, *ddl.after.tables) if _is_table(table)}
     for (db, name), table in tables.items():
@@ -69,5 +71,5 @@ def _is_table(table: TableDef) -> bool:
 
 def _start(ctx: StageContext, lo: int) -> int:
     """The start of the lake, which is the version of tables without a later DDL."""
-    landed = ctx.windows.landed_range()
+    landed = ctx.windows.find_landed_range()
     return lo if landed is None else landed[0]

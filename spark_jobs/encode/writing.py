@@ -20,7 +20,7 @@ from binlake.base.lakecolumns import Message, Mutation
 from binlake.feed.messages import MessageEncoder
 from binlake.feed.roworder import sort_rows
 from binlake.lake.parts import Part, write_parts
-from binlake.lake.tables import MESSAGE, message_table
+from binlake.lake.tables import MESSAGE, make_message_table
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.rules.tablefilter import TableMatcher
@@ -55,7 +55,7 @@ class Encoded:
         return cls([Part(**part) for part in raw["parts"]], rowhash.Fold(**raw["fold"]), raw["schemas"])
 
     @classmethod
-    def total(cls, parts: Iterable[Encoded]) -> Encoded:
+    def sum_parts(cls, parts: Iterable[Encoded]) -> Encoded:
         """The total of all `parts`."""
         every = list(parts)
         schemas = {name: text for one in every for name, text in one.schemas.items()}
@@ -101,20 +101,22 @@ class EncodeTask:
         folds: list[rowhash.Fold] = []
         own = (part for batch in batches if (part := self._select_rows(batch)).num_rows)
         parts = write_parts(
-            self.folder, message_table(self.feed), chain(self._messages(own, folds), self._of_window(events, folds))
+            self.folder,
+            make_message_table(self.feed),
+            chain(self._encode_messages(own, folds), self._add_window(events, folds)),
         )
-        return Encoded(parts, rowhash.merge_folds(folds), self.encoder.schemas())
+        return Encoded(parts, rowhash.merge_folds(folds), self.encoder.collect_schemas())
 
-    def _messages(self, batches: Iterable[pa.RecordBatch], folds: list[rowhash.Fold]) -> Iterator[pa.Table]:
+    def _encode_messages(self, batches: Iterable[pa.RecordBatch], folds: list[rowhash.Fold]) -> Iterator[pa.Table]:
         whole = join_transactions(batches) if self.whole else batches
-        return self._of_window(map(self.encoder.encode, whole), folds)
+        return self._add_window(map(self.encoder.encode, whole), folds)
 
-    def _of_window(self, encoded: Iterable[pa.Table], folds: list[rowhash.Fold]) -> Iterator[pa.Table]:
+    def _add_window(self, encoded: Iterable[pa.Table], folds: list[rowhash.Fold]) -> Iterator[pa.Table]:
         for messages in encoded:
             if messages.num_rows:
                 names = pa.repeat(self.window, messages.num_rows)
-                rows = messages.append_column(Message.WINDOW, names).select(MESSAGE.column_names())
-                folds.append(rowhash.fold(rowhash.row_hashes(rows, rows.column_names)))
+                rows = messages.append_column(Message.WINDOW, names).select(MESSAGE.list_column_names())
+                folds.append(rowhash.fold(rowhash.hash_rows(rows, rows.column_names)))
                 step = max(1, GROUP_BYTES * rows.num_rows // rows.nbytes)
                 yield from (rows.slice(first, step) for first in range(0, rows.num_rows, step))
 
@@ -131,7 +133,7 @@ def join_transactions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBa
     """Batches of rows in the total order, cut only between transactions."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
-        begins = _begins(waiting[-1] if waiting else None, batch)
+        begins = _find_transaction_starts(waiting[-1] if waiting else None, batch)
         if begins:
             yield from _join_batches([*waiting, batch.slice(0, begins[-1])])
             waiting = [batch.slice(begins[-1])]
@@ -140,7 +142,7 @@ def join_transactions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBa
     yield from _join_batches(waiting)
 
 
-def _begins(before: pa.RecordBatch | None, batch: pa.RecordBatch) -> list[int]:
+def _find_transaction_starts(before: pa.RecordBatch | None, batch: pa.RecordBatch) -> list[int]:
     """The row numbers of `batch` at which a transaction begins; `before`: the previous batch."""
     commits, starts = (np.asarray(batch.column(name)) for name in TRANSACTION)
     continues = before is not None and all(before.column(name)[-1] == batch.column(name)[0] for name in TRANSACTION)

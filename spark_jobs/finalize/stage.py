@@ -27,10 +27,10 @@ from binlake.window.cuts import require_pinned_cuts
 from binlake.window.manifest import ApplyManifest
 from binlake.window.targets import Naming
 from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lineage import Sources, Written, columns_at_target
+from spark_jobs.job.lineage import Sources, Written, make_target_column_lister
 from spark_jobs.tables.compacted import read_pinned
-from spark_jobs.tables.pinned import target_position
-from spark_jobs.tables.sinks import SinkWindow, read_sql_window, tables_at_end
+from spark_jobs.tables.pinned import read_target_position
+from spark_jobs.tables.sinks import SinkWindow, find_tables_at_end, read_sql_window
 from spark_jobs.tables.statements import LakeStatements, read_statements
 
 log = structlog.get_logger(__name__)
@@ -45,10 +45,10 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     Raises what `apply_window` raises, LostRange, ImmutableWindow, DamagedManifest, CheckpointConflict.
     """
     began = time.monotonic()
-    target = ctx.replication.sql_target(hint="add a section [target], or do not run finalize")
-    with _lost_if_unreadable(ctx, bounds, "window"):
-        manifest = _manifest(ctx, bounds)
-    statements = _pinned(ctx, bounds, target, manifest)
+    target = ctx.replication.require_sql_target(hint="add a section [target], or do not run finalize")
+    with _translate_read_errors(ctx, bounds, "window"):
+        manifest = _choose_manifest(ctx, bounds)
+    statements = _require_pinned(ctx, bounds, target, manifest)
     marks = LoopbackMarks.of(ctx.replication.loopback, ctx.replication.name)
     record_due_tables(
         target, ctx.windows, statements.window.cuts, bounds.hi, ctx.run_id, partial(_is_passed, ctx, bounds)
@@ -75,23 +75,23 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     record_set_aside(ctx.windows, bounds.hi, applied.aside, ctx.run_id)
     if state == "done":
         # The lineage is for the caller; it is not written to the lake.
-        detail |= _lineage(ctx, statements.window, target).describe(applied.tables)
+        detail |= _build_lineage(ctx, statements.window, target).describe(applied.tables)
     return StageResult("finalize", state, bounds.lo, bounds.hi, applied.rows, seconds, "", detail)
 
 
 def _is_passed(ctx: StageContext, bounds: Bounds) -> bool:
-    reached = target_position(ctx, bounds).commit_ts
+    reached = read_target_position(ctx, bounds).commit_ts
     return reached is not None and reached >= bounds.hi
 
 
-def _lineage(ctx: StageContext, window: SinkWindow, target: Target) -> Written:
+def _build_lineage(ctx: StageContext, window: SinkWindow, target: Target) -> Written:
     hi = window.bounds.hi
-    sources = Sources(Naming(ctx.rules), lambda: tables_at_end(ctx, window.base, hi, window.ddls))
-    return Written(window.definitions, hi, sources, columns_at_target(target.db_type))
+    sources = Sources(Naming(ctx.rules), lambda: find_tables_at_end(ctx, window.base, hi, window.ddls))
+    return Written(window.definitions, hi, sources, make_target_column_lister(target.db_type))
 
 
 @contextmanager
-def _lost_if_unreadable(ctx: StageContext, bounds: Bounds, *tables: str) -> Iterator[None]:
+def _translate_read_errors(ctx: StageContext, bounds: Bounds, *tables: str) -> Iterator[None]:
     """Raise LostRange if `tables` cannot be read because a file is missing or damaged."""
     try:
         yield
@@ -105,24 +105,24 @@ def _lost_if_unreadable(ctx: StageContext, bounds: Bounds, *tables: str) -> Iter
         ) from error
 
 
-def _pinned(ctx: StageContext, bounds: Bounds, target: Target, manifest: ApplyManifest) -> LakeStatements:
+def _require_pinned(ctx: StageContext, bounds: Bounds, target: Target, manifest: ApplyManifest) -> LakeStatements:
     """Check that all that `manifest` pins exists unchanged, before anything reaches the target (DESIGN 3.10)."""
-    with _lost_if_unreadable(ctx, bounds, "window"):
+    with _translate_read_errors(ctx, bounds, "window"):
         compacted = read_pinned(ctx, manifest)
-    with _lost_if_unreadable(ctx, bounds, "ddl", *_SCHEMA):
+    with _translate_read_errors(ctx, bounds, "ddl", *_SCHEMA):
         window = read_sql_window(ctx, bounds, compacted.merged).with_shapes(compacted.shapes)
     require_pinned_cuts(manifest, window.segments.starts)
-    with _lost_if_unreadable(ctx, bounds, "statement", *_SCHEMA):
+    with _translate_read_errors(ctx, bounds, "statement", *_SCHEMA):
         statements = read_pinned_statements(ctx, window, target, manifest)
-    if statements.digest() != manifest.statement:
+    if statements.compute_digest() != manifest.statement:
         raise ImmutableWindow(
             "the statements in the lake differ from those that the manifest pins",
             where={"window": bounds.window},
             hint="run convert again, or restore `statement` by Delta time travel",
         )
-    with _lost_if_unreadable(ctx, bounds, "statement", "mutation"):
+    with _translate_read_errors(ctx, bounds, "statement", "mutation"):
         # Read them now, so that unreadable files are noticed here; `statements` caches them for the apply.
-        statements.segments()
+        statements.list_segments()
     return statements
 
 
@@ -133,20 +133,20 @@ def read_pinned_statements(
     handed = ctx.handover.take(STATEMENT, Bounds(manifest.lo, manifest.hi))
     if handed is not None:
         statements = read_statements(ctx, window, target, handed)
-        if statements.digest() == manifest.statement:
+        if statements.compute_digest() == manifest.statement:
             return statements
     return read_statements(ctx, window, target)
 
 
-def _manifest(ctx: StageContext, bounds: Bounds) -> ApplyManifest:
+def _choose_manifest(ctx: StageContext, bounds: Bounds) -> ApplyManifest:
     """The manifest with which the target opened the window, else the one sealed last."""
-    manifests = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
-    written = {manifest.digest(): manifest for manifest in manifests}
+    manifests = ctx.windows.read_apply_manifests(bounds.lo, bounds.hi)
+    written = {manifest.compute_digest(): manifest for manifest in manifests}
     if not written:
         raise CheckpointConflict(
             "the window has no sealed manifest", where={"window": bounds.window}, hint="run compact and convert first"
         )
     newest = manifests[-1]  # the same manifest may have been sealed before
     # There are several if the target or its options changed between two seals; the target opened only one of them.
-    opened = target_position(ctx, bounds).opened if len(written) > 1 else None
+    opened = read_target_position(ctx, bounds).opened if len(written) > 1 else None
     return newest if opened is None or opened.manifest is None else written.get(opened.manifest, newest)

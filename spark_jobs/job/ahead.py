@@ -44,7 +44,7 @@ class Ahead:
 
     def start(self, window: Bounds, next_bounds: Callable[[], Bounds]) -> None:
         """Call this before `window` is applied: derive the window that `next_bounds` returns, once it has landed."""
-        position = self._position_after(window)
+        position = self._find_position_after(window)
         if position is not None:
             self._future = self._pool.submit(self._derive, position, next_bounds)
 
@@ -54,9 +54,9 @@ class Ahead:
         if future is not None:
             future.result()
 
-    def _position_after(self, window: Bounds) -> Position | None:
+    def _find_position_after(self, window: Bounds) -> Position | None:
         try:
-            position: Position | None = _stage("compact").position_after(self._ctx, window)
+            position: Position | None = _import_stage("compact").find_position_after(self._ctx, window)
         except BinlakeError as error:
             _log_reason(error)
             return None
@@ -68,13 +68,13 @@ class Ahead:
                 bounds = next_bounds()
                 if not self._ctx.is_small(bounds):
                     raise CannotDeriveAhead("the window is so large that it needs Spark")
-                compacted = _stage("compact").derive_ahead(self._ctx, bounds, position)
-                _stage("convert").derive_ahead(self._ctx, Bounds(compacted.lo, compacted.hi), position)
+                compacted = _import_stage("compact").derive_ahead(self._ctx, bounds, position)
+                _import_stage("convert").derive_ahead(self._ctx, Bounds(compacted.lo, compacted.hi), position)
         except (BinlakeError, CannotDeriveAhead) as error:
             _log_reason(error)
 
 
-def _stage(name: str) -> Any:
+def _import_stage(name: str) -> Any:
     # Imported late: the stages import this package.
     return importlib.import_module(f"spark_jobs.{name}.stage")
 

@@ -38,4 +38,4 @@ def open_cluster(replication: Replication) -> Iterator[Cluster]:
         pd, tls = placement.pd, placement.tls
         history = SqlHistory(source.sql, source.timeout_s, tls) if source.sql is not None else None
         with closing(TidbSource(pd, source.status_url, source.timeout_s, tls=tls, history=history)) as tidb:
-            yield Cluster(pd.cluster_id(), pd, placement.registry, tidb, source.timeout_s, tls)
+            yield Cluster(pd.fetch_cluster_id(), pd, placement.registry, tidb, source.timeout_s, tls)

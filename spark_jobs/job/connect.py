@@ -17,7 +17,7 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-from binlake.base.reachability import require_spark, spark_unavailable
+from binlake.base.reachability import make_spark_unavailable_error, require_spark
 from binlake.errors import ConfigError
 
 ANSWER_S = 15.0
@@ -88,6 +88,6 @@ def _require_answer(session: ConnectSession, server: str) -> None:
     if asking.is_alive():
         # Otherwise pyspark would ask the server to clean up when this process ends, and wait again.
         session.client.close()
-        raise spark_unavailable(server)
+        raise make_spark_unavailable_error(server)
     if failed:
         raise failed[0]

@@ -48,7 +48,7 @@ class StageContext:
 
     def is_small(self, bounds: Bounds) -> bool:
         """True if the driver processes the landed windows of `bounds` itself: too few bytes to justify a Spark job."""
-        return self.fits_driver(sum(manifest.bytes for manifest in self.windows.manifests(bounds.lo, bounds.hi)))
+        return self.fits_driver(sum(manifest.bytes for manifest in self.windows.read_manifests(bounds.lo, bounds.hi)))
 
     def fits_driver(self, size: int) -> bool:
         """True if the driver processes `size` bytes of payload itself."""
@@ -66,7 +66,7 @@ class StageContext:
         ours = all(can_delta_rs_commit(self.paths, table) for table in SPARK_TABLES)
         return self.replication.window.driver_bytes if ours else 0
 
-    def rows_to_write(self, rows: pa.Table) -> Rows:
+    def prepare_rows(self, rows: pa.Table) -> Rows:
         """`rows` of the driver, in the form that this lake's tables are written with."""
         return rows if self.driver_bytes else self.spark.createDataFrame(rows)
 

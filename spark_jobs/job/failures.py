@@ -21,7 +21,7 @@ from delta.exceptions import (
 )
 
 from binlake import errors
-from binlake.base.reachability import spark_unavailable
+from binlake.base.reachability import make_spark_unavailable_error
 from binlake.errors import BinlakeError, Transient
 
 _OURS = re.compile(r"binlake\.errors\.(\w+): (?P<text>[^\n]*)")
@@ -61,16 +61,16 @@ def translate(error: Exception) -> BinlakeError | None:
         )
     match = _OURS.search(str(error))
     if match is None:
-        return _server_lost(error)
+        return _detect_lost_server(error)
     kind = getattr(errors, match.group(1), Transient)
     message, _, hint = match.group("text").partition(_HINT)
     return kind(message, hint=hint)
 
 
-def _server_lost(error: Exception) -> Transient | None:
+def _detect_lost_server(error: Exception) -> Transient | None:
     # By name: without a Connect server, gRPC need not be installed.
     code = getattr(error, "getGrpcStatusCode", None) or getattr(error, "code", None)
     if callable(code) and getattr(code(), "name", "") == "UNAVAILABLE":
-        return spark_unavailable(why="no longer answers")
+        return make_spark_unavailable_error(why="no longer answers")
     lost = _LOST.search(str(error))
-    return spark_unavailable(why=f"no longer has the session: {lost.group()}") if lost else None
+    return make_spark_unavailable_error(why=f"no longer has the session: {lost.group()}") if lost else None

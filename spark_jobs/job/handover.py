@@ -76,7 +76,7 @@ class Handover:
         with self._lock:
             self._compacted[Bounds(manifest.lo, manifest.hi)] = manifest
 
-    def compacted(self, bounds: Bounds) -> CompactManifest | None:
+    def find_compacted(self, bounds: Bounds) -> CompactManifest | None:
         """The manifest that compact last sealed in this process for the window `bounds`."""
         with self._lock:
             return self._compacted.get(bounds)

@@ -23,7 +23,7 @@ from binlake.errors import Transient
 from binlake.lake.opentable import open_table
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import SPARK_TABLES, LakeTable, arrow_schema
+from binlake.lake.tables import SPARK_TABLES, LakeTable, parse_schema
 
 AGAIN = "the stage can run again; let only Binlake maintain these tables"
 """The hint after a refused commit."""
@@ -47,22 +47,22 @@ def ensure_tables(paths: LakePaths) -> None:
 
 def ensure_table(paths: LakePaths, table: LakeTable) -> None:
     """Create the table if it is missing. The caller holds the lock under which it is written."""
-    place = paths.table(table.name)
+    place = paths.locate_table(table.name)
     if not DeltaTable.is_deltatable(place):
         # `parquet.block.size` is a setting of Spark's writer that Delta does not know.
         DeltaTable.create(
             place,
-            schema=table.arrow_schema(),
+            schema=table.build_arrow_schema(),
             partition_by=list(table.partitioned_by) or None,
             description=table.comment,
-            configuration=table.properties(),
+            configuration=table.build_properties(),
             raise_if_key_not_exists=False,
         )
 
 
 def read_table(spark: SparkSession, paths: LakePaths, table: LakeTable) -> DataFrame:
     """The table as it is now."""
-    return spark.read.format("delta").load(paths.table(table.name))
+    return spark.read.format("delta").load(paths.locate_table(table.name))
 
 
 Rows: TypeAlias = DataFrame | pa.Table
@@ -79,21 +79,21 @@ def overwrite(rows: Rows, paths: LakePaths, table: LakeTable, predicate: str, no
     if isinstance(rows, pa.Table):
         return _overwrite_here(rows, paths, table, predicate, note)
     frame = rows
-    writer = frame.select(*table.column_names()).write.format("delta")
+    writer = frame.select(*table.list_column_names()).write.format("delta")
     if may_have_rows(paths, table, predicate):
         writer = writer.mode("overwrite").option("replaceWhere", predicate)
     else:
         # Nothing to replace, as always except in reruns: this saves the two Spark jobs that would look for old rows.
         writer = writer.mode("append")
-    about = user_metadata(note)
-    writer.option("userMetadata", about).save(paths.table(table.name))
-    return _rows_of_commit(paths, table, about)
+    about = encode_note(note)
+    writer.option("userMetadata", about).save(paths.locate_table(table.name))
+    return _read_commit_row_count(paths, table, about)
 
 
-def _rows_of_commit(paths: LakePaths, table: LakeTable, about: str) -> int:
+def _read_commit_row_count(paths: LakePaths, table: LakeTable, about: str) -> int:
     """The row count in the newest commit with this note; counting the rows themselves would scan them again."""
     own: Iterator[dict[str, Any]] = (
-        one for one in DeltaTable(paths.table(table.name)).history(8) if one.get("userMetadata") == about
+        one for one in DeltaTable(paths.locate_table(table.name)).history(8) if one.get("userMetadata") == about
     )
     counted: Any = next(own, {}).get("operationMetrics", {}).get("numOutputRows")
     if counted is None:
@@ -107,14 +107,16 @@ def _rows_of_commit(paths: LakePaths, table: LakeTable, about: str) -> int:
 
 def _overwrite_here(rows: pa.Table, paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> int:
     about = commit_properties(note)
-    place, data = open_table(paths.table(table.name)), rows.select(table.column_names())
+    place, data = open_table(paths.locate_table(table.name)), rows.select(table.list_column_names())
     try:
         if may_have_rows(paths, table, predicate):
             write_deltalake(place, data, mode="overwrite", predicate=predicate, commit_properties=about,
                             writer_properties=_WRITER)  # fmt: skip
         elif data.num_rows and table.partitioned_by:
             # Nothing to replace: Arrow writes with less CPU and far less memory (bench/README.md).
-            parts = write_parts(paths.table(table.name), table, [data.cast(arrow_schema(table.schema()))])
+            parts = write_parts(
+                paths.locate_table(table.name), table, [data.cast(parse_schema(table.build_spark_schema()))]
+            )
             commit_parts(paths, table, parts, [], note)
         elif data.num_rows:
             write_deltalake(place, data, mode="append", commit_properties=about, writer_properties=_WRITER)
@@ -129,7 +131,7 @@ def commit_parts(
     """Add the files `parts` to `table` and remove those `replaced`, in one commit. Raises Transient."""
     now = int(time.time() * 1000)
     adds = [AddAction(part.path, part.size, part.values, now, True, part.stats) for part in parts]
-    place = open_table(paths.table(table.name))
+    place = open_table(paths.locate_table(table.name))
     try:
         place.create_write_transaction(
             [*adds, *replaced],
@@ -142,27 +144,27 @@ def commit_parts(
         raise Transient(f"the rows of a window could not be committed: {error}", hint=AGAIN) from error
 
 
-def user_metadata(note: Mapping[str, str]) -> str:
+def encode_note(note: Mapping[str, str]) -> str:
     """The `note` of a commit as the Delta log stores it."""
     return json.dumps(dict(note), sort_keys=True)
 
 
 def commit_properties(note: Mapping[str, str]) -> CommitProperties:
     """The `note` in the form that a commit by delta-rs takes."""
-    return CommitProperties(custom_metadata={"userMetadata": user_metadata(note)})
+    return CommitProperties(custom_metadata={"userMetadata": encode_note(note)})
 
 
 def clear_rows(
     few: Callable[[pa.Table], Rows], paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]
 ) -> None:
-    """Remove the rows that match `predicate`; no commit if there are none. `few`: as StageContext.rows_to_write."""
+    """Remove the rows that match `predicate`; no commit if there are none. `few`: as StageContext.prepare_rows."""
     if may_have_rows(paths, table, predicate):
-        overwrite(few(local_table([], table.schema())), paths, table, predicate, note)
+        overwrite(few(build_local_table([], table.build_spark_schema())), paths, table, predicate, note)
 
 
-def local_table(rows: Iterable[Sequence[object]], schema: str) -> pa.Table:
+def build_local_table(rows: Iterable[Sequence[object]], schema: str) -> pa.Table:
     """A table of `rows` with the columns of a Spark schema text."""
-    kinds = arrow_schema(schema)
+    kinds = parse_schema(schema)
     columns = list(zip(*rows, strict=True)) or [() for _ in kinds]
     arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds.types, strict=True)]
     return pa.Table.from_arrays(arrays, schema=kinds)
@@ -175,7 +177,7 @@ def commit_ts_predicate(lo: int, hi: int) -> str:
 
 def may_have_rows(paths: LakePaths, table: LakeTable, predicate: str) -> bool:
     """False if partitions and statistics show that no file has a row that matches `predicate`."""
-    return bool(open_table(paths.table(table.name)).file_uris(file_pruning_predicate=predicate))
+    return bool(open_table(paths.locate_table(table.name)).file_uris(file_pruning_predicate=predicate))
 
 
 FOLD_COLUMNS = "count BIGINT, total BIGINT, xor BIGINT"
@@ -185,19 +187,21 @@ FOLD_COLUMNS = "count BIGINT, total BIGINT, xor BIGINT"
 def fold_of(rows: Rows, columns: Sequence[str]) -> Fold:
     """The fold of all rows: equal for equal rows, wherever they are processed (binlake.base.rowhash)."""
 
-    def part(some: pa.Table) -> pa.Table:
-        return local_table([row_of_fold(rowhash.fold(rowhash.row_hashes(some, columns)))], FOLD_COLUMNS)
+    def fold_part(some: pa.Table) -> pa.Table:
+        return build_local_table([encode_fold(rowhash.fold(rowhash.hash_rows(some, columns)))], FOLD_COLUMNS)
 
-    return rowhash.merge_folds(folds_in(collect_rows(map_rows(rows.select(list(columns)), part, FOLD_COLUMNS))))
+    return rowhash.merge_folds(
+        decode_folds(collect_rows(map_rows(rows.select(list(columns)), fold_part, FOLD_COLUMNS)))
+    )
 
 
-def row_of_fold(fold: Fold) -> tuple[int, int, int]:
+def encode_fold(fold: Fold) -> tuple[int, int, int]:
     """`fold` as a row of `FOLD_COLUMNS`, as signed BIGINTs."""
     total, xor = (value - (value >> 63 << 64) for value in (fold.total, fold.xor))
     return fold.count, total, xor
 
 
-def folds_in(rows: pa.Table) -> list[Fold]:
+def decode_folds(rows: pa.Table) -> list[Fold]:
     """The folds of rows with `FOLD_COLUMNS`."""
     counts, *halves = (rows[name].to_pylist() for name in ("count", "total", "xor"))
     return [Fold(count, total % (1 << 64), xor % (1 << 64)) for count, total, xor in zip(counts, *halves, strict=True)]
@@ -208,11 +212,11 @@ def map_rows(rows: Rows, step: Callable[[pa.Table], pa.Table], schema: str) -> R
     if isinstance(rows, pa.Table):
         return step(rows)
 
-    def of_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def map_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield from step(pa.Table.from_batches([batch])).to_batches()
 
-    return rows.mapInArrow(of_batches, schema)
+    return rows.mapInArrow(map_batches, schema)
 
 
 def collect_rows(rows: Rows) -> pa.Table:

@@ -12,7 +12,7 @@ from typing import Any
 
 from binlake.base.dialects import Dialect
 from binlake.rows.schema import DbInfo, TableDef
-from binlake.statements.writtencolumns import written_columns
+from binlake.statements.writtencolumns import list_written_columns
 from binlake.window.definitions import WindowDefinitions
 from binlake.window.lineage import (
     LINEAGE,
@@ -21,9 +21,9 @@ from binlake.window.lineage import (
     LineageBudget,
     LineageTable,
     Table,
+    build_lineage_detail,
     drop_lineage,
     limit_tables,
-    lineage_detail,
 )
 from binlake.window.targets import Naming, TargetTables
 from spark_jobs.job.results import StageResult
@@ -47,17 +47,17 @@ class Written:
 
     def describe(self, names: Iterable[Name]) -> dict[str, Any]:
         """The tables `names` (of the target) as a part of a result's detail."""
-        return lineage_detail(lambda: {"wrote": self._lineage_tables(sorted(set(names)))})
+        return build_lineage_detail(lambda: {"wrote": self._build_tables(sorted(set(names)))})
 
-    def _lineage_tables(self, names: Sequence[Name]) -> list[LineageTable]:
+    def _build_tables(self, names: Sequence[Name]) -> list[LineageTable]:
         budget = LineageBudget()
-        return [self._lineage_table(name, budget) for name in names] if len(names) <= MOST_TABLES else []
+        return [self._build_table(name, budget) for name in names] if len(names) <= MOST_TABLES else []
 
-    def _lineage_table(self, name: Name, budget: LineageBudget) -> LineageTable:
-        table = self.definitions.at(*name, self.hi)
+    def _build_table(self, name: Name, budget: LineageBudget) -> LineageTable:
+        table = self.definitions.find_at(*name, self.hi)
         if table is None or table.kind != "table":
             return LineageTable(Table(*name))
-        sources = self.sources.of(table)
+        sources = self.sources.find_tables(table)
         if not budget.takes_sources(len(sources)):
             sources = []
         # Build the type texts only for tables whose columns fit the budget.
@@ -65,7 +65,7 @@ class Written:
             return LineageTable(Table(*name), (), [Table(source.db, source.name) for source in sources])
         columns, copied = self.shown(table)
         known = {column.name for source in sources for column in source.columns}
-        described = [Table(source.db, source.name, columns_of(source)) for source in sources]
+        described = [Table(source.db, source.name, list_columns(source)) for source in sources]
         # The other columns exist only at the target, or hold the name of a source table (extract columns of routes).
         return LineageTable(Table(*name, columns), [column for column in copied if column in known], described)
 
@@ -77,35 +77,35 @@ class Sources:
         self._routed = bool(naming.rules.routes)
         self._make = tables
 
-    def of(self, table: TableDef) -> list[TableDef]:
+    def find_tables(self, table: TableDef) -> list[TableDef]:
         """The source tables that share the target's `table`."""
         if not self._routed:
-            return [_whole(table)]
-        return self._tables.sources_of(table.db, table.name)
+            return [_build_whole_definition(table)]
+        return self._tables.find_sources(table.db, table.name)
 
     @cached_property
     def _tables(self) -> TargetTables:
         return self._make()
 
 
-def columns_at_target(dialect: Dialect) -> Shown:
+def make_target_column_lister(dialect: Dialect) -> Shown:
     """Columns as the target has them; generated columns and the target's extra columns do not count as copied."""
 
-    def shown(table: TableDef) -> tuple[Columns, Sequence[str]]:
+    def list_target_columns(table: TableDef) -> tuple[Columns, Sequence[str]]:
         own = tuple((name, "") for name in table.own)
-        return (*columns_of(table), *own), [column.name for column in written_columns(table, dialect)]
+        return (*list_columns(table), *own), [column.name for column in list_written_columns(table, dialect)]
 
-    return shown
+    return list_target_columns
 
 
-def columns_of(table: TableDef) -> Columns:
+def list_columns(table: TableDef) -> Columns:
     """The columns of a definition with their SQL types."""
     return tuple((column.name, _cut(column.type_text)) for column in table.columns)
 
 
 def describe_table(table: TableDef) -> LineageTable:
     """The lineage entry of a table with its columns."""
-    return LineageTable(Table(table.db, table.name, columns_of(table)))
+    return LineageTable(Table(table.db, table.name, list_columns(table)))
 
 
 class Gathered:
@@ -129,23 +129,23 @@ class Gathered:
             self._wrote |= {(one["db"], one["table"]): one for one in wrote}
         self._results.append(replace(result, detail=drop_lineage(result.detail)))
 
-    def detail(self) -> dict[str, Any]:
+    def build_detail(self) -> dict[str, Any]:
         """The lineage of all results, as a part of a result's detail."""
         names = sorted(self._wrote)
-        return lineage_detail(
+        return build_lineage_detail(
             lambda: {"wrote": limit_tables([LineageTable.from_dict(self._wrote[name]) for name in names])}
         )
 
-    def results(self) -> list[StageResult]:
+    def list_results(self) -> list[StageResult]:
         """All that was added."""
         results = list(self._results)
         if self._last >= 0:
             last = results[self._last]
-            results[self._last] = replace(last, detail={**last.detail, **self.detail()})
+            results[self._last] = replace(last, detail={**last.detail, **self.build_detail()})
         return results
 
 
-def _whole(table: TableDef) -> TableDef:
+def _build_whole_definition(table: TableDef) -> TableDef:
     """The source's own definition of `table`, with columns that a target of another shape leaves out."""
     if len(table.all_columns) == len(table.raw.get("cols") or ()):
         return table

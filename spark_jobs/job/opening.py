@@ -11,22 +11,22 @@ from pyspark.sql import SparkSession
 from binlake.config import Replication
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.results import SparkNeeded
-from spark_jobs.job.session import classic_session
+from spark_jobs.job.session import start_classic_session
 
 
-def context_of(replication: Replication, job: str, args: argparse.Namespace, run_id: str = "") -> StageContext:
+def build_context(replication: Replication, job: str, args: argparse.Namespace, run_id: str = "") -> StageContext:
     """The context of the stages that the command `job` runs; if `run_id` is empty, one is generated."""
-    make = session_factory(f"binlake-{job}-{replication.name}", args)
+    make = make_session_factory(f"binlake-{job}-{replication.name}", args)
     return StageContext(replication, run_id or f"{job}-{uuid.uuid4().hex[:12]}", make)
 
 
-def session_factory(app: str, args: argparse.Namespace) -> Callable[[], SparkSession]:
+def make_session_factory(app: str, args: argparse.Namespace) -> Callable[[], SparkSession]:
     """How this job gets its session: from a Connect server, a given master, spark-submit's settings, or not at all."""
     if args.without_spark:
         return _refuse_session
     if args.remote:
         return lambda: _connect(args.remote)
-    return lambda: classic_session(app, args.master)
+    return lambda: start_classic_session(app, args.master)
 
 
 def _refuse_session() -> SparkSession:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from binlake.base.terminal import print_table
 from binlake.errors import BinlakeError
-from spark_jobs.job.results import StageResult, outcome_of, outcome_of_error, write_outcome
+from spark_jobs.job.results import StageResult, build_error_outcome, build_outcome, write_outcome
 
 PARTIAL = 3
 """Exit status if everything that could be compared is equal, but something could not be compared."""
@@ -21,9 +21,9 @@ def run_and_report(args: argparse.Namespace, act: Callable[[], Sequence[StageRes
     try:
         results = list(act())
     except BinlakeError as error:
-        write_outcome(outcome_of_error(error), args.result)
+        write_outcome(build_error_outcome(error), args.result)
         raise
-    write_outcome(outcome_of(results), args.result)
+    write_outcome(build_outcome(results), args.result)
     return results
 
 

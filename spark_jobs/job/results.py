@@ -54,12 +54,12 @@ class StageResult:
         return {**vars(self), "lo": str(self.lo), "hi": str(self.hi), "detail": dict(self.detail)}
 
 
-def outcome_of(results: Sequence[StageResult]) -> dict[str, Any]:
+def build_outcome(results: Sequence[StageResult]) -> dict[str, Any]:
     """The outcome of a job that succeeded."""
     return {"ok": True, "results": [result.to_dict() for result in results]}
 
 
-def outcome_of_error(error: BinlakeError) -> dict[str, Any]:
+def build_error_outcome(error: BinlakeError) -> dict[str, Any]:
     """The outcome of a job that failed; `kind` tells the caller whether to retry."""
     return {"ok": False, "error": {"kind": error.kind, "class": type(error).__name__, "message": str(error)}}
 

@@ -13,7 +13,7 @@ import structlog
 from binlake.errors import LeaseHeld
 from binlake.feed.state import read_progress, read_state, record_feed_error, record_resume, stops_feed
 from binlake.lake.failures import describe, record_failure
-from binlake.pipeline import STOPPED, Stage, feed_sink
+from binlake.pipeline import STOPPED, Stage, name_feed_sink
 from spark_jobs.job.ahead import Ahead
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.failures import translate_errors
@@ -33,7 +33,7 @@ def run_stage(
     the feed into state error (S2-39).
     """
     module = importlib.import_module(f"spark_jobs.{name}.stage")
-    if feed and bounds is not None and (skipped := _skipped(name, ctx, bounds, feed)) is not None:
+    if feed and bounds is not None and (skipped := _skip_if_stopped(name, ctx, bounds, feed)) is not None:
         return skipped
     try:
         with translate_errors():
@@ -43,7 +43,7 @@ def run_stage(
         raise
     except Exception as error:
         window = None if bounds is None else (bounds.lo, bounds.hi)
-        sink = feed_sink(feed) if feed else ""
+        sink = name_feed_sink(feed) if feed else ""
         record_failure(ctx.windows, name, error, run_id=ctx.run_id, window=window, sink=sink)
         if feed:
             record_feed_error(ctx.windows, feed, name, error, run_id=ctx.run_id)
@@ -53,17 +53,17 @@ def run_stage(
     return result
 
 
-def _skipped(name: str, ctx: StageContext, bounds: Bounds, feed: str) -> StageResult | None:
+def _skip_if_stopped(name: str, ctx: StageContext, bounds: Bounds, feed: str) -> StageResult | None:
     """The result `skipped` if the feed is stopped, None if it runs. Raises ConfigError for an unknown feed."""
     state = read_state(ctx.windows, feed)
     is_gone = state.state == "removed" and feed not in (one.name for one in ctx.replication.feed)
     if not is_gone:
-        ctx.replication.feed_of(feed)
+        ctx.replication.require_feed(feed)
         if state.state == "removed":
             record_resume(ctx.windows, feed, run_id=ctx.run_id, reason="it is in the configuration again")
         if state.works:
             return None
-    why = "the feed was removed" if is_gone else state.why_skipped(feed)
+    why = "the feed was removed" if is_gone else state.explain_skip(feed)
     log.info("stage_ended", stage=name, state="skipped", window=bounds.window, feed=feed, reason=why)
     checkpoint = read_progress(ctx.windows, feed).checkpoint
     detail = {"feed": feed, "feed_state": state.state, "reason": why}
@@ -84,7 +84,7 @@ def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResu
     planned = run_stage("plan", ctx, start_ts=start_ts)
     results = Gathered([planned])
     if planned.state in STOPPED:
-        return results.results()
+        return results.list_results()
     with _Landing(ctx, planned.hi) as landing, Ahead(ctx) as ahead:
         sinks = _Sinks(ctx, ahead)
         following: Future[_Landed] | None = landing.start(planned.lo)
@@ -92,9 +92,9 @@ def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResu
             landed = following.result()
             following = landing.start_after(landed)
             next_bounds = partial(_wait_for, landing, following) if following is not None else None
-            for result in landed + sinks.run(_bounds_of(landed), next_bounds):
+            for result in landed + sinks.run(_get_bounds(landed), next_bounds):
                 results.add(result)
-    return results.results()
+    return results.list_results()
 
 
 _Landed = list[StageResult]
@@ -130,7 +130,7 @@ class _Landing:
         return self.start(landed[-1].hi) if is_cut else None
 
 
-def _bounds_of(landed: _Landed) -> Bounds:
+def _get_bounds(landed: _Landed) -> Bounds:
     return Bounds(landed[-1].lo, landed[-1].hi)
 
 
@@ -138,7 +138,7 @@ def _wait_for(landing: _Landing, piece: Future[_Landed]) -> Bounds:
     """The bounds of `piece` once it has landed; this also starts landing the piece after it."""
     landed = piece.result()
     landing.start_after(landed)
-    return _bounds_of(landed)
+    return _get_bounds(landed)
 
 
 def run_landed(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
@@ -147,13 +147,13 @@ def run_landed(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
     with Ahead(ctx) as ahead:
         for result in _Sinks(ctx, ahead).run(bounds):
             results.add(result)
-    return results.results()
+    return results.list_results()
 
 
 def _land(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
     """Run the stages after plan and before the sinks."""
     results: list[StageResult] = []
-    for stage in ctx.replication.stages():
+    for stage in ctx.replication.list_stages():
         if stage.sink is None and stage.name != "plan":
             results.append(run_stage(stage.name, ctx, bounds))
             bounds = Bounds(results[-1].lo, results[-1].hi)
@@ -166,7 +166,7 @@ class _Sinks:
     def __init__(self, ctx: StageContext, ahead: Ahead) -> None:
         self._ctx = ctx
         self._ahead = ahead
-        stages = ctx.replication.stages()
+        stages = ctx.replication.list_stages()
         sinks = dict.fromkeys(stage.sink for stage in stages if stage.sink)
         self._chains = {sink: [stage for stage in stages if stage.sink == sink] for sink in sinks}
 
@@ -176,7 +176,9 @@ class _Sinks:
         `next_bounds` waits for the next piece, which is derived while this one is applied.
         """
         try:
-            return _side_by_side([partial(self._run, chain, bounds, next_bounds) for chain in self._chains.values()])
+            return _run_side_by_side(
+                [partial(self._run, chain, bounds, next_bounds) for chain in self._chains.values()]
+            )
         finally:
             self._ctx.handover.drop(bounds.hi)
 
@@ -197,10 +199,10 @@ class _Sinks:
         except SparkNeeded:
             raise
         except Exception as error:
-            del self._chains[feed_sink(feed)]
+            del self._chains[name_feed_sink(feed)]
             if not self._chains:
                 raise
-            results.append(_failed(names[len(results) % len(names)], bounds, feed, error))
+            results.append(_build_failed_result(names[len(results) % len(names)], bounds, feed, error))
         return results
 
     def _start_ahead(self, bounds: Bounds, next_bounds: Callable[[], Bounds], window: Bounds) -> None:
@@ -209,7 +211,7 @@ class _Sinks:
             self._ahead.start(window, next_bounds)
 
 
-def _failed(stage: str, bounds: Bounds, feed: str, error: Exception) -> StageResult:
+def _build_failed_result(stage: str, bounds: Bounds, feed: str, error: Exception) -> StageResult:
     """The result of a feed's failed stage, which must not stop other sinks; `waiting` if another job has its lock."""
     state = "waiting" if isinstance(error, LeaseHeld) else "failed"
     log.warning("feed_left_out", feed=feed, stage=stage, window=bounds.window, error=str(error))
@@ -230,7 +232,7 @@ def run_sink(
 
     `before_apply` is called with each window that finalize is about to apply.
     """
-    return Gathered(_run_stages(ctx, stages, bounds, feed, before_apply)).results()
+    return Gathered(_run_stages(ctx, stages, bounds, feed, before_apply)).list_results()
 
 
 def _run_stages(
@@ -257,7 +259,7 @@ def _run_stages(
         reached = window.hi
 
 
-def _side_by_side(chains: Sequence[Callable[[], list[StageResult]]]) -> list[StageResult]:
+def _run_side_by_side(chains: Sequence[Callable[[], list[StageResult]]]) -> list[StageResult]:
     with ThreadPoolExecutor(max(len(chains), 1)) as pool:
         futures = [pool.submit(chain) for chain in chains]
     # All have ended by now, so raising the first failure stops no other sink.

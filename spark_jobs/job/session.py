@@ -7,7 +7,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from binlake.base.jvm import archive_options, delta_jars
+from binlake.base.jvm import archive_options, list_delta_jars
 
 CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -33,13 +33,13 @@ CONF = {
 }
 
 
-def classic_session(app: str, master: str | None = None, conf: dict[str, str] | None = None) -> SparkSession:
+def start_classic_session(app: str, master: str | None = None, conf: dict[str, str] | None = None) -> SparkSession:
     """A session in this process. If `master` is None, spark-submit sets it; `conf` overrides the defaults."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(app)
     if master is not None:
-        builder = builder.master(master).config("spark.jars", ",".join(delta_jars()))
+        builder = builder.master(master).config("spark.jars", ",".join(list_delta_jars()))
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
         if archive := archive_options():
             # Added before the user's own options, not in place of them.

@@ -43,27 +43,27 @@ def fetch_jobs(
     """
     history = SchemaHistory(ctx.paths)
     known = history.exists()
-    state = history.state_at(bounds.lo) if known else history.bootstrap(bounds.lo, source.ddl_jobs(0))
-    binlogs = pulled.ddls(bounds) if any(part.ddls for part in parts) else []
+    state = history.read_state_at(bounds.lo) if known else history.bootstrap(bounds.lo, source.fetch_ddl_jobs(0))
+    binlogs = pulled.read_ddls(bounds) if any(part.ddls for part in parts) else []
     # Asked before the history is read, so that jobs which have ended by now are in the history.
     underway = ask_underway(source, state.version, bounds.hi)
     seen = max((part.schema_version for part in parts), default=0)
     if (
         not any(ddl.kind == "ddl" for ddl in binlogs)
         and seen <= state.version
-        and (underway is None or underway.idle(state.version))
+        and (underway is None or underway.is_idle(state.version))
     ):
         return WindowJobs(bounds.hi, (), state.version)
     ddls = _attach_jobs(binlogs, source)
     newer = _read_newer_jobs(source, state, bounds.hi)
-    hi = _lower_before_missing_job(pulled, bounds, ddls, newer.version_before(state))
+    hi = _lower_before_missing_job(pulled, bounds, ddls, newer.find_known_version(state))
     hi = _lower_before_running_ddl(pulled, replace(bounds, hi=hi), state, newer, underway)
     known_ddls = [ddl for ddl in ddls if ddl.job is not None]
     hi = _lower_before_rows_ahead(
-        pulled, replace(bounds, hi=hi), [*known_ddls, *newer.unlogged({ddl.job_id for ddl in ddls})]
+        pulled, replace(bounds, hi=hi), [*known_ddls, *newer.list_unlogged({ddl.job_id for ddl in ddls})]
     )
     changes = [(ddl.commit_ts, ddl.job) for ddl in ddls if ddl.job is not None and ddl.commit_ts <= hi]
-    changes += _place_jobs_without_binlog(newer.effective(hi, changes), bounds, changes)
+    changes += _place_jobs_without_binlog(newer.list_effective(hi, changes), bounds, changes)
     changes.sort(key=lambda change: (change[0], change[1].schema_version))
     return WindowJobs(hi, tuple(changes), max([state.version, *(job.schema_version for _, job in changes)]))
 
@@ -84,21 +84,21 @@ class _Newer:
         """The greatest version of a job that has ended."""
         return max(self.versions.values(), default=0)
 
-    def ended(self, state: SchemaState) -> Ended:
+    def find_ended(self, state: SchemaState) -> Ended:
         """The DDL that has ended, to judge DDL still running; `state`: the schema at lo. Raises SchemaError."""
         jobs = sorted(self.finished, key=lambda job: job.schema_version)
         return Ended(state.fold((job.finished_ts, job) for job in jobs), self.versions)
 
-    def unlogged(self, logged: Collection[int]) -> list[WindowDdl]:
+    def list_unlogged(self, logged: Collection[int]) -> list[WindowDdl]:
         """The jobs that no pulled binlog names, each at its finished_ts, an upper bound of its commit_ts."""
         jobs = (job for job in (*self.finished, *self.above) if job.id not in logged)
         return [WindowDdl.without_binlog(job, job.finished_ts) for job in jobs]
 
-    def version_before(self, state: SchemaState) -> int:
+    def find_known_version(self, state: SchemaState) -> int:
         """The newest schema version whose job is known; `state`: the schema at lo."""
         return max([state.version, *(job.schema_version for job in (*self.finished, *self.above))])
 
-    def effective(self, hi: int, changes: Sequence[tuple[int, DdlJob]]) -> list[DdlJob]:
+    def list_effective(self, hi: int, changes: Sequence[tuple[int, DdlJob]]) -> list[DdlJob]:
         """The jobs that committed by `hi`: finished by then, or with a smaller version than a job that did.
 
         Versions are assigned in commit order, but jobs may finish in another order.
@@ -112,7 +112,7 @@ class _Newer:
 def _attach_jobs(binlogs: Sequence[WindowDdl], source: TidbSource) -> list[WindowDdl]:
     """The DDL binlogs that change the schema, with their jobs if the history already has them."""
     ddls = [ddl for ddl in binlogs if ddl.kind == "ddl"]
-    jobs = source.ddl_jobs_by_id({ddl.job_id for ddl in ddls})
+    jobs = source.fetch_ddl_jobs_by_id({ddl.job_id for ddl in ddls})
     return [replace(ddl, job=DdlJob.from_dict(jobs[ddl.job_id])) if ddl.job_id in jobs else ddl for ddl in ddls]
 
 
@@ -125,7 +125,7 @@ def _lower_before_missing_job(pulled: Pulled, bounds: Bounds, ddls: Sequence[Win
     if missing is None:
         return bounds.hi
     commit_ts, job_id = missing.commit_ts, missing.job_id
-    first = pulled.first_row(bounds.lo + 1, version + 1)
+    first = pulled.find_first_row(bounds.lo + 1, version + 1)
     hi = min(commit_ts, commit_ts if first is None else first) - 1
     log.info("hi_lowered", window=bounds.window, hi=str(hi), job_id=job_id, reason="job not in history yet")
     if hi <= bounds.lo:
@@ -144,7 +144,7 @@ def _read_newer_jobs(source: TidbSource, state: SchemaState, hi: int) -> _Newer:
     """
     newer = _Newer([], [])
     known = 0
-    for job in (DdlJob.from_dict(raw) for raw in source.ddl_jobs(0, started_by=hi)):
+    for job in (DdlJob.from_dict(raw) for raw in source.fetch_ddl_jobs(0, started_by=hi)):
         newer.versions[job.table_id] = max(newer.versions.get(job.table_id, 0), job.schema_version)
         if not job.took_effect:
             continue
@@ -169,10 +169,10 @@ def _lower_before_running_ddl(
     that of every job in the history.
     """
     if underway is None:
-        first = pulled.first_row(bounds.lo + 1, max(newer.newest, state.version) + 1)
+        first = pulled.find_first_row(bounds.lo + 1, max(newer.newest, state.version) + 1)
     else:
-        since = underway.seen_from(newer.ended(state), bounds.lo, bounds.hi)
-        first = None if since is None else pulled.first_row(since)
+        since = underway.find_first_seen(newer.find_ended(state), bounds.lo, bounds.hi)
+        first = None if since is None else pulled.find_first_row(since)
     if first is None or first > bounds.hi:
         return bounds.hi
     if first <= bounds.lo + 1:
@@ -194,8 +194,8 @@ def _lower_before_rows_ahead(pulled: Pulled, bounds: Bounds, ddls: Sequence[Wind
     """
     hi, lowest = bounds.hi, bounds.lo + 1
     while True:
-        places = [since for ddl in ddls if ddl.commit_ts > hi and (since := ddl.since_above(bounds.lo)) <= hi]
-        first = pulled.first_row(min(places)) if places else None
+        places = [since for ddl in ddls if ddl.commit_ts > hi and (since := ddl.compute_since_above(bounds.lo)) <= hi]
+        first = pulled.find_first_row(min(places)) if places else None
         if first is None or first > hi:
             return hi
         log.info(
@@ -207,14 +207,14 @@ def _lower_before_rows_ahead(pulled: Pulled, bounds: Bounds, ddls: Sequence[Wind
         if first <= lowest:
             raise IncompleteWindow(
                 "rows of the window were written with the schema of a DDL whose binlog has not arrived yet",
-                where={"commit_ts": first, "window": bounds.window, "job_id": _job_ahead(ddls, hi, first)},
+                where={"commit_ts": first, "window": bounds.window, "job_id": _find_job_ahead(ddls, hi, first)},
                 hint="plan again with a greater hi: a `stop-at` inside the DDL cannot be met, so move it; if the DDL"
                 " takes longer than window.max-seconds, raise that",
             )
         hi = first - 1
 
 
-def _job_ahead(ddls: Sequence[WindowDdl], hi: int, first: int) -> int:
+def _find_job_ahead(ddls: Sequence[WindowDdl], hi: int, first: int) -> int:
     return next(ddl.job_id for ddl in ddls if ddl.commit_ts > hi and ddl.since <= first)
 
 

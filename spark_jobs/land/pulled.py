@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from binlake.base.lakecolumns import Binlog
 from binlake.lake.tables import BINLOG
 from binlake.rows.schema import WindowDdl
-from spark_jobs.job.lake import Rows, local_table
+from spark_jobs.job.lake import Rows, build_local_table
 from spark_jobs.job.results import Bounds
-from spark_jobs.land.pump_source import content_of
+from spark_jobs.land.pump_source import digest_content
 
 _DAY_MS = 86_400_000
 
@@ -60,7 +60,7 @@ class PulledRows(Protocol):
     def ask(self, question: Question) -> pa.Table:
         """The answers for all rows, in the driver's memory."""
 
-    def written(self, question: Question) -> Rows:
+    def ask_in_place(self, question: Question) -> Rows:
         """The same, left where the rows are."""
 
 
@@ -74,7 +74,7 @@ class InMemory:
         """As PulledRows."""
         return question(self.rows.select(list(question.columns)))
 
-    def written(self, question: Question) -> pa.Table:
+    def ask_in_place(self, question: Question) -> pa.Table:
         """As PulledRows, sorted by commit_ts and chunk."""
         return _sort(self.ask(question))
 
@@ -93,13 +93,13 @@ class Pulled:
             parts[row.pop(Binlog.PUMP)].append(PumpPart(**row))
         return {pump: _sum_parts(own) for pump, own in parts.items()}
 
-    def proofs(self) -> dict[str, int]:
+    def read_proofs(self) -> dict[str, int]:
         """The commit_ts up to which each pump has delivered everything it holds."""
         return {pump: part.proof for pump, part in self.survey(Bounds(0, 0)).items()}
 
-    def conflict(self, bounds: Bounds) -> int | None:
+    def find_conflict(self, bounds: Bounds) -> int | None:
         """The smallest commit_ts of `bounds` for which two pumps hold different content."""
-        shared = self._shared_by(bounds)
+        shared = self._find_shared_transactions(bounds)
         if not shared:
             return None
         contents: dict[int, set[str]] = defaultdict(set)
@@ -107,30 +107,30 @@ class Pulled:
             contents[row[Binlog.COMMIT_TS]].add(row["content"])
         return min((ts for ts, contents_of_ts in contents.items() if len(contents_of_ts) > 1), default=None)
 
-    def ddls(self, bounds: Bounds) -> list[WindowDdl]:
+    def read_ddls(self, bounds: Bounds) -> list[WindowDdl]:
         """The DDL binlogs of `bounds`, without duplicates, in commit order, without their jobs."""
         answer = self._rows.ask(_Ddls(bounds))
         rows = zip(*(column.to_pylist() for column in answer.columns), strict=True)
         return [WindowDdl(*row) for row in sorted(set(rows))]
 
-    def first_row(self, since: int, version: int = 0) -> int | None:
+    def find_first_row(self, since: int, version: int = 0) -> int | None:
         """Smallest commit_ts >= `since` of a transaction with row changes, of schema `version` or a later one."""
         least: int | None = pc.min(self._rows.ask(_FirstRow(since, version))[Binlog.COMMIT_TS]).as_py()
         return least
 
-    def transactions(self, bounds: Bounds) -> Rows:
+    def select_transactions(self, bounds: Bounds) -> Rows:
         """Rows of `binlog` within `bounds`: one transaction per commit_ts, even if several pumps delivered it.
 
         Two pumps may have the same transaction (after a client timeout, tidb-binlog 4). The smallest node id wins, so
         that a second attempt chooses the same copy.
         """
         left_out: dict[str, list[int]] = defaultdict(list)
-        for ts, pumps in self._shared_by(bounds).items():
+        for ts, pumps in self._find_shared_transactions(bounds).items():
             for pump in sorted(set(pumps))[1:]:
                 left_out[pump].append(ts)
-        return self._rows.written(_Transactions(bounds, left_out))
+        return self._rows.ask_in_place(_Transactions(bounds, left_out))
 
-    def _shared_by(self, bounds: Bounds) -> dict[int, list[str]]:
+    def _find_shared_transactions(self, bounds: Bounds) -> dict[int, list[str]]:
         """The pumps of each transaction that more than one pump delivered."""
         if bounds not in self._shared:
             self._shared[bounds] = _find_shared(self._rows.ask(_Owners(bounds)))
@@ -166,17 +166,20 @@ class _Survey:
     answer: ClassVar = "pump STRING, proof BIGINT, entities BIGINT, ddls BIGINT, schema_version BIGINT"
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        return local_table(
-            [(pump, *astuple(_part_of(rows, pump, self.bounds))) for pump in pc.unique(rows[Binlog.PUMP]).to_pylist()],
+        return build_local_table(
+            [
+                (pump, *astuple(_build_part(rows, pump, self.bounds)))
+                for pump in pc.unique(rows[Binlog.PUMP]).to_pylist()
+            ],
             self.answer,
         )
 
 
-def _part_of(rows: pa.Table, pump: str, bounds: Bounds) -> PumpPart:
-    own = _flags(pc.equal(rows[Binlog.PUMP], pump))
+def _build_part(rows: pa.Table, pump: str, bounds: Bounds) -> PumpPart:
+    own = _convert_flags(pc.equal(rows[Binlog.PUMP], pump))
     ts, version = np.asarray(rows[Binlog.COMMIT_TS]), np.asarray(rows[Binlog.SCHEMA_VERSION])
-    is_proof, is_ddl = (_flags(pc.equal(rows[Binlog.KIND], kind)) & own for kind in ("proof", "ddl"))
-    first = own & ~is_proof & _within(ts, bounds) & (np.asarray(rows[Binlog.CHUNK]) == 0)
+    is_proof, is_ddl = (_convert_flags(pc.equal(rows[Binlog.KIND], kind)) & own for kind in ("proof", "ddl"))
+    first = own & ~is_proof & _mark_within(ts, bounds) & (np.asarray(rows[Binlog.CHUNK]) == 0)
     return PumpPart(
         proof=int(ts[is_proof].max(initial=0)),
         entities=int(first.sum()),
@@ -194,7 +197,7 @@ class _Owners:
     answer: ClassVar = "commit_ts BIGINT, pump STRING"
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        return _transactions(rows, self.bounds, first=True).select([Binlog.COMMIT_TS, Binlog.PUMP])
+        return _select_transactions(rows, self.bounds, first=True).select([Binlog.COMMIT_TS, Binlog.PUMP])
 
 
 @dataclass(frozen=True)
@@ -209,11 +212,13 @@ class _Contents:
         wanted = np.isin(np.asarray(rows[Binlog.COMMIT_TS]), list(self.commit_ts)) & (
             np.asarray(rows[Binlog.CHUNK]) == 0
         )
-        wanted_rows = rows.filter(pa.array(wanted & _flags(pc.not_equal(rows[Binlog.KIND], "proof"))))
+        wanted_rows = rows.filter(pa.array(wanted & _convert_flags(pc.not_equal(rows[Binlog.KIND], "proof"))))
         values = zip(
             *(wanted_rows[name].to_pylist() for name in (Binlog.COMMIT_TS, "content", Binlog.PAYLOAD)), strict=True
         )
-        return local_table([(ts, content or content_of(payload)) for ts, content, payload in values], self.answer)
+        return build_local_table(
+            [(ts, content or digest_content(payload)) for ts, content, payload in values], self.answer
+        )
 
 
 _OF_DDL = [Binlog.COMMIT_TS, Binlog.START_TS, Binlog.JOB_ID, Binlog.SCHEMA_STATE, "query"]
@@ -228,7 +233,7 @@ class _Ddls:
     answer: ClassVar = "commit_ts BIGINT, start_ts BIGINT, job_id BIGINT, schema_state INT, query STRING"
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        ddls = _transactions(rows.filter(pc.equal(rows[Binlog.KIND], "ddl")), self.bounds, first=True)
+        ddls = _select_transactions(rows.filter(pc.equal(rows[Binlog.KIND], "ddl")), self.bounds, first=True)
         return ddls.select(_OF_DDL)
 
 
@@ -245,7 +250,7 @@ class _FirstRow:
         own = pc.and_(pc.equal(rows[Binlog.KIND], "dml"), pc.greater_equal(rows[Binlog.SCHEMA_VERSION], self.version))
         own = pc.and_(own, pc.greater_equal(rows[Binlog.COMMIT_TS], self.since))
         least = pc.min(rows[Binlog.COMMIT_TS].filter(own)).as_py()
-        return local_table([] if least is None else [(least,)], self.answer)
+        return build_local_table([] if least is None else [(least,)], self.answer)
 
 
 @dataclass(frozen=True)
@@ -254,24 +259,26 @@ class _Transactions:
 
     bounds: Bounds
     left_out: Mapping[str, list[int]] = field(default_factory=dict)
-    columns: ClassVar = tuple(name for name in BINLOG.column_names() if name != "commit_date")
-    answer: ClassVar = BINLOG.schema()
+    columns: ClassVar = tuple(name for name in BINLOG.list_column_names() if name != "commit_date")
+    answer: ClassVar = BINLOG.build_spark_schema()
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        transactions = _transactions(rows, self.bounds)
+        transactions = _select_transactions(rows, self.bounds)
         if self.left_out:
             ts, doubled = np.asarray(transactions[Binlog.COMMIT_TS]), np.zeros(transactions.num_rows, np.bool_)
             for pump, own in self.left_out.items():
-                doubled |= np.isin(ts, own) & _flags(pc.equal(transactions[Binlog.PUMP], pump))
+                doubled |= np.isin(ts, own) & _convert_flags(pc.equal(transactions[Binlog.PUMP], pump))
             transactions = transactions.filter(pa.array(~doubled))
         days = (np.asarray(transactions[Binlog.COMMIT_TS]) >> 18) // _DAY_MS
         transactions = transactions.append_column(Binlog.COMMIT_DATE, pa.array(days.astype(np.int32)).cast(pa.date32()))
-        return transactions.select(BINLOG.column_names())
+        return transactions.select(BINLOG.list_column_names())
 
 
-def _transactions(rows: pa.Table, bounds: Bounds, *, first: bool = False) -> pa.Table:
+def _select_transactions(rows: pa.Table, bounds: Bounds, *, first: bool = False) -> pa.Table:
     """Rows of transactions within `bounds`, without proofs; `first`: only the first row of each transaction."""
-    own = _within(np.asarray(rows[Binlog.COMMIT_TS]), bounds) & _flags(pc.not_equal(rows[Binlog.KIND], "proof"))
+    own = _mark_within(np.asarray(rows[Binlog.COMMIT_TS]), bounds) & _convert_flags(
+        pc.not_equal(rows[Binlog.KIND], "proof")
+    )
     if first:
         own &= np.asarray(rows[Binlog.CHUNK]) == 0
     batches, at = list[pa.RecordBatch](), 0
@@ -283,12 +290,12 @@ def _transactions(rows: pa.Table, bounds: Bounds, *, first: bool = False) -> pa.
     return pa.Table.from_batches(batches, rows.schema)
 
 
-def _within(ts: NDArray[np.int64], bounds: Bounds) -> NDArray[np.bool_]:
+def _mark_within(ts: NDArray[np.int64], bounds: Bounds) -> NDArray[np.bool_]:
     inside: NDArray[np.bool_] = (ts > bounds.lo) & (ts <= bounds.hi)
     return inside
 
 
-def _flags(flags: pa.ChunkedArray) -> NDArray[np.bool_]:
+def _convert_flags(flags: pa.ChunkedArray) -> NDArray[np.bool_]:
     return np.asarray(flags, np.bool_)
 
 

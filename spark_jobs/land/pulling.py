@@ -17,7 +17,7 @@ import structlog
 
 from spark_jobs.job.context import StageContext
 from spark_jobs.land.pulled import InMemory, Pulled
-from spark_jobs.land.pump_source import ARROW_SCHEMA, BATCH_BYTES, PumpPull, proof
+from spark_jobs.land.pump_source import ARROW_SCHEMA, BATCH_BYTES, PumpPull, build_proof
 from spark_jobs.land.staging import Staged
 
 log = structlog.get_logger(__name__)
@@ -40,19 +40,19 @@ def pull_window(ctx: StageContext, pull: PumpPull, most_bytes: int) -> tuple[Pul
 
     The pull ends early at `most_bytes` of payload (0 = no limit). Raises SourceUnavailable, LostRange, WireError.
     """
-    part = pull_here(pull, _room(ctx.driver_bytes, pull, most_bytes), most_bytes) if ctx.driver_bytes else None
+    part = pull_here(pull, _compute_room(ctx.driver_bytes, pull, most_bytes), most_bytes) if ctx.driver_bytes else None
     if part is not None and not part.full:
         return Pulled(InMemory(part.rows)), part.upto
     before = None if part is None else part.rows.filter(pc.less_equal(part.rows["commit_ts"], part.upto))
     rest = pull if part is None else replace(pull, lo=part.upto)
     if most_bytes:
-        have = 0 if before is None else payload_bytes(before)
+        have = 0 if before is None else count_payload_bytes(before)
         rest = replace(rest, share_bytes=max(1, (most_bytes - have) // max(1, len(pull.pumps))))
-    pulled = Pulled(Staged.by(ctx, rest, pull.lo, before))
-    return pulled, min([pull.hi, *pulled.proofs().values()]) if most_bytes else pull.hi
+    pulled = Pulled(Staged.pull_in_workers(ctx, rest, pull.lo, before))
+    return pulled, min([pull.hi, *pulled.read_proofs().values()]) if most_bytes else pull.hi
 
 
-def _room(driver_bytes: int, pull: PumpPull, most_bytes: int) -> int:
+def _compute_room(driver_bytes: int, pull: PumpPull, most_bytes: int) -> int:
     """Payload bytes that the driver takes.
 
     If the window ends at `most_bytes`, there is extra room for rows above the commit_ts that all pumps have passed;
@@ -64,20 +64,22 @@ def _room(driver_bytes: int, pull: PumpPull, most_bytes: int) -> int:
 def pull_here(pull: PumpPull, room: int, most_bytes: int) -> Part:
     """The pull in this process, as far as `room` bytes of payload allow."""
     with ThreadPoolExecutor(max(len(pull.pumps), 1), thread_name_prefix="pull") as pool:
-        streams = [_Stream(pool, node_id, pull.lo, pull.of(place)) for place, (node_id, _) in enumerate(pull.pumps)]
+        streams = [
+            _Stream(pool, node_id, pull.lo, pull.pull_pump(place)) for place, (node_id, _) in enumerate(pull.pumps)
+        ]
         taken = 0
         while behind := [stream for stream in streams if not stream.ended]:
             taken += min(behind, key=lambda stream: stream.passed).take()
             passed = min(stream.passed for stream in streams)
             upto = _cut(streams, passed, most_bytes) if most_bytes and taken >= most_bytes else None
             if upto is not None:
-                return Part(_table(streams, upto), upto)
+                return Part(_build_table(streams, upto), upto)
             if taken > room:
-                return Part(_table(streams, passed), passed, full=True)
-        return Part(_table(streams, pull.hi), pull.hi)
+                return Part(_build_table(streams, passed), passed, full=True)
+        return Part(_build_table(streams, pull.hi), pull.hi)
 
 
-def payload_bytes(rows: pa.Table | pa.RecordBatch) -> int:
+def count_payload_bytes(rows: pa.Table | pa.RecordBatch) -> int:
     """Bytes of payload in `rows`."""
     return pc.sum(pc.binary_length(rows["payload"])).as_py() or 0
 
@@ -105,7 +107,7 @@ class _Stream:
         self.batches.append(batch)
         # More rows of the last transaction may follow.
         self.passed = max(self.passed, batch["commit_ts"][batch.num_rows - 1].as_py() - 1)
-        return payload_bytes(batch)
+        return count_payload_bytes(batch)
 
 
 def _cut(streams: Sequence[_Stream], passed: int, most_bytes: int) -> int | None:
@@ -127,9 +129,9 @@ def _cut(streams: Sequence[_Stream], passed: int, most_bytes: int) -> int | None
     return int(ts[last[max(fitting, 1) - 1]])
 
 
-def _table(streams: Sequence[_Stream], upto: int) -> pa.Table:
+def _build_table(streams: Sequence[_Stream], upto: int) -> pa.Table:
     """All rows, and a proof for each pump that was not pulled to its end."""
-    proofs = [proof(stream.node_id, stream.passed) for stream in streams if not stream.ended]
+    proofs = [build_proof(stream.node_id, stream.passed) for stream in streams if not stream.ended]
     batches = [batch for stream in streams for batch in stream.batches]
     log.debug("pulled", batches=len(batches), upto=str(upto))
     return pa.Table.from_batches([*batches, *proofs], ARROW_SCHEMA)

@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from binlake.base.lakecolumns import Binlog
 from binlake.cluster.pumpclient import PumpReader
-from binlake.lake.tables import arrow_schema
-from binlake.rows.codec.envelopes import Envelopes, parsed, read_envelopes
+from binlake.lake.tables import parse_schema
+from binlake.rows.codec.envelopes import Envelopes, parse_binlog, read_envelopes
 from binlake.rows.codec.lanes import PAD
 from binlake.rpc import Tls
 from binlake.wire.blocks import Block, Ints
@@ -32,8 +32,8 @@ SCHEMA_DDL = (
     "commit_ts BIGINT, start_ts BIGINT, chunk INT, pump STRING, kind STRING, schema_version BIGINT, job_id BIGINT, "
     "schema_state INT, query STRING, content STRING, payload BINARY"
 )
-"""`content` is set only for a payload in chunks; for others it is computed if two pumps hold them (`content_of`)."""
-ARROW_SCHEMA = arrow_schema(SCHEMA_DDL)
+"""`content` is set only for a payload in chunks; others get it (`digest_content`) if two pumps hold them."""
+ARROW_SCHEMA = parse_schema(SCHEMA_DDL)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class PumpPull:
     tls: Tls | None = None
     share_bytes: int | None = None
 
-    def frame(self, spark: SparkSession) -> DataFrame:
+    def build_frame(self, spark: SparkSession) -> DataFrame:
         """A frame with one partition for each pump and the columns of `SCHEMA_DDL`."""
         places = spark.range(0, len(self.pumps), 1, max(len(self.pumps), 1))
         return places.mapInArrow(self, SCHEMA_DDL)
@@ -62,9 +62,9 @@ class PumpPull:
         """The batches of all pumps named by `id`. Raises SourceUnavailable, LostRange, WireError."""
         for batch in batches:
             for place in batch.column("id").to_pylist():
-                yield from self.of(place)
+                yield from self.pull_pump(place)
 
-    def of(self, place: int) -> Iterator[pa.RecordBatch]:
+    def pull_pump(self, place: int) -> Iterator[pa.RecordBatch]:
         """The batches of the pump with the index `place`. Raises SourceUnavailable, LostRange, WireError."""
         node_id, host = self.pumps[place]
         reader = PumpReader(host, self.cluster_id, timeout_s=self.timeout_s, tls=self.tls)
@@ -85,54 +85,54 @@ def pull_batches(
             last = int(block.commit_ts[-1])
             taken += len(block.data)
             if len(block.data) > CHUNK_BYTES:
-                yield from _batches(node_id, gathered, hi)
-                yield from _large(node_id, block, hi)
+                yield from _build_batches(node_id, gathered, hi)
+                yield from _build_large_batches(node_id, block, hi)
                 gathered, size, rows = [], 0, 0
                 continue
             gathered.append(block)
             size, rows = size + len(block.data), rows + len(block.commit_ts)
             if size >= BATCH_BYTES or rows >= BATCH_ROWS:
-                yield from _batches(node_id, gathered, hi)
+                yield from _build_batches(node_id, gathered, hi)
                 gathered, size, rows = [], 0, 0
             if share_bytes is not None and taken >= share_bytes:
                 break
-    yield from _batches(node_id, gathered, hi)
-    yield proof(node_id, last)
+    yield from _build_batches(node_id, gathered, hi)
+    yield build_proof(node_id, last)
 
 
-def proof(pump: str, commit_ts: int) -> pa.RecordBatch:
+def build_proof(pump: str, commit_ts: int) -> pa.RecordBatch:
     """A row which states that `pump` has delivered everything at or below `commit_ts`."""
     row = (commit_ts, commit_ts, 0, pump, "proof", 0, 0, 0, None, None, b"")
-    return _record([pa.array([value], field.type) for value, field in zip(row, ARROW_SCHEMA, strict=True)])
+    return _build_record_batch([pa.array([value], field.type) for value, field in zip(row, ARROW_SCHEMA, strict=True)])
 
 
-def content_of(payload: bytes) -> str:
+def digest_content(payload: bytes) -> str:
     """A digest of everything except prewrite_key: equal if two pumps hold the same transaction (invariant 4)."""
-    binlog, version = parsed(payload)
+    binlog, version = parse_binlog(payload)
     if version is None:
-        return _digest(payload)
+        return _digest_parts(payload)
     state = f"{binlog.start_ts},{binlog.commit_ts},{binlog.ddl_job_id},{binlog.ddl_schema_state}".encode()
-    return _digest(state, binlog.prewrite_value, binlog.ddl_query)
+    return _digest_parts(state, binlog.prewrite_value, binlog.ddl_query)
 
 
-def _digest(*parts: bytes) -> str:
+def _digest_parts(*parts: bytes) -> str:
     return hashlib.blake2b(b"".join(len(part).to_bytes(8, "big") + part for part in parts), digest_size=16).hexdigest()
 
 
-def _batches(pump: str, gathered: Sequence[Block], hi: int) -> Iterator[pa.RecordBatch]:
+def _build_batches(pump: str, gathered: Sequence[Block], hi: int) -> Iterator[pa.RecordBatch]:
     """One batch of the binlogs of `gathered`; no batch if there are only fake binlogs."""
     if not gathered:
         return
     commit_ts, start_ts = (np.concatenate([block[column] for block in gathered]) for column in (0, 1))
     ends = np.concatenate([np.diff(block.ends, prepend=0) for block in gathered]).cumsum()
-    payloads = _binaries(b"".join((*(block.data for block in gathered), PAD)), ends)
-    batch = _batch(pump, commit_ts, start_ts, read_envelopes(payloads), payloads)
+    payloads = _build_binaries(b"".join((*(block.data for block in gathered), PAD)), ends)
+    batch = _build_batch(pump, commit_ts, start_ts, read_envelopes(payloads), payloads)
     own = (commit_ts <= hi) & (commit_ts != start_ts)
     if own.any():
         yield batch if own.all() else batch.filter(pa.array(own))
 
 
-def _batch(pump: str, commit_ts: Ints, start_ts: Ints, heads: Envelopes, payloads: pa.Array) -> pa.RecordBatch:
+def _build_batch(pump: str, commit_ts: Ints, start_ts: Ints, heads: Envelopes, payloads: pa.Array) -> pa.RecordBatch:
     count = len(commit_ts)
     is_ddl = heads.job_id > 0
     queries = pa.nulls(count, pa.string())
@@ -151,10 +151,10 @@ def _batch(pump: str, commit_ts: Ints, start_ts: Ints, heads: Envelopes, payload
         pa.nulls(count, pa.string()),
         payloads,
     ]
-    return _record(columns)
+    return _build_record_batch(columns)
 
 
-def _large(pump: str, block: Block, hi: int) -> Iterator[pa.RecordBatch]:
+def _build_large_batches(pump: str, block: Block, hi: int) -> Iterator[pa.RecordBatch]:
     """A batch for each payload, and for each chunk of a long one: a column of a batch holds less than 2 GiB."""
     bounds = [0, *block.ends.tolist()]
     for number, (commit_ts, start_ts) in enumerate(zip(block.commit_ts.tolist(), block.start_ts.tolist(), strict=True)):
@@ -162,19 +162,19 @@ def _large(pump: str, block: Block, hi: int) -> Iterator[pa.RecordBatch]:
             continue
         payload = bytes(block.data[bounds[number] : bounds[number + 1]])
         heads = read_envelopes(pa.array([payload], pa.binary()))
-        content = content_of(payload) if len(payload) > CHUNK_BYTES else None
+        content = digest_content(payload) if len(payload) > CHUNK_BYTES else None
         ts = np.array([commit_ts]), np.array([start_ts])
         for chunk, at in enumerate(range(0, max(len(payload), 1), CHUNK_BYTES)):
             piece = pa.array([payload[at : at + CHUNK_BYTES]], pa.binary())
-            batch = _batch(pump, *ts, heads, piece)
+            batch = _build_batch(pump, *ts, heads, piece)
             batch = batch.set_column(2, Binlog.CHUNK, pa.array([chunk], pa.int32()))
             yield batch.set_column(9, "content", pa.array([content], pa.string()))
 
 
-def _binaries(data: bytes, ends: Ints) -> pa.Array:
+def _build_binaries(data: bytes, ends: Ints) -> pa.Array:
     offsets = np.concatenate(([0], ends)).astype(np.int32)
     return pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-def _record(columns: Sequence[pa.Array]) -> pa.RecordBatch:
+def _build_record_batch(columns: Sequence[pa.Array]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(columns), schema=ARROW_SCHEMA)

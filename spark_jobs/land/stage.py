@@ -16,7 +16,7 @@ import structlog
 
 from binlake.base import rowhash
 from binlake.errors import ConflictingBinlogs, ImmutableWindow, IncompleteWindow, LostRange
-from binlake.lake.lock import lake_lock
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowEvent
@@ -33,7 +33,7 @@ from spark_jobs.land.ddljobs import WindowJobs, fetch_jobs
 from spark_jobs.land.pulled import NOTHING, Pulled, PumpPart
 from spark_jobs.land.pulling import pull_window
 from spark_jobs.land.pump_source import PumpPull
-from spark_jobs.tables.landed import NONE, Landed, landed_of, read_landed
+from spark_jobs.tables.landed import NONE, Landed, measure_landed, read_landed
 
 log = structlog.get_logger(__name__)
 
@@ -44,25 +44,27 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     Raises IncompleteWindow, LostRange, ConflictingBinlogs, ImmutableWindow, SourceUnavailable.
     """
     began = time.monotonic()
-    with lake_lock(ctx.paths, BY_NAME["land"].lock):
-        sealed = _sealed(ctx, bounds)
+    with hold_lake_lock(ctx.paths, BY_NAME["land"].lock):
+        sealed = _find_sealed(ctx, bounds)
         if sealed is not None:
             _verify(ctx, sealed)
             # An attempt that died after the seal leaves its staging files. If it did not publish the landed ts to the
             # pumps, the next plan does, so a landed window can continue without the source.
             _drop_staging(ctx, sealed)
-            return _result(sealed, began, "already", {})
+            return _build_result(sealed, began, "already", {})
         with open_cluster(ctx.replication) as cluster:
             manifest, members, is_cut = _land(ctx, bounds, cluster)
             _seal(ctx, cluster, manifest, members, time.monotonic() - began)
-    return _result(manifest, began, "done", {CUT: True} if is_cut else {})
+    return _build_result(manifest, began, "done", {CUT: True} if is_cut else {})
 
 
-def _sealed(ctx: StageContext, bounds: Bounds) -> WindowManifest | None:
-    landed_ts = ctx.windows.landed_ts()
-    landed = next((window for window in ctx.windows.landed((bounds.lo, bounds.lo + 1)) if window[0] == bounds.lo), None)
+def _find_sealed(ctx: StageContext, bounds: Bounds) -> WindowManifest | None:
+    landed_ts = ctx.windows.find_landed_ts()
+    landed = next(
+        (window for window in ctx.windows.list_landed((bounds.lo, bounds.lo + 1)) if window[0] == bounds.lo), None
+    )
     if landed is not None:
-        return ctx.windows.manifest(*landed)
+        return ctx.windows.read_manifest(*landed)
     if landed_ts is not None and bounds.lo != landed_ts:
         raise ImmutableWindow(
             f"the window does not start at the landed ts {landed_ts}",
@@ -105,7 +107,7 @@ class _Complete:
 
 def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowManifest, list[Member], bool]:
     """(the manifest to seal, the members, whether the window ends at its byte limit)."""
-    members = _members(ctx, cluster, bounds)
+    members = _require_members(ctx, cluster, bounds)
     window = _complete(ctx, cluster, members, bounds, ctx.most_bytes)
     bounds = window.bounds
     ensure_tables(ctx.paths)
@@ -114,9 +116,9 @@ def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowMa
     above = f"commit_ts > {bounds.lo}"
     landed, written = NONE, 0
     if window.entities or may_have_rows(ctx.paths, BINLOG, above):
-        rows = window.pulled.transactions(bounds)
+        rows = window.pulled.select_transactions(bounds)
         written = overwrite(rows, ctx.paths, BINLOG, above, note)
-        landed = landed_of(rows)
+        landed = measure_landed(rows)
     SchemaHistory(ctx.paths).append(bounds.hi, window.jobs.changes)
     if landed.rows != written:
         raise IncompleteWindow(
@@ -124,7 +126,7 @@ def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowMa
             where={"window": bounds.window},
             hint="run the stage again; only Binlake may commit to its tables",
         )
-    return _manifest(ctx, cluster, landed, window), members, window.is_cut
+    return _build_manifest(ctx, cluster, landed, window), members, window.is_cut
 
 
 def _complete(ctx: StageContext, cluster: Cluster, members: list[Member], asked: Bounds, most_bytes: int) -> _Complete:
@@ -132,7 +134,7 @@ def _complete(ctx: StageContext, cluster: Cluster, members: list[Member], asked:
     pulled, hi = pull_window(ctx, _pull(cluster, members, asked), most_bytes)
     bounds = replace(asked, hi=hi)
     parts = pulled.survey(bounds)
-    proofs = tuple(_proof(cluster, member, parts.get(member.node_id, NOTHING), bounds) for member in members)
+    proofs = tuple(_build_proof(cluster, member, parts.get(member.node_id, NOTHING), bounds) for member in members)
     if sum(part.entities > 0 for part in parts.values()) > 1:
         _refuse_conflicts(pulled, bounds)
     try:
@@ -146,9 +148,9 @@ def _complete(ctx: StageContext, cluster: Cluster, members: list[Member], asked:
     return _Complete(pulled, replace(bounds, hi=jobs.hi), proofs, jobs, hi < asked.hi)
 
 
-def _members(ctx: StageContext, cluster: Cluster, bounds: Bounds) -> list[Member]:
-    tso = cluster.pd.tso()
-    members = gather_members(cluster.registry.pumps(), ctx.members.read_all(), bounds.lo, cluster.probe)
+def _require_members(ctx: StageContext, cluster: Cluster, bounds: Bounds) -> list[Member]:
+    tso = cluster.pd.fetch_ts()
+    members = gather_members(cluster.registry.list_pumps(), ctx.members.read_all(), bounds.lo, cluster.probe)
     plan = propose_window(lo=bounds.lo, tso=tso, members=members, stop_ts=bounds.hi)
     if plan.state != "ready" or plan.hi < bounds.hi:
         raise IncompleteWindow(
@@ -157,9 +159,9 @@ def _members(ctx: StageContext, cluster: Cluster, bounds: Bounds) -> list[Member
     return members
 
 
-def _proof(cluster: Cluster, member: Member, part: PumpPart, bounds: Bounds) -> MemberProof:
+def _build_proof(cluster: Cluster, member: Member, part: PumpPart, bounds: Bounds) -> MemberProof:
     where = {"pump": member.node_id, "window": bounds.window}
-    if member.drained(bounds.lo):
+    if member.is_drained(bounds.lo):
         return MemberProof(member.node_id, member.store_uuid, member.state, 0, 0, 0)
     if part.proof < bounds.hi:
         raise IncompleteWindow(
@@ -178,12 +180,12 @@ def _proof(cluster: Cluster, member: Member, part: PumpPart, bounds: Bounds) -> 
 
 
 def _pull(cluster: Cluster, members: list[Member], bounds: Bounds) -> PumpPull:
-    pumps = tuple((member.node_id, member.host) for member in members if not member.drained(bounds.lo))
+    pumps = tuple((member.node_id, member.host) for member in members if not member.is_drained(bounds.lo))
     return PumpPull(pumps, cluster.cluster_id, bounds.lo, bounds.hi, cluster.timeout_s, cluster.tls)
 
 
 def _refuse_conflicts(pulled: Pulled, bounds: Bounds) -> None:
-    conflict_ts = pulled.conflict(bounds)
+    conflict_ts = pulled.find_conflict(bounds)
     if conflict_ts is not None:
         raise ConflictingBinlogs(
             "two pumps have different content for the same commit_ts",
@@ -192,13 +194,13 @@ def _refuse_conflicts(pulled: Pulled, bounds: Bounds) -> None:
         )
 
 
-def _manifest(ctx: StageContext, cluster: Cluster, landed: Landed, window: _Complete) -> WindowManifest:
+def _build_manifest(ctx: StageContext, cluster: Cluster, landed: Landed, window: _Complete) -> WindowManifest:
     return WindowManifest(
         replication=ctx.replication.name,
         cluster_id=cluster.cluster_id,
         lo=window.bounds.lo,
         hi=window.bounds.hi,
-        config_hash=ctx.replication.data_hash(),
+        config_hash=ctx.replication.compute_data_hash(),
         members=window.proofs,
         dml=landed.dml,
         ddls=landed.ddls,
@@ -226,10 +228,10 @@ def _seal(ctx: StageContext, cluster: Cluster, manifest: WindowManifest, members
 
 
 def _drop_staging(ctx: StageContext, manifest: WindowManifest) -> None:
-    shutil.rmtree(ctx.paths.staging(str(manifest.lo)), ignore_errors=True)
+    shutil.rmtree(ctx.paths.locate_staging(str(manifest.lo)), ignore_errors=True)
 
 
-def _result(manifest: WindowManifest, began: float, state: str, more: Mapping[str, bool]) -> StageResult:
+def _build_result(manifest: WindowManifest, began: float, state: str, more: Mapping[str, bool]) -> StageResult:
     rows = manifest.dml + manifest.ddls
     detail = {"ddl": manifest.ddls, "bytes": manifest.bytes, "pumps": [proof.node_id for proof in manifest.members]}
     detail |= more

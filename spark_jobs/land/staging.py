@@ -23,23 +23,23 @@ class Staged:
     rows: DataFrame
 
     @classmethod
-    def by(cls, ctx: StageContext, pull: PumpPull, lo: int, before: pa.Table | None = None) -> Staged:
+    def pull_in_workers(cls, ctx: StageContext, pull: PumpPull, lo: int, before: pa.Table | None = None) -> Staged:
         """Pull in the workers, for the window that starts at `lo`; `before`: rows before the pulled range.
 
         Errors of the workers arrive as Spark's error (spark_jobs.job.failures).
         """
-        folder = ctx.paths.staging(str(lo))
+        folder = ctx.paths.locate_staging(str(lo))
         # Remove what a dead attempt left: its pull has no proof.
         shutil.rmtree(folder, ignore_errors=True)
-        pull.frame(ctx.spark).write.mode("overwrite").parquet(folder)
+        pull.build_frame(ctx.spark).write.mode("overwrite").parquet(folder)
         if before is not None:
             pq.write_table(before, f"{folder}/before.parquet", compression="zstd")
         return cls(ctx.spark.read.schema(SCHEMA_DDL).parquet(folder))
 
     def ask(self, question: Question) -> pa.Table:
         """As PulledRows."""
-        return collect_rows(self.written(question))
+        return collect_rows(self.ask_in_place(question))
 
-    def written(self, question: Question) -> Rows:
+    def ask_in_place(self, question: Question) -> Rows:
         """As PulledRows."""
         return map_rows(self.rows.select(*question.columns), question, question.answer)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from binlake.cluster.source import Step, TidbSource
 from binlake.rows.schema import DdlJob, SchemaState
-from binlake.rows.schema.ahead import logs_twice, may_run_ahead, running_from, visible_to_rows
+from binlake.rows.schema.ahead import compute_running_ts, logs_twice, may_run_ahead, select_visible_parts
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Ended:
 class Underway(Protocol):
     """The DDL running on the source, asked before its history is read."""
 
-    def idle(self, version: int) -> bool:
+    def is_idle(self, version: int) -> bool:
         """True when `version` is the newest schema version: no DDL has run since."""
 
-    def seen_from(self, ended: Ended, lo: int, hi: int) -> int | None:
+    def find_first_seen(self, ended: Ended, lo: int, hi: int) -> int | None:
         """The smallest commit_ts of (lo, hi] from which on rows may have seen a DDL that is not in the history."""
 
 
@@ -44,17 +44,17 @@ def ask_underway(source: TidbSource, known: int, hi: int) -> Underway | None:
 
     None for a source without schema versions. Raises SourceUnavailable, WireError, ConfigError.
     """
-    jobs = source.running_jobs()
+    jobs = source.fetch_running_jobs()
     if jobs is not None:
         return ByJobs(jobs)
-    newest = source.schema_version()
-    return None if newest is None else ByVersions(source, newest, _steps(source, known, newest, hi))
+    newest = source.fetch_schema_version()
+    return None if newest is None else ByVersions(source, newest, _fetch_steps(source, known, newest, hi))
 
 
-def _steps(source: TidbSource, known: int, newest: int, hi: int) -> list[Step]:
+def _fetch_steps(source: TidbSource, known: int, newest: int, hi: int) -> list[Step]:
     steps = []
     for version in range(known + 1, newest + 1):
-        step = source.schema_step(version)
+        step = source.fetch_schema_step(version)
         if step is not None and step.commit_ts > hi:
             break
         if step is not None:
@@ -68,14 +68,14 @@ class ByJobs:
 
     jobs: Sequence[Mapping[str, Any]]
 
-    def idle(self, version: int) -> bool:
+    def is_idle(self, version: int) -> bool:
         """As Underway. Always False: jobs that ended recently are not listed here."""
         del version
         return False
 
-    def seen_from(self, ended: Ended, lo: int, hi: int) -> int | None:
+    def find_first_seen(self, ended: Ended, lo: int, hi: int) -> int | None:
         """As Underway."""
-        starts = (running_from(job, ended.schema.table(int(job["table_id"]))) for job in self.jobs)
+        starts = (compute_running_ts(job, ended.schema.find_table(int(job["table_id"]))) for job in self.jobs)
         positions = [max(start, lo + 1) for start in starts if start is not None]
         return min((position for position in positions if position <= hi), default=None)
 
@@ -88,11 +88,11 @@ class ByVersions:
     newest: int
     steps: Sequence[Step]
 
-    def idle(self, version: int) -> bool:
+    def is_idle(self, version: int) -> bool:
         """As Underway."""
         return self.newest <= version
 
-    def seen_from(self, ended: Ended, lo: int, hi: int) -> int | None:
+    def find_first_seen(self, ended: Ended, lo: int, hi: int) -> int | None:
         """As Underway: the first step of each running DDL whose table differs, as rows see it, from the history.
 
         It is unknown which of its steps rows have seen. So a long data copy, even if invisible so far, counts from lo
@@ -108,11 +108,11 @@ class ByVersions:
     def _may_be_seen(self, table_id: int, steps: Sequence[Step], ended: Ended, hi: int) -> bool:
         if not all(step.action for step in steps):
             return True
-        known = ended.schema.table(table_id)
+        known = ended.schema.find_table(table_id)
         if any(logs_twice(step.action, known) for step in steps):
             return not self._has_job_ended_since(table_id, steps[-1].version, hi)
-        shown = self.source.shown_table(table_id)
-        if shown.version >= steps[-1].version and visible_to_rows(shown.info) == visible_to_rows(
+        shown = self.source.fetch_shown_table(table_id)
+        if shown.version >= steps[-1].version and select_visible_parts(shown.info) == select_visible_parts(
             known.raw if known else None
         ):
             return False
@@ -123,7 +123,7 @@ class ByVersions:
 
         TiDB runs the jobs of one table one after the other; a cancelled job may have left no version.
         """
-        for job in map(DdlJob.from_dict, self.source.ddl_jobs(0)):
+        for job in map(DdlJob.from_dict, self.source.fetch_ddl_jobs(0)):
             if job.start_ts <= hi:
                 return False
             if job.table_id == table_id and job.schema_version > version:

@@ -47,58 +47,58 @@ class Decoder:
     expressions: RowFilter = field(default_factory=RowFilter)
     added: tuple[Extra, ...] = ()
 
-    def rows(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
+    def decode_rows(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
         """Decode batches of (commit_ts, start_ts, payload) to batches of `mutation`.
 
         After the last batch `left_out` has the counts by reason and those of BY_TABLE. Raises WireError, SchemaError,
         ConfigError, Permanent.
         """
         for batch in self._decode(batches, left_out):
-            remaining = self.expressions.kept(batch)
+            remaining = self.expressions.filter_rows(batch)
             if remaining.num_rows < batch.num_rows:
                 left_out[EXPRESSION] += batch.num_rows - remaining.num_rows
             yield add_columns(remaining, self.added)
 
     def _decode(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
-        decoded, own = self._batch(), 0
+        decoded, own = self._make_batch(), 0
         for batch in batches:
-            for piece in _pieces(batch):
+            for piece in _split_batch(batch):
                 payloads, commits, starts = (
                     piece.column(name) for name in (Binlog.PAYLOAD, Binlog.COMMIT_TS, Binlog.START_TS)
                 )
                 if self.rules.marks is None and payloads.nbytes <= MOST_BYTES * len(payloads):
-                    decoded.add_all(payloads, commits.to_numpy(), starts.to_numpy(), self.schemas.schemas_at)
+                    decoded.add_all(payloads, commits.to_numpy(), starts.to_numpy(), self.schemas.find_schemas_at)
                 else:
                     for row in zip(payloads, commits.to_pylist(), starts.to_pylist(), strict=True):
                         own += self._add(decoded, row[0].as_py(), *row[1:])
                         if decoded.is_full:
-                            yield from decoded.batches()
+                            yield from decoded.take_batches()
                 if decoded.is_full:
-                    yield from decoded.batches()
-        yield from decoded.batches()
-        left_out.update(_counts(decoded.stats, own))
+                    yield from decoded.take_batches()
+        yield from decoded.take_batches()
+        left_out.update(_build_counts(decoded.stats, own))
 
-    def _batch(self) -> MutationBatch:
+    def _make_batch(self) -> MutationBatch:
         rules = self.rules
-        return MutationBatch(rules.route, rules.kinds, rules.invalid_text, rules.second_writes)
+        return MutationBatch(rules.route, rules.list_passed_kinds, rules.invalid_text, rules.second_writes)
 
     def _add(self, decoded: MutationBatch, payload: bytes, commit_ts: int, start_ts: int) -> bool:
         """Add a transaction. Returns True, without adding it, if our own side wrote it."""
-        tables = self.schemas.schema_at(commit_ts)
+        tables = self.schemas.find_schema_at(commit_ts)
         if self.rules.marks is not None and self.rules.marks.is_ours(payload, commit_ts, start_ts, tables):
             return True
         decoded.add(payload, commit_ts, start_ts, tables)
         return False
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The rows in slices of some MiB; Spark's batch already holds all payloads."""
     step = min(PIECE_ROWS, max(1, PIECE_BYTES * batch.num_rows // max(1, batch.nbytes)))
     for first in range(0, batch.num_rows, step):
         yield batch.slice(first, step)
 
 
-def _counts(stats: DecodeStats, own: int) -> dict[str, int]:
+def _build_counts(stats: DecodeStats, own: int) -> dict[str, int]:
     counts = (stats.table_rows, stats.event_rows, own, sum(stats.gone_rows.values()))
     by_reason = {reason: count for reason, count in zip(REASONS, counts, strict=True) if count}
     by_reason |= {LATIN1 + table: count for table, count in stats.latin1_texts.items()}
@@ -131,9 +131,11 @@ class Shares:
     payloads: PayloadRange
     decoder: Decoder
 
-    def rows(self, numbers: Iterable[int], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
+    def decode_rows(self, numbers: Iterable[int], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
         """As Decoder.rows, for the shares with these numbers."""
-        return self.decoder.rows((batch for n in numbers for batch in self.payloads.read(self.shares[n])), left_out)
+        return self.decoder.decode_rows(
+            (batch for n in numbers for batch in self.payloads.read(self.shares[n])), left_out
+        )
 
 
 @dataclass(frozen=True)
@@ -152,8 +154,8 @@ class ShareWriter:
     def write(self, numbers: Sequence[int], held: Held | None = None) -> Written:
         """Write the files of some shares; `held` gets their rows too."""
         left_out: Counter[str] = Counter()
-        rows = self.shares.rows(numbers, left_out)
-        return Written(write_parts(self.folder, MUTATION, held.passing(rows) if held else rows), dict(left_out))
+        rows = self.shares.decode_rows(numbers, left_out)
+        return Written(write_parts(self.folder, MUTATION, held.pass_through(rows) if held else rows), dict(left_out))
 
 
 class Held:
@@ -163,13 +165,13 @@ class Held:
         self._left = most_bytes
         self._batches: list[pa.RecordBatch] = []
 
-    def passing(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def pass_through(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the same batches and collect them."""
         for batch in rows:
             self._left -= batch.nbytes
             self._batches = [*self._batches, batch] if self._left >= 0 else []
             yield batch
 
-    def rows(self) -> pa.Table | None:
+    def build_table(self) -> pa.Table | None:
         """All rows that passed, or None if they exceeded the limit."""
         return None if self._left < 0 else pa.Table.from_batches(self._batches, MUTATION_SCHEMA)

@@ -42,7 +42,7 @@ def find_replaceable_files(paths: LakePaths, lo: int, hi: int) -> list[RemoveAct
     if not may_have_rows(paths, MUTATION, commit_ts_predicate(lo, hi)):
         return []
     now, removals = int(time.time() * 1000), []
-    for add in pa.table(DeltaTable(paths.table(MUTATION.name)).get_add_actions(flatten=True)).to_pylist():
+    for add in pa.table(DeltaTable(paths.locate_table(MUTATION.name)).get_add_actions(flatten=True)).to_pylist():
         least, most = add.get(f"min.{Mutation.COMMIT_TS}"), add.get(f"max.{Mutation.COMMIT_TS}")
         known = least is not None and most is not None
         if known and (least > hi or most <= lo):
@@ -56,11 +56,11 @@ def find_replaceable_files(paths: LakePaths, lo: int, hi: int) -> list[RemoveAct
 
 def split_into_shares(paths: LakePaths, payloads: PayloadRange, decoder: Decoder) -> Shares:
     """The `payloads` in the files of `binlog`, divided into shares."""
-    binlog = DeltaTable(paths.table(BINLOG.name))
+    binlog = DeltaTable(paths.locate_table(BINLOG.name))
     uris = binlog.file_uris(file_pruning_predicate=commit_ts_predicate(payloads.lo, payloads.hi))
     # The paths are URL-encoded.
     files = [unquote(uri.removeprefix("file://")) for uri in uris]
-    return Shares(tuple(payloads.shares(files)), payloads, decoder)
+    return Shares(tuple(payloads.split_into_shares(files)), payloads, decoder)
 
 
 def write_rows(
@@ -73,7 +73,11 @@ def write_rows(
     """
     shares = split_into_shares(ctx.paths, payloads, decoder)
     replaced = find_replaceable_files(ctx.paths, payloads.lo, payloads.hi)
-    folder = ctx.paths.table(MUTATION.name) if replaced is not None else ctx.paths.staging(f"merge-{payloads.lo}")
+    folder = (
+        ctx.paths.locate_table(MUTATION.name)
+        if replaced is not None
+        else ctx.paths.locate_staging(f"merge-{payloads.lo}")
+    )
     writer = ShareWriter(shares, folder)
     held = Held(MOST_BYTES if ctx.replication.target is not None else 0)
     written = [writer.write(range(len(shares.shares)), held)] if here else _write_by_tasks(ctx, writer)
@@ -85,7 +89,7 @@ def write_rows(
             shutil.rmtree(folder, ignore_errors=True)
     elif parts or replaced:
         commit_parts(ctx.paths, MUTATION, parts, replaced, note)
-    if here and (rows := held.rows()) is not None:
+    if here and (rows := held.build_table()) is not None:
         ctx.handover.put(MUTATION, Bounds(payloads.lo, payloads.hi), rows)
     left_out: Counter[str] = Counter()
     for one in written:
@@ -107,7 +111,7 @@ def _read_parts(ctx: StageContext, folder: str, parts: Sequence[Part], *, here: 
     if not files:
         return None
     if not here:
-        return ctx.spark.read.schema(MUTATION.schema()).option("basePath", folder).parquet(*files)
+        return ctx.spark.read.schema(MUTATION.build_spark_schema()).option("basePath", folder).parquet(*files)
     days = ds.partitioning(pa.schema([MUTATION_SCHEMA.field(Mutation.COMMIT_DATE)]), flavor="hive")
     return ds.dataset(files, MUTATION_SCHEMA, partitioning=days, partition_base_dir=folder).to_table()
 
@@ -116,6 +120,6 @@ def _rewrite(ctx: StageContext, bounds: Bounds, rows: Rows | None, note: Mapping
     """Replace the window's rows by `rows` when existing files also hold rows of other windows."""
     predicate = commit_ts_predicate(bounds.lo, bounds.hi)
     if rows is None:
-        clear_rows(ctx.rows_to_write, ctx.paths, MUTATION, predicate, note)
+        clear_rows(ctx.prepare_rows, ctx.paths, MUTATION, predicate, note)
     else:
         overwrite(rows, ctx.paths, MUTATION, predicate, note)

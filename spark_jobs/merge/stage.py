@@ -19,21 +19,21 @@ import structlog
 from binlake.base.lakecolumns import Binlog, Ddl
 from binlake.errors import ImmutableWindow
 from binlake.lake.injections import record_late_injections
-from binlake.lake.lock import lake_lock
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.rowhistory import read_rows
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.shardlocks import read_locks_at, read_resolutions, require_nothing_waits
 from binlake.lake.skips import record_skips
-from binlake.lake.tables import BINLOG, DDL, arrow_schema
+from binlake.lake.tables import BINLOG, DDL, parse_schema
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema import WindowDdl, WindowSchemas
 from binlake.rules.windowrows import make_row_filter
-from binlake.window.ddls import plan_locked_ddls, require_replacements_used, window_schemas
+from binlake.window.ddls import build_window_schemas, plan_locked_ddls, require_replacements_used
 from binlake.window.definitions import LandedDdl
 from binlake.window.derived import Merged, MergeManifest
-from binlake.window.extras import extras_of_window
+from binlake.window.extras import list_extras
 from binlake.window.injected import add_injections
 from binlake.window.manifest import WindowManifest
 from binlake.window.shardlocks import Locks
@@ -43,7 +43,7 @@ from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lake import clear_rows, overwrite
 from spark_jobs.merge.decode import BY_TABLE, LATIN1, ONCE, Decoder
 from spark_jobs.merge.direct import write_rows
-from spark_jobs.tables.sinks import window_predicate
+from spark_jobs.tables.sinks import build_window_predicate
 
 log = structlog.get_logger(__name__)
 
@@ -53,10 +53,10 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
 
     Raises WireError, SchemaError, ImmutableWindow.
     """
-    manifest = ctx.windows.manifest(bounds.lo, bounds.hi)
+    manifest = ctx.windows.read_manifest(bounds.lo, bounds.hi)
     if manifest is None:
         raise ImmutableWindow("the window has not landed", where={"window": bounds.window}, hint="run land first")
-    with lake_lock(ctx.paths, BY_NAME["merge"].lock):
+    with hold_lake_lock(ctx.paths, BY_NAME["merge"].lock):
         for earlier in ctx.windows.list_unmerged(bounds.lo):
             _merge(ctx, earlier)
         return _merge(ctx, manifest)
@@ -66,13 +66,15 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
     began, bounds = time.monotonic(), Bounds(manifest.lo, manifest.hi)
     named = map(int, ctx.replication.filter.ignore_txn_commit_ts)
     ignored = frozenset(ts for ts in named if bounds.lo < ts <= bounds.hi)
-    planned, schemas, locks = _ddls(ctx, manifest, ignored)
+    planned, schemas, locks = _plan_ddls(ctx, manifest, ignored)
     if planned:
-        rows_of = pa.Table.from_pylist([_ddl_row(bounds, ddl) for ddl in planned], arrow_schema(DDL.schema()))
-        overwrite(ctx.rows_to_write(rows_of), ctx.paths, DDL, window_predicate(bounds), _note(ctx, bounds))
+        rows_of = pa.Table.from_pylist(
+            [_build_ddl_row(bounds, ddl) for ddl in planned], parse_schema(DDL.build_spark_schema())
+        )
+        overwrite(ctx.prepare_rows(rows_of), ctx.paths, DDL, build_window_predicate(bounds), _build_note(ctx, bounds))
     else:
         # Rows may remain from an injection that was withdrawn.
-        clear_rows(ctx.rows_to_write, ctx.paths, DDL, window_predicate(bounds), _note(ctx, bounds))
+        clear_rows(ctx.prepare_rows, ctx.paths, DDL, build_window_predicate(bounds), _build_note(ctx, bounds))
     rows, lost = _write_mutations(ctx, manifest, schemas, locks, ignored) if manifest.dml else (0, {})
     seconds = time.monotonic() - began
     skipped = record_skips(ctx.paths, ctx.windows, ignored, ctx.run_id)
@@ -84,10 +86,10 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
         detail |= {f"ddl_{name}": own} if own else {}
     filtered = {reason: count for reason, count in lost.items() if not reason.startswith(BY_TABLE)}
     detail |= {"filtered": filtered} if filtered else {}
-    alerts = [*_alerts(planned), *_table_alerts(lost, bounds), *_lock_alerts(ctx, locks, bounds)]
+    alerts = [*_build_alerts(planned), *_build_table_alerts(lost, bounds), *_lock_alerts(ctx, locks, bounds)]
     detail |= {"alerts": alerts} if alerts else {}
     if ctx.rules.shard_mode == "pessimistic":
-        detail |= {"shard_locks": locks.waiting(bounds.hi)}
+        detail |= {"shard_locks": locks.list_waiting(bounds.hi)}
     merged = Merged(rows, len(planned), not filtered and not skipped, (bounds.window,))
     sealed = MergeManifest(ctx.replication.name, bounds.lo, bounds.hi, merged, locks)
     event = WindowEvent("merge", bounds.lo, bounds.hi, "done", rows, seconds, ctx.run_id, detail=detail)
@@ -95,45 +97,45 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
     return StageResult("merge", "done", bounds.lo, bounds.hi, rows, seconds, "", detail)
 
 
-def _ddls(
+def _plan_ddls(
     ctx: StageContext, manifest: WindowManifest, ignored: Collection[int]
 ) -> tuple[list[LandedDdl], WindowSchemas, Locks]:
     history = SchemaHistory(ctx.paths)
-    base, jobs = history.state_at(manifest.lo), history.changes(manifest.lo, manifest.hi)
-    binlogs = _ddl_binlogs(ctx, manifest) if manifest.ddls else []
+    base, jobs = history.read_state_at(manifest.lo), history.read_changes(manifest.lo, manifest.hi)
+    binlogs = _read_ddl_binlogs(ctx, manifest) if manifest.ddls else []
     require_nothing_waits(ctx.windows, ctx.rules, manifest.lo)
     before = read_locks_at(ctx.windows, ctx.rules, manifest.lo)
     commanded = read_resolutions(ctx.windows, manifest.lo) if before else []
     planned, locks = plan_locked_ddls(base, binlogs, jobs, ctx.rules, ignored, manifest.lo, before, commanded)
     require_replacements_used(planned, ctx.rules.replacements, manifest.lo, manifest.hi)
     planned = add_injections(planned, ctx.rules.injections, manifest.lo, manifest.hi, base.version)
-    return planned, window_schemas(base, binlogs, jobs, manifest.lo), locks
+    return planned, build_window_schemas(base, binlogs, jobs, manifest.lo), locks
 
 
-def _ddl_binlogs(ctx: StageContext, manifest: WindowManifest) -> list[WindowDdl]:
+def _read_ddl_binlogs(ctx: StageContext, manifest: WindowManifest) -> list[WindowDdl]:
     # Parquet statistics let the reader skip row groups without a DDL.
     names = (Binlog.COMMIT_TS, Binlog.START_TS, Binlog.CHUNK, Binlog.JOB_ID, Binlog.SCHEMA_STATE, Binlog.PAYLOAD)
     rows = read_rows(ctx.paths, BINLOG, manifest.lo, manifest.hi, names, ds.field(Binlog.KIND) == "ddl").to_pylist()
     rows.sort(key=lambda row: (row[Binlog.COMMIT_TS], row[Binlog.START_TS], row[Binlog.CHUNK]))
     return [
-        _ddl_binlog(list(chunks))
+        _parse_ddl_binlog(list(chunks))
         for _, chunks in groupby(rows, key=lambda row: (row[Binlog.COMMIT_TS], row[Binlog.START_TS]))
     ]
 
 
-def _ddl_binlog(chunks: list[dict[str, Any]]) -> WindowDdl:
+def _parse_ddl_binlog(chunks: list[dict[str, Any]]) -> WindowDdl:
     query = binlog_pb2.Binlog.FromString(b"".join(chunk[Binlog.PAYLOAD] for chunk in chunks)).ddl_query
     places = {name: chunks[0][name] for name in (Binlog.COMMIT_TS, Binlog.START_TS, Binlog.JOB_ID, Binlog.SCHEMA_STATE)}
     return WindowDdl(query=query.decode("utf-8", "replace"), **places)
 
 
-def _ddl_row(bounds: Bounds, ddl: LandedDdl) -> dict[str, object]:
+def _build_ddl_row(bounds: Bounds, ddl: LandedDdl) -> dict[str, object]:
     definitions = {Ddl.BEFORE: ddl.before.to_json(), Ddl.AFTER: ddl.after.to_json()}
     others = {Ddl.WINDOW: bounds.window, Ddl.TABLES: ddl.touched, **definitions}
-    return {name: others[name] if name in others else getattr(ddl, name) for name in DDL.column_names()}
+    return {name: others[name] if name in others else getattr(ddl, name) for name in DDL.list_column_names()}
 
 
-def _alerts(planned: Sequence[LandedDdl]) -> list[dict[str, str]]:
+def _build_alerts(planned: Sequence[LandedDdl]) -> list[dict[str, str]]:
     """What an operator must know about the window's DDL; logged, and stored with the window."""
     alerts = [
         {
@@ -163,7 +165,7 @@ _ABOUT_TABLES = {
 """Log event, reason and text of an alert about a table, by the prefix of its count's name."""
 
 
-def _table_alerts(counted: Mapping[str, int], bounds: Bounds) -> list[dict[str, str]]:
+def _build_table_alerts(counted: Mapping[str, int], bounds: Bounds) -> list[dict[str, str]]:
     """Alerts about single tables: texts that are not UTF-8, second writes; logged, and stored with the window."""
     alerts = []
     for prefix, (event, reason, text) in _ABOUT_TABLES.items():
@@ -178,7 +180,7 @@ def _table_alerts(counted: Mapping[str, int], bounds: Bounds) -> list[dict[str, 
 
 def _lock_alerts(ctx: StageContext, locks: Locks, bounds: Bounds) -> list[dict[str, str]]:
     """Tables that have waited too long for others; each is reported once."""
-    texts = locks.alerts(bounds.lo, bounds.hi, ctx.replication.shard_lock_alert_s)
+    texts = locks.list_alerts(bounds.lo, bounds.hi, ctx.replication.shard_lock_alert_s)
     alerts = [{"commit_ts": str(bounds.hi), "reason": "shard-lock", "alert": text} for text in texts]
     for alert in alerts:
         log.warning("shard_lock_is_old", window=bounds.window, **alert)
@@ -190,10 +192,10 @@ def _write_mutations(
 ) -> tuple[int, dict[str, int]]:
     """(rows written, what the filters left out by reason, and what was counted by table)."""
     bounds = Bounds(manifest.lo, manifest.hi)
-    added = tuple(extras_of_window(schemas, Naming(ctx.rules), locks, bounds.lo))
+    added = tuple(list_extras(schemas, Naming(ctx.rules), locks, bounds.lo))
     decoder = Decoder(schemas, ctx.rules, make_row_filter(schemas, ctx.rules), added)
     payloads = PayloadRange(bounds.lo, bounds.hi, ignored, _find_chunked(ctx, manifest))
-    return write_rows(ctx, payloads, decoder, _note(ctx, bounds), here=ctx.fits_driver(manifest.bytes))
+    return write_rows(ctx, payloads, decoder, _build_note(ctx, bounds), here=ctx.fits_driver(manifest.bytes))
 
 
 def _find_chunked(ctx: StageContext, manifest: WindowManifest) -> frozenset[int]:
@@ -206,5 +208,5 @@ def _find_chunked(ctx: StageContext, manifest: WindowManifest) -> frozenset[int]
     )
 
 
-def _note(ctx: StageContext, bounds: Bounds) -> dict[str, str]:
+def _build_note(ctx: StageContext, bounds: Bounds) -> dict[str, str]:
     return {"run": ctx.run_id, "window": bounds.window, "stage": "merge"}

@@ -34,24 +34,24 @@ NOW = -1
 def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
     """Propose the next window after the landed ts (or `start_ts`). Raises IncompleteWindow if blocked for too long."""
     began = time.monotonic()
-    again = _landed_again(ctx, start_ts)
+    again = _derive_landed_again(ctx, start_ts)
     if again is not None:
         return again
     require_same_start(ctx)
-    loading = _full_load(ctx)
+    loading = _find_unfinished_load(ctx)
     if loading is not None:
         return loading
     with open_cluster(ctx.replication) as cluster:
         lo = _start(ctx, cluster, start_ts)
-        last = ctx.windows.last_landed()
+        last = ctx.windows.read_last_manifest()
         if last is not None:
             publish_landed_ts(ctx, cluster.registry, last.hi)
         plan = _propose(ctx, cluster, lo, last)
-    incidents = _incidents(ctx, plan)
+    incidents = _report_incidents(ctx, plan)
     seconds = time.monotonic() - began
     log.info("planned", state=plan.state, lo=str(plan.lo), hi=str(plan.hi), reason=plan.reason)
     blocked_by = ",".join(blocker.node_id for blocker in plan.blocked_by)
-    blocked = find_blocked_since(ctx.windows.events(stage="plan", within=(plan.lo - 1, plan.lo + 1)), plan.lo)
+    blocked = find_blocked_since(ctx.windows.read_events(stage="plan", within=(plan.lo - 1, plan.lo + 1)), plan.lo)
     if plan.state != "ready" or blocked is not None:
         # A plan that is ready is recorded only if plans were blocked before it.
         detail = {"reason": plan.reason}
@@ -64,12 +64,12 @@ def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
     return StageResult("plan", plan.state, plan.lo, plan.hi, 0, seconds, blocked_by, detail)
 
 
-def _landed_again(ctx: StageContext, start_ts: int | None) -> StageResult | None:
+def _derive_landed_again(ctx: StageContext, start_ts: int | None) -> StageResult | None:
     """If an operator asks for a landed range, derive it again without touching the target (DESIGN 4, rebuild)."""
-    landed_ts, stop_ts = ctx.windows.landed_ts(), ctx.stop_ts
+    landed_ts, stop_ts = ctx.windows.find_landed_ts(), ctx.stop_ts
     if start_ts is None or landed_ts is None or start_ts >= landed_ts:
         return None
-    if stop_ts is not None and (start_ts, stop_ts) in ctx.windows.landed((start_ts, stop_ts)):
+    if stop_ts is not None and (start_ts, stop_ts) in ctx.windows.list_landed((start_ts, stop_ts)):
         detail = {"reason": "landed before; derived again", "again": True}
         return StageResult("plan", "ready", start_ts, stop_ts, detail=detail)
     raise CheckpointConflict(
@@ -78,7 +78,7 @@ def _landed_again(ctx: StageContext, start_ts: int | None) -> StageResult | None
     )
 
 
-def _full_load(ctx: StageContext) -> StageResult | None:
+def _find_unfinished_load(ctx: StageContext) -> StageResult | None:
     """The result `waiting` while a full load has not ended, because the pumps' binlogs come after it."""
     table = BaseTable(ctx.paths)
     load = table.load()
@@ -90,7 +90,7 @@ def _full_load(ctx: StageContext) -> StageResult | None:
 
 
 def _start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> int:
-    landed = ctx.windows.landed_ts()
+    landed = ctx.windows.find_landed_ts()
     if landed is not None:
         if start_ts is not None and start_ts != landed:
             raise CheckpointConflict(
@@ -105,7 +105,7 @@ def _start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> int:
         )
     if started is None:
         # Recorded at once: a second plan before the first landing must not start later and skip binlogs.
-        started = _first_start(ctx, cluster, start_ts)
+        started = _choose_first_start(ctx, cluster, start_ts)
         detail = {"initial_commit_ts": ctx.replication.initial_commit_ts}
         ctx.windows.record(WindowEvent("start", started, started, "done", run_id=ctx.run_id, detail=detail))
     return started
@@ -131,7 +131,7 @@ def require_same_start(ctx: StageContext) -> None:
     )
 
 
-def _first_start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> int:
+def _choose_first_start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> int:
     checkpoint = read_checkpoint_ts(ctx.replication, cluster.cluster_id)
     if checkpoint is not None:
         if start_ts is not None and start_ts not in (checkpoint, NOW):
@@ -142,7 +142,7 @@ def _first_start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> i
         log.info("initial_commit_ts_ignored", checkpoint=str(checkpoint))
         return checkpoint
     initial = int(ctx.replication.initial_commit_ts) if start_ts is None else start_ts
-    return cluster.pd.tso() if initial < 0 else initial
+    return cluster.pd.fetch_ts() if initial < 0 else initial
 
 
 def _propose(ctx: StageContext, cluster: Cluster, lo: int, last: WindowManifest | None) -> Plan:
@@ -155,7 +155,7 @@ def publish_landed_ts(ctx: StageContext, registry: Registry, landed_ts: int) -> 
 
     A closing pump waits for it and blocks every plan meanwhile, so no later landing would publish it.
     """
-    shown = registry.drainer(ctx.drainer_id)
+    shown = registry.find_drainer(ctx.drainer_id)
     if shown is None or shown.status.max_commit_ts < landed_ts:
         registry.publish_drainer(ctx.drainer_id, landed_ts)
 
@@ -170,9 +170,9 @@ def find_blocked_since(events: Sequence[EventRow], lo: int) -> int | None:
     return since
 
 
-def _incidents(ctx: StageContext, plan: Plan) -> str:
+def _report_incidents(ctx: StageContext, plan: Plan) -> str:
     """Log, record and describe transactions that pumps saw too late; empty if there are no new ones."""
-    incidents = find_new_incidents(plan.members, ctx.windows.events(stage=STAGE))
+    incidents = find_new_incidents(plan.members, ctx.windows.read_events(stage=STAGE))
     if not incidents:
         return ""
     ctx.windows.record(WindowEvent(STAGE, plan.lo, plan.lo, "told", run_id=ctx.run_id, detail={"pumps": incidents}))

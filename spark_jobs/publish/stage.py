@@ -23,16 +23,16 @@ from binlake.feed.position import Position
 from binlake.feed.registry import SchemaRefused
 from binlake.feed.schemaids import SchemaIds
 from binlake.feed.schemaorder import MayRegister
-from binlake.feed.sealed import last_position, read_sealed, split_changes
+from binlake.feed.sealed import find_last_position, read_sealed, split_changes
 from binlake.feed.sent import Sent
-from binlake.feed.sink import Sink, open_sink, writer_name
+from binlake.feed.sink import Sink, build_writer_name, open_sink
 from binlake.feed.state import read_state, record_finish
-from binlake.feed.waiting import windows_to_publish
-from binlake.lake.ddls import landed_ddls
-from binlake.lake.lock import lake_lock
+from binlake.feed.waiting import list_windows_to_publish
+from binlake.lake.ddls import read_landed_ddls
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent
-from binlake.pipeline import feed_lock, feed_sink
+from binlake.pipeline import name_feed_lock, name_feed_sink
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 
 TRANSACTION_ROWS = 20_000
@@ -44,29 +44,29 @@ def run(ctx: StageContext, bounds: Bounds, name: str, may_register: MayRegister 
 
     Raises IncompleteWindow if nothing is encoded, ImmutableWindow, SchemaRefused, Fenced, Permanent, Transient.
     """
-    feed, sink, began = ctx.replication.feed_of(name), feed_sink(name), time.monotonic()
+    feed, sink, began = ctx.replication.require_feed(name), name_feed_sink(name), time.monotonic()
     state = read_state(ctx.windows, name)
-    windows = windows_to_publish(ctx.windows, feed, state, bounds.hi)
+    windows = list_windows_to_publish(ctx.windows, feed, state, bounds.hi)
     if not windows:
         return StageResult("publish", "already", bounds.lo, bounds.hi, detail={"feed": name})
     sent = Sent()
-    with _sender(ctx, feed, windows, state.life, may_register) as send:
+    with _open_sender(ctx, feed, windows, state.life, may_register) as send:
         for manifest in windows:
             first = time.monotonic()
             own = send(manifest)
             sent.include(own)
             event = WindowEvent("publish", manifest.lo, manifest.hi, "done", manifest.messages,
                                 time.monotonic() - first, ctx.run_id, sink, "",
-                                {"feed": name, **own.detail()})  # fmt: skip
+                                {"feed": name, **own.build_detail()})  # fmt: skip
             ctx.windows.record(event)
     if feed.target_ts and windows[-1].hi >= int(feed.target_ts):
         record_finish(ctx.windows, name, run_id=ctx.run_id)
     lo, hi, seconds = windows[0].lo, windows[-1].hi, time.monotonic() - began
-    return StageResult("publish", "done", lo, hi, sent.messages, seconds, "", {"feed": name, **sent.detail()})
+    return StageResult("publish", "done", lo, hi, sent.messages, seconds, "", {"feed": name, **sent.build_detail()})
 
 
 @contextmanager
-def _sender(
+def _open_sender(
     ctx: StageContext, feed: Feed, windows: Sequence[EncodeManifest], life: int, may_register: MayRegister | None
 ) -> Iterator[Callable[[EncodeManifest], Sent]]:
     """A function that publishes one of `windows` and counts what it sent."""
@@ -74,8 +74,8 @@ def _sender(
     if storage is not None:
         # Files have no fence, so a lake lock keeps other publishers out.
         with (
-            lake_lock(ctx.paths, f"{feed_lock(feed.name)}-publish"),
-            _file_publisher(feed, storage, writer_name(feed, name, life)) as files,
+            hold_lake_lock(ctx.paths, f"{name_feed_lock(feed.name)}-publish"),
+            _make_file_publisher(feed, storage, build_writer_name(feed, name, life)) as files,
         ):
             yield lambda manifest: _publish_files(ctx.paths, manifest, files)
     elif any(manifest.messages for manifest in windows):
@@ -85,7 +85,7 @@ def _sender(
         yield lambda _: Sent()
 
 
-def _file_publisher(feed: Feed, storage: Storage, writer: str) -> FilePublisher | BinlogPublisher:
+def _make_file_publisher(feed: Feed, storage: Storage, writer: str) -> FilePublisher | BinlogPublisher:
     if feed.sink.protocol == BINLOG_FILES:
         return BinlogPublisher(storage, writer, time_zone=feed.time_zone)
     return FilePublisher(storage, feed.sink.protocol, writer, terminator=feed.terminator)
@@ -116,7 +116,7 @@ def publish_window(paths: LakePaths, manifest: EncodeManifest, out: Sink, ids: S
         ready = ids.add_headers(messages, manifest.schemas)
         whole = following is None and ids.refused is None
         if ready.num_rows:
-            out.publish(ready, Position.after_commit(manifest.hi) if whole else last_position(ready))
+            out.publish(ready, Position.after_commit(manifest.hi) if whole else find_last_position(ready))
             sent.add(ready)
         if ids.refused is not None:
             raise _locate_error(ids.refused, messages.slice(ready.num_rows, 1), paths)
@@ -126,7 +126,7 @@ def publish_window(paths: LakePaths, manifest: EncodeManifest, out: Sink, ids: S
 def _locate_error(error: SchemaRefused, message: pa.Table, paths: LakePaths) -> SchemaRefused:
     """`error` with the place of the first message that it blocks: table and the DDL that made its schema (S2-39)."""
     db, table, commit_ts = (message.column(name)[0].as_py() for name in (Message.DB, Message.TABLE, Message.COMMIT_TS))
-    ddls = landed_ddls(paths, 0, commit_ts, touching=(db, table))
+    ddls = read_landed_ddls(paths, 0, commit_ts, touching=(db, table))
     where = {**error.where, "table": f"{db}.{table}", "row_commit_ts": commit_ts}
     if ddls:
         where["commit_ts"] = ddls[-1].commit_ts

@@ -13,14 +13,14 @@ from binlake.window.eventrow import EventRow
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.tables.sinks import require_merged
-from spark_jobs.tables.unsealed import COMPACT_AGAIN, compacted_of
+from spark_jobs.tables.unsealed import COMPACT_AGAIN, build_compact_manifest
 
 log = structlog.get_logger(__name__)
 
 
 def read_current(ctx: StageContext, bounds: Bounds) -> CompactManifest:
     """As `read_newest`. Also raises CheckpointConflict if merge has produced another result since."""
-    own = ctx.handover.compacted(bounds)
+    own = ctx.handover.find_compacted(bounds)
     if own is not None:
         return own
     manifest = read_newest(ctx, bounds)
@@ -38,7 +38,7 @@ def read_newest(ctx: StageContext, bounds: Bounds) -> CompactManifest:
 
     Raises CheckpointConflict if compact never ran for it, DamagedManifest.
     """
-    events = _events(ctx, bounds)
+    events = _read_events(ctx, bounds)
     if not events:
         raise CheckpointConflict(
             "compact has not derived this window", where={"window": bounds.window}, hint="run compact, then convert"
@@ -53,8 +53,8 @@ def read_pinned(ctx: StageContext, apply: ApplyManifest) -> CompactManifest:
         # Sealed by an older version, whose compact sealed no manifest.
         return read_newest(ctx, bounds)
     # A rerun of compact may have sealed another one since; the pinned one counts.
-    own = ctx.handover.compacted(bounds)
-    if own is not None and own.digest() == apply.compact:
+    own = ctx.handover.find_compacted(bounds)
+    if own is not None and own.compute_digest() == apply.compact:
         return own
     manifest = _with_digest(ctx, bounds, apply.compact)
     if manifest is None:
@@ -70,26 +70,28 @@ def read_sealed_before(ctx: StageContext, bounds: Bounds, pinned: ApplyManifest 
     """The manifest that compact sealed earlier for an open (`pinned`) or passed window; None if it cannot be read."""
     if pinned is not None and pinned.compact:
         return _with_digest(ctx, bounds, pinned.compact)
-    events = _events(ctx, bounds)
-    return _readable(ctx, bounds, events[-1]) if events else None
+    events = _read_events(ctx, bounds)
+    return _read_if_intact(ctx, bounds, events[-1]) if events else None
 
 
 def was_derived(ctx: StageContext, bounds: Bounds) -> bool:
     """True when compact has ever finished exactly this window."""
-    return bool(_events(ctx, bounds))
+    return bool(_read_events(ctx, bounds))
 
 
-def _events(ctx: StageContext, bounds: Bounds) -> list[EventRow]:
-    events = ctx.windows.events(stage="compact", state="done", within=(bounds.lo, bounds.hi), sealed=True)
+def _read_events(ctx: StageContext, bounds: Bounds) -> list[EventRow]:
+    events = ctx.windows.read_events(stage="compact", state="done", within=(bounds.lo, bounds.hi), sealed=True)
     return [event for event in events if (event["lo"], event["hi"]) == (bounds.lo, bounds.hi)]
 
 
 def _with_digest(ctx: StageContext, bounds: Bounds, digest: str) -> CompactManifest | None:
-    manifests = (_readable(ctx, bounds, event) for event in reversed(_events(ctx, bounds)))
-    return next((manifest for manifest in manifests if manifest is not None and manifest.digest() == digest), None)
+    manifests = (_read_if_intact(ctx, bounds, event) for event in reversed(_read_events(ctx, bounds)))
+    return next(
+        (manifest for manifest in manifests if manifest is not None and manifest.compute_digest() == digest), None
+    )
 
 
-def _readable(ctx: StageContext, bounds: Bounds, event: EventRow) -> CompactManifest | None:
+def _read_if_intact(ctx: StageContext, bounds: Bounds, event: EventRow) -> CompactManifest | None:
     try:
         return _read(ctx, bounds, event)
     except DamagedManifest as error:
@@ -99,6 +101,6 @@ def _readable(ctx: StageContext, bounds: Bounds, event: EventRow) -> CompactMani
 
 def _read(ctx: StageContext, bounds: Bounds, event: EventRow) -> CompactManifest:
     if not event["manifest"]:
-        return compacted_of(ctx, event, require_merged(ctx, bounds.lo, bounds.hi))
+        return build_compact_manifest(ctx, event, require_merged(ctx, bounds.lo, bounds.hi))
     name, text = ctx.replication.name, event["manifest"]
     return read_manifest_of(CompactManifest, text, name, bounds.lo, bounds.hi, hint=COMPACT_AGAIN)

@@ -19,7 +19,7 @@ from binlake.base.lakecolumns import Mutation
 from binlake.changes.net.events import COLUMNS, SOURCE
 from binlake.lake.rowhistory import read_rows
 from binlake.lake.shardlocks import read_locks
-from binlake.lake.tables import MUTATION, schema_text
+from binlake.lake.tables import MUTATION, format_schema
 from binlake.rows.codec import MUTATION_SCHEMA
 from binlake.window.heldrows import ReleasedRange, apply_holds, find_released_ranges
 from binlake.window.shardlocks import Hold
@@ -28,7 +28,7 @@ from spark_jobs.job.lake import Rows, commit_ts_predicate, map_rows, read_table
 from spark_jobs.tables.netchange import read_window_rows
 
 _NAMES = (*COLUMNS, *SOURCE)
-_SCHEMA = schema_text(pa.schema([MUTATION_SCHEMA.field(name) for name in _NAMES]))
+_SCHEMA = format_schema(pa.schema([MUTATION_SCHEMA.field(name) for name in _NAMES]))
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def _place(rows: pa.Table, holds: Sequence[Hold], hi: int) -> pa.Table:
 def _with_earlier(ctx: StageContext, rows: Rows, earlier: Sequence[ReleasedRange]) -> tuple[Rows, int]:
     """The rows of the window with released earlier rows, and the number of the latter."""
     if isinstance(rows, pa.Table):
-        parts = [read_rows(ctx.paths, MUTATION, one.lo, one.hi, _NAMES, _of_source(one)) for one in earlier]
+        parts = [read_rows(ctx.paths, MUTATION, one.lo, one.hi, _NAMES, _build_source_filter(one)) for one in earlier]
         return pa.concat_tables([rows.select(_NAMES), *parts]), sum(part.num_rows for part in parts)
     parts = [
         read_table(ctx.spark, ctx.paths, MUTATION)
@@ -73,6 +73,6 @@ def _with_earlier(ctx: StageContext, rows: Rows, earlier: Sequence[ReleasedRange
     return every, sum(part.count() for part in parts)
 
 
-def _of_source(one: ReleasedRange) -> ds.Expression:
+def _build_source_filter(one: ReleasedRange) -> ds.Expression:
     names = zip((Mutation.SOURCE_DB, Mutation.SOURCE_TABLE), one.source, strict=True)
     return functools.reduce(operator.and_, [ds.field(column) == value for column, value in names])

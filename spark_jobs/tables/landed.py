@@ -19,14 +19,14 @@ from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.lake import (
     FOLD_COLUMNS,
     Rows,
+    build_local_table,
     collect_rows,
     commit_ts_predicate,
-    folds_in,
-    local_table,
+    decode_folds,
+    encode_fold,
     map_rows,
     may_have_rows,
     read_table,
-    row_of_fold,
 )
 
 DIGEST_COLUMNS = [
@@ -60,7 +60,7 @@ class Landed:
     @property
     def digest(self) -> str:
         """The digest of all rows."""
-        return rowhash.digest_of(self.fold)
+        return rowhash.compute_digest(self.fold)
 
 
 NONE = Landed(0, 0, 0, 0, rowhash.merge_folds([]))
@@ -71,24 +71,24 @@ def read_landed(ctx: StageContext, bounds: Bounds, *, small: bool) -> Landed:
     if not may_have_rows(ctx.paths, BINLOG, f"{Binlog.COMMIT_TS} > {bounds.lo}"):
         return NONE
     if small:
-        return landed_of(read_rows(ctx.paths, BINLOG, bounds.lo, bounds.hi, DIGEST_COLUMNS))
-    return landed_of(read_table(ctx.spark, ctx.paths, BINLOG).where(commit_ts_predicate(bounds.lo, bounds.hi)))
+        return measure_landed(read_rows(ctx.paths, BINLOG, bounds.lo, bounds.hi, DIGEST_COLUMNS))
+    return measure_landed(read_table(ctx.spark, ctx.paths, BINLOG).where(commit_ts_predicate(bounds.lo, bounds.hi)))
 
 
-def landed_of(rows: Rows) -> Landed:
+def measure_landed(rows: Rows) -> Landed:
     """Count and digest `rows` of `binlog`."""
-    parts = collect_rows(map_rows(rows.select(DIGEST_COLUMNS), _part, _PART))
+    parts = collect_rows(map_rows(rows.select(DIGEST_COLUMNS), _measure_part, _PART))
     dml, ddls, chunks, size = (int(pc.sum(parts[name]).as_py() or 0) for name in ("dml", "ddls", "chunks", "bytes"))
-    return Landed(dml, ddls, chunks, size, rowhash.merge_folds(folds_in(parts)))
+    return Landed(dml, ddls, chunks, size, rowhash.merge_folds(decode_folds(parts)))
 
 
-def _part(rows: pa.Table) -> pa.Table:
+def _measure_part(rows: pa.Table) -> pa.Table:
     first = pc.equal(rows[Binlog.CHUNK], 0)
-    dml, ddls = (_count(pc.and_(first, pc.equal(rows[Binlog.KIND], kind))) for kind in ("dml", "ddl"))
+    dml, ddls = (_count_true(pc.and_(first, pc.equal(rows[Binlog.KIND], kind))) for kind in ("dml", "ddl"))
     size = pc.sum(pc.binary_length(rows[Binlog.PAYLOAD])).as_py() or 0
-    fold = rowhash.fold(rowhash.row_hashes(rows, DIGEST_COLUMNS))
-    return local_table([(dml, ddls, _count(pc.invert(first)), size, *row_of_fold(fold))], _PART)
+    fold = rowhash.fold(rowhash.hash_rows(rows, DIGEST_COLUMNS))
+    return build_local_table([(dml, ddls, _count_true(pc.invert(first)), size, *encode_fold(fold))], _PART)
 
 
-def _count(flags: pa.ChunkedArray) -> int:
+def _count_true(flags: pa.ChunkedArray) -> int:
     return pc.sum(flags).as_py() or 0

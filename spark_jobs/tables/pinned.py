@@ -13,24 +13,24 @@ from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.lake import Rows, fold_of
 
 
-def target_position(ctx: StageContext, bounds: Bounds) -> Position:
+def read_target_position(ctx: StageContext, bounds: Bounds) -> Position:
     """The target's position; `bounds` must lie in the landed range. Raises CheckpointConflict, TargetUnavailable."""
-    target = ctx.replication.sql_target()
-    return read_position(target, ctx.replication.name, cluster_id(ctx, bounds))
+    target = ctx.replication.require_sql_target()
+    return read_position(target, ctx.replication.name, read_cluster_id(ctx, bounds))
 
 
-def cluster_id(ctx: StageContext, bounds: Bounds) -> int:
+def read_cluster_id(ctx: StageContext, bounds: Bounds) -> int:
     """The source cluster of a landed window. Raises CheckpointConflict if it has not landed."""
-    landed = next(iter(ctx.windows.landed((bounds.hi - 1, bounds.hi))), None)
-    manifest = ctx.windows.manifest(*landed) if landed else None
+    landed = next(iter(ctx.windows.list_landed((bounds.hi - 1, bounds.hi))), None)
+    manifest = ctx.windows.read_manifest(*landed) if landed else None
     if manifest is None:
         raise CheckpointConflict("the window has not landed", where={"window": bounds.window}, hint="run land first")
     return manifest.cluster_id
 
 
-def next_start(ctx: StageContext, position: Position) -> int:
+def find_next_start(ctx: StageContext, position: Position) -> int:
     """The lo of the target's next window. Raises LostRange, CheckpointConflict if the lake does not hold it."""
-    landed, checkpoint = ctx.windows.landed_range(), position.commit_ts
+    landed, checkpoint = ctx.windows.find_landed_range(), position.commit_ts
     if landed is None:
         raise CheckpointConflict("nothing has landed yet", where={"lake": ctx.paths.root}, hint="run land first")
     if checkpoint is None:
@@ -55,8 +55,8 @@ def open_manifest(ctx: StageContext, bounds: Bounds, position: Position) -> Appl
     """
     if position.opened is None or position.window != (bounds.lo, bounds.hi):
         return None
-    written = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
-    sealed = next((manifest for manifest in written if manifest.digest() == position.opened.manifest), None)
+    written = ctx.windows.read_apply_manifests(bounds.lo, bounds.hi)
+    sealed = next((manifest for manifest in written if manifest.compute_digest() == position.opened.manifest), None)
     if sealed is None:
         raise CheckpointConflict(
             "this window is open at the target with a manifest that the lake does not have",
@@ -84,11 +84,11 @@ def require_pinned(table: str, bounds: Bounds, pinned: str, derived: str) -> Non
         )
 
 
-def digest_of(rows: Rows, columns: list[str]) -> tuple[str, int]:
+def compute_rows_digest(rows: Rows, columns: list[str]) -> tuple[str, int]:
     """(digest, count) of `rows`, in any order."""
     fold = fold_of(rows, columns)
-    return rowhash.digest_of(fold), fold.count
+    return rowhash.compute_digest(fold), fold.count
 
 
-NO_ROWS = rowhash.digest_of(rowhash.merge_folds([]))
+NO_ROWS = rowhash.compute_digest(rowhash.merge_folds([]))
 """The digest of zero rows."""

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 import structlog
 
-from binlake.base.redaction import key_in_log
+from binlake.base.redaction import redact_key
 from binlake.changes.net.arrivals import History
 from binlake.config.model import Target
 from binlake.errors import SchemaError
-from binlake.lake.keyowners import KeyOwner, key_owners
+from binlake.lake.keyowners import KeyOwner, find_key_owners
 from binlake.lake.shardlocks import read_locks
 from binlake.mirror.replica import Replica
 from binlake.rows.schema import TableDef
@@ -30,15 +30,15 @@ from binlake.target.definitions.forms import Name
 from binlake.target.definitions.remainingrows import moves_rows
 from binlake.window.shardlocks import Hold
 from spark_jobs.job.context import StageContext
-from spark_jobs.tables.pinned import next_start
-from spark_jobs.tables.sinks import SinkWindow, target_tables
+from spark_jobs.tables.pinned import find_next_start
+from spark_jobs.tables.sinks import SinkWindow, read_target_tables
 
 log = structlog.get_logger(__name__)
 
 _DISJOINT = "make the keys disjoint, or distinguish the tables by extract-table or extract-source in `routes`"
 
 NewKeys = tuple[Sequence[History], Iterable[pa.RecordBatch]]
-"""Histories by number, and ARRIVALS in batches (`netchange.key_arrivals`)."""
+"""Histories by number, and ARRIVALS in batches (`netchange.find_key_arrivals`)."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class Arrival:
     commit_ts: int
 
 
-def shared_tables(ctx: StageContext, window: SinkWindow, touched: set[Name]) -> set[Name]:
+def find_shared_tables(ctx: StageContext, window: SinkWindow, touched: set[Name]) -> set[Name]:
     """The tables of `touched` that take rows of several source tables without an extract column to distinguish them."""
     if not ctx.rules.routes:
         return set()
-    ends = [window.base, target_tables(ctx, window.bounds.hi)] if window.ddls else [window.base]
+    ends = [window.base, read_target_tables(ctx, window.bounds.hi)] if window.ddls else [window.base]
     shared = set()
     for name in touched:
-        sources = {(source.db, source.name) for tables in ends for source in tables.sources_of(*name)}
-        if len(sources) > 1 and not all(ctx.rules.routes.extracted(*source) for source in sources):
+        sources = {(source.db, source.name) for tables in ends for source in tables.find_sources(*name)}
+        if len(sources) > 1 and not all(ctx.rules.routes.extract_columns(*source) for source in sources):
             shared.add(name)
     return shared
 
@@ -75,18 +75,18 @@ def require_own_keys(
     Raises SchemaError with the key and both tables if one writes a key that belongs to the other; if `strict`, also for
     a key that existed before the lake began. The target is asked only if it is at the window's lo.
     """
-    target = ctx.replication.sql_target()
-    at_lo = position.window is None and next_start(ctx, position) == window.bounds.lo
+    target = ctx.replication.require_sql_target()
+    at_lo = position.window is None and find_next_start(ctx, position) == window.bounds.lo
     unknown: list[Arrival] = []
-    for arrivals in _rounds(new_keys):
+    for arrivals in _iterate_rounds(new_keys):
         if at_lo:
-            unknown += _not_explained(ctx, window, target, arrivals)
+            unknown += _find_unexplained(ctx, window, target, arrivals)
     # After an unclean end, and before the first window, the target may hold later rows: those of the arrivals
     # themselves.
     if not unknown or position.commit_ts is None or window.bounds.lo < position.exit_ts:
         return 0
     if strict:
-        raise _unknown(unknown[0], window)
+        raise _make_unknown_error(unknown[0], window)
     log.warning("keys_of_unknown_tables", keys=len(unknown), table=f"{unknown[0].db}.{unknown[0].table}")
     return len(unknown)
 
@@ -97,15 +97,18 @@ def require_own_mirror_keys(ctx: StageContext, window: SinkWindow, new_keys: New
     A key that no change in the lake wrote has no owner. Raises SchemaError.
     """
     holds = _holds(ctx, window)
-    for arrivals in _rounds(new_keys):
-        for name, group in _by_table(arrivals):
-            table, mirror = window.definitions.at(*name, window.bounds.lo), Replica(ctx.paths.mirror(*name), 0)
-            if table is None or mirror.position() > window.bounds.lo:
+    for arrivals in _iterate_rounds(new_keys):
+        for name, group in _group_by_table(arrivals):
+            table, mirror = (
+                window.definitions.find_at(*name, window.bounds.lo),
+                Replica(ctx.paths.locate_mirror(*name), 0),
+            )
+            if table is None or mirror.read_position() > window.bounds.lo:
                 continue
             old = [arrival for arrival in group if _meets_old_rows(window, table, arrival)]
-            there = mirror.present_keys({arrival.key for arrival in old})
+            there = mirror.find_present_keys({arrival.key for arrival in old})
             taken = [arrival for arrival in old if arrival.key in there]
-            owners = key_owners(ctx.paths, *name, [arrival.key for arrival in taken], window.bounds.lo, holds)
+            owners = find_key_owners(ctx.paths, *name, [arrival.key for arrival in taken], window.bounds.lo, holds)
             for arrival in taken:
                 _require_owner(arrival, owners.get(arrival.key))
 
@@ -114,12 +117,12 @@ def _holds(ctx: StageContext, window: SinkWindow) -> Sequence[Hold]:
     return read_locks(ctx.windows, ctx.rules, window.bounds.lo, window.bounds.hi).holds
 
 
-def _by_table(arrivals: Sequence[Arrival]) -> Iterator[tuple[Name, Iterator[Arrival]]]:
+def _group_by_table(arrivals: Sequence[Arrival]) -> Iterator[tuple[Name, Iterator[Arrival]]]:
     named = sorted(arrivals, key=lambda arrival: (arrival.db, arrival.table))
     yield from itertools.groupby(named, key=lambda arrival: (arrival.db, arrival.table))
 
 
-def _rounds(new_keys: NewKeys) -> Iterator[list[Arrival]]:
+def _iterate_rounds(new_keys: NewKeys) -> Iterator[list[Arrival]]:
     """Keys whose first change in the window adds a row. Raises SchemaError if two tables have one at the same time."""
     histories, batches = new_keys
     for batch in batches:
@@ -128,23 +131,27 @@ def _rounds(new_keys: NewKeys) -> Iterator[list[Arrival]]:
             db, table, columns = histories[row["history"]]
             arrival = Arrival(db, table, columns, row["key"], row["source"], row["table_id"], row["commit_ts"])
             if row["other_source"] is not None:
-                raise _clash(arrival, row["other_source"], row["other_commit_ts"])
+                raise _make_clash_error(arrival, row["other_source"], row["other_commit_ts"])
             arrivals.append(arrival)
         if arrivals:
             yield arrivals
 
 
-def _not_explained(ctx: StageContext, window: SinkWindow, target: Target, arrivals: Sequence[Arrival]) -> list[Arrival]:
+def _find_unexplained(
+    ctx: StageContext, window: SinkWindow, target: Target, arrivals: Sequence[Arrival]
+) -> list[Arrival]:
     """Arrivals whose keys the target already has and whose writer the lake does not know. Raises SchemaError."""
     unknown: list[Arrival] = []
     holds = _holds(ctx, window)
     with closing(Session(target)) as session:
-        for name, group in _by_table(arrivals):
-            table = window.definitions.at(*name, window.bounds.lo)
+        for name, group in _group_by_table(arrivals):
+            table = window.definitions.find_at(*name, window.bounds.lo)
             if table is None:
                 continue
-            taken = _taken(session, table, [arrival for arrival in group if _meets_old_rows(window, table, arrival)])
-            owners = key_owners(ctx.paths, *name, [arrival.key for arrival in taken], window.bounds.lo, holds)
+            taken = _find_taken(
+                session, table, [arrival for arrival in group if _meets_old_rows(window, table, arrival)]
+            )
+            owners = find_key_owners(ctx.paths, *name, [arrival.key for arrival in taken], window.bounds.lo, holds)
             for arrival in taken:
                 _require_owner(arrival, owners.get(arrival.key))
             unknown += [arrival for arrival in taken if arrival.key not in owners]
@@ -161,10 +168,10 @@ def _meets_old_rows(window: SinkWindow, table: TableDef, arrival: Arrival) -> bo
         and (moves_rows(cut.action) or name not in {(other.db, other.name) for other in cut.after.tables})
     )
     end = min(cleared_at, default=window.bounds.hi + 1)
-    return arrival.commit_ts < end and arrival.columns == table.identity().columns
+    return arrival.commit_ts < end and arrival.columns == table.find_identity().columns
 
 
-def _taken(session: Session, table: TableDef, arrivals: Sequence[Arrival]) -> list[Arrival]:
+def _find_taken(session: Session, table: TableDef, arrivals: Sequence[Arrival]) -> list[Arrival]:
     keys = [json.loads(arrival.key) for arrival in arrivals]
     return [arrivals[number] for number in find_present_keys(session, table, keys)]
 
@@ -172,23 +179,23 @@ def _taken(session: Session, table: TableDef, arrivals: Sequence[Arrival]) -> li
 def _require_owner(arrival: Arrival, owner: KeyOwner | None) -> None:
     """Raises SchemaError if another table's row has the key. The key of a removed row belongs to no table."""
     if owner is not None and owner.left_row and owner.source != arrival.source and owner.table_id != arrival.table_id:
-        raise _clash(arrival, owner.source, owner.commit_ts)
+        raise _make_clash_error(arrival, owner.source, owner.commit_ts)
 
 
-def _clash(arrival: Arrival, other: str, since: int) -> SchemaError:
+def _make_clash_error(arrival: Arrival, other: str, since: int) -> SchemaError:
     return SchemaError(
         "two tables of the source write one key of their common target",
-        where={"table": f"{arrival.db}.{arrival.table}", "key": key_in_log(arrival.key),
+        where={"table": f"{arrival.db}.{arrival.table}", "key": redact_key(arrival.key),
                "sources": f"{other},{arrival.source}", "commit_ts": arrival.commit_ts, "written_before_at": since},
         hint=_DISJOINT,
     )  # fmt: skip
 
 
-def _unknown(arrival: Arrival, window: SinkWindow) -> SchemaError:
+def _make_unknown_error(arrival: Arrival, window: SinkWindow) -> SchemaError:
     return SchemaError(
         "a source table inserts a row whose key the shared target table already has; that row is older than the lake,"
         " so it is unknown which source table wrote it",
-        where={"table": f"{arrival.db}.{arrival.table}", "key": key_in_log(arrival.key), "source": arrival.source,
+        where={"table": f"{arrival.db}.{arrival.table}", "key": redact_key(arrival.key), "source": arrival.source,
                "commit_ts": arrival.commit_ts, "window": window.bounds.window},
         hint="look for the key in the source tables that share this target. If only this one has it, remove the row at"
         ' the target, or set target.impossible-changes = "last"; otherwise ' + _DISJOINT,

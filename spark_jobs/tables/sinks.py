@@ -9,23 +9,23 @@ from functools import partial
 import pyarrow.dataset as ds
 
 from binlake.base.lakecolumns import OfSegment
-from binlake.dialect import bytewise_table
+from binlake.dialect import make_table_bytewise
 from binlake.errors import IncompleteWindow
 from binlake.lake.dataset import open_dataset
-from binlake.lake.ddls import landed_ddls
+from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.opentable import open_table
-from binlake.lake.shardlocks import target_tables_at
+from binlake.lake.shardlocks import read_target_tables_at
 from binlake.lake.tables import LakeTable
 from binlake.rows.schema import TableDef
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, use_bytewise_collations
 from binlake.window.derived import Merged, MergeManifest, read_manifest_of
 from binlake.window.eventrow import EventRow
-from binlake.window.manifest import window_name
+from binlake.window.manifest import format_window_name
 from binlake.window.shapes import Shapes
 from binlake.window.targets import Naming, TargetTables
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.lake import Rows, read_table
-from spark_jobs.tables.unsealed import merged_of
+from spark_jobs.tables.unsealed import parse_merged
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class SinkWindow:
         """The window with table definitions reduced to what both sides share, if the target's tables differ."""
         if not shapes:
             return self
-        ddls, shown = shapes.follow(self.ddls), partial(_shaped, shapes, self.shown)
+        ddls, shown = shapes.follow(self.ddls), partial(_shape_table, shapes, self.shown)
         return replace(self, ddls=ddls, definitions=WindowDefinitions(self.base, ddls, shown), shown=shown)
 
     @property
@@ -62,21 +62,21 @@ def require_merged(ctx: StageContext, lo: int, hi: int) -> Merged:
     Raises IncompleteWindow if a window is not merged, DamagedManifest.
     """
     merged = _merge_events(ctx, lo, hi)
-    landed = ctx.windows.landed((lo, hi))
-    missing = [window_name(*window) for window in landed if window not in merged]
+    landed = ctx.windows.list_landed((lo, hi))
+    missing = [format_window_name(*window) for window in landed if window not in merged]
     if missing or not landed or landed[0][0] > lo or landed[-1][1] < hi:
         raise IncompleteWindow(
             "a sink needs a range that is not completely landed and merged",
-            where={"window": window_name(lo, hi), "not_merged": ",".join(missing)},
+            where={"window": format_window_name(lo, hi), "not_merged": ",".join(missing)},
             hint="run land and merge for that range first",
         )
-    return Merged.total(_merged(ctx, merged[window]) for window in landed)
+    return Merged.add_up(_read_merged(ctx, merged[window]) for window in landed)
 
 
-def _merged(ctx: StageContext, event: EventRow) -> Merged:
+def _read_merged(ctx: StageContext, event: EventRow) -> Merged:
     """What merge sealed for the window of `event`. Raises DamagedManifest."""
     if not event["manifest"]:
-        return merged_of(event)
+        return parse_merged(event)
     name, lo, hi = ctx.replication.name, event["lo"], event["hi"]
     return read_manifest_of(
         MergeManifest, event["manifest"], name, lo, hi, hint="run merge of that window again"
@@ -89,43 +89,46 @@ def read_sql_window(ctx: StageContext, bounds: Bounds, merged: Merged) -> SinkWi
     ddls, shown = window.ddls, None
     if target is not None and not ctx.replication.source.new_collation:
         ddls = tuple(use_bytewise_collations(ddl, target.db_type) for ddl in ddls)
-        shown = partial(bytewise_table, dialect=target.db_type)
+        shown = partial(make_table_bytewise, dialect=target.db_type)
     segments = Segments(bounds.lo, bounds.hi, tuple(ddl.since for ddl in ddls if ddl.opens_segment))
     return SinkWindow(bounds, ddls, segments, WindowDefinitions(window.base, ddls, shown), window.base, shown)
 
 
 def read_mirror_window(ctx: StageContext, bounds: Bounds, merged: Merged) -> SinkWindow:
     """The window as the mirrors see it: with the source's definitions, in one segment."""
-    ddls = tuple(landed_ddls(ctx.paths, bounds.lo, bounds.hi)) if merged.ddls else ()
-    base = target_tables(ctx, bounds.lo)
+    ddls = tuple(read_landed_ddls(ctx.paths, bounds.lo, bounds.hi)) if merged.ddls else ()
+    base = read_target_tables(ctx, bounds.lo)
     return SinkWindow(bounds, ddls, Segments(bounds.lo, bounds.hi, ()), WindowDefinitions(base, ddls), base)
 
 
-def _shaped(shapes: Shapes, shown: Callable[[TableDef], TableDef] | None, table: TableDef) -> TableDef:
-    return shapes.base(shown(table) if shown else table)
+def _shape_table(shapes: Shapes, shown: Callable[[TableDef], TableDef] | None, table: TableDef) -> TableDef:
+    return shapes.derive_base(shown(table) if shown else table)
 
 
-def target_tables(ctx: StageContext, ts: int) -> TargetTables:
+def read_target_tables(ctx: StageContext, ts: int) -> TargetTables:
     """The tables under the target's names, as they are after the last DDL at or before `ts`."""
-    return target_tables_at(ctx.paths, Naming(ctx.rules), ts)
+    return read_target_tables_at(ctx.paths, Naming(ctx.rules), ts)
 
 
-def tables_at_end(ctx: StageContext, base: TargetTables, hi: int, ddls: Sequence[LandedDdl]) -> TargetTables:
+def find_tables_at_end(ctx: StageContext, base: TargetTables, hi: int, ddls: Sequence[LandedDdl]) -> TargetTables:
     """The tables at hi, given the tables at lo (`base`) and the `ddls` between."""
-    return target_tables(ctx, hi) if ddls else base
+    return read_target_tables(ctx, hi) if ddls else base
 
 
-def window_predicate(bounds: Bounds) -> str:
+def build_window_predicate(bounds: Bounds) -> str:
     """The predicate of a window's rows in a table partitioned by window."""
     return f"{OfSegment.WINDOW} = '{bounds.window}'"
 
 
-def rows_of_window(ctx: StageContext, table: LakeTable, bounds: Bounds) -> Rows:
+def read_table_window(ctx: StageContext, table: LakeTable, bounds: Bounds) -> Rows:
     """The rows of `bounds` in a table partitioned by window; those of a small window in memory."""
     if not ctx.is_small(bounds):
-        return read_table(ctx.spark, ctx.paths, table).where(window_predicate(bounds))
-    data, own = open_dataset(open_table(ctx.paths.table(table.name))), ds.field(OfSegment.WINDOW) == bounds.window
-    return data.to_table(columns=table.column_names(), filter=own)
+        return read_table(ctx.spark, ctx.paths, table).where(build_window_predicate(bounds))
+    data, own = (
+        open_dataset(open_table(ctx.paths.locate_table(table.name))),
+        ds.field(OfSegment.WINDOW) == bounds.window,
+    )
+    return data.to_table(columns=table.list_column_names(), filter=own)
 
 
 def commit_note(ctx: StageContext, stage: str, bounds: Bounds) -> dict[str, str]:
@@ -133,12 +136,12 @@ def commit_note(ctx: StageContext, stage: str, bounds: Bounds) -> dict[str, str]
     return {"run": ctx.run_id, "window": bounds.window, "stage": stage}
 
 
-def merged_row_counts(ctx: StageContext, lo: int, hi: int) -> dict[tuple[int, int], int]:
+def read_merged_row_counts(ctx: StageContext, lo: int, hi: int) -> dict[tuple[int, int], int]:
     """Row changes of each merged window that overlaps (lo, hi]."""
     return {window: event["rows"] for window, event in _merge_events(ctx, lo, hi).items()}
 
 
 def _merge_events(ctx: StageContext, lo: int, hi: int) -> dict[tuple[int, int], EventRow]:
     """By (lo, hi), the last event of merge of each window that overlaps (lo, hi]."""
-    events = ctx.windows.events(stage="merge", state="done", within=(lo, hi), sealed=True)
+    events = ctx.windows.read_events(stage="merge", state="done", within=(lo, hi), sealed=True)
     return {(event["lo"], event["hi"]): event for event in events}

@@ -22,18 +22,18 @@ from binlake.lake.dataset import open_dataset
 from binlake.lake.mutations import read_touched_tables
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.tables import STATEMENT, arrow_schema
-from binlake.statements import Phase, StatementBatch, copy_name
-from binlake.statements.digests import INDEX, batch_from_row, checked_batch_from_row, digest_of_index
-from binlake.statements.literal import qualified
+from binlake.lake.tables import STATEMENT, parse_schema
+from binlake.statements import Phase, StatementBatch, format_copy_name
+from binlake.statements.digests import INDEX, compute_digest_of_index, restore_batch, restore_checked_batch
+from binlake.statements.literal import quote_qualified_name
 from binlake.target import SegmentPlan
 from binlake.target.segments import SegmentContent, WindowPlans
 from binlake.window.definitions import SegmentTable
 from spark_jobs.job.context import StageContext
 from spark_jobs.tables.sinks import SinkWindow
 
-_BATCH = tuple(name for name in STATEMENT.column_names() if name != Statement.WINDOW)
-STATEMENT_ARROW = arrow_schema(STATEMENT.schema())
+_BATCH = tuple(name for name in STATEMENT.list_column_names() if name != Statement.WINDOW)
+STATEMENT_ARROW = parse_schema(STATEMENT.build_spark_schema())
 _STRETCH_ROWS = 10_000
 """Row changes read at a time in mode ordered."""
 _READ_AHEAD = 8
@@ -42,9 +42,9 @@ _SMALL_SEGMENTS_BYTES = 16 << 20
 """Bytes of text of neighbouring segments that are read together."""
 
 
-def name_of_copy(target: Target, replication: str, window: str, place: SegmentTable) -> str:
+def quote_copy_name(target: Target, replication: str, window: str, place: SegmentTable) -> str:
     """The quoted name of the copy of a table that a segment of `window` creates."""
-    return qualified(target.checkpoint_schema, copy_name(replication, window, *place))
+    return quote_qualified_name(target.checkpoint_schema, format_copy_name(replication, window, *place))
 
 
 class LakeStatements:
@@ -67,15 +67,15 @@ class LakeStatements:
         self._replication = replication
         self._target = target
         self._plans = WindowPlans(window.definitions, window.segments, window.cuts, schema_versions, target.db_type)
-        self._data = open_dataset(DeltaTable(paths.table(STATEMENT.name))) if rows is None else ds.dataset(rows)
-        self._batch_of = checked_batch_from_row if rows is None else batch_from_row
+        self._data = open_dataset(DeltaTable(paths.locate_table(STATEMENT.name))) if rows is None else ds.dataset(rows)
+        self._batch_of = restore_checked_batch if rows is None else restore_batch
         self._own = ds.field(Statement.WINDOW) == window.bounds.window
         self._index = self._data.to_table(columns=list(INDEX), filter=self._own).to_pylist()
         self._last_read: tuple[list[int], dict[tuple[int, int], list[dict[str, Any]]]] | None = None
 
-    def digest(self) -> str:
+    def compute_digest(self) -> str:
         """SHA-256 over the position, row count and digest of every batch, in order."""
-        return digest_of_index(self._index)
+        return compute_digest_of_index(self._index)
 
     @property
     def rows(self) -> int:
@@ -87,15 +87,15 @@ class LakeStatements:
         """The number of batches and DDL."""
         return len(self._index)
 
-    def segments(self) -> list[SegmentPlan]:
+    def list_segments(self) -> list[SegmentPlan]:
         """All segments in order."""
         return list(self._segments)
 
-    def ddls(self) -> list[StatementBatch]:
+    def list_ddls(self) -> list[StatementBatch]:
         """The DDL of all segments."""
-        return [ddl for plan in self.segments() if (ddl := plan.ddl) is not None]
+        return [ddl for plan in self.list_segments() if (ddl := plan.ddl) is not None]
 
-    def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
+    def read_batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
         """The batches of a phase in the order of the files: within a phase the order does not matter (invariant 6).
 
         In mode ordered, they are sorted by number.
@@ -107,7 +107,7 @@ class LakeStatements:
             yield from map(self._batch_of, self._read_with_neighbours(segment).get((segment, phase), ()))
             return
         if phase == Phase.ORDERED:
-            yield from self._in_order(segment)
+            yield from self._read_in_order(segment)
             return
         where = self._own & (ds.field(Statement.SEGMENT) == segment) & (ds.field(Statement.PHASE) == phase)
         stored = self._data.to_batches(
@@ -148,19 +148,19 @@ class LakeStatements:
             groups[-1].append(segment)
         return {segment: group for group in groups for segment in group}
 
-    def _in_order(self, segment: int) -> Iterator[StatementBatch]:
+    def _read_in_order(self, segment: int) -> Iterator[StatementBatch]:
         place = self._own & (ds.field(Statement.SEGMENT) == segment) & (ds.field(Statement.PHASE) == int(Phase.ORDERED))
         index = sorted(
             (row[Statement.BATCH], row[Statement.ROWS])
             for row in self._index_of(segment)
             if row[Statement.PHASE] == Phase.ORDERED
         )
-        for first, last in _stretches(index):
+        for first, last in _group_into_stretches(index):
             where = place & (ds.field(Statement.BATCH) >= first) & (ds.field(Statement.BATCH) <= last)
             stretch = self._data.to_table(columns=list(_BATCH), filter=where)
             yield from map(self._batch_of, stretch.sort_by(Statement.BATCH).to_pylist())
 
-    def _segment(self, number: int) -> SegmentPlan:
+    def _plan_segment(self, number: int) -> SegmentPlan:
         own = [row for row in self._index_of(number) if row[Statement.PHASE] != Phase.DDL]
         ordered = any(row[Statement.PHASE] == Phase.ORDERED for row in own)
         names = sorted({(row[Statement.DB], row[Statement.TABLE]) for row in own})
@@ -169,17 +169,20 @@ class LakeStatements:
             names = self._touched.get(number, [])
         size = self._bytes.get(number, 0) if self._target.mode == "auto" else None
         ddl = self._ddls.get(number)
-        plan = self._plans.plan(
+        plan = self._plans.plan_segment(
             number, SegmentContent(names, sum(row[Statement.ROWS] for row in own), size, ordered, ddl)
         )
-        return replace(plan, copies=self._copies(number, own))
+        return replace(plan, copies=self._list_copies(number, own))
 
-    def _copies(self, segment: int, own: list[dict[str, Any]]) -> tuple[tuple[str, str], ...]:
+    def _list_copies(self, segment: int, own: list[dict[str, Any]]) -> tuple[tuple[str, str], ...]:
         """(quoted copy, quoted table) of the tables of the segment that have batches of phase KEEP."""
         names = sorted({(row[Statement.DB], row[Statement.TABLE]) for row in own if row[Statement.PHASE] == Phase.KEEP})
         window = self.window.bounds.window
         return tuple(
-            (name_of_copy(self._target, self._replication, window, SegmentTable(segment, *name)), qualified(*name))
+            (
+                quote_copy_name(self._target, self._replication, window, SegmentTable(segment, *name)),
+                quote_qualified_name(*name),
+            )
             for name in names
         )
 
@@ -203,7 +206,7 @@ class LakeStatements:
 
     @cached_property
     def _segments(self) -> list[SegmentPlan]:
-        return [self._segment(number) for number in range(len(self.window.segments.starts) + 1)]
+        return [self._plan_segment(number) for number in range(len(self.window.segments.starts) + 1)]
 
     @cached_property
     def _touched(self) -> dict[int, list[tuple[str, str]]]:
@@ -232,11 +235,11 @@ def read_statements(
 ) -> LakeStatements:
     """The statements of `window` in the lake; `rows`: the same rows, if they are still in memory."""
     history = SchemaHistory(ctx.paths)
-    versions = (history.state_at(window.bounds.lo).version, history.state_at(window.bounds.hi).version)
+    versions = (history.read_state_at(window.bounds.lo).version, history.read_state_at(window.bounds.hi).version)
     return LakeStatements(ctx.paths, window, target, versions, ctx.replication.name, rows)
 
 
-def _stretches(index: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _group_into_stretches(index: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """(first, last) batch of runs of about _STRETCH_ROWS rows, from (batch, rows) in order."""
     first, rows = 0, 0
     for place, (batch, size) in enumerate(index):
@@ -246,7 +249,7 @@ def _stretches(index: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
             first, rows = place + 1, 0
 
 
-def statement_table(window: str, batches: Sequence[StatementBatch]) -> pa.Table:
+def build_statement_table(window: str, batches: Sequence[StatementBatch]) -> pa.Table:
     """Rows of `statement`."""
     columns = [[getattr(batch, name) for batch in batches] for name in _BATCH]
     arrays = map(pa.array, [[window] * len(batches), *columns], STATEMENT_ARROW.types)

@@ -9,32 +9,32 @@ from __future__ import annotations
 import json
 
 from binlake.errors import DamagedManifest
-from binlake.lake.ddls import landed_ddls
+from binlake.lake.ddls import read_landed_ddls
 from binlake.window.derived import CompactManifest, Merged
 from binlake.window.eventrow import EventRow
-from binlake.window.manifest import window_name
+from binlake.window.manifest import format_window_name
 from binlake.window.shapes import Shapes
 from spark_jobs.job.context import StageContext
 
 COMPACT_AGAIN = "run compact again for this window, then convert"
 
 
-def merged_of(event: EventRow) -> Merged:
+def parse_merged(event: EventRow) -> Merged:
     """What merge recorded of a window in `event`."""
     detail = json.loads(event["detail"] or "{}")
     left_out = detail.get("filtered") or detail.get("skipped_commit_ts")
     ddls = int(detail.get("ddl", 0)) + int(detail.get("ddl_skipped", 0))
-    return Merged(event["rows"], ddls, not left_out, (window_name(event["lo"], event["hi"]),))
+    return Merged(event["rows"], ddls, not left_out, (format_window_name(event["lo"], event["hi"]),))
 
 
-def compacted_of(ctx: StageContext, event: EventRow, merged: Merged) -> CompactManifest:
+def build_compact_manifest(ctx: StageContext, event: EventRow, merged: Merged) -> CompactManifest:
     """The compact manifest of a window, from compact's `event` and from `merged`. Raises DamagedManifest."""
     detail = json.loads(event["detail"] or "{}")
     lo, hi = event["lo"], event["hi"]
     if "ordered" not in detail:
-        where = {"window": window_name(lo, hi)}
+        where = {"window": format_window_name(lo, hi)}
         raise DamagedManifest("the event of compact has no manifest", where=where, hint=COMPACT_AGAIN)
-    ddls = landed_ddls(ctx.paths, lo, hi) if merged.ddls else []
+    ddls = read_landed_ddls(ctx.paths, lo, hi) if merged.ddls else []
     return CompactManifest(
         replication=ctx.replication.name,
         sink="sql",

@@ -21,10 +21,10 @@ Row = dict[str, str]
 
 @pytest.mark.parametrize("name", list(LOADS))
 def test_consecutive_changes_lead_to_the_expected_rows(name: str) -> None:
-    bulk, binlog, jobs = cost_per_row.make_landed(LOADS[name].scaled(0.03), whole=True)
+    bulk, binlog, jobs = cost_per_row.make_landed(LOADS[name].with_scale(0.03), whole=True)
     schemas = WindowSchemas(SchemaState().fold(enumerate(jobs)), [])
     batches = binlog.select(["payload", "commit_ts", "start_ts"]).to_batches()
-    rows = [row for batch in Decoder(schemas, Rules()).rows(batches, Counter())
+    rows = [row for batch in Decoder(schemas, Rules()).decode_rows(batches, Counter())
             for row in batch.to_pylist(maps_as_pydicts="strict")]  # fmt: skip
     load, shown = bulk.writer.load, dict[tuple[str, str], Row]()
     assert len(rows) == load.rows * load.tables + load.transactions * load.changes
@@ -35,7 +35,9 @@ def test_consecutive_changes_lead_to_the_expected_rows(name: str) -> None:
             shown[key] = row["after"]
     for number in range(load.tables):
         own = sorted((row for (table, _), row in shown.items() if table == f"sbtest{number + 1}"), key=_id)
-        lines = [dict(zip(("id", "k", "c", "pad"), map(str, line), strict=True)) for line in bulk.writer.lines(number)]
+        lines = [
+            dict(zip(("id", "k", "c", "pad"), map(str, line), strict=True)) for line in bulk.writer.iterate_rows(number)
+        ]
         assert own == lines
         assert lines
 
@@ -47,7 +49,7 @@ def test_status_port_knows_the_outcome_of_a_transaction() -> None:
     known.begin(300, 10)
 
     def info(start_ts: int) -> dict[str, object]:
-        found: dict[str, object] = known.answer(LiveTransactions.key(start_ts), 0)["value"]["info"]
+        found: dict[str, object] = known.answer(LiveTransactions.build_key(start_ts), 0)["value"]["info"]
         return found
 
     assert info(103) == {"writes": [{"start_ts": 103, "commit_ts": 203}]}

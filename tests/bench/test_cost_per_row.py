@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import cost_per_row
 import pytest
-from cost_per_row import Step, most_of, read_recorded
+from cost_per_row import Step, compute_limit, read_recorded
 
 # On a busy machine even the best of many repeats can be slow, so this is not a part of every change's tests.
 pytestmark = [pytest.mark.long, pytest.mark.soak]
@@ -22,7 +22,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Step]:
 
 
 def costs_too_much(step: Step) -> bool:
-    return all(cost_per_row.measure_ratio(step)[0] > most_of(step.name) for _ in range(TRIES))
+    return all(cost_per_row.measure_ratio(step)[0] > compute_limit(step.name) for _ in range(TRIES))
 
 
 def test_every_step_is_recorded(steps: dict[str, Step]) -> None:

@@ -30,7 +30,7 @@ def test_stack_is_assigned_to_its_stage_and_starts_there() -> None:
 
 
 def test_first_frames_are_the_projects_own_with_their_native_leaf() -> None:
-    [(frame, share)] = flame.first_frames(flame.split_by_stage(RAW)["land"])
+    [(frame, share)] = flame.list_top_frames(flame.split_by_stage(RAW)["land"])
     assert frame == "digest (binlake/lake/rowhash.py) > arrow::Take (pyarrow/libarrow)"
     assert share == 1.0
 
@@ -40,7 +40,7 @@ def test_template_name_is_shortened_to_its_last_parts() -> None:
     stacks = flame.split_by_stage(
         f"{LAND % 1};keys (binlake/x.py:1);{leaf} (/x/site-packages/pyarrow/libarrow.so.2100) 1"
     )
-    [(frame, _)] = flame.first_frames(stacks["land"])
+    [(frame, _)] = flame.list_top_frames(stacks["land"])
     assert frame == "keys (binlake/x.py) > Visitor::Visit (pyarrow/libarrow)"
 
 

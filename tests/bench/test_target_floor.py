@@ -38,9 +38,9 @@ class Shown:
 
 
 def write_rows() -> tuple[Writer, list[list[Line]]]:
-    writer = Writer(LOADS["c"].scaled(0.001))
-    writer.block(writer.load.setup(), 0, writer.load.rows)
-    return writer, [list(writer.lines(number)) for number in range(writer.load.tables)]
+    writer = Writer(LOADS["c"].with_scale(0.001))
+    writer.make_block(writer.load.list_setup_roles(), 0, writer.load.rows)
+    return writer, [list(writer.iterate_rows(number)) for number in range(writer.load.tables)]
 
 
 def find_differences(writer: Writer, tables: list[list[Line]]) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 from binlake.base.filestore import LocalStore
 from binlake.binlogfile.framing import DamagedFile, compress, pack_record
 from binlake.binlogfile.index import PATH, Index, IndexedFile
-from binlake.binlogfile.names import BinlogFile, file_name, parse_name
+from binlake.binlogfile.names import BinlogFile, format_file_name, parse_name
 from binlake.binlogfile.reading import Ddl, Transaction, decode_datum, read_items
 from binlake.errors import Permanent
 from binlake.rows.codec import datum as d
@@ -271,9 +271,9 @@ def test_damaged_index_is_reported(tmp_path: Path, content: bytes) -> None:
 
 def test_names() -> None:
     commit_ts = 1795000000000 << 18
-    assert file_name(7, commit_ts) == "binlog-0000000000000007-20261118110640"
+    assert format_file_name(7, commit_ts) == "binlog-0000000000000007-20261118110640"
     for compression in ("none", "gzip", "zstd"):
-        name = file_name(7, commit_ts, compression)  # type: ignore[arg-type]
+        name = format_file_name(7, commit_ts, compression)  # type: ignore[arg-type]
         assert parse_name(name) == BinlogFile(7, name, "20261118110640", compression)  # type: ignore[arg-type]
     old = "binlog-v2.1.0-0000000000000003-20181010101010"
     assert parse_name(old) == BinlogFile(3, old, "20181010101010", "none")

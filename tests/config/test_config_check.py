@@ -31,7 +31,7 @@ def test_number_that_no_source_has_as_commit_ts_is_refused(text: str) -> None:
 
 def test_commit_ts_time_and_zero_are_accepted() -> None:
     assert (tso.parse(TS), tso.parse("0"), tso.parse_ts(TS)) == (int(TS), 0, int(TS))
-    assert tso.physical(tso.parse("2026-11-21")) == 1795219200000
+    assert tso.extract_physical(tso.parse("2026-11-21")) == 1795219200000
     for text in ("2026-11-21", "-1", "", "１"):
         with pytest.raises(ValueError, match="is not a commit_ts"):
             tso.parse_ts(text)

@@ -14,7 +14,7 @@ from binlake.base.tomltext import to_toml_sections
 from binlake.cli import run
 from binlake.config.importing.document import Entry
 from binlake.config.importing.scope import Scope
-from binlake.config.importing.units import seconds
+from binlake.config.importing.units import parse_duration
 from binlake.config.load import check_replication
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
@@ -142,13 +142,15 @@ def test_rules_of_each_source_equal_those_of_an_import_of_it_alone(tmp_path: Pat
                 assert both.keeps(own, table) == alone.keeps(db, table), (own, table)
                 if not alone.keeps(db, table):
                     continue
-                assert both.events.rows(own, table) == alone.events.rows(db, table)
+                assert both.events.list_passed_kinds(own, table) == alone.events.list_passed_kinds(db, table)
                 if not table:
-                    assert both.routes.database(own) == alone.routes.database(db)
+                    assert both.routes.map_database(own) == alone.routes.map_database(db)
                     continue
-                assert both.routes.table(own, table) == alone.routes.table(db, table)
-                assert both.routes.extracted(own, table) == alone.routes.extracted(db, table)
-                assert both.expressions.kinds(own, table) == alone.expressions.kinds(db, table)
+                assert both.routes.map_table(own, table) == alone.routes.map_table(db, table)
+                assert both.routes.extract_columns(own, table) == alone.routes.extract_columns(db, table)
+                assert both.expressions.list_filtered_kinds(own, table) == alone.expressions.list_filtered_kinds(
+                    db, table
+                )
 
 
 def test_task_without_lists_excludes_only_system_databases(tmp_path: Path) -> None:
@@ -157,13 +159,13 @@ def test_task_without_lists_excludes_only_system_databases(tmp_path: Path) -> No
     )
     rules = Rules.of(import_files(tmp_path, task)[0])
     assert [rules.keeps(f"s-01_{db}", "t") for db in ("a", "mysql", "sys", "mysql2")] == [True, False, False, True]
-    assert rules.routes.table("s-02_shop", "t") == ("shop", "t")
+    assert rules.routes.map_table("s-02_shop", "t") == ("shop", "t")
 
 
 def test_keep_schema_names_does_not_rename_databases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = change_task(mysql_instances=[{"source-id": "s-01", "route-rules": ["sale"], "block-allow-list": "lists"},
-                                    {"source-id": "s-02", "route-rules": ["sale", "store"],
-                                     "block-allow-list": "lists"}])  # fmt: skip
+                                        {"source-id": "s-02", "route-rules": ["sale", "store"],
+                                         "block-allow-list": "lists"}])  # fmt: skip
     replication, feeder, _ = import_files(tmp_path, task, "--keep-schema-names")
     assert [one.rename_schema for one in feeder.source] == ["", ""]
     assert [one.schema_pattern for one in replication.routes] == ["store_*", "store_*"]
@@ -177,7 +179,7 @@ def test_keep_schema_names_does_not_rename_databases(tmp_path: Path, capsys: pyt
 )
 def test_pattern_with_source_prefix_matches_the_same_databases(pattern: str) -> None:
     scope = Scope.of("a.1", distinct=True)
-    scoped = compile_wildcard(scope.pattern(Entry("f", "k", 1, pattern)))
+    scoped = compile_wildcard(scope.convert_pattern(Entry("f", "k", 1, pattern)))
     plain = compile_wildcard(pattern)
     for db in ("user", "users", "store_1", "store_", "xstore_1", "score", "ax", "dx", "azb", "a.b", "a"):
         assert scoped.matches(f"a.1_{db}") == plain.matches(db), db
@@ -292,7 +294,7 @@ def test_every_setting_of_dm_is_read_and_reported(tmp_path: Path, capsys: pytest
     (validated,) = replication.validation.source
     assert (validated.name, validated.host, validated.port, validated.rename_schema) == ("s-01", "h", 1, "")
     (source,) = read_feeder(out / "feeder" / "all-knobs.toml").source
-    assert source.security.files() == ("/a", "/b", "/c")
+    assert source.security.list_files() == ("/a", "/b", "/c")
     assert (source.snapshot.threads, source.snapshot.chunk_rows) == (2, 5000)
     reported = {line["key"] for line in printed["lines"]}
     assert set(leaves(yaml.safe_load(ALL_OF_A_SOURCE))) - reported == set()
@@ -420,7 +422,7 @@ def test_existing_files_are_overwritten_only_with_force(tmp_path: Path, capsys: 
 
 @pytest.mark.parametrize(("text", "value"), [("60s", 60), ("1m30s", 90), ("1.5h", 5400), ("200ms", 0.2), ("0s", 0)])
 def test_go_durations_are_parsed(text: str, value: float) -> None:
-    assert seconds(Entry("f", "k", 1, text)) == pytest.approx(value)
+    assert parse_duration(Entry("f", "k", 1, text)) == pytest.approx(value)
 
 
 def test_written_toml_sections_are_read_back_unchanged() -> None:

@@ -87,7 +87,7 @@ def test_settings_of_a_drainer_are_taken(tmp_path: Path, capsys: pytest.CaptureF
     rules = Rules.of(replication)
     kept = [("bank", "t"), ("s1", "t1"), ("s1", "log"), ("test", "ab"), ("test", "b"), ("junk", "a")]
     assert [rules.keeps(*name) for name in kept] == [True, True, False, True, False, False]
-    assert rules.events.rows("s1", "t1") == {"insert", "update"}
+    assert rules.events.list_passed_kinds("s1", "t1") == {"insert", "update"}
     assert replication.filter.ignore_txn_commit_ts == ("470583292723200001",)
     told = capsys.readouterr().out
     assert "TopSecret" not in told

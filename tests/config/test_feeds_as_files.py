@@ -13,7 +13,7 @@ from binlake.base.tomltext import to_toml
 from binlake.cli import run
 from binlake.config import load_replication
 from binlake.config.feed import Feed
-from binlake.config.feedfiles import feed_file, write_feed_file
+from binlake.config.feedfiles import build_feed_path, write_feed_file
 from binlake.config.load import check_replication
 from binlake.errors import ConfigError
 
@@ -34,13 +34,13 @@ def test_feeds_of_the_folder_follow_those_of_the_file(file: Path) -> None:
     before = load_replication(file)
     file.write_text(file.read_text() + SECTION)
     for name in ("z", "b"):
-        write_feed_file(feed_file(file, "orders", name), feed(name))
-    write_feed_file(feed_file(file, "others", "c"), feed("c"))
+        write_feed_file(build_feed_path(file, "orders", name), feed(name))
+    write_feed_file(build_feed_path(file, "others", "c"), feed("c"))
     after = load_replication(file)
     assert [one.name for one in after.feed] == ["inside", "b", "z"]
-    assert [stage.task for stage in after.stages()][-2:] == ["encode-z", "publish-z"]
+    assert [stage.task for stage in after.list_stages()][-2:] == ["encode-z", "publish-z"]
     # a new feed does not change the windows that sinks have open.
-    assert after.data_hash() == before.data_hash()
+    assert after.compute_data_hash() == before.compute_data_hash()
     assert check_replication(file).feed == after.feed
 
 
@@ -50,7 +50,7 @@ def test_written_feed_is_read_back_and_only_its_owner_can_read_it(file: Path) ->
         transactions=False,
         rules=["*.*", "!a.\x7f\\ü*"],
     )
-    path = feed_file(file, "orders", own.name)
+    path = build_feed_path(file, "orders", own.name)
     write_feed_file(path, own)
     path.chmod(0o644)
     write_feed_file(path, own)
@@ -61,7 +61,7 @@ def test_written_feed_is_read_back_and_only_its_owner_can_read_it(file: Path) ->
 
 def test_two_feeds_with_one_name_are_an_error_that_names_both_files(file: Path) -> None:
     file.write_text(file.read_text() + SECTION)
-    path = feed_file(file, "orders", "inside")
+    path = build_feed_path(file, "orders", "inside")
     write_feed_file(path, feed("inside"))
     with pytest.raises(ConfigError, match="defined twice") as caught:
         load_replication(file)
@@ -80,7 +80,7 @@ def test_two_feeds_with_one_name_are_an_error_that_names_both_files(file: Path) 
     ],
 )
 def test_error_in_a_feeds_file_names_the_file(file: Path, text: str, why: str) -> None:
-    path = feed_file(file, "orders", "x")
+    path = build_feed_path(file, "orders", "x")
     path.parent.mkdir(parents=True)
     path.write_text(text)
     with pytest.raises(ConfigError, match=why) as caught:
@@ -90,7 +90,7 @@ def test_error_in_a_feeds_file_names_the_file(file: Path, text: str, why: str) -
 
 # S2-06
 def test_config_check_shows_feeds_without_passwords(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = feed_file(file, "orders", "kafka-avro")
+    path = build_feed_path(file, "orders", "kafka-avro")
     write_feed_file(path, feed(**{"schema-registry": "https://user:gehe%40im@registry:8081"}))
     assert run(["config", "check", str(file)]) == 0
     shown = capsys.readouterr().out

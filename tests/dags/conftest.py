@@ -45,7 +45,7 @@ def run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner
     monkeypatch.setattr(sparkconnect, "require_spark", lambda _url: "h:1")
     # A rescheduled task would otherwise count as lost, so the trigger looks more often.
     monkeypatch.setattr(waiting, "_LOOK_S", 0.05)
-    monkeypatch.setattr(base, "command_of", lambda _module: (sys.executable, scripted_job.__file__))
+    monkeypatch.setattr(base, "build_command", lambda _module: (sys.executable, scripted_job.__file__))
 
     def once(
         answers: dict[str, list[dict[str, Any]]],

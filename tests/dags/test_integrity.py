@@ -16,11 +16,11 @@ from support.replication_files import write_replication
 
 from binlake import tso
 from binlake.errors import IncompleteWindow, Permanent, TargetRefused, UnknownOutcome
-from binlake.pipeline import BY_NAME, stages_for
+from binlake.pipeline import BY_NAME, select_stages
 from binlake_airflow.dags.dagparts import KINDS, MOMENT_PATTERN
 from binlake_airflow.dags.factory import build_all, build_dag, build_dags
 from binlake_airflow.operators.stages import RECOVER, ConnectStageOperator, StageOperator, SubmitStageOperator
-from binlake_airflow.timetable import range_of_times
+from binlake_airflow.timetable import compute_range_of_times
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 
@@ -78,7 +78,7 @@ def test_two_files_with_one_name_are_both_refused(folder: Path) -> None:
 
 def test_tasks_are_the_stages_in_the_pipelines_order(folder: Path) -> None:
     dag = build_dag(write_replication(folder, "orders"))
-    stages = {stage.name: set(stage.after) for stage in stages_for(sql=True, mirror=True)}
+    stages = {stage.name: set(stage.after) for stage in select_stages(sql=True, mirror=True)}
     assert wiring(dag) == {**stages, RECOVER: {"plan"}}
     assert set(dag.task_group.children) == {"lake", "sql_sink", "mirrors", RECOVER}
     # Sinks are independent (invariant 12): neither the mirror nor the SQL sink waits for the other.
@@ -199,7 +199,7 @@ def test_dates_are_backfilled_in_a_separate_dag(folder: Path) -> None:
     copy = DagSerialization.from_dict(DagSerialization.to_dict(dags["orders.backfill"]))
     first = datetime(2026, 11, 20, tzinfo=UTC)
     found = list(copy.iter_dagrun_infos_between(first, first + timedelta(days=2)))
-    ranges = [range_of_times(info.data_interval.start, info.data_interval.end) for info in found]
+    ranges = [compute_range_of_times(info.data_interval.start, info.data_interval.end) for info in found]
     assert len(ranges) == 3
     assert [hi for _, hi in ranges[:-1]] == [lo for lo, _ in ranges[1:]]
     assert ranges[0][0] == tso.from_datetime(first) - 1

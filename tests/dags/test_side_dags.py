@@ -206,9 +206,9 @@ def test_backfill_of_dates_gets_its_range_from_the_interval() -> None:  # C-05
     context = {"params": {"mode": "repair"}, "ti": Left(), "run_id": "backfill__1", "data_interval_start": day[0],
                "data_interval_end": day[1]}  # fmt: skip
     start, end = (1795132800000 << 18) - 1, ((1795132800000 + 86_400_000) << 18) - 1
-    assert task.words(context)[:5] == ["repair", "--from", str(start), "--to", str(end)]
+    assert task.build_arguments(context)[:5] == ["repair", "--from", str(start), "--to", str(end)]
     with pytest.raises(ConfigError, match="needs `from` and `to`"):
-        task.words({**context, "data_interval_end": day[0]})
+        task.build_arguments({**context, "data_interval_end": day[0]})
 
 
 @pytest.mark.parametrize(
@@ -224,9 +224,9 @@ def test_commit_ts_of_one_transaction_excludes_a_range(params: dict[str, Any], e
     task = BackfillOperator(task_id="backfill", replication="orders", replication_file="/r.toml", engine="submit",
                             spark_conn_id="spark")  # fmt: skip
     ti = SimpleNamespace(xcom_push=lambda **_: None)
+    all_params = {"through": "merge", "write_to": "file", "force": False, **params, "commit_ts": HI}
     with pytest.raises(ConfigError, match=error):
-        task.words({"params": {"through": "merge", "write_to": "file", "force": False, **params, "commit_ts": HI},
-                    "ti": ti, "run_id": "r"})  # fmt: skip
+        task.build_arguments({"params": all_params, "ti": ti, "run_id": "r"})
 
 
 def test_killed_command_is_retried_and_errors_keep_their_class(run: Runner) -> None:

@@ -13,7 +13,7 @@ from binlake.cluster import placement
 from binlake.config import load_replication
 from binlake.lake import holdups
 from binlake.lake.failures import Failure
-from binlake.lake.lock import lake_lock
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake_airflow.telemetry import metrics
@@ -55,7 +55,7 @@ def test_nothing_is_recovered_while_pd_answers(run: Runner, monkeypatch: pytest.
     done = run({**good_window(), "recover": [recover_result()]})
     assert (done.state, done.states["recover"]) == ("success", "skipped")
     # Neither does an error for which PD is not the cause.
-    monkeypatch.setattr(placement, "pd_answers", lambda _source: True)
+    monkeypatch.setattr(placement, "is_pd_reachable", lambda _source: True)
     failed = run({"plan": [GONE], "recover": [recover_result()]})
     assert (failed.state, failed.states["recover"]) == ("failed", "upstream_failed")
     assert [call["stage"] for call in done.calls + failed.calls].count("recover") == 0
@@ -77,7 +77,7 @@ def test_blocked_plan_waits_without_a_worker_and_continues(run: Runner, monkeypa
         looks.append((lo, stop_ts))
         return "pump-2" if len(looks) == 1 else ""
 
-    monkeypatch.setattr(holdups, "blocking_reason", look)
+    monkeypatch.setattr(holdups, "find_blocking_reason", look)
     window = good_window()
     done = run({**window, "plan": [BLOCKED, *window["plan"]]}, airflow=PATIENT)
     assert done.state == "success"
@@ -87,7 +87,7 @@ def test_blocked_plan_waits_without_a_worker_and_continues(run: Runner, monkeypa
 
 def test_requested_range_is_awaited(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int | None] = []
-    monkeypatch.setattr(holdups, "blocking_reason", lambda _r, _lo, stop_ts: asked.append(stop_ts) or "")
+    monkeypatch.setattr(holdups, "find_blocking_reason", lambda _r, _lo, stop_ts: asked.append(stop_ts) or "")
     waiting = answer("plan", LO, LOWERED, "waiting", detail={"reason": f"stop_ts {HI} is above the watermark"})
     window = good_window()
     done = run({**window, "plan": [waiting, *window["plan"]]}, {"stop_ts": HI}, airflow=PATIENT)
@@ -95,7 +95,7 @@ def test_requested_range_is_awaited(run: Runner, monkeypatch: pytest.MonkeyPatch
 
 
 def test_wait_that_times_out_ends_like_a_blocked_run(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holdups, "blocking_reason", lambda *_: "pump-2")
+    monkeypatch.setattr(holdups, "find_blocking_reason", lambda *_: "pump-2")
     done = run({"plan": [BLOCKED]}, airflow=PATIENT.replace("600", "1"))
     assert (done.state, done.states["land"], done.xcom("plan", "blocked_by")) == ("success", "skipped", "pump-2")
     assert done.tries("plan") == 2
@@ -107,7 +107,7 @@ def test_task_that_finds_the_lake_locked_waits_before_it_starts(
 ) -> None:
     run(good_window())
     paths = LakePaths.of(load_replication(folder / "orders.toml", secrets=False))
-    held = lake_lock(paths, "sql")
+    held = hold_lake_lock(paths, "sql")
     held.__enter__()
     freed: list[str] = []
 
@@ -189,7 +189,7 @@ def test_note_of_a_failed_run_shows_the_failure_only(
     assert (done.states["mirror"], done.states["finalize"]) == ("success", "failed")
     assert done.note == "finalize failed: nothing listens at the target"
     # An event was recorded, although the scripted job recorded none.
-    (event,) = windows.last_events(("failure",), 5)
+    (event,) = windows.read_last_events(("failure",), 5)
     assert (event["run_id"], Failure.of(event).stage, Failure.of(event).kind) == (done.run_id, "finalize", "Transient")
     # The notifier receives the text.
     told = notified.read_messages()[0]["binlake"]
@@ -212,10 +212,10 @@ def test_lag_is_reported_once_to_the_configured_notifier(
     monkeypatch.setenv("BINLAKE_TEST_TOLD", str(tmp_path / "told"))
     monkeypatch.setenv("BINLAKE_TEST_TOKEN", "s3cret")
     own = _LAG.format("support.notified.by_call", ', token = "env:BINLAKE_TEST_TOKEN"')
-    monkeypatch.setattr(metrics, "lag_s", lambda _ts: 59.0)
+    monkeypatch.setattr(metrics, "compute_lag_s", lambda _ts: 59.0)
     run(as_one_task(good_window()), airflow=own)
     assert notified.read_messages() == []
-    monkeypatch.setattr(metrics, "lag_s", lambda _ts: 61.0)
+    monkeypatch.setattr(metrics, "compute_lag_s", lambda _ts: 61.0)
     done = run(good_window(), airflow=own.replace("fused", "stages"))
     told = notified.read_messages()
     assert [(one["channel"], one["token"], one["run_id"]) for one in told] == [("night", "s3cret", done.run_id)] * 2

@@ -75,17 +75,20 @@ def test_metrics_are_named_after_the_replication_and_match_the_alert_rules(
     assert recorder.seen["binlake.orders.feed.a.state"] == ("gauge", 0)
     assert recorder.seen["binlake.orders.feed.a.messages"] == ("incr", 3)
     assert recorder.seen["binlake.orders.feed.a.bytes"] == ("incr", 700)
-    assert recorder.seen["binlake.orders.feed.a.timestamp_seconds"] == ("gauge", tso.physical(int(LOWERED)) / 1000)
+    assert recorder.seen["binlake.orders.feed.a.timestamp_seconds"] == (
+        "gauge",
+        tso.extract_physical(int(LOWERED)) / 1000,
+    )
     # A stopped feed grows old.
     assert recorder.seen["binlake.orders.feed.b.state"] == ("gauge", 2)
-    assert recorder.seen["binlake.orders.feed.b.timestamp_seconds"] == ("gauge", tso.physical(int(LO)) / 1000)
+    assert recorder.seen["binlake.orders.feed.b.timestamp_seconds"] == ("gauge", tso.extract_physical(int(LO)) / 1000)
     assert recorder.seen["binlake.orders.feed.b.lag_seconds"][1] > 0
     for name in ("lag_seconds", "landed_lag_seconds", "mirror_lag_seconds"):
         kind, value = recorder.seen[f"binlake.orders.{name}"]
         assert (kind, value >= 0) == ("gauge", True)
     for name in ("checkpoint", "landed", "mirror"):
         place = recorder.seen[f"binlake.orders.{name}_timestamp_seconds"]
-        assert place == ("gauge", tso.physical(int(LOWERED)) / 1000)
+        assert place == ("gauge", tso.extract_physical(int(LOWERED)) / 1000)
     assert recorder.seen["binlake.orders.blocked"] == ("gauge", 0)
     assert recorder.seen["binlake.orders.set_aside"] == ("gauge", 0)
     assert recorder.seen["binlake.orders.land.rows"] == ("incr", 3)

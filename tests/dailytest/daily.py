@@ -17,12 +17,12 @@ from support.mariadb import MariaDb, dialect_of
 from support.tableinfo import table_info_of
 from support.windows import target_of
 
-from binlake.rows.codec import MutationBuilder, prewrite_value
-from binlake.rows.codec.writers import filled_text
+from binlake.rows.codec import MutationBuilder, encode_prewrite_value
+from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import Action, ColumnInfo, DbInfo, DdlJob, TableDef, WindowDdl
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import database_json, job_json
-from binlake.statements.literal import qualified, quote_name
+from binlake.rows.schema.forms import make_database_json, make_job_json
+from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.session.session import Session
 from binlake.wire import build
 from deploy.local.commitlog import CommitLog
@@ -118,7 +118,7 @@ class Daily:
         target = target_of(server)
         self.upstream, self.session = Session(target), Session(target)
         self.replay = DirectReplay(self.log, self.session, dialect=server.name)
-        self._db = DbInfo.from_json(database_json(next(self._ids), DB))
+        self._db = DbInfo.from_json(make_database_json(next(self._ids), DB))
         self._database(Action.CREATE_SCHEMA, f"CREATE DATABASE `{DB}`")
         self.upstream.execute("CREATE DATABASE scratch CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
         self.upstream.execute("USE scratch")
@@ -206,7 +206,7 @@ class Daily:
 
     def create_database(self) -> int:
         """CREATE DATABASE again, with a new id."""
-        self._db = DbInfo.from_json(database_json(next(self._ids), DB))
+        self._db = DbInfo.from_json(make_database_json(next(self._ids), DB))
         return self._database(Action.CREATE_SCHEMA, f"CREATE DATABASE `{DB}`")
 
     def alter_database(self, options: str, charset: str, collate: str) -> int:
@@ -225,7 +225,7 @@ class Daily:
         self.version += 1
         start_ts, commit_ts, job_id = self.clock(), self.clock(), next(self._ids)
         info = dict(ddl.definition.raw) if ddl.definition is not None else None
-        raw = job_json(
+        raw = make_job_json(
             job_id, ddl.action, ddl.query, schema=(self._db.id, ddl.names[0]), table=(ddl.table_id, ddl.names[1]),
             version=self.version, start_ts=start_ts, finished_ts=commit_ts + 1, db_info=ddl.db_info, table_info=info,
         )  # fmt: skip
@@ -246,8 +246,8 @@ class Daily:
         for change in txn.changes:
             builder = builders.setdefault(id(change.definition), MutationBuilder(change.definition))
             getattr(builder, change.op)(*(image for image in (change.before, change.after) if image is not None))
-        value = prewrite_value(self.version, [builder.message for builder in builders.values()])
-        binlog = build.prewrite(txn.start_ts, b"k%d" % txn.start_ts, value)
+        value = encode_prewrite_value(self.version, [builder.message for builder in builders.values()])
+        binlog = build.build_prewrite(txn.start_ts, b"k%d" % txn.start_ts, value)
         self.log.rows.append((commit_ts, txn.start_ts, binlog.SerializeToString(), self.version))
         for change in txn.changes:
             self._apply_to_model(change)
@@ -262,7 +262,7 @@ class Daily:
         self.advance()
         for name, rows in self.model().items():
             assert self.target_rows(name) == rows, name
-        there = self.session.rows(
+        there = self.session.fetch_rows(
             "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_TYPE = 'BASE TABLE'",
             (DB,),
         )
@@ -278,7 +278,7 @@ class Daily:
     def target_rows(self, name: str) -> list[tuple[str | None, ...]]:
         """The target's rows as canonical text, sorted."""
         columns = ", ".join(_select_text(column) for column in self.table(name).columns)
-        return sorted(self.session.rows(f"SELECT {columns} FROM {qualified(DB, name)}"), key=repr)
+        return sorted(self.session.fetch_rows(f"SELECT {columns} FROM {quote_qualified_name(DB, name)}"), key=repr)
 
     def rows(self, name: str) -> list[Row]:
         """The model's rows by column name."""
@@ -336,7 +336,7 @@ class Daily:
 
 def _move_row(row: Stored, definition: TableDef) -> Stored:
     """`row` with the columns of `definition`: matched by id, missing ones filled as TiDB fills them."""
-    return {c.id: row[c.id] if c.id in row else filled_text(c) for c in definition.columns}
+    return {c.id: row[c.id] if c.id in row else derive_filled_text(c) for c in definition.columns}
 
 
 def _with_id(old: TableDef, table_id: int, db: DbInfo) -> TableDef:

@@ -19,7 +19,7 @@ def test_case_11_alter_database_charset(daily: Daily) -> None:  # tidb-binlog 5.
     daily.begin().insert("t", id=1, v="中").commit()
     daily.check()
     shown = "SELECT DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s"
-    assert daily.session.rows(shown, (DB,)) == [("utf8mb3_unicode_ci",)]
+    assert daily.session.fetch_rows(shown, (DB,)) == [("utf8mb3_unicode_ci",)]
 
 
 def test_case_12_add_unique_index_that_fails_upstream(daily: Daily) -> None:  # tidb-binlog 1.14 point 8
@@ -29,7 +29,7 @@ def test_case_12_add_unique_index_that_fails_upstream(daily: Daily) -> None:  # 
     daily.run(Action.ADD_INDEX, query, "t", daily.table("t"), state=3)
     daily.begin().insert("t", id=3, v=5).commit()
     daily.check()
-    assert daily.session.rows(f"SHOW INDEX FROM {DB}.t WHERE Key_name = 'u'") == []
+    assert daily.session.fetch_rows(f"SHOW INDEX FROM {DB}.t WHERE Key_name = 'u'") == []
     assert daily.replay.applied.ddls == 2
 
 
@@ -53,14 +53,14 @@ def test_case_17_view(daily: Daily) -> None:
     daily.create("t", "id INT PRIMARY KEY, v INT")
     view = {**daily.table("t").raw, "id": 900, "name": {"O": "w", "L": "w"}, "view": {"view_checkoption": 0}}
     text = "CREATE ALGORITHM = UNDEFINED DEFINER = `nobody`@`%` SQL SECURITY DEFINER VIEW `w` (`id`, `v`) AS SELECT * FROM `t`"  # noqa: E501
-    definition = type(daily.table("t")).from_json(view, daily.replay._schema.database("x") or daily._db)
+    definition = type(daily.table("t")).from_json(view, daily.replay._schema.find_database("x") or daily._db)
     daily.run(Action.CREATE_VIEW, text, "w", definition)
     for n in range(10):
         daily.begin().insert("t", id=n, v=n * n).commit()
     daily.check()
-    assert daily.session.rows(f"SELECT SUM(v) FROM {DB}.w")[0][0] == 285
+    assert daily.session.fetch_rows(f"SELECT SUM(v) FROM {DB}.w")[0][0] == 285
     daily.begin().update("t", {"id": "9", "v": "81"}, v=0).delete("t", id="8", v="64").commit()
     daily.check()
-    assert daily.session.rows(f"SELECT SUM(v), COUNT(*) FROM {DB}.w") == [(140, 9)]
+    assert daily.session.fetch_rows(f"SELECT SUM(v), COUNT(*) FROM {DB}.w") == [(140, 9)]
     daily.run(Action.DROP_VIEW, "DROP VIEW `w`", "w", definition)
     daily.check()

@@ -146,7 +146,7 @@ def test_case_20_large_rows(daily: Daily) -> None:  # R-27
         txn.insert("t", id=n, v=chr(97 + n) * (1 << 20))
     txn.commit()
     daily.check()
-    assert daily.session.rows(f"SELECT SUM(LENGTH(v)) FROM {DB}.t")[0][0] == 5 << 20
+    assert daily.session.fetch_rows(f"SELECT SUM(LENGTH(v)) FROM {DB}.t")[0][0] == 5 << 20
 
 
 MOMENTS = {

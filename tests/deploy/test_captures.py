@@ -8,7 +8,7 @@ import pytest
 
 from binlake.compare.capture import StateAt
 from binlake.errors import ConfigError
-from deploy.local.captures import Outcome, captures_in, sample
+from deploy.local.captures import Outcome, list_captures, select_sample
 
 
 def test_every_folder_with_binlogs_is_a_capture(tmp_path: Path) -> None:
@@ -16,14 +16,14 @@ def test_every_folder_with_binlogs_is_a_capture(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / file).touch()
     (tmp_path / "README.md").touch()
-    assert [capture.name for capture in captures_in(tmp_path)] == ["a", "b"]
-    assert [capture.name for capture in captures_in(tmp_path / "b")] == ["b"]
+    assert [capture.name for capture in list_captures(tmp_path)] == ["a", "b"]
+    assert [capture.name for capture in list_captures(tmp_path / "b")] == ["b"]
 
 
 def test_folder_without_captures_is_one_clear_error(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(ConfigError, match="no capture found"):
-            captures_in(folder)
+            list_captures(folder)
 
 
 def test_line_says_equal_or_shows_the_first_difference() -> None:
@@ -44,14 +44,14 @@ def test_line_says_equal_or_shows_the_first_difference() -> None:
         "12.3",
         "s",
     ]
-    assert outcome.line().split() == [*words, "equal"]
+    assert outcome.format_line().split() == [*words, "equal"]
     outcome.difference = "at 7 (end): keys_db.t: 1 rows missing"
-    assert outcome.line().split() == [*words, "differs:", *outcome.difference.split()]
+    assert outcome.format_line().split() == [*words, "differs:", *outcome.difference.split()]
     assert not outcome.equal
 
 
 def test_sampled_states_are_spread_evenly_and_include_the_last() -> None:
     states = [StateAt(ts, "", None, None, ()) for ts in range(1, 12)]
-    assert [state.commit_ts for state in sample(states, 3)] == [1, 6, 11]
-    assert [state.commit_ts for state in sample(states, 1)] == [11]
-    assert sample(states, 0) == sample(states, 99) == states
+    assert [state.commit_ts for state in select_sample(states, 3)] == [1, 6, 11]
+    assert [state.commit_ts for state in select_sample(states, 1)] == [11]
+    assert select_sample(states, 0) == select_sample(states, 99) == states

@@ -31,12 +31,12 @@ def test_outdated_reference_page_is_found(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(checks, "REFERENCE", page)
     with pytest.raises(checks.CheckError, match="make docs"):
         checks.check_reference()
-    page.write_text(checks.configuration_text())
+    page.write_text(checks.render_configuration())
     checks.check_reference()
-    page.write_text(checks.configuration_text() + "\nmore\n")
+    page.write_text(checks.render_configuration() + "\nmore\n")
     with pytest.raises(checks.CheckError, match="make docs"):
         checks.check_reference()
-    page.write_text(checks.configuration_text())
+    page.write_text(checks.render_configuration())
     tables = tmp_path / "lake-tables.md"
     tables.write_text(checks.TABLES.read_text().replace("UTC day of commit_ts", "some day", 1))
     monkeypatch.setattr(checks, "TABLES", tables)
@@ -46,7 +46,7 @@ def test_outdated_reference_page_is_found(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_generated_modules_match_the_proto_files(monkeypatch: pytest.MonkeyPatch) -> None:
     checks.check_generated()
-    monkeypatch.setattr(checks, "_committed", lambda: ["binlake/wire/pump_pb2.py", "binlake/wire/gone_pb2.py"])
+    monkeypatch.setattr(checks, "_list_committed", lambda: ["binlake/wire/pump_pb2.py", "binlake/wire/gone_pb2.py"])
     with pytest.raises(checks.CheckError, match="gone_pb2"):
         checks.check_generated()
 

@@ -118,13 +118,13 @@ def test_audit_answers_in_a_run_of_its_dag(demo: KeptDemo) -> None:  # C-07 R-46
     run_id = demo.airflow.trigger("demo.audit", {"what": "row", "table": "bank.acct_00", "key": ["0"]})
     run = demo.airflow.wait_for_run("demo.audit", run_id, _RUN_S)
     assert (run["state"], run["note"]) == ("success", 'row bank.acct_00 ["0"]: 80 changes')
-    assert len(demo.airflow.xcom("demo.audit", run_id, "audit")["changes"]) == 80
+    assert len(demo.airflow.fetch_xcom("demo.audit", run_id, "audit")["changes"]) == 80
 
 
 def test_browsers_round_no_number_of_a_run(demo: KeptDemo) -> None:
     run_id = demo.airflow.runs("demo")[0]["dag_run_id"]
     entries = demo.airflow.get(f"/api/v2/dags/demo/dagRuns/{run_id}/taskInstances/~/xcomEntries")["xcom_entries"]
-    values = [demo.airflow.xcom("demo", run_id, entry["task_id"], entry["key"]) for entry in entries]
+    values = [demo.airflow.fetch_xcom("demo", run_id, entry["task_id"], entry["key"]) for entry in entries]
     assert values
     assert find_rounded_numbers(values) == []
 

@@ -12,7 +12,7 @@ from support.programs import program
 
 from deploy.setup import __main__ as setup
 from deploy.setup import common, compose, debian, etcd, mariadb, mysql, packages, postgres
-from deploy.setup.common import SetupError, command, only_one, staged
+from deploy.setup.common import SetupError, hold_install_lock, run_installer, stage_folder
 
 
 @pytest.fixture(autouse=True)
@@ -30,20 +30,20 @@ def test_tree_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         _interrupt(target)
     assert list(tmp_path.iterdir()) == []
-    with staged(target) as tree:
+    with stage_folder(target) as tree:
         (tree / "whole").touch()
     assert [path.name for path in target.iterdir()] == ["whole"]
 
 
 def test_leftovers_of_a_killed_run_are_removed(tmp_path: Path) -> None:
     (tmp_path / "tree-setup-abc/tree/half").mkdir(parents=True)
-    with staged(tmp_path / "tree"):
+    with stage_folder(tmp_path / "tree"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["tree"]
 
 
 def _interrupt(target: Path) -> None:
-    with staged(target) as tree:
+    with stage_folder(target) as tree:
         (tree / "half").touch()
         raise KeyboardInterrupt
 
@@ -51,7 +51,7 @@ def _interrupt(target: Path) -> None:
 def test_tree_is_replaced_not_merged(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/old").touch()
-    with staged(tmp_path / "tree") as tree:
+    with stage_folder(tmp_path / "tree") as tree:
         (tree / "new").touch()
     assert [path.name for path in (tmp_path / "tree").iterdir()] == ["new"]
 
@@ -75,7 +75,7 @@ def test_concurrent_runs_install_once(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_lock_of_a_dead_process_does_not_block(local: Path) -> None:
     local.mkdir()
     (local / "x.lock").touch()
-    with only_one("x"):
+    with hold_install_lock("x"):
         pass
 
 
@@ -120,7 +120,7 @@ def test_systems_docker_compose_is_used_from_version_2(
 ) -> None:
     own = program(tmp_path / "bin" / name, said)
     monkeypatch.setattr(compose, "find_program", lambda wanted: own if wanted == name else None)
-    assert compose.program(tmp_path / "none") == [str(own), *words[1:]][: len(words)]
+    assert compose.find_command(tmp_path / "none") == [str(own), *words[1:]][: len(words)]
 
 
 def test_package_missing_in_this_release_comes_from_a_newer_one(
@@ -159,7 +159,7 @@ def test_postgres_on_the_path_is_used_with_its_initdb(tmp_path: Path, monkeypatc
     link.parent.mkdir()
     link.symlink_to(own)
     monkeypatch.setenv("PATH", str(link.parent))
-    assert postgres.program(tmp_path / "none") is None
+    assert postgres.find_server(tmp_path / "none") is None
     program(tmp_path / "own/initdb", "exit 0")
     assert postgres.install(tmp_path / "none") == own
 
@@ -185,7 +185,7 @@ def test_mysql_of_a_newer_release_runs_with_its_own_loader_and_only_needed_files
 ) -> None:
     monkeypatch.setattr(mysql, "find_program", lambda _: None)
     server = program(tmp_path / "usr/sbin/mysqld", "exit 0")
-    assert mysql.program(tmp_path) == []
+    assert mysql.find_server_command(tmp_path) == []
     loader = program(tmp_path / "usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "exit 0")
     for name in ("usr/share/mysql/errmsg.sys", "usr/share/doc/mysql/README", "usr/bin/gmake", "var/log"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -198,16 +198,16 @@ def test_mysql_of_a_newer_release_runs_with_its_own_loader_and_only_needed_files
     assert (tmp_path / "lib").exists()
     own = program(tmp_path / "own/mysqld", "echo mysqld Ver 8.0.40")
     monkeypatch.setattr(mysql, "find_program", lambda _: own)
-    assert mysql.program(tmp_path) == [str(own)]
+    assert mysql.find_server_command(tmp_path) == [str(own)]
     program(tmp_path / "own/mysqld", "echo mysqld Ver 10.11-MariaDB")
-    assert mysql.program(tmp_path) == words
+    assert mysql.find_server_command(tmp_path) == words
 
 
 def test_failing_command_is_reported_with_its_output(capsys: pytest.CaptureFixture[str]) -> None:
     def install() -> str:
         return common.run(["sh", "-c", "echo no space left >&2; exit 3"])
 
-    assert command("thing", install) == 1
+    assert run_installer("thing", install) == 1
     told = capsys.readouterr().err
     assert told.startswith("error: thing: `sh -c")
     assert "failed (3): no space left" in told

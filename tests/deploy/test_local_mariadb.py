@@ -31,7 +31,7 @@ def test_restarted_server_has_its_data_and_port(kind: type[MariaDb]) -> None:
         assert rows(server, "SELECT @@log_bin") == [(0,)]
         with closing(Session(target_of(server))) as session:
             # MySQL creates a certificate itself.
-            assert bool(session.rows("SHOW STATUS LIKE 'Ssl_cipher'")[0][1]) == (kind is MySql)
+            assert bool(session.fetch_rows("SHOW STATUS LIKE 'Ssl_cipher'")[0][1]) == (kind is MySql)
         server.connect().cursor().execute("CREATE DATABASE kept")
         server.restart()
         server.kill9()

@@ -13,7 +13,7 @@ import pytest
 from deploy.local import postgres
 from deploy.local.ports import HOST
 from deploy.local.postgres import Postgres
-from deploy.local.process import ProcessError, is_alive, members
+from deploy.local.process import ProcessError, is_alive, list_members
 
 pytestmark = [pytest.mark.process, pytest.mark.soak]
 
@@ -25,7 +25,7 @@ def test_server_listens_on_loopback_with_a_password_and_is_gone_after_stop() -> 
         with pytest.raises(psycopg2.OperationalError, match="password authentication failed"):
             psycopg2.connect(host=HOST, port=server.port, user=server.user, dbname="airflow", password="other")
         assert server.pid is not None
-        family = members(server.pid)
+        family = list_members(server.pid)
         accounts, listens_at = set[int](), set[tuple[str, int]]()
         for process in family:
             # A clean-up worker may end by itself at any time.

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.local.ports import free_port, free_ports, is_open, kernels_range
-from deploy.local.process import Child, ProcessError, is_alive, members, stop_recorded
+from deploy.local.ports import free_port, free_ports, is_open, read_kernel_range
+from deploy.local.process import Child, ProcessError, is_alive, list_members, stop_recorded
 from deploy.setup.common import REPOSITORY
 
 pytestmark = pytest.mark.process
@@ -36,7 +36,7 @@ def _family(folder: Path) -> Child:
 
 def test_stop_ends_other_process_groups_and_processes_that_ignore_sigterm(tmp_path: Path) -> None:
     child = _family(tmp_path)
-    family = members(child.pid or 0)
+    family = list_members(child.pid or 0)
     assert len(family) == 3
     child.stop(grace_s=0.5)
     assert child.pid is None
@@ -45,14 +45,14 @@ def test_stop_ends_other_process_groups_and_processes_that_ignore_sigterm(tmp_pa
 
 def test_kill9_leaves_no_process_either(tmp_path: Path) -> None:
     child = _family(tmp_path)
-    family = members(child.pid or 0)
+    family = list_members(child.pid or 0)
     child.kill9()
     assert not [process for process in family if is_alive(process)]
 
 
 def test_processes_of_a_dead_leader_are_ended(tmp_path: Path) -> None:
     child = _family(tmp_path)
-    family = members(child.pid or 0)
+    family = list_members(child.pid or 0)
     psutil.Process(child.pid).kill()
     child.stop(grace_s=0.5)
     assert not [process for process in family if is_alive(process)]
@@ -77,7 +77,7 @@ def test_missing_program_is_reported(tmp_path: Path) -> None:
 
 
 def test_recorded_child_can_be_stopped(tmp_path: Path) -> None:
-    family = members(_family(tmp_path).pid or 0)
+    family = list_members(_family(tmp_path).pid or 0)
     assert stop_recorded(tmp_path, grace_s=0.5) == ["family"]
     assert not [process for process in family if is_alive(process)]
     assert stop_recorded(tmp_path) == []
@@ -102,7 +102,7 @@ def test_free_ports_are_different_and_closed() -> None:
 def test_free_port_is_not_given_away_before_it_is_bound() -> None:
     # A server binds the port seconds later; until then, neither the kernel nor another process of Binlake may use it.
     ours = free_ports(60)  # more than one block
-    assert not set(ours) & set(kernels_range())
+    assert not set(ours) & set(read_kernel_range())
     program = "from deploy.local.ports import free_ports; print(*free_ports(60), flush=True); input()"
     others = [
         subprocess.Popen(

@@ -25,7 +25,7 @@ def archive(folder: Path, script: bytes) -> None:
 
 
 def test_script_other_than_the_pinned_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for way in ("_by_npm", "_by_https"):
+    for way in ("_download_by_npm", "_download_by_https"):
         monkeypatch.setattr(axe, way, lambda tree: archive(tree, b"alert(1)"))
         getattr(axe, way).__name__ = way
     with pytest.raises(
@@ -37,13 +37,13 @@ def test_script_other_than_the_pinned_one_is_refused(tmp_path: Path, monkeypatch
 
 def test_pinned_script_is_unpacked_with_its_license(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = (axe.ROOT / axe.SCRIPT).read_bytes()
-    monkeypatch.setattr(axe, "_by_npm", lambda tree: archive(tree, script))
+    monkeypatch.setattr(axe, "_download_by_npm", lambda tree: archive(tree, script))
     assert axe.install(tmp_path / "axe") == tmp_path / "axe" / axe.SCRIPT
     assert sorted(file.name for file in (tmp_path / "axe").iterdir()) == ["LICENSE", axe.SCRIPT]
 
 
 def test_missing_browser_is_reported_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chromium, "program", lambda: None)
+    monkeypatch.setattr(chromium, "find_browser", lambda: None)
     with pytest.raises(ProcessError, match="make setup-tests"):
         Chromium(tmp_path)
 
@@ -53,4 +53,4 @@ def test_systems_browser_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         chromium, "find_program", lambda name: Path("/usr/bin/chromium") if name == "chromium" else None
     )
     assert chromium.install(tmp_path / "chromium") == Path("/usr/bin/chromium")
-    assert chromium.environment(tmp_path / "chromium") == dict(os.environ)
+    assert chromium.build_environment(tmp_path / "chromium") == dict(os.environ)

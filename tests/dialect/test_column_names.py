@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from binlake.dialect.columnnames import (
-    added_columns,
-    changed_columns,
-    clauses_of_alter,
-    dropped_columns,
-    renamed_columns,
+    find_added_columns,
+    find_alter_clauses,
+    find_changed_columns,
+    find_dropped_columns,
+    find_renamed_columns,
 )
 from binlake.dialect.tokens import tokenize
 
@@ -30,13 +30,13 @@ from binlake.dialect.tokens import tokenize
 def test_column_names_in_alter_clauses(
     text: str, changed: dict[str, str], renamed: dict[str, str], dropped: str, added: str
 ) -> None:
-    clauses = clauses_of_alter(tokenize(f"ALTER TABLE /*T! x */ d.t {text}"))
-    assert changed_columns(clauses) == changed
-    assert renamed_columns(clauses) == renamed
-    assert dropped_columns(clauses) == set(dropped)
-    assert added_columns(clauses) == set(added)
+    clauses = find_alter_clauses(tokenize(f"ALTER TABLE /*T! x */ d.t {text}"))
+    assert find_changed_columns(clauses) == changed
+    assert find_renamed_columns(clauses) == renamed
+    assert find_dropped_columns(clauses) == set(dropped)
+    assert find_added_columns(clauses) == set(added)
 
 
 def test_other_statements_have_no_clauses() -> None:
-    assert clauses_of_alter(tokenize("CREATE TABLE t (a INT COMMENT 'CHANGE a b')")) == []
-    assert clauses_of_alter(tokenize("DROP TABLE a, b")) == []
+    assert find_alter_clauses(tokenize("CREATE TABLE t (a INT COMMENT 'CHANGE a b')")) == []
+    assert find_alter_clauses(tokenize("DROP TABLE a, b")) == []

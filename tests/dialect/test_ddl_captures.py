@@ -25,14 +25,14 @@ CAPTURES = Path(__file__).resolve().parents[1] / "captures"
 
 def ddls(capture: Capture) -> Iterator[LandedDdl]:
     """The DDLs that apply, with the definitions before and after."""
-    binlogs = [pb.Binlog.FromString(payload) for payload in capture.binlogs()]
+    binlogs = [pb.Binlog.FromString(payload) for payload in capture.read_binlogs()]
     logged = [
         WindowDdl(b.commit_ts, b.start_ts, b.ddl_job_id, b.ddl_schema_state, bytes(b.ddl_query).decode())
         for b in binlogs
         if b.ddl_job_id and b.tp == pb.Commit
     ]
     commit_ts = {b.job_id: b.commit_ts for b in logged if b.schema_state != 1}
-    jobs = [DdlJob.parse(text) for text in capture.job_texts()]
+    jobs = [DdlJob.parse(text) for text in capture.read_job_texts()]
     placed = [(commit_ts.get(job.id, job.finished_ts), job) for job in jobs]
     planned = plan_ddls(SchemaState(), logged, placed, Rules())
     return (row for row in planned if not row.reason)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.tabledefs import col, key, primary, table
 
 from binlake.base.dialects import Dialect
-from binlake.dialect import DdlText, Kind, classify, map_ddl, target_collation
+from binlake.dialect import DdlText, Kind, classify, find_target_collation, map_ddl
 from binlake.dialect.clauses import DROPPED_OPTIONS, DROPPED_WORDS
 from binlake.dialect.collations import DEFAULT_COLLATIONS, MARIADB_COLLATIONS
 from binlake.dialect.tokens import TokenKind, render, tokenize
@@ -19,7 +19,7 @@ from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.statements.literal import quote, quote_name
-from binlake.statements.writtencolumns import written_columns
+from binlake.statements.writtencolumns import list_written_columns
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "understand" / "target-mapping.md"
 NONE = Definitions((), ())
@@ -201,8 +201,8 @@ def test_generated_primary_key_column_is_plain_in_mariadb() -> None:
     query = "CREATE TABLE `t` (`a` INT,`g` INT GENERATED ALWAYS AS(`a`+1) STORED NOT NULL,PRIMARY KEY(`g`))"
     assert mapped(query, g) == "CREATE TABLE `t` (`a` INT,`g` INT NOT NULL,PRIMARY KEY(`g`))" + OPTIONS
     assert "STORED NOT NULL,PRIMARY KEY" in mapped(query, g, dialect="mysql")
-    assert [c.name for c in written_columns(g, "mariadb")] == ["a", "g"]
-    assert [c.name for c in written_columns(g, "mysql")] == ["a"]
+    assert [c.name for c in list_written_columns(g, "mariadb")] == ["a", "g"]
+    assert [c.name for c in list_written_columns(g, "mysql")] == ["a"]
 
 
 def test_generated_column_entering_or_leaving_primary_key_is_refused_in_mariadb() -> None:
@@ -323,7 +323,7 @@ def test_the_page_names_every_rule() -> None:
     named = {*DROPPED_OPTIONS, *DROPPED_WORDS, *MARIADB_COLLATIONS, *MARIADB_COLLATIONS.values()}
     named |= set(DEFAULT_COLLATIONS.values())
     assert [name for name in sorted(named) if f"`{name}`" not in page] == []
-    assert target_collation("UTF8_GENERAL_CI", "mysql") == "utf8mb3_general_ci"
+    assert find_target_collation("UTF8_GENERAL_CI", "mysql") == "utf8mb3_general_ci"
 
 
 def test_batch_create_becomes_one_statement_per_table() -> None:  # tidb-binlog 5.3 row 7: a drainer skips it

@@ -6,17 +6,17 @@ import pytest
 
 from binlake.base.sections.rules import DdlInjection
 from binlake.dialect import put_target_names
-from binlake.dialect.replacement import injections_of, replaced_names
+from binlake.dialect.replacement import find_replaced_names, parse_injections
 from binlake.errors import ConfigError
 
 
 class Renaming:
     """Renames database s1 to xs1, and in it table t1 to x1; all other names stay."""
 
-    def table(self, db: str, table: str, *, new: bool = False) -> tuple[str, str]:  # noqa: ARG002
+    def map_table(self, db: str, table: str, *, new: bool = False) -> tuple[str, str]:  # noqa: ARG002
         return (("xs1", "x1" if table == "t1" else table)) if db == "s1" else (db, table)
 
-    def database(self, db: str) -> str:
+    def map_database(self, db: str) -> str:
         return "xs1" if db == "s1" else db
 
 
@@ -84,14 +84,14 @@ def test_list_keeps_only_the_jobs_objects(text: str, own: list[tuple[str, str]],
 
 def test_operator_statement_lists_every_changed_table() -> None:
     # R-04: after a crash, these tables decide whether it ran
-    assert replaced_names("ALTER TABLE a EXCHANGE PARTITION p WITH TABLE o.b", "d") == (("d", "a"), ("o", "b"))
-    assert replaced_names("ALTER TABLE a ADD INDEX i (c), RENAME TO b", "d") == (("d", "a"), ("d", "b"))
-    assert replaced_names("CREATE TABLE a LIKE b", "d") == (("d", "a"),)
-    assert replaced_names("CREATE DATABASE a", "d") == (("a", ""),)
+    assert find_replaced_names("ALTER TABLE a EXCHANGE PARTITION p WITH TABLE o.b", "d") == (("d", "a"), ("o", "b"))
+    assert find_replaced_names("ALTER TABLE a ADD INDEX i (c), RENAME TO b", "d") == (("d", "a"), ("d", "b"))
+    assert find_replaced_names("CREATE TABLE a LIKE b", "d") == (("d", "a"),)
+    assert find_replaced_names("CREATE DATABASE a", "d") == (("a", ""),)
 
 
 def _injected(sql: str) -> str:
-    [made] = injections_of([DdlInjection(**{"commit-ts": "1", "sql": sql, "db": "d"})])
+    [made] = parse_injections([DdlInjection(**{"commit-ts": "1", "sql": sql, "db": "d"})])
     return made.sql
 
 

@@ -12,7 +12,7 @@ from support.workload import Workload, integer, text
 
 from binlake.base.dialects import Dialect
 from binlake.compare.capture import Capture
-from binlake.dialect import DdlText, Known, map_ddl, standard_text, tokenize_restored
+from binlake.dialect import DdlText, Known, map_ddl, standardize_text, tokenize_restored
 from binlake.dialect.tokens import TokenKind
 from binlake.errors import SchemaError, TargetRefused
 from binlake.mirror.effects import derive_effects
@@ -64,12 +64,12 @@ COMMENT 'i\\') COMMENT = 'x\\' PARTITION BY HASH (`id`) PARTITIONS 2;
 @pytest.mark.parametrize(("restored", "standard"), RESTORED)
 def test_backslashes_of_restored_text_depend_on_their_position(restored: str, standard: str) -> None:
     # issue 13.13: a server would interpret TiDB's text differently
-    assert standard_text(restored, "the session's own", NOTHING) == standard
+    assert standardize_text(restored, "the session's own", NOTHING) == standard
 
 
 def test_text_without_backslashes_and_quotes_is_unchanged() -> None:
     text = "ALTER TABLE `t` ADD COLUMN `a` VARCHAR(9) DEFAULT _UTF8MB4'it''s \"q\"';"
-    assert standard_text(text, "ALTER TABLE t …", NOTHING) is text
+    assert standardize_text(text, "ALTER TABLE t …", NOTHING) is text
 
 
 RAW = pairs(r"""
@@ -92,7 +92,7 @@ ALTER TABLE `Ansi T` ADD COLUMN w INT COMMENT 'it\'s "q" s'
 
 @pytest.mark.parametrize(("raw", "standard"), RAW)
 def test_original_session_text_is_read_by_the_definitions(raw: str, standard: str) -> None:  # issue 13.13
-    assert standard_text(raw, raw, Known.of(["d"], [ANSI, PLAIN])) == standard
+    assert standardize_text(raw, raw, Known.of(["d"], [ANSI, PLAIN])) == standard
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_original_session_text_is_read_by_the_definitions(raw: str, standard: st
 )
 def test_text_that_fits_no_sql_mode_is_refused(raw: str) -> None:
     with pytest.raises(SchemaError, match="fits no sql_mode"):
-        standard_text(raw, raw, Known.of(["d"], [ANSI, PLAIN]))
+        standardize_text(raw, raw, Known.of(["d"], [ANSI, PLAIN]))
 
 
 def test_unreadable_ddl_does_not_stop_planning_and_is_reported(tmp_path: Path) -> None:  # U-20
@@ -197,7 +197,7 @@ def test_server_shows_the_same_as_the_source(empty_server: MariaDb) -> None:
         for statement in (*mapped(added, after, dialect=empty_server.name), *dropped):
             session.execute(statement)
         session.execute("FLUSH TABLES")
-        assert session.rows("SELECT g FROM d.m") == [("ö1",)]
+        assert session.fetch_rows("SELECT g FROM d.m") == [("ö1",)]
     finally:
         session.close()
     assert "FOREIGN KEY" not in rows(empty_server, "SHOW CREATE TABLE d.Kind")[0][1]

@@ -11,12 +11,12 @@ from support.tabledefs import col, primary, table
 from binlake.base.dialects import Dialect
 from binlake.dialect import DdlText, map_ddl
 from binlake.errors import TargetRefused
-from binlake.rows.codec.writers import filled_text
+from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import DdlJob, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.session import SourceSession
-from binlake.statements.writtencolumns import written_columns
+from binlake.statements.writtencolumns import list_written_columns
 
 NOTHING = SourceSession()
 NEW_YORK = SourceSession("America/New_York", "2024-05-06")
@@ -130,7 +130,7 @@ FILLED = [
 @pytest.mark.parametrize(("column", "text"), FILLED)
 def test_old_row_has_the_origin_default_of_the_source(column: dict[str, Any], text: str) -> None:
     # 5.5; recorded in the capture `zones`
-    assert filled_text(table("t", column).columns[0]) == text
+    assert derive_filled_text(table("t", column).columns[0]) == text
 
 
 def test_json_not_null_is_filled_with_the_document_null() -> None:
@@ -267,7 +267,7 @@ def test_current_date_origin_default_is_fixed_to_one_day() -> None:
         state = state.apply(job(number, 5, origin_default="CURRENT_DATE"), number * 10)
         found = state.find("d", "t")
         assert found is not None
-        assert filled_text(found.columns[1]) == "2024-05-02"
+        assert derive_filled_text(found.columns[1]) == "2024-05-02"
     assert replace(found.columns[1], origin_default=None) != found.columns[1]
 
 
@@ -283,7 +283,7 @@ def test_stored_column_that_depends_on_the_zone_gets_the_sources_values(dialect:
     query = f"CREATE TABLE `t` (`ts` TIMESTAMP,`dt` DATETIME,`g` INT GENERATED ALWAYS AS({expression}) STORED NOT NULL)"
     after = generated(expression)
     assert "`g` INT NOT NULL)" in mapped(query, after, dialect=dialect)[-1]
-    assert [column.name for column in written_columns(after, dialect)] == ["ts", "dt", "g"]
+    assert [column.name for column in list_written_columns(after, dialect)] == ["ts", "dt", "g"]
 
 
 @pytest.mark.parametrize(("expression", "stored"), [("hour(`dt`)", True), ("hour(`ts`)", False)])
@@ -291,4 +291,4 @@ def test_other_generated_columns_are_computed_by_the_target(expression: str, sto
     query = f"CREATE TABLE `t` (`g` INT GENERATED ALWAYS AS({expression}) {'STORED' if stored else 'VIRTUAL'})"
     after = generated(expression, stored=stored)
     assert expression in mapped(query, after)[-1]
-    assert [column.name for column in written_columns(after, "mariadb")] == ["ts", "dt"]
+    assert [column.name for column in list_written_columns(after, "mariadb")] == ["ts", "dt"]

@@ -30,7 +30,7 @@ from support.dag_runs import HI
 from support.exact import find_rounded_numbers
 from support.mariadb import MariaDb, execute, rows
 
-from binlake.lake.lock import lake_lock
+from binlake.lake.lock import hold_lake_lock
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.postgres import Postgres
 
@@ -78,7 +78,7 @@ def test_blocked_run_uses_no_worker_and_can_be_cancelled_cleared_and_resumed(wor
     run = client.trigger("orders", {"start_ts": str(start)})
     world.until_task("orders", run, "plan", "deferred")
     assert client.run("orders", run)["conf"] == {"start_ts": str(start)}
-    assert client.xcom("orders", run, "plan", "blocked_by") == "pump1"
+    assert client.fetch_xcom("orders", run, "plan", "blocked_by") == "pump1"
     world.until_ended("stock", world.stock_run)  # the only other run
     pool = client.get("/api/v2/pools/default_pool")
     assert (pool["running_slots"], pool["deferred_slots"]) == (0, 1)
@@ -95,9 +95,9 @@ def test_blocked_run_uses_no_worker_and_can_be_cancelled_cleared_and_resumed(wor
     world.source.start_pump("pump1")
     ended = world.until_ended("orders", run)
     # Its window is planned from exactly that commit_ts; then Spark is missing.
-    plan = client.xcom("orders", run, "plan")
+    plan = client.fetch_xcom("orders", run, "plan")
     assert (plan["state"], plan["lo"]) == ("ready", str(start))
-    states = {task["task_id"]: task["state"] for task in client.tasks("orders", run)}
+    states = {task["task_id"]: task["state"] for task in client.fetch_tasks("orders", run)}
     assert (ended["state"], states["land"], states["recover"]) == ("failed", "failed", "skipped")
     assert ended["note"].startswith("land failed: the Airflow connection is not defined")
     assert world.target_writes() == []
@@ -120,10 +120,10 @@ def test_run_without_its_source_finishes_the_interrupted_window(world: World, ma
     # S3-09 S3-10 S3-11: the only one of four cases in which the DAG's branch writes
     run = world.client.trigger("shop")
     ended = world.until_ended("shop", run)
-    states = {task["task_id"]: task["state"] for task in world.client.tasks("shop", run)}
+    states = {task["task_id"]: task["state"] for task in world.client.fetch_tasks("shop", run)}
     assert (ended["state"], states.pop("plan"), states.pop("recover")) == ("success", "success", "success")
     assert set(states.values()) == {"skipped"}
-    told = world.client.xcom("shop", run, "recover")
+    told = world.client.fetch_xcom("shop", run, "recover")
     assert (told["state"], told["lo"], told["hi"], told["detail"]["source"]) == ("recovered", "0", "300", "relay")
     assert ended["note"].startswith("recover: recovered at 300 = ")
     assert rows(mariadb, "SELECT * FROM app.t ORDER BY id") == [(1, "a"), (2, "b")]
@@ -134,7 +134,7 @@ def test_run_without_its_source_finishes_the_interrupted_window(world: World, ma
 
 
 def test_run_that_finds_the_lake_locked_waits_in_the_triggerer(world: World) -> None:  # C-06
-    with lake_lock(world.paths, "sql", wait_s=0):
+    with hold_lake_lock(world.paths, "sql", wait_s=0):
         run = world.client.trigger("orders.maintain")
         world.until_task("orders.maintain", run, "maintain", "deferred")
     task = world.until_task("orders.maintain", run, "maintain", "failed")
@@ -149,11 +149,11 @@ def test_audit_is_requested_by_a_form_and_answered_by_a_page(world: World) -> No
     run = client.trigger("demo.audit", {"what": "row", "table": "shop.item", "key": ["7"]})
     ended = world.until_ended("demo.audit", run)
     assert (ended["state"], ended["note"]) == ("success", 'row shop.item ["7"]: 2 changes')
-    inserted, updated = client.xcom("demo.audit", run, "audit")["changes"]
+    inserted, updated = client.fetch_xcom("demo.audit", run, "audit")["changes"]
     assert (inserted["op"], inserted["before"], updated["after"]) == ("insert", None, {"id": "7", "name": "item 7"})
     commits = sorted(binlog.commit_ts for binlog in world.lake.workload.logged if binlog.commit_ts)
     assert int(updated["commit_ts"]) in commits
-    assert f"| {updated['commit_ts']} | " in client.xcom("demo.audit", run, "audit", "markdown")
+    assert f"| {updated['commit_ts']} | " in client.fetch_xcom("demo.audit", run, "audit", "markdown")
     assert world.lineage("demo.audit.audit") == ({f"{world.folder}/past/lake/demo/mutation"}, {})
 
 
@@ -165,7 +165,7 @@ def test_backfill_of_dates_waits_for_the_lease_and_repairs_the_differences_of_ve
     told = len(world.failures())
     run = client.trigger("demo.verify")
     assert world.until_ended("demo.verify", run)["state"] == "failed"
-    assert client.xcom("demo.verify", run, "verify")["changes"][0]["detail"]["different"] == 2
+    assert client.fetch_xcom("demo.verify", run, "verify")["changes"][0]["detail"]["different"] == 2
     mirror, mutation = (f"{world.folder}/past/lake/demo/{name}" for name in ("mirror/shop/item", "mutation"))
     # It failed, but has read everything.
     assert world.lineage("demo.verify.verify", "FAIL") == ({"shop.item", mirror, mutation}, {})
@@ -178,10 +178,10 @@ def test_backfill_of_dates_waits_for_the_lease_and_repairs_the_differences_of_ve
     world.until_task("demo.backfill", first, "backfill", "deferred")
     assert world.until_ended("demo", scheduled)["state"] == "success"
     # Its source is gone and the target is consistent: nothing had to be recovered, nothing was written.
-    states = {task["task_id"]: task["state"] for task in client.tasks("demo", scheduled)}
+    states = {task["task_id"]: task["state"] for task in client.fetch_tasks("demo", scheduled)}
     assert (states["plan"], states["recover"], states["land"]) == ("success", "success", "skipped")
-    assert client.xcom("demo", scheduled, "plan", "blocked_by") == "pd"
-    assert client.xcom("demo", scheduled, "recover")["state"] == "nothing-to-do"
+    assert client.fetch_xcom("demo", scheduled, "plan", "blocked_by") == "pd"
+    assert client.fetch_xcom("demo", scheduled, "recover")["state"] == "nothing-to-do"
     # The backfill requested the lease meanwhile.
     assert [text for text in world.target_writes() if "binlake_lease" not in text and "IF NOT EXISTS" not in text] == []
     execute(mariadb, "UPDATE tidb_binlog.binlake_lease SET owner = ''")
@@ -228,8 +228,8 @@ def _repaired_range(world: World, run: str) -> tuple[int, int]:
     """The range of a run that repaired one row."""
     ended = world.until_ended("demo.backfill", run)
     assert (ended["state"], ended["note"][:8]) == ("success", "repair (")
-    assert world.client.xcom("demo.backfill", run, "backfill")["changes"][0]["detail"]["different"] == 1
-    lo, _, hi = world.client.xcom("demo.backfill", run, "backfill", "range").partition("-")
+    assert world.client.fetch_xcom("demo.backfill", run, "backfill")["changes"][0]["detail"]["different"] == 1
+    lo, _, hi = world.client.fetch_xcom("demo.backfill", run, "backfill", "range").partition("-")
     return int(lo), int(hi)
 
 
@@ -241,7 +241,7 @@ def test_airflow_stores_no_number_that_a_browser_would_round(world: World) -> No
             where = f"/api/v2/dags/{dag_id}/dagRuns/{run['dag_run_id']}"
             entries = world.client.get(f"{where}/taskInstances/~/xcomEntries")["xcom_entries"]
             for entry in entries:
-                value = world.client.xcom(dag_id, run["dag_run_id"], entry["task_id"], entry["key"])
+                value = world.client.fetch_xcom(dag_id, run["dag_run_id"], entry["task_id"], entry["key"])
                 assert find_rounded_numbers(value) == [], entry
                 seen += 1
             assert find_rounded_numbers(run["conf"]) == []

@@ -38,6 +38,6 @@ def test_capture_is_equal_after_windows(
     outcome = run_capture(
         Capture(CAPTURES / name), empty_mariadb, lambda: spark, tmp_path, most_states=states, pumps=pumps
     )
-    assert outcome.line().endswith("equal"), outcome.line()
+    assert outcome.format_line().endswith("equal"), outcome.format_line()
     assert outcome.states == states
     assert outcome.rows > 20

@@ -64,22 +64,22 @@ def test_executors_share_one_window_and_the_driver_alone_gets_the_same_result(
     for function in ("PumpPull", "ShareWriter"):
         assert len(ran[function]) >= 2, ran
         assert "driver" not in ran[function]
-    ((lo, hi),) = by_workers.windows.landed()
-    landed = by_workers.windows.manifest(lo, hi)
+    ((lo, hi),) = by_workers.windows.list_landed()
+    landed = by_workers.windows.read_manifest(lo, hi)
     assert landed is not None
     assert landed.bytes > BYTES
 
     # The driver's pull gives the same rows: its digest equals the sealed one, otherwise land would refuse it.
-    pumps = tuple((pump.node_id, pump.host) for pump in source.registry.pumps())
+    pumps = tuple((pump.node_id, pump.host) for pump in source.registry.list_pumps())
     part = pull_here(PumpPull(pumps, source.driver.cluster_id, lo, hi, 5), by_driver.driver_bytes, 0)
     assert (part.upto, part.full) == (hi, False)
-    assert texts(Pulled(InMemory(part.rows)).transactions(Bounds(lo, hi))) == lake_rows(by_workers, "binlog")
+    assert texts(Pulled(InMemory(part.rows)).select_transactions(Bounds(lo, hi))) == lake_rows(by_workers, "binlog")
     assert run_stage("land", by_driver, Bounds(lo, hi)).state == "already"
     before = lake_rows(by_workers, "mutation")
-    files = DeltaTable(by_workers.paths.table("mutation")).file_uris()
+    files = DeltaTable(by_workers.paths.locate_table("mutation")).file_uris()
     monkeypatch.setattr(payloads, "SHARE_BYTES", 1 << 30)
     assert run_stage("merge", by_driver, Bounds(lo, hi)).rows == len(before)
-    assert not set(files) & set(DeltaTable(by_workers.paths.table("mutation")).file_uris())
+    assert not set(files) & set(DeltaTable(by_workers.paths.locate_table("mutation")).file_uris())
     assert lake_rows(by_workers, "mutation") == before
 
 
@@ -104,17 +104,17 @@ def test_sinks_pass_on_executors_as_in_the_driver(
     assert {"PumpPull", "ShareWriter", "MirrorTask", "<lambda>"} <= set(ran)
     assert "driver" not in {executor for tasks in ran.values() for executor in tasks}
     assert tables_of(source.workload, mariadb) == expected(source.workload)
-    mirrored = DeltaTable(ctx.paths.mirror("d", "wide")).to_pyarrow_table(columns=["id"])
+    mirrored = DeltaTable(ctx.paths.locate_mirror("d", "wide")).to_pyarrow_table(columns=["id"])
     assert sorted(mirrored["id"].to_pylist()) == list(range(WIDE))
 
     mariadb.wipe()
-    ((lo, hi),) = ctx.windows.landed()
+    ((lo, hi),) = ctx.windows.list_landed()
     place = {"path": f"{ctx.replication.lake.path} of the driver"}
     alone = context(hi, target=target, window={"driver-bytes": 64 << 20}, lake=place)
     monkeypatch.setattr(payloads, "SHARE_BYTES", 1 << 30)
     run_window(alone)
-    assert alone.windows.manifest(lo, hi) == ctx.windows.manifest(lo, hi)
-    applied = [one.windows.apply_manifests(lo, hi)[-1] for one in (ctx, alone)]
+    assert alone.windows.read_manifest(lo, hi) == ctx.windows.read_manifest(lo, hi)
+    applied = [one.windows.read_apply_manifests(lo, hi)[-1] for one in (ctx, alone)]
     assert (applied[0].change, applied[0].statement) == (applied[1].change, applied[1].statement)
     for table in ("binlog", "mutation", "ddl", "change"):
         assert lake_rows(alone, table) == lake_rows(ctx, table), table

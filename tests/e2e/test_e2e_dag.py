@@ -60,7 +60,7 @@ def test_every_stage_is_a_task_and_a_stopped_pump_is_named(
     results = {name: ti.xcom_pull(task_ids=name) for name, ti in done.items()}
     assert set(results) == {"plan", "land", "merge", "compact", "convert", "finalize", "mirror"}
     bounds = {(result["lo"], result["hi"]) for name, result in results.items() if name != "plan"}
-    assert bounds == {("0", str(context().windows.landed_ts()))}
+    assert bounds == {("0", str(context().windows.find_landed_ts()))}
     source.stop_pump("pump2")
     blocked = dag.test()
     assert str(blocked.state) == "success"

@@ -81,10 +81,10 @@ def test_corrupt_payload_and_unknown_table_are_named_with_their_commit_ts(
             pb.TableMutation(table_id=source.workload.table("d", "t").id, deleted_ids=[5], sequence=[2])])
          .SerializeToString(), "WireError", "deleted_ids"),
     ):  # fmt: skip
-        prewrite = build.prewrite(source.pd.tso(), b"k", content)
+        prewrite = build.build_prewrite(source.pd.fetch_ts(), b"k", content)
         source.workload.log(prewrite)
-        commit_ts = source.pd.tso()
-        source.workload.log(build.commit(prewrite, commit_ts))
+        commit_ts = source.pd.fetch_ts()
+        source.workload.log(build.build_commit(prewrite, commit_ts))
         source.settle()
         found = outcome(tmp_path, good)
         assert found["class"] == kind, found

@@ -82,7 +82,7 @@ def lose_tracker(server: MariaDb, source: str) -> None:
 
 def read_mirror(cluster: FedCluster, db: str) -> list[tuple[int, str | None, Decimal]]:
     """(id, u, more) of the mirror of t."""
-    table = DeltaTable(LakePaths.of(cluster.replication()).mirror(db, "t")).to_pyarrow_table(
+    table = DeltaTable(LakePaths.of(cluster.replication()).locate_mirror(db, "t")).to_pyarrow_table(
         columns=["id", "u", "more"]
     )
     return sorted(tuple(row.values()) for row in table.to_pylist())

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 @pytest.fixture(scope="module")
 def server() -> Iterator[MariaDb]:
     """A separate source, because its logs are purged."""
-    with mariadb_in_memory(MariaDb.source_options()) as made:
+    with mariadb_in_memory(MariaDb.list_source_options()) as made:
         yield made
 
 
@@ -149,7 +149,7 @@ def test_full_load_killed_repeatedly_resumes(
         times = Counter(tail for _, tail, _ in cluster.published())
         assert {tail for tail, count in times.items() if count > 1} == set()
         assert contents(mariadb, "fed") == contents(server, "fed")
-        mirror = DeltaTable(LakePaths.of(cluster.replication()).mirror("fed", "t")).to_pyarrow_table(
+        mirror = DeltaTable(LakePaths.of(cluster.replication()).locate_mirror("fed", "t")).to_pyarrow_table(
             columns=["id", "u", "v"]
         )
         found = sorted(tuple(row.values()) for row in mirror.to_pylist())

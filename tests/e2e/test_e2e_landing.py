@@ -45,7 +45,7 @@ def window(ctx: StageContext) -> Bounds:
 
 
 def rows(ctx: StageContext, table: str) -> list[dict[str, Any]]:
-    found = DeltaTable(ctx.paths.table(table)).to_pyarrow_table().to_pylist()
+    found = DeltaTable(ctx.paths.locate_table(table)).to_pyarrow_table().to_pylist()
     return sorted(found, key=lambda row: (row["commit_ts"], row.get("seq", 0)))
 
 
@@ -53,7 +53,7 @@ def count_ordered_files(ctx: StageContext, table: str, place: list[str]) -> int:
     """The number of files of the table; asserts that rows are ordered by `place` in each, so that readers can skip
     groups.
     """
-    files = DeltaTable(ctx.paths.table(table)).file_uris()
+    files = DeltaTable(ctx.paths.locate_table(table)).file_uris()
     for file in files:
         stored = pq.read_table(unquote(file), columns=place, partitioning=None)
         assert stored.equals(stored.sort_by([(name, "ascending") for name in place]))
@@ -85,7 +85,7 @@ def test_articles_transaction_becomes_six_mutations_of_one_commit(
     assert dict(found[2]["after"])["name"] == "c"
     binlog = rows(ctx, "binlog")
     assert [row["kind"] for row in binlog] == ["ddl", "ddl", "dml"]
-    jobs = {row["job_id"] for row in DeltaTable(ctx.paths.table("schema_change")).to_pyarrow_table().to_pylist()}
+    jobs = {row["job_id"] for row in DeltaTable(ctx.paths.locate_table("schema_change")).to_pyarrow_table().to_pylist()}
     assert jobs == {row["job_id"] for row in binlog if row["kind"] == "ddl"}
 
 
@@ -105,7 +105,7 @@ def test_windows_have_no_gaps_and_nothing_is_landed_twice(
     assert [m["commit_ts"] for m in rows(ctx, "mutation")] == sorted(expected)
     for table, last in (("binlog", "chunk"), ("mutation", "seq")):
         assert count_ordered_files(ctx, table, ["commit_ts", "start_ts", last]) >= 3
-    landed = ctx.windows.landed()
+    landed = ctx.windows.list_landed()
     assert len(landed) == 3
     assert all(before[1] == after[0] for before, after in itertools.pairwise(landed))
 
@@ -125,7 +125,7 @@ def test_landed_window_is_immutable_when_the_pumps_are_gone(
     # PD is unreachable too, and the sealing run died right afterwards: a landed window needs no source.
     gone = ctx.replication.source.model_copy(update={"pd_urls": ("http://127.0.0.1:1",), "timeout_s": 0.5})
     ctx = replace(ctx, replication=ctx.replication.model_copy(update={"source": gone}))
-    staged = Path(ctx.paths.staging(str(first.lo)))
+    staged = Path(ctx.paths.locate_staging(str(first.lo)))
     staged.mkdir(parents=True)
     for _ in range(2):
         assert run_stage("land", ctx, first).state == "already"
@@ -141,7 +141,7 @@ def test_window_whose_rows_changed_after_landing_is_refused(
     source.settle()
     ctx = context()
     landed = land(ctx)
-    DeltaTable(ctx.paths.table("binlog")).update(updates={"payload": "X'00'"}, predicate="kind = 'ddl'")
+    DeltaTable(ctx.paths.locate_table("binlog")).update(updates={"payload": "X'00'"}, predicate="kind = 'ddl'")
     with pytest.raises(ImmutableWindow, match="landed rows differ from the sealed ones"):
         run_stage("land", ctx, Bounds(landed.lo, landed.hi))
 
@@ -159,7 +159,7 @@ def test_stopped_pump_blocks_and_is_named_until_it_is_back(
     plan = run_stage("plan", ctx)
     assert (plan.state, plan.blocked_by) == ("blocked", "pump2")
     assert "unreachable" in plan.detail["reason"]
-    assert ctx.windows.events()[-1]["blocked_by"] == "pump2"
+    assert ctx.windows.read_events()[-1]["blocked_by"] == "pump2"
     source.start_pump("pump2")
     source.settle()
     assert rows(ctx, "mutation") == []
@@ -188,12 +188,12 @@ def test_closing_pumps_learn_the_lakes_position(
     source.settle()
     ctx = context()
     landed = land(ctx)
-    (consumer,) = source.registry.drainers()
+    (consumer,) = source.registry.list_drainers()
     assert (consumer.node_id, consumer.state, consumer.max_commit_ts) == ("binlake-live", "paused", landed.hi)
     # PD was unreachable right after the seal: plan tells the pump, because nothing lands while a closing pump blocks.
     source.registry.put_drainer(replace(consumer, max_commit_ts=landed.lo))
     run_stage("plan", ctx)
-    assert source.registry.drainers() == [consumer]
+    assert source.registry.list_drainers() == [consumer]
 
 
 def test_hi_is_lowered_to_just_before_a_ddl_whose_job_is_not_in_the_history(
@@ -245,7 +245,7 @@ def test_initial_commit_ts_is_exclusive_and_minus_one_means_now(
     window(ctx)
     assert [m["commit_ts"] for m in rows(ctx, "mutation")] == [second]
     now = context(name="other", **{"initial-commit-ts": "-1"})
-    before = source.pd.tso()
+    before = source.pd.fetch_ts()
     run_stage("plan", now)
     start = now.windows.start_ts()
     assert start is not None
@@ -278,13 +278,13 @@ def test_ignored_transactions_leave_no_row_and_are_reported(
     ctx = context(filter={"ignore-txn-commit-ts": [str(skipped)]})
     window(ctx)
     assert [m["commit_ts"] for m in rows(ctx, "mutation")] == [kept]
-    merged = ctx.windows.events()[-1]
+    merged = ctx.windows.read_events()[-1]
     assert json.loads(merged["detail"])["skipped_commit_ts"] == [str(skipped)]
     run_stage("merge", ctx, Bounds(merged["lo"], merged["hi"]))
     # U-12: reported once, with the run's id, and an audit of the transaction shows it.
-    (told,) = ctx.windows.events(stage="skip")
+    (told,) = ctx.windows.read_events(stage="skip")
     assert (told["lo"], told["hi"], told["run_id"]) == (skipped - 1, skipped, ctx.run_id)
-    found, other = (Audit(ctx.paths, ctx.rules).transaction(ts) for ts in (skipped, kept))
+    found, other = (Audit(ctx.paths, ctx.rules).find_transaction(ts) for ts in (skipped, kept))
     assert found is not None
     assert other is not None
     assert found.remark == "left out by filter.ignore-txn-commit-ts"
@@ -311,7 +311,7 @@ def test_window_ends_at_its_size_limit_and_the_next_continues_after_it(
     assert [one.lo for one in found] == [plan.lo, *(one.hi for one in found[:-1])]
     assert found[-1].hi == plan.hi
     assert [row["commit_ts"] for row in rows(ctx, "binlog") if row["kind"] == "dml"] == commits
-    manifests = ctx.windows.manifests(plan.lo, plan.hi)
+    manifests = ctx.windows.read_manifests(plan.lo, plan.hi)
     assert [manifest.bytes <= 1500 for manifest in manifests] == [True] * len(found)
     assert all(proof.proof_ts >= one.hi for one in manifests for proof in one.members)
     assert run_stage("land", ctx, Bounds(found[0].lo, found[0].hi)).state == "already"

@@ -27,5 +27,5 @@ def test_every_statement_is_accepted_and_has_the_expected_effect(mode: int, name
         with closing(Session(target)) as session:
             replay = DirectReplay(log, session)
             replay.advance(log.rows[-1][0])
-            assert [name for (name,) in session.rows("SHOW DATABASES LIKE '%iliale%'")] == names
+            assert [name for (name,) in session.fetch_rows("SHOW DATABASES LIKE '%iliale%'")] == names
     assert (replay.applied.ddls, replay.applied.rows) == (41, 743)

@@ -95,7 +95,7 @@ class Left:
     @contextmanager
     def without_statements(self) -> Iterator[None]:
         """Hide a file of the table `statement`."""
-        file = next(Path(self.ctx.paths.table("statement")).glob(f"window={self.bounds.window}/*.parquet"))
+        file = next(Path(self.ctx.paths.locate_table("statement")).glob(f"window={self.bounds.window}/*.parquet"))
         away = file.rename(file.with_suffix(".away"))
         try:
             yield
@@ -161,7 +161,7 @@ def test_killed_finalize_is_recovered_without_the_source(
     config = tmp_path / "live.toml"
     config.write_text(toml(left.ctx.replication.model_dump(mode="json", by_alias=True, exclude_none=True)))
     workload, whole, hi = source.workload, left.states[-1], left.bounds.hi
-    addresses = [address(pump.host) for pump in source.registry.pumps()] + [address(source.status_url)]
+    addresses = [address(pump.host) for pump in source.registry.list_pumps()] + [address(source.status_url)]
     source.vanish()
     with Killer("finalize_killer", config, left.bounds.lo, left.bounds.hi) as killer, listening(addresses) as ears:
         for place, (step, number) in enumerate(POSITIONS):

@@ -21,7 +21,7 @@ SAME_IDS = dict.fromkeys(SHARDS, 0)
 @pytest.fixture(scope="module")
 def sources(mariadb_source: MariaDb) -> Iterator[tuple[MariaDb, MariaDb]]:
     """The servers of two shards, each with its own log."""
-    with mariadb_in_memory(MariaDb.source_options(2)) as second:
+    with mariadb_in_memory(MariaDb.list_source_options(2)) as second:
         yield mariadb_source, second
 
 

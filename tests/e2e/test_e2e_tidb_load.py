@@ -73,7 +73,7 @@ class Shop:
     def run_windows(self, ctx: StageContext) -> None:
         self.tell()
         until = self.live.settle()
-        while (ctx.windows.landed_ts() or 0) < until:
+        while (ctx.windows.find_landed_ts() or 0) < until:
             run_window(ctx)
 
     def load(self, ctx: StageContext, until: str = "applied", at_ts: int | None = None) -> Bootstrap:
@@ -134,10 +134,10 @@ def test_source_with_a_history_is_loaded_and_its_windows_start_after_it(
     assert (done.phase, load.rows, load.tables_done) == ("applied", 3 * ROWS, 4)
     # Every session read everything as of the base.
     assert set(shop.sql.asked) == {str(load.commit_ts)}
-    landed = ctx.windows.landed()
+    landed = ctx.windows.list_landed()
     assert (landed[0][0], landed[-1][1]) == (load.from_ts, load.commit_ts)
     assert len(landed) >= 4
-    assert shop.live.registry.drainer(ctx.drainer_id).status.max_commit_ts == load.commit_ts  # type: ignore[union-attr]
+    assert shop.live.registry.find_drainer(ctx.drainer_id).status.max_commit_ts == load.commit_ts  # type: ignore[union-attr]
     assert shop.shown[0].loads[0].rows == 0
     assert shop.shown[-1] == done
     # Sealed like any window: landing again verifies the digest.
@@ -149,9 +149,9 @@ def test_source_with_a_history_is_loaded_and_its_windows_start_after_it(
     workload.begin().insert("shop", "item", id=9001, name="newer", n=1, more=5).commit()
     shop.run_windows(ctx)
     assert tables_of(workload, mariadb) == expected(workload)
-    assert ctx.windows.landed()[len(landed)][0] == load.commit_ts
+    assert ctx.windows.list_landed()[len(landed)][0] == load.commit_ts
     # The lake has these tables completely, including rows that have not changed since.
-    versions = MirrorVersions(ctx.paths).latest()
+    versions = MirrorVersions(ctx.paths).read_latest()
     assert {name: version.inexact for name, version in versions.items()} == dict.fromkeys(workload.rows, "")
     found = read_checkpoint(ctx.replication, shop.live.driver.cluster_id)
     assert found is not None
@@ -173,7 +173,7 @@ def test_interrupted_load_resumes_and_reads_no_range_twice(
     table = BaseTable(ctx.paths)
     load = table.load()
     assert load is not None
-    read_before = {(chunk.table, chunk.low) for chunk in table.chunks()}
+    read_before = {(chunk.table, chunk.low) for chunk in table.read_chunks()}
     # Until the load is done, no window of the pumps may land, because it would leave a gap.
     planned = run_stage("plan", ctx)
     assert planned.state == "waiting"
@@ -186,7 +186,7 @@ def test_interrupted_load_resumes_and_reads_no_range_twice(
     again = shop.context(**NO_MIRROR)
     done = shop.load(again, "landed")
     assert done.loads[0].commit_ts == load.base_ts
-    assert sum(map(_is_read, shop.sql.queries)) == len(table.chunks()) - len(read_before)
+    assert sum(map(_is_read, shop.sql.queries)) == len(table.read_chunks()) - len(read_before)
     change(shop.workload)
     shop.run_windows(again)
     assert tables_of(shop.workload, mariadb) == expected(shop.workload)
@@ -265,7 +265,7 @@ def test_load_that_would_leave_a_gap_is_refused(shop: Shop, mariadb: MariaDb, tm
     with pytest.raises(SourceUnavailable):
         shop.load(unfinished, "landed")
     with pytest.raises(ConfigError, match=r"started with another snapshot.*omit --at"):
-        shop.load(unfinished, "landed", shop.live.pd.tso())
+        shop.load(unfinished, "landed", shop.live.pd.fetch_ts())
     filtered = shop.context(
         lake={"path": str(tmp_path / "unfinished")}, target=None, filter={"ignore-schemas": "other"}
     )
@@ -284,7 +284,7 @@ def test_load_that_would_leave_a_gap_is_refused(shop: Shop, mariadb: MariaDb, tm
 def test_ddl_not_yet_in_the_history_is_awaited(shop: Shop) -> None:  # S4-24
     execute(shop.server, "ALTER TABLE shop.item ADD COLUMN later INT")
     with pytest.raises(DefinitionsDiffer, match=r"differs between the DDL history.*shop\.item"):
-        shop.load(shop.context(target=None), "landed", shop.live.pd.tso())
+        shop.load(shop.context(target=None), "landed", shop.live.pd.fetch_ts())
 
 
 def _is_read(query: str) -> bool:

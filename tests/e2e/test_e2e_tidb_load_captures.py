@@ -19,8 +19,8 @@ from binlake.compare import compare_state, connect, read_expected_states
 from binlake.compare.capture import Capture, StateAt
 from binlake.config import Replication
 from binlake.target.session.session import Session
-from deploy.local.cluster import CaptureCluster, capture_cluster
-from deploy.local.commitlog import plan_ddl, read_log, tables_in_doubt
+from deploy.local.cluster import CaptureCluster, run_capture_cluster
+from deploy.local.commitlog import find_tables_in_doubt, plan_ddl, read_log
 from deploy.local.direct import DirectReplay
 from deploy.local.handwork import plan_handwork
 from spark_jobs.commands.bootstrap import load_tidb
@@ -60,13 +60,13 @@ def test_capture_is_loaded_in_the_middle_and_followed_to_its_end(
     for server in (mariadb, second_mariadb):
         server.wipe()
     fill(capture, base, second_mariadb)
-    with capture_cluster(capture, tmp_path, pumps=1) as cluster, Snapshots(second_mariadb) as sql:
+    with run_capture_cluster(capture, tmp_path, pumps=1) as cluster, Snapshots(second_mariadb) as sql:
         ctx = StageContext(replication(capture, cluster, sql, mariadb, tmp_path), "test", no_spark)
         done = load_tidb(ctx, "applied", lambda _: None, base.commit_ts)
         assert set(sql.asked) == {str(base.commit_ts)}
         assert done.loads[0].rows == sum(len(table.get("rows") or ()) for table in base.contents)
         require_equal(capture, base, mariadb)
-        while (ctx.windows.landed_ts() or 0) < states[-1].commit_ts:
+        while (ctx.windows.find_landed_ts() or 0) < states[-1].commit_ts:
             run_window(ctx)
         require_equal(capture, states[-1], mariadb)
 
@@ -74,12 +74,12 @@ def test_capture_is_loaded_in_the_middle_and_followed_to_its_end(
 def fill(capture: Capture, base: StateAt, server: MariaDb) -> None:
     """Bring the SQL side to the state, with the whole DDL history, and check that it equals the state."""
     log = read_log(capture)
-    hands = plan_handwork(plan_ddl(log), capture.states(), tables_in_doubt(log))
+    hands = plan_handwork(plan_ddl(log), capture.read_states(), find_tables_in_doubt(log))
     with closing(Session(target_of(server))) as session:
         collation = bool(capture.meta.get("new_collation", True))
         DirectReplay(log, session, hands, new_collation=collation).advance(base.commit_ts)
     require_equal(capture, base, server)
-    write_history(server, capture.jobs())
+    write_history(server, capture.read_jobs())
 
 
 def replication(

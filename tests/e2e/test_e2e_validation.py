@@ -46,7 +46,7 @@ class Fed:
         return [result for result in results if result.stage == "validate"]
 
     def entries(self) -> list[Entry]:
-        return Ledger(self.paths).entries()
+        return Ledger(self.paths).list_entries()
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def shards(mariadb_source: MariaDb, empty_mariadb: MariaDb, tmp_path: Path) -> I
     """A feeder of two servers; the target is empty."""
     mariadb_source.wipe()
     with (
-        mariadb_in_memory(MariaDb.source_options(2)) as second,
+        mariadb_in_memory(MariaDb.list_source_options(2)) as second,
         FedShards(tmp_path, (mariadb_source, second), empty_mariadb, **{"shard-mode": "pessimistic"}) as fed,
     ):
         fed.more = {"mirror": {"enabled": True}}

@@ -75,9 +75,9 @@ def some_changes(workload: Workload, seed: int, transactions: int = 12) -> None:
 def run(ctx: StageContext, source: LiveSource) -> Bounds:
     """Run windows until everything written so far is landed and applied; return the last landed window."""
     until = source.settle()
-    while (ctx.windows.landed_ts() or 0) < until:
+    while (ctx.windows.find_landed_ts() or 0) < until:
         run_window(ctx)
-    return Bounds(*ctx.windows.landed()[-1])
+    return Bounds(*ctx.windows.list_landed()[-1])
 
 
 def test_window_with_ddl_on_two_tables_and_rows_between_equals_the_source(
@@ -97,7 +97,7 @@ def test_window_with_ddl_on_two_tables_and_rows_between_equals_the_source(
     workload.begin().insert("d", "log", n=5, what="after", more="t").commit()
     ctx = context(target=target)
     bounds = run(ctx, source)
-    assert len(ctx.windows.landed()) == 1
+    assert len(ctx.windows.list_landed()) == 1
     assert tables_of(workload, mariadb) == expected(workload)
     found = read_checkpoint(ctx.replication, source.driver.cluster_id)
     assert found is not None
@@ -125,7 +125,7 @@ def test_repeated_stages_change_nothing_when_the_pumps_are_gone(
         source.stop_pump(pump)
         shutil.rmtree(source.folder / pump)
     draw = random.Random(7)
-    landed = [Bounds(*window) for window in ctx.windows.landed()]
+    landed = [Bounds(*window) for window in ctx.windows.list_landed()]
     runs = [(stage, b) for b in landed for stage in ("land", "merge", "compact", "convert", "finalize", "mirror")]
     of_workers = {stage: draw.choice(landed) for stage, _ in runs} if windows > 1 else {}
     for stage, bounds in draw.sample(runs, len(runs)):
@@ -136,7 +136,7 @@ def test_repeated_stages_change_nothing_when_the_pumps_are_gone(
 
 def lake_rows(ctx: StageContext, table: str) -> list[str]:
     """The rows of a lake table in any order."""
-    return texts(DeltaTable(ctx.paths.table(table)).to_pyarrow_table())
+    return texts(DeltaTable(ctx.paths.locate_table(table)).to_pyarrow_table())
 
 
 def texts(rows: pa.Table) -> list[str]:
@@ -157,12 +157,12 @@ def test_sink_that_was_down_takes_several_windows_as_one_and_stops_no_other(
         source.settle()
         with pytest.raises(BinlakeError, match=r"127\.0\.0\.1"):
             run_window(down)
-    mirrored = [event["hi"] for event in ctx.windows.events(stage="mirror")]
-    assert mirrored[-1] == ctx.windows.landed_ts()
+    mirrored = [event["hi"] for event in ctx.windows.read_events(stage="mirror")]
+    assert mirrored[-1] == ctx.windows.find_landed_ts()
     run(ctx, source)
     assert tables_of(workload, mariadb) == expected(workload)
-    applied = [event for event in ctx.windows.events(stage="finalize") if event["state"] == "done"]
-    assert applied[-1]["lo"] == ctx.windows.landed()[0][1]
+    applied = [event for event in ctx.windows.read_events(stage="finalize") if event["state"] == "done"]
+    assert applied[-1]["lo"] == ctx.windows.list_landed()[0][1]
 
 
 def test_lake_restores_a_range_without_the_source(
@@ -203,16 +203,16 @@ def test_replication_without_a_target_opens_no_connection_and_moves_its_own_posi
     ctx = context(mirror={"enabled": True})
     bounds = run(ctx, source)
     assert len(lake_rows(ctx, "mutation")) == 10
-    mirrored = DeltaTable(ctx.paths.mirror("d", "t")).to_pyarrow_table().to_pylist()
+    mirrored = DeltaTable(ctx.paths.locate_mirror("d", "t")).to_pyarrow_table().to_pylist()
     assert sorted(row["id"] for row in mirrored) == list(range(10))
-    assert ctx.windows.events(stage="mirror")[-1]["hi"] == bounds.hi
+    assert ctx.windows.read_events(stage="mirror")[-1]["hi"] == bounds.hi
 
 
 def test_windows_without_feeds_load_no_kafka_client() -> None:  # S0-05
     # In a separate process, because other tests of this process use Kafka.
     program = (
-        "import importlib, sys; import spark_jobs.commands.main; from binlake.pipeline import stages_for\n"
-        "for stage in stages_for(sql=True, mirror=True): importlib.import_module(f'spark_jobs.{stage.name}.stage')\n"
+        "import importlib, sys; import spark_jobs.commands.main; from binlake.pipeline import select_stages\n"
+        "for stage in select_stages(sql=True, mirror=True): importlib.import_module(f'spark_jobs.{stage.name}.stage')\n"
         "print(len(sys.modules) > 500, sorted({'kafka', 'confluent_kafka', 'aiokafka'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -12,7 +12,7 @@ from support.feedrows import COMMIT_TS, EVERY, ROWS, Row, columns_of, encoded, e
 from support.tidb_json import INT_PK, Json, column, table_def, table_info
 
 from binlake.config.protocols import CanalJsonOptions
-from binlake.feed.canaljson import CanalJsonFormat, mysql_type
+from binlake.feed.canaljson import CanalJsonFormat, format_mysql_type
 from binlake.feed.formats import DELETE, INSERT, UPDATE
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -81,7 +81,7 @@ def test_byte_escapes_and_java_types_equal_the_pages() -> None:
              "c_set": (t.SET, {"elems": ["a", "b"]}), "c_bit": (t.BIT, {"flen": 64})}  # fmt: skip
     table = table_def(table_info(1, "t", [column(n, name, tp, **more) for n, (name, (tp, more)) in
                                           enumerate(names.items(), 1)]))  # fmt: skip
-    assert {one.name: mysql_type(one) for one in table.row_columns} == {
+    assert {one.name: format_mysql_type(one) for one in table.row_columns} == {
         "c_binary": "binary", "c_bit": "bit", "c_char": "char", "c_decimal": "decimal", "c_enum": "enum",
         "c_set": "set", "c_varbinary": "varbinary", "c_varchar": "varchar",
     }  # fmt: skip
@@ -137,8 +137,8 @@ def test_time_zone_and_delete_keys_only_are_applied() -> None:
 
 
 def test_watermark_needs_the_extension() -> None:
-    assert PLAIN.watermark(COMMIT_TS) is None
-    event = EXTENDED.watermark(429918007904436226)
+    assert PLAIN.encode_watermark(COMMIT_TS) is None
+    event = EXTENDED.encode_watermark(429918007904436226)
     assert event is not None
     assert (event.key, event.everywhere) == (None, True)
     assert json.loads(event.value or b"") == {

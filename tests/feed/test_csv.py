@@ -17,7 +17,7 @@ from binlake.config.protocols import CsvOptions
 from binlake.errors import WireError
 from binlake.feed.csvformat import CsvFormat
 from binlake.feed.formats import DELETE, INSERT, UPDATE
-from binlake.feed.reading.csvfile import csv_events
+from binlake.feed.reading.csvfile import decode_csv_file
 from binlake.rows.schema import mysqltypes as t
 
 EMPLOYEE = table_def(
@@ -97,7 +97,7 @@ def test_binlakes_reader_reads_every_form(options: CsvOptions, rows: list[Row]) 
         content = b"".join(
             value + options.terminator.encode() for _, value in encoded(CsvFormat(options), op, old, new)
         )
-        events = list(csv_events("a/b/1/CDC1.csv", content, list(columns), options))
+        events = list(decode_csv_file("a/b/1/CDC1.csv", content, list(columns), options))
         assert [(event.op, event.db, event.table) for event in events] == [(op, EVERY.db, EVERY.name)] * len(rows)
         for event, row in zip(events, new or old, strict=True):
             assert event.commit_ts == (COMMIT_TS if options.commit_ts else None)
@@ -128,7 +128,7 @@ def test_timestamp_is_shown_in_the_feeds_zone() -> None:
 )
 def test_invalid_line_is_refused(content: bytes, error: str) -> None:
     with pytest.raises(WireError, match=error):
-        list(csv_events("a/b/1/CDC1.csv", content, ["id"], CsvOptions()))
+        list(decode_csv_file("a/b/1/CDC1.csv", content, ["id"], CsvOptions()))
 
 
 @pytest.mark.parametrize(

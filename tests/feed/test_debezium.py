@@ -150,8 +150,8 @@ def test_temporal_values_are_encoded_by_their_precision(kind: Json, text: str, n
 
 
 def test_watermark_needs_the_extension() -> None:
-    assert OWN.watermark(COMMIT_TS) is None
-    event = DebeziumFormat(DebeziumOptions(extension=True)).watermark(COMMIT_TS)
+    assert OWN.encode_watermark(COMMIT_TS) is None
+    event = DebeziumFormat(DebeziumOptions(extension=True)).encode_watermark(COMMIT_TS)
     assert event is not None
     assert event.everywhere
     schema, payload = decode_debezium(event.key or b"")

@@ -31,7 +31,7 @@ from support.slavebinlog import row_of_slave
 
 from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture, StateAt
-from binlake.compare.values import canonical_text_of, raw_from_capture
+from binlake.compare.values import decode_captured_value, make_canonical_converter
 from binlake.config.protocols import (
     AvroOptions,
     CanalJsonOptions,
@@ -41,16 +41,16 @@ from binlake.config.protocols import (
     PbOptions,
     SlaveBinlogOptions,
 )
-from binlake.feed.avro.schema import legal_name
-from binlake.feed.messages import ORDER, MessageEncoder, fingerprint
+from binlake.feed.avro.schema import make_legal_name
+from binlake.feed.messages import ORDER, MessageEncoder, compute_fingerprint
 from binlake.feed.protocols import format_of
 from binlake.mirror.effects import Effect, derive_effects
 from binlake.rows.codec import MutationBatch
-from binlake.rows.codec.floats import double_text, float_text
+from binlake.rows.codec.floats import format_double, format_float
 from binlake.rows.schema import ColumnInfo, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules.topics import Dispatcher, Topics
-from binlake.window.ddls import plan_ddls, window_schemas
+from binlake.window.ddls import build_window_schemas, plan_ddls
 from binlake.window.definitions import Segments, WindowDefinitions
 from binlake.wire import pb_binlog_pb2 as binlogs
 from binlake.wire import slave_binlog_pb2 as pb
@@ -103,7 +103,7 @@ class AvroConsumer:
         self.rows_changed_by_ddl: set[Name] = set()
 
     def learn(self, schema: str) -> None:
-        self.schemas.setdefault(fingerprint(schema), fastavro.parse_schema(json.loads(schema)))
+        self.schemas.setdefault(compute_fingerprint(schema), fastavro.parse_schema(json.loads(schema)))
 
     def read(self, messages: pa.Table, _columns: dict[Name, Columns]) -> None:
         for message in messages.to_pylist():
@@ -121,8 +121,8 @@ class AvroConsumer:
             rows[key] = value
 
     def rows(self, name: Name, table: TableDef) -> list[dict[str, Any]]:
-        own = self.topics.get(TOPICS.topic(*name), {}).values()
-        return [{column.name: row[legal_name(column.name)] for column in table.row_columns} for row in own]
+        own = self.topics.get(TOPICS.find_topic(*name), {}).values()
+        return [{column.name: row[make_legal_name(column.name)] for column in table.row_columns} for row in own]
 
     def _decode(self, schema: str, body: bytes) -> Any:
         stream = io.BytesIO(body)
@@ -236,10 +236,10 @@ def windows_of(name: str) -> list[Window]:
         jobs = [(ts, job) for ts, job in log.jobs if lo < ts <= hi]
         ddls = plan_ddls(schema, logged, jobs, RULES, lo=lo)
         segments = Segments(lo, hi, tuple(ddl.since for ddl in ddls if ddl.opens_segment))
-        schemas = window_schemas(schema, logged, jobs, lo)
+        schemas = build_window_schemas(schema, logged, jobs, lo)
         batch = MutationBatch(RULES.route, invalid_text=RULES.invalid_text, second_writes=RULES.second_writes)
         for commit_ts, start_ts, payload, _ in (row for row in log.rows if lo < row[0] <= hi):
-            batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
+            batch.add(payload, commit_ts, start_ts, schemas.find_schema_at(commit_ts))
         effects = [effect for ddl in ddls for effect in derive_effects(ddl)]
         windows.append(Window(state, WindowDefinitions(schema, ddls), segments, batch.take(), effects))
         lo, schema = hi, schema.fold(jobs)
@@ -270,16 +270,19 @@ class Feed:
         messages = encoder.encode(rows)
         order = [tuple(row.values()) for row in messages.select(list(ORDER)).to_pylist()]
         assert order == sorted(order)
-        for schema in encoder.schemas().values():
+        for schema in encoder.collect_schemas().values():
             self.consumer.learn(schema)
         self.consumer.read(messages, self.columns)
 
     def _keyed(self, definitions: WindowDefinitions, segments: Segments, rows: pa.RecordBatch) -> list[bool]:
         """For each row, whether the table has a key at the row's position."""
         places = rows.select(["db", "table", "commit_ts"]).to_pylist()
-        bounds = [segments.bounds(segments.of(place["commit_ts"])) for place in places]
-        tables = [definitions.within(p["db"], p["table"], *bound) for p, bound in zip(places, bounds, strict=True)]
-        return [table.identity().kind != "row" for table in tables]
+        bounds = [segments.find_bounds(segments.find_segment(place["commit_ts"])) for place in places]
+        tables = [
+            definitions.require_definition_within(p["db"], p["table"], *bound)
+            for p, bound in zip(places, bounds, strict=True)
+        ]
+        return [table.find_identity().kind != "row" for table in tables]
 
 
 def raw(column: ColumnInfo, value: Any) -> str | bytes | None:
@@ -289,7 +292,7 @@ def raw(column: ColumnInfo, value: Any) -> str | bytes | None:
     if column.tp == t.BIT:
         return bytes(value).rjust((column.flen + 7) // 8, b"\0")
     if column.tp in (t.FLOAT, t.DOUBLE):
-        return float_text(np.float32(value)) if column.tp == t.FLOAT else double_text(value)
+        return format_float(np.float32(value)) if column.tp == t.FLOAT else format_double(value)
     if column.tp == t.YEAR:
         return f"{value:04}"
     return bytes(value) if isinstance(value, bytes) else str(value)
@@ -301,14 +304,14 @@ def to_comparable(
     """(recorded rows, the consumer's rows) in the form of `binlake.compare`, without virtual columns."""
     hidden = set(content.get("virtual") or ())
     rules = {
-        name: (place, canonical_text_of(kind))
+        name: (place, make_canonical_converter(kind))
         for place, (name, kind) in enumerate(zip(content["columns"], content["types"], strict=True))
         if name not in hidden
     }
     columns = {column.name: column for column in table.row_columns}
     found = Counter(tuple(rule(raw(columns[name], row[name])) for name, (_, rule) in rules.items()) for row in rows)
     wanted = Counter(
-        tuple(rule(raw_from_capture(row[place])) for place, rule in rules.values()) for row in content["rows"]
+        tuple(rule(decode_captured_value(row[place])) for place, rule in rules.values()) for row in content["rows"]
     )
     return wanted, found
 
@@ -371,7 +374,7 @@ def compare_with_capture(name: str, options: Options, consumer: Consumer) -> int
             table = feed.tables.get(place)
             if table is None or place in consumer.rows_changed_by_ddl or content.get("absent"):
                 continue
-            if isinstance(options, AvroOptions) and table.identity().kind == "row":
+            if isinstance(options, AvroOptions) and table.find_identity().kind == "row":
                 continue
             wanted, found = to_comparable(content, table, consumer.rows(place, table))
             assert found - wanted == wanted - found == Counter(), (window.state.step, place)

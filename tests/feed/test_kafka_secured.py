@@ -60,8 +60,8 @@ class Secured(Kafka):
         }
         super().__init__(users={"ann": PASSWORD})
 
-    def _settings(self) -> dict[str, str]:
-        usual = super()._settings()
+    def _build_settings(self) -> dict[str, str]:
+        usual = super()._build_settings()
         own = f"MUTUAL://localhost:{self.tls_port},PASSWORD://localhost:{self.sasl_port}"
         ports = {name: f"{usual[name]},{own}" for name in ("listeners", "advertised.listeners")}
         return usual | self.more | ports
@@ -149,10 +149,10 @@ def test_https_registry_accepts_an_encoded_password(
     monkeypatch.setattr(registry_module, "_TRIES", 1)
     host = f"localhost:{https}"
     with Registry(f"https://ann:p%20w%3A%40%25@{host}?ca={authority.path}") as registry:
-        assert registry.id_of("t-value", '"int"') == 3
+        assert registry.register_schema("t-value", '"int"') == 3
         assert registry.shown == f"https://{host}"
     with Registry(f"https://ann:p%20w%3A%40%25@{host}") as registry, pytest.raises(Transient, match="certificate"):
-        registry.id_of("t-value", '"int"')
+        registry.register_schema("t-value", '"int"')
 
 
 def test_certificate_files_of_a_registry_url_are_checked(authority: Authority) -> None:

@@ -13,7 +13,7 @@ from support.tidb_json import INT_PK, Json, column, table_def, table_info
 
 from binlake.config.protocols import OpenProtocolOptions
 from binlake.feed.formats import DELETE, INSERT, UPDATE
-from binlake.feed.openprotocol import OpenProtocolFormat, column_flag
+from binlake.feed.openprotocol import OpenProtocolFormat, compute_column_flag
 from binlake.rows.schema import mysqltypes as t
 
 OWN = OpenProtocolFormat(OpenProtocolOptions())
@@ -71,7 +71,7 @@ def test_bytes_of_a_binary_column_equal_the_pages_example() -> None:
 def test_column_flags_equal_the_pages(flag: int, more: Json, wanted: int) -> None:
     table = table_def(table_info(1, "t", [column(1, "c", t.LONG, flag=flag, **more)], pk_is_handle=True))
     [own] = table.row_columns
-    assert column_flag(table, own, handle=bool(wanted & 2)) == wanted
+    assert compute_column_flag(table, own, handle=bool(wanted & 2)) == wanted
 
 
 @pytest.mark.long
@@ -90,7 +90,7 @@ def test_every_row_is_decoded_unchanged(rows: list[Row]) -> None:
 
 
 def test_resolved_event_has_its_ts_and_no_value() -> None:
-    event = OWN.watermark(COMMIT_TS)
+    event = OWN.encode_watermark(COMMIT_TS)
     assert event is not None
     assert event.everywhere
     assert decode_open(event.key or b"", event.value or b"") == [({"ts": COMMIT_TS, "t": 3}, None)]

@@ -112,7 +112,7 @@ def test_timestamps_are_shown_in_the_feeds_zone() -> None:
     ],
 )
 def test_ddl_is_placed_before_its_first_rows(action: Action, sql: str, text: str) -> None:
-    event = OWN.ddl_event(
+    event = OWN.encode_ddl(
         cast(Any, SimpleNamespace(db="a`b", sql=sql, query="", action=action, commit_ts=12, since=10))
     )
     assert event is not None

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from binlake.errors import ConfigError, Permanent, Transient
-from binlake.feed.registry import MEDIA_TYPE, Registry, SchemaRefused, header
+from binlake.feed.registry import MEDIA_TYPE, Registry, SchemaRefused, encode_header
 
 
 class Recorded(ThreadingHTTPServer):
@@ -75,9 +75,9 @@ def server() -> Iterator[Recorded]:
 def test_requests_follow_the_protocol(server: Recorded) -> None:
     with Registry(f"http://{server.host}") as registry:
         registry.require_answer()
-        assert registry.id_of("a_b-value", '"string"') == 1
-        assert registry.id_of("a_b-value", '"string"') == 1
-        assert registry.id_of("a_b-value", '"int"') == 2
+        assert registry.register_schema("a_b-value", '"string"') == 1
+        assert registry.register_schema("a_b-value", '"string"') == 1
+        assert registry.register_schema("a_b-value", '"int"') == 2
     asked = [(method, path, body) for method, path, body, _ in server.requests]
     assert asked == [
         ("GET", "/", None),
@@ -91,14 +91,14 @@ def test_requests_follow_the_protocol(server: Recorded) -> None:
 def test_schema_is_read_by_its_id(server: Recorded) -> None:
     server.answers = [(200, {"schema": '"long"'})]
     with Registry(f"http://{server.host}") as registry:
-        assert registry.schema_of(7) == '"long"'
+        assert registry.fetch_schema(7) == '"long"'
     assert server.requests[0][:2] == ("GET", "/schemas/ids/7")
 
 
 # S2-13, reference/data-migration-and-ticdc.md 6.12
 def test_header_is_a_zero_and_four_bytes() -> None:
-    assert header(1) == bytes.fromhex("0000000001")
-    assert header(0x01020304) == bytes.fromhex("0001020304")
+    assert encode_header(1) == bytes.fromhex("0000000001")
+    assert encode_header(0x01020304) == bytes.fromhex("0001020304")
 
 
 # S2-38
@@ -108,20 +108,20 @@ def test_incompatible_schema_is_refused_with_the_registrys_message(server: Recor
         Registry(f"http://{server.host}") as registry,
         pytest.raises(SchemaRefused, match="Schema being registered is incompatible"),
     ):
-        registry.id_of("t-value", '"int"')
+        registry.register_schema("t-value", '"int"')
     assert len(server.requests) == 1
 
 
 def test_busy_registry_is_asked_again(server: Recorded) -> None:
     server.answers = [(503, {"message": "leader unknown"}), (429, {}), (200, {"id": 5})]
     with Registry(f"http://{server.host}") as registry:
-        assert registry.id_of("t-value", '"int"') == 5
+        assert registry.register_schema("t-value", '"int"') == 5
 
 
 def test_unreachable_registry_is_a_transient_error(server: Recorded) -> None:
     server.answers = [(500, {"message": "store failed"})] * 9
     with Registry(f"http://{server.host}") as registry, pytest.raises(Transient, match="store failed"):
-        registry.id_of("t-value", '"int"')
+        registry.register_schema("t-value", '"int"')
     with Registry("http://127.0.0.1:9") as registry, pytest.raises(Transient, match="does not answer"):
         registry.require_answer()
 
@@ -129,7 +129,7 @@ def test_unreachable_registry_is_a_transient_error(server: Recorded) -> None:
 def test_answer_without_an_id_is_an_error(server: Recorded) -> None:
     server.answers = [(200, {"id": 0})]
     with Registry(f"http://{server.host}") as registry, pytest.raises(Permanent, match="no id"):
-        registry.id_of("t-value", '"int"')
+        registry.register_schema("t-value", '"int"')
 
 
 # S2-06

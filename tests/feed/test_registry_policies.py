@@ -10,7 +10,7 @@ import pytest
 from support.tidb_json import INT_PK, Json, column, table_def, table_info
 
 from binlake.config.protocols import AvroOptions
-from binlake.feed.avro.schema import key_schema, value_schema
+from binlake.feed.avro.schema import build_key_schema, build_value_schema
 from binlake.feed.registry import Registry, SchemaRefused
 from binlake.rows.schema import mysqltypes as t
 
@@ -29,17 +29,19 @@ def registry(schema_registry: Apicurio) -> Iterator[Registry]:
 
 
 def schema(*cols: Json) -> str:
-    return value_schema(table_def(table_info(1, "t", [ID, *cols], pk_is_handle=True)), AvroOptions(extension=True))
+    return build_value_schema(
+        table_def(table_info(1, "t", [ID, *cols], pk_is_handle=True)), AvroOptions(extension=True)
+    )
 
 
 # S2-03, S2-44
 def test_new_definition_is_a_new_version_and_an_old_one_keeps_its_id(registry: Registry) -> None:
     registry.require_answer()
-    first = registry.id_of("versions-value", schema())
-    second = registry.id_of("versions-value", schema(column(2, "z")))
+    first = registry.register_schema("versions-value", schema())
+    second = registry.register_schema("versions-value", schema(column(2, "z")))
     assert first != second
-    assert registry.id_of("versions-value", schema()) == first
-    assert json.loads(registry.schema_of(second)) == json.loads(schema(column(2, "z")))
+    assert registry.register_schema("versions-value", schema()) == first
+    assert json.loads(registry.fetch_schema(second)) == json.loads(schema(column(2, "z")))
 
 
 NOT_NULL = t.FLAG_NOT_NULL
@@ -55,27 +57,27 @@ PASSES = {
 @pytest.mark.parametrize("name", PASSES)
 def test_backward_policy_accepts_a_column_that_old_rows_can_have(registry: Registry, name: str) -> None:
     subject = f"passes-{name.replace(' ', '_')}-value"
-    registry.id_of(subject, schema())
-    registry.id_of(subject, schema(*PASSES[name]))
+    registry.register_schema(subject, schema())
+    registry.register_schema(subject, schema(*PASSES[name]))
     # The column may also be removed again.
-    registry.id_of(subject, schema())
+    registry.register_schema(subject, schema())
 
 
 # S2-38, S2-39
 def test_backward_policy_refuses_a_not_null_column_until_changed(schema_registry: Apicurio, registry: Registry) -> None:
-    registry.id_of("refused-value", schema())
+    registry.register_schema("refused-value", schema())
     added = schema(column(2, "z", flag=NOT_NULL))
     with pytest.raises(SchemaRefused, match="refused-value"):
-        registry.id_of("refused-value", added)
+        registry.register_schema("refused-value", added)
     schema_registry.set_compatibility("NONE")
-    assert registry.id_of("refused-value", added) > 0
+    assert registry.register_schema("refused-value", added) > 0
 
 
 def test_backward_policy_refuses_a_changed_key(registry: Registry) -> None:
     def key(kind: int) -> str:
         table = table_def(table_info(1, "t", [column(1, "id", kind, flag=INT_PK)], pk_is_handle=True))
-        return key_schema(table, AvroOptions())
+        return build_key_schema(table, AvroOptions())
 
-    registry.id_of("key-key", key(t.LONGLONG))
+    registry.register_schema("key-key", key(t.LONGLONG))
     with pytest.raises(SchemaRefused):
-        registry.id_of("key-key", key(t.VARCHAR))
+        registry.register_schema("key-key", key(t.VARCHAR))

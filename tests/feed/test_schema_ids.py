@@ -44,7 +44,7 @@ class Asked:
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     registry = Asked()
     monkeypatch.setattr(Registry, "require_answer", lambda _: None)
-    monkeypatch.setattr(Registry, "id_of", lambda _, subject, schema: registry.id_of(subject, schema))
+    monkeypatch.setattr(Registry, "register_schema", lambda _, subject, schema: registry.id_of(subject, schema))
     return registry
 
 

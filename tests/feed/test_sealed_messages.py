@@ -16,7 +16,7 @@ from binlake.feed import sealed
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import ORDER
 from binlake.feed.position import Position
-from binlake.feed.sealed import last_position, read_sealed, split_changes
+from binlake.feed.sealed import find_last_position, read_sealed, split_changes
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MESSAGE
 
@@ -46,11 +46,11 @@ def draw_messages(seed: int) -> list[dict[str, object]]:
 def store(folder: Path, rows: list[dict[str, object]], files: int) -> tuple[LakePaths, EncodeManifest]:
     """Write `rows` to that many files of the feed's table; return what encode seals of them."""
     paths = LakePaths(str(folder))
-    table = pa.Table.from_pylist(rows, MESSAGE.arrow_schema())
+    table = pa.Table.from_pylist(rows, MESSAGE.build_arrow_schema())
     for number in range(files):
         part = table.take(pa.array(range(number, table.num_rows, files), pa.int64()))
-        write_deltalake(paths.table(f"feed/{FEED}"), part, mode="append", partition_by=["window"])
-    digest = rowhash.digest_of(rowhash.fold(rowhash.row_hashes(table, table.column_names)))
+        write_deltalake(paths.locate_table(f"feed/{FEED}"), part, mode="append", partition_by=["window"])
+    digest = rowhash.compute_digest(rowhash.fold(rowhash.hash_rows(table, table.column_names)))
     return paths, EncodeManifest("r", FEED, 0, 900, table.num_rows, 0, digest)
 
 
@@ -88,7 +88,7 @@ def test_window_of_one_part_is_read_once(tmp_path: Path) -> None:
     paths, manifest = store(tmp_path, rows[::-1], files=2)
     (part,) = read_sealed(paths, manifest, None)
     assert part.to_pylist() == rows
-    assert last_position(part) == Position(10, 9, 19)
+    assert find_last_position(part) == Position(10, 9, 19)
     (rest,) = read_sealed(paths, manifest, Position(10, 9, 4))
     assert rest.to_pylist() == rows[5:]
     assert list(read_sealed(paths, manifest, Position(10, 9, 19))) == []
@@ -104,5 +104,5 @@ def test_altered_window_yields_no_message(tmp_path: Path) -> None:
 
 def test_deletion_of_a_moved_key_is_sent_with_its_row() -> None:
     rows = [message(10, seq, part, b"v") for seq in range(5) for part in (0, 1)]
-    table = pa.Table.from_pylist(rows, MESSAGE.arrow_schema())
+    table = pa.Table.from_pylist(rows, MESSAGE.build_arrow_schema())
     assert [part.num_rows for part in split_changes(table, 3)] == [4, 4, 2]

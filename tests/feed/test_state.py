@@ -19,13 +19,13 @@ from binlake.feed.state import (
 )
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.pipeline import feed_sink
+from binlake.pipeline import name_feed_sink
 
 FEED = "kafka-avro"
 T1, T2, T3 = (tso.compose(1_700_000_000_000 + 1000 * second, 0) for second in (0, 5, 9))
 
 
-def done(windows: WindowLog, stage: str, lo: int, hi: int, sink: str = feed_sink(FEED)) -> None:
+def done(windows: WindowLog, stage: str, lo: int, hi: int, sink: str = name_feed_sink(FEED)) -> None:
     windows.record(WindowEvent(stage, lo, hi, "done", sink=sink))
 
 
@@ -41,7 +41,7 @@ def test_feed_without_events_is_normal_with_the_position_of_publish(windows: Win
     assert read_progress(windows, FEED, T1).lag_s == 9
     done(windows, "encode", T1, T3)
     done(windows, "publish", T1, T2)
-    done(windows, "publish", T1, T3, sink=feed_sink("other"))
+    done(windows, "publish", T1, T3, sink=name_feed_sink("other"))
     progress = read_progress(windows, FEED, T1)
     assert (progress.checkpoint, progress.encoded, progress.landed, progress.lag_s) == (T2, T3, T3, 4)
 
@@ -51,7 +51,7 @@ def test_feed_is_paused_and_resumed_by_an_operator(windows: WindowLog) -> None:
     state = read_state(windows, FEED)
     assert (state.state, state.reason) == ("stopped", "consumers upgrade")
     assert read_state(windows, "other").state == "normal"
-    assert "consumers upgrade" in state.why_skipped(FEED)
+    assert "consumers upgrade" in state.explain_skip(FEED)
     assert record_resume(windows, FEED).state == "normal"
 
 
@@ -67,7 +67,7 @@ def test_only_a_permanent_error_stops_a_feed_and_the_state_names_its_position(wi
     assert state.error is not None
     assert dict(state.error.where) == {"table": "shop.item", "subject": "t-value", "commit_ts": str(T2)}
     assert (state.error.stage, state.error.text, state.error.hint) == ("publish", "refused", "fix it")
-    assert "table=shop.item" in state.why_skipped(FEED)
+    assert "table=shop.item" in state.explain_skip(FEED)
     assert record_resume(windows, FEED).error is None
 
 

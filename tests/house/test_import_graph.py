@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.importgraph import circles, import_edges, package_edges
+from deploy.importgraph import derive_package_edges, find_circles, import_edges
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,19 +26,19 @@ ROOT = Path(__file__).resolve().parents[2]
     ids=["chain", "pair", "two cycles", "diamond", "self import"],
 )
 def test_cycles_are_found_completely(edges: dict[str, set[str]], found: list[list[str]]) -> None:
-    assert circles(edges) == found
+    assert find_circles(edges) == found
 
 
 def test_package_cycles_without_file_cycles_are_found() -> None:
     edges = {"binlake.a.x": {"binlake.b.x"}, "binlake.b.y": {"binlake.a.y"}, "binlake.a.y": set(), "binlake.b.x": set()}
-    assert circles(edges) == []
-    assert circles(package_edges(edges)) == [["binlake.a", "binlake.b"]]
+    assert find_circles(edges) == []
+    assert find_circles(derive_package_edges(edges)) == [["binlake.a", "binlake.b"]]
 
 
 def test_code_has_no_import_cycles() -> None:
     edges = import_edges()
     assert len(edges) > 400
-    assert circles(edges) == circles(package_edges(edges)) == []
+    assert find_circles(edges) == find_circles(derive_package_edges(edges)) == []
 
 
 FORBIDDEN = {

@@ -20,20 +20,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("folder")
 def test_jvm_without_an_archive_gets_no_option() -> None:
     assert jvm.archive_options() == ""
-    assert jvm.short_lived_options() == jvm.SHORT_LIVED
+    assert jvm.format_short_lived_options() == jvm.SHORT_LIVED
 
 
 def test_archive_next_to_the_jars_is_used(folder: Path) -> None:
     (folder / "delta.jar").touch()
     (folder / jvm.ARCHIVE).touch()
     assert jvm.archive_options().split()[0] == f"-XX:SharedArchiveFile={folder}/classes.jsa"
-    assert jvm.short_lived_options() == f"{jvm.SHORT_LIVED} {jvm.archive_options()}"
-    assert jvm.delta_jars() == [f"{folder}/delta.jar"]
+    assert jvm.format_short_lived_options() == f"{jvm.SHORT_LIVED} {jvm.archive_options()}"
+    assert jvm.list_delta_jars() == [f"{folder}/delta.jar"]
 
 
 def test_folder_without_jars_is_an_error_that_names_it(folder: Path) -> None:
     with pytest.raises(ConfigError, match=str(folder)):
-        jvm.delta_jars()
+        jvm.list_delta_jars()
 
 
 def test_path_that_would_be_two_options_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_archive_is_written_once_per_jvm_and_packages(
 ) -> None:
     assert [classes.install(), classes.install()] == [str(tmp_path / "classes.jsa")] * 2
     assert made == [str(tmp_path / "classes.new")]
-    monkeypatch.setattr(classes.java, "version_text", lambda _: "another JVM")
+    monkeypatch.setattr(classes.java, "read_version", lambda _: "another JVM")
     classes.install()
     classes.install()
     assert len(made) == 2

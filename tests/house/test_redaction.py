@@ -9,7 +9,7 @@ import pytest
 from pymysql import err
 from support.replication_files import write_replication
 
-from binlake.base.redaction import are_row_values_shown, key_in_log, server_text_in_log, show_row_values, sql_in_log
+from binlake.base.redaction import are_row_values_shown, redact_key, redact_server_text, redact_sql, show_row_values
 from binlake.config.load import load_replication
 from binlake.repair.verify.differences import Difference
 from binlake.rows.codec.decimals import write_decimal
@@ -37,18 +37,18 @@ def as_it_was() -> Iterator[None]:
 
 @pytest.mark.parametrize("sql", WRITES)
 def test_statement_about_rows_keeps_names_but_no_value(sql: str) -> None:
-    shown = sql_in_log(sql)
+    shown = redact_sql(sql)
     assert not [secret for secret in SECRETS if secret in shown.replace("`t 4711x`", "")]
     assert "`t 4711x`" in shown
     assert "cut off" not in shown
     show_row_values(True)
-    assert sql_in_log(sql) == sql
+    assert redact_sql(sql) == sql
 
 
 def test_ddl_is_shown_unchanged() -> None:
     sql = "ALTER TABLE t ADD COLUMN a INT DEFAULT 7 COMMENT 'x'"
-    assert sql_in_log(sql) == sql
-    assert server_text_in_log("Duplicate column name 'a'", sql) == "Duplicate column name 'a'"
+    assert redact_sql(sql) == sql
+    assert redact_server_text("Duplicate column name 'a'", sql) == "Duplicate column name 'a'"
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_ddl_is_shown_unchanged() -> None:
     ],
 )  # fmt: skip
 def test_server_message_about_rows_keeps_names_but_no_value(text: str, shown: str) -> None:
-    assert server_text_in_log(text, WRITES[0]) == shown
+    assert redact_server_text(text, WRITES[0]) == shown
     show_row_values(True)
-    assert server_text_in_log(text, WRITES[0]) == text
+    assert redact_server_text(text, WRITES[0]) == text
 
 
 def test_target_error_says_where_and_how_to_see_the_values() -> None:
@@ -85,12 +85,12 @@ def test_target_error_says_where_and_how_to_see_the_values() -> None:
 
 
 def test_key_has_a_stable_mark_and_values_show_only_their_length() -> None:
-    assert key_in_log('["1"]') == key_in_log('["1"]') == "#43de3a417d75" != key_in_log('["2"]')
+    assert redact_key('["1"]') == redact_key('["1"]') == "#43de3a417d75" != redact_key('["2"]')
     for read, text in ((pack_moment, "Müller"), (lambda text: write_decimal(text, 5, 2), "Müller")):
         with pytest.raises(ValueError, match="<6 characters>"):
             read(text)
     one = Difference("d", "t", '["Müller"]', "different", ("a", "b"), {"a": "4711"}, {"a": "1"})
-    assert one.without_values() == f"d.t {key_in_log(one.key)}: differs in a, b"
+    assert one.format_without_values() == f"d.t {redact_key(one.key)}: differs in a, b"
 
 
 def test_configuration_can_show_values(tmp_path: Path) -> None:

@@ -46,11 +46,11 @@ def test_site_is_built_and_searchable(house: Path) -> None:  # S0-76, S2-40
 
 @pytest.mark.long
 def test_dead_links_are_found_by_lint_and_build(house: Path) -> None:
-    assert docslinks.dead_links(house) == []
+    assert docslinks.find_dead_links(house) == []
     page = house / "docs" / "index.md"
     links = "[a](nowhere.md) [a](start/why.md#nowhere) [a](../README.md)"
     page.write_text(f"{page.read_text(encoding='utf-8')}\n{links}\n", encoding="utf-8")
-    assert [found.partition(": ")[2] for found in docslinks.dead_links(house)] == [
+    assert [found.partition(": ")[2] for found in docslinks.find_dead_links(house)] == [
         "nowhere.md", "start/why.md#nowhere", "../README.md",
     ]  # fmt: skip
     done = build_site(house)
@@ -59,23 +59,23 @@ def test_dead_links_are_found_by_lint_and_build(house: Path) -> None:
 
 
 def test_page_missing_in_the_sites_navigation_is_found(house: Path) -> None:
-    assert docslinks.unlisted(house) == []
+    assert docslinks.find_unlisted(house) == []
     (house / "docs" / "operate" / "more.md").write_text("# More\n")
     (house / "docs" / "start" / "why.md").unlink()
-    assert docslinks.unlisted(house) == ["operate/more.md", "start/why.md"]
+    assert docslinks.find_unlisted(house) == ["operate/more.md", "start/why.md"]
 
 
 def test_paragraph_in_a_table_is_found(house: Path) -> None:
     page = house / "docs" / "index.md"
     page.write_text(f"| a | b |\n|---|---|\n| c | {'word ' * 100} |\n")
-    assert docslinks.long_cells(house) == ["docs/index.md:3"]
+    assert docslinks.find_long_cells(house) == ["docs/index.md:3"]
 
 
 def test_citations_across_line_ends_are_read_and_unknown_ones_named(house: Path) -> None:
     cited = "DESIGN" + " 9, tidb-binlog\n# 99.1, stack" + ' facts, "Nothing", DESIGN' + " 3.1, tidb-binlog 2.5"
     file = house / "a.py"
     file.write_text(f"# {cited}\n")
-    assert citations.unlisted(house, [file]) == [
+    assert citations.find_unlisted(house, [file]) == [
         "a.py: DESIGN" + " 9", "a.py: stack" + ' facts, "Nothing"', "a.py: tidb-binlog" + " 99.1",
     ]  # fmt: skip
 
@@ -84,8 +84,8 @@ def test_citations_across_line_ends_are_read_and_unknown_ones_named(house: Path)
 @pytest.mark.skipif(not PAPERS.is_dir(), reason="the papers are not next to this checkout")
 def test_part_or_id_missing_in_the_papers_is_named(house: Path) -> None:
     page, promises = house / citations.PAGE, house / "docs" / "reference" / "promises.md"
-    assert citations.missing(house, PAPERS) == citations.missing_ids(promises, PAPERS) == []
+    assert citations.find_missing(house, PAPERS) == citations.find_missing_ids(promises, PAPERS) == []
     page.write_text(page.read_text() + "| tidb-binlog" + " 99.1 | nothing |\n")
     promises.write_text(promises.read_text() + "| R-" + "99 | nothing |\n")
-    assert citations.missing(house, PAPERS) == ["tidb-binlog" + " 99.1"]
-    assert citations.missing_ids(promises, PAPERS) == ["R-" + "99"]
+    assert citations.find_missing(house, PAPERS) == ["tidb-binlog" + " 99.1"]
+    assert citations.find_missing_ids(promises, PAPERS) == ["R-" + "99"]

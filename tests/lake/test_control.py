@@ -10,7 +10,7 @@ import pytest
 from binlake.config.model import Lake, Replication
 from binlake.errors import ConfigError, ImmutableWindow, LeaseHeld
 from binlake.lake.control import COMPACT_EVERY, ControlTable
-from binlake.lake.lock import lake_lock
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import Column, LakeTable
@@ -35,12 +35,12 @@ def land_event(lo: int, hi: int) -> WindowEvent:
 
 def test_window_is_landed_once_its_manifest_is_sealed(paths: LakePaths) -> None:
     log = WindowLog(paths)
-    assert log.landed_ts() is None
+    assert log.find_landed_ts() is None
     log.record(land_event(5, 9))
     log.record(land_event(9, 12))
-    assert (log.landed(), log.landed_ts()) == ([(5, 9), (9, 12)], 12)
-    assert log.manifest(5, 9) == manifest(5, 9)
-    assert log.manifest(5, 8) is None
+    assert (log.list_landed(), log.find_landed_ts()) == ([(5, 9), (9, 12)], 12)
+    assert log.read_manifest(5, 9) == manifest(5, 9)
+    assert log.read_manifest(5, 8) is None
 
 
 def test_windows_with_gaps_or_overlaps_are_an_error(paths: LakePaths) -> None:  # C-06
@@ -48,7 +48,7 @@ def test_windows_with_gaps_or_overlaps_are_an_error(paths: LakePaths) -> None:  
     log.record(land_event(5, 9))
     log.record(land_event(10, 12))
     with pytest.raises(ImmutableWindow, match="one ends at 9, the next starts at 10"):
-        log.landed()
+        log.list_landed()
 
 
 def test_manifests_keep_64_bit_values_as_text() -> None:
@@ -57,7 +57,7 @@ def test_manifests_keep_64_bit_values_as_text() -> None:  # R-46
     assert WindowManifest.from_json(text).hi == 470614429184294913
     apply = ApplyManifest("r", "sql", 1, 2, 3, "c", "always", "d", "ch", "st", 1, 4, 9, ("2-3",))
     assert ApplyManifest.from_json(apply.to_json()) == apply
-    assert apply.digest() == ApplyManifest.from_json(apply.to_json()).digest()
+    assert apply.compute_digest() == ApplyManifest.from_json(apply.to_json()).compute_digest()
 
 
 @pytest.mark.long
@@ -69,9 +69,9 @@ def test_table_with_an_older_versions_comments_is_extended(tmp_path: Path) -> No
     for number in range(2, COMPACT_EVERY + 3):
         table.append([{"n": number}])
     table.tidy()
-    assert sorted(row["n"] for row in table.rows()) == list(range(1, COMPACT_EVERY + 3))
+    assert sorted(row["n"] for row in table.read_rows()) == list(range(1, COMPACT_EVERY + 3))
     table.replace([{"n": 7}])
-    assert table.rows() == [{"n": 7}]
+    assert table.read_rows() == [{"n": 7}]
 
 
 def test_start_is_fixed_once(paths: LakePaths) -> None:  # S0-62
@@ -95,11 +95,11 @@ def test_compacted_control_table_loses_nothing(tmp_path: Path) -> None:
     )
     for number in range(COMPACT_EVERY + 3):
         table.append([{"n": number}])
-    assert sorted(row["n"] for row in table.rows()) == list(range(COMPACT_EVERY + 3))
+    assert sorted(row["n"] for row in table.read_rows()) == list(range(COMPACT_EVERY + 3))
 
 
 def _hold(paths: LakePaths, held: object, done: object) -> None:
-    with lake_lock(paths, "landing"):
+    with hold_lake_lock(paths, "landing"):
         held.set()  # type: ignore[attr-defined]
         done.wait(500)  # type: ignore[attr-defined]
 
@@ -112,16 +112,16 @@ def test_second_writer_waits_and_names_the_holder_of_the_lake(paths: LakePaths) 
     holder.start()
     try:
         assert held.wait(120)
-        with pytest.raises(LeaseHeld, match=f"pid {holder.pid}"), lake_lock(paths, "landing", wait_s=0.2):
+        with pytest.raises(LeaseHeld, match=f"pid {holder.pid}"), hold_lake_lock(paths, "landing", wait_s=0.2):
             pass
         holder.kill()
         holder.join()
-        with lake_lock(paths, "landing", wait_s=60):
+        with hold_lake_lock(paths, "landing", wait_s=60):
             pass
     finally:
         holder.kill()
 
 
 def test_lake_without_a_lock_is_refused() -> None:
-    with pytest.raises(ConfigError, match="cannot be locked"), lake_lock(LakePaths("s3a://bucket/r"), "landing"):
+    with pytest.raises(ConfigError, match="cannot be locked"), hold_lake_lock(LakePaths("s3a://bucket/r"), "landing"):
         pass

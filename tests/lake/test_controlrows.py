@@ -57,12 +57,12 @@ def test_every_query_is_answered_from_all_files(
         reader, least = draw.choice([one, other, a_table(tmp_path)]), draw.randrange(1000)
         where = (ds.field("n") >= least) & (ds.field("kind") == "a")
         wanted = [row for row in rows if row["n"] >= least and row["kind"] == "a"]
-        assert sorted(reader.rows(), key=str) == sorted(rows, key=str)
-        assert sorted(row["n"] for row in reader.rows(["n"], where)) == sorted(row["n"] for row in wanted)
-        assert reader.greatest("n", where) == max((row["n"] for row in wanted), default=None)
-        assert [row["n"] for row in reader.newest(["n", "kind"], "n", 3, where)] == newest(wanted, 3)
+        assert sorted(reader.read_rows(), key=str) == sorted(rows, key=str)
+        assert sorted(row["n"] for row in reader.read_rows(["n"], where)) == sorted(row["n"] for row in wanted)
+        assert reader.find_greatest("n", where) == max((row["n"] for row in wanted), default=None)
+        assert [row["n"] for row in reader.read_newest(["n", "kind"], "n", 3, where)] == newest(wanted, 3)
     one.clear()
-    assert (other.rows(), other.greatest("n"), other.newest(["n"], "n", 2)) == ([], None, [])
+    assert (other.read_rows(), other.find_greatest("n"), other.read_newest(["n"], "n", 2)) == ([], None, [])
 
 
 def test_small_file_is_read_once_for_all_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_small_file_is_read_once_for_all_callers(tmp_path: Path, monkeypatch: py
     for number in range(20):
         table.append([{"n": number, "kind": "a"}])
         for reader in (table, a_table(tmp_path)):
-            assert (len(reader.rows()), reader.greatest("n")) == (number + 1, number)
+            assert (len(reader.read_rows()), reader.find_greatest("n")) == (number + 1, number)
     assert len(read) == len(set(read)) == files_of(tmp_path) == 20
 
 
@@ -85,20 +85,20 @@ def test_large_file_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     table = a_table(tmp_path)
     table.append([{"n": number, "kind": "a"} for number in range(500)])
     monkeypatch.setattr(controlrows, "SMALL_BYTES", 100)
-    stored = table._stored()
+    stored = table._read_stored()
     assert stored is not None
     assert (stored.small.num_rows, stored.files) == (0, {})
-    assert len(table.rows()) == 500
-    assert [most for most, _ in stored.newest_first("n", None)] == [499]
+    assert len(table.read_rows()) == 500
+    assert [most for most, _ in stored.iterate_newest_first("n", None)] == [499]
 
 
 def test_recreated_lake_shows_its_own_rows(tmp_path: Path) -> None:
     for number in range(2):
         table = a_table(tmp_path)
         table.append([{"n": number, "kind": "a"}])
-        assert [row["n"] for row in table.rows()] == [number]
+        assert [row["n"] for row in table.read_rows()] == [number]
         (tmp_path / "t").rename(tmp_path / f"old-{number}")
-        assert table.rows() == []
+        assert table.read_rows() == []
 
 
 ODD = LakeTable(
@@ -116,6 +116,6 @@ def test_partitions_are_read_whatever_their_names(tmp_path: Path) -> None:
     for number, kind in enumerate(kinds):
         table.append([{"n": number, "kind": kind}])
     # Delta stores an empty partition value as NULL.
-    assert {row["n"]: row["kind"] for row in table.rows()} == dict(enumerate([*kinds[:-2], None, None]))
-    assert [row["n"] for row in table.rows(["n"], ds.field("kind") == "x/y")] == [1]
-    assert [row["n"] for row in table.newest(["n", "kind"], "n", 2)] == [7, 6]
+    assert {row["n"]: row["kind"] for row in table.read_rows()} == dict(enumerate([*kinds[:-2], None, None]))
+    assert [row["n"] for row in table.read_rows(["n"], ds.field("kind") == "x/y")] == [1]
+    assert [row["n"] for row in table.read_newest(["n", "kind"], "n", 2)] == [7, 6]

@@ -43,7 +43,7 @@ def test_lost_range_is_named_before_and_recorded_after(paths: LakePaths) -> None
         forget(paths, "p1", offline(), accept_loss=False)
     assert "p1" in members(paths, offline())
     assert "(740, 760]" in forget(paths, "p1", offline(), accept_loss=True)
-    (event,) = WindowLog(paths).events(stage="forget")
+    (event,) = WindowLog(paths).read_events(stage="forget")
     assert (event["lo"], event["hi"], event["state"]) == (740, 760, "accepted-loss")
     assert json.loads(event["detail"])["pump"] == "p1"
 

@@ -16,7 +16,7 @@ from binlake.lake.seek import Budget
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import IN_PART
 from binlake.rules import Rules
-from spark_jobs.commands.restore import incomplete_tables
+from spark_jobs.commands.restore import find_incomplete_tables
 from spark_jobs.job.context import StageContext
 
 
@@ -45,7 +45,7 @@ def test_every_view_of_a_table_says_that_it_is_partial(
 ) -> None:
     # one of three rows is shown, and the table is marked as partial.
     audit, log = Audit(late.paths, Rules.of(late.replication)), WindowLog(late.paths)
-    assert audit.incomplete_tables(late.hi) == {("shop", "t"): IN_PART, ("shop", "still"): IN_PART}
+    assert audit.find_incomplete_tables(late.hi) == {("shop", "t"): IN_PART, ("shop", "still"): IN_PART}
     shown = preview_rows(audit, log, ("shop", "t"), late.hi, 10, Budget(60))
     assert (len(shown.rows), shown.inexact) == (1, IN_PART)
     file = tmp_path / "r.toml"
@@ -67,14 +67,14 @@ def test_truncated_table_is_complete(late: TinyLake) -> None:
     late.workload.begin().insert("shop", "t", id=7, n=7).commit()
     late.land()
     audit = Audit(late.paths, Rules.of(late.replication))
-    assert audit.table_as_of("shop", "t", late.hi).inexact == ""
-    assert set(audit.incomplete_tables(late.hi)) == {("shop", "still")}
+    assert audit.read_table_as_of("shop", "t", late.hi).inexact == ""
+    assert set(audit.find_incomplete_tables(late.hi)) == {("shop", "still")}
     # The earlier state stays partial.
-    assert audit.table_as_of("shop", "t", before).inexact == IN_PART
-    assert set(audit.incomplete_tables(before)) == {("shop", "t"), ("shop", "still")}
+    assert audit.read_table_as_of("shop", "t", before).inexact == IN_PART
+    assert set(audit.find_incomplete_tables(before)) == {("shop", "t"), ("shop", "still")}
 
 
 def test_restore_names_partial_tables(late: TinyLake) -> None:
     # A target that had no base lacks the rows that the lake never saw.
     ctx = StageContext(late.replication, "test", lambda: pytest.fail("Spark must not be needed"))
-    assert incomplete_tables(ctx, late.hi) == {("shop", "t"): IN_PART, ("shop", "still"): IN_PART}
+    assert find_incomplete_tables(ctx, late.hi) == {("shop", "t"): IN_PART, ("shop", "still"): IN_PART}

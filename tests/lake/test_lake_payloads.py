@@ -59,7 +59,7 @@ def test_each_transaction_is_read_once_and_whole(
     expected = {ts: payload for ts, payload in whole.items() if lo < ts <= hi and ts not in without}
     range_ = PayloadRange(lo, hi, without, chunked)
     found: dict[int, bytes] = {}
-    for share in range_.shares(files_of(draw, tmp_path, rows)):
+    for share in range_.split_into_shares(files_of(draw, tmp_path, rows)):
         for batch in range_.read(share):
             assert batch.schema.names == ["commit_ts", "start_ts", "payload"]
             for row in batch.to_pylist():

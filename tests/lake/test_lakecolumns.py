@@ -42,10 +42,10 @@ def test_every_table_is_listed() -> None:
 
 @pytest.mark.parametrize(("table", "columns"), COLUMNS.items(), ids=lambda value: getattr(value, "name", ""))
 def test_names_equal_those_of_the_table(table: tables.LakeTable, columns: type) -> None:
-    assert names(columns) == set(table.column_names())
+    assert names(columns) == set(table.list_column_names())
 
 
 def test_rows_in_memory_have_the_columns_of_their_table() -> None:
-    assert MUTATION_SCHEMA.names == tables.MUTATION.column_names()
-    assert set(NET.names) == set(tables.CHANGE.column_names()) - {lakecolumns.Change.WINDOW}
-    assert set(EventRow.__annotations__) == set(tables.WINDOW.column_names())
+    assert MUTATION_SCHEMA.names == tables.MUTATION.list_column_names()
+    assert set(NET.names) == set(tables.CHANGE.list_column_names()) - {lakecolumns.Change.WINDOW}
+    assert set(EventRow.__annotations__) == set(tables.WINDOW.list_column_names())

@@ -25,11 +25,11 @@ def test_injection_before_the_merged_position_is_reported_once(tmp_path: Path) -
 
     def list_reports() -> list[tuple[int, str]]:
         record_late_injections(paths, windows, (before, ran, late, due), 40, "run")
-        found = windows.events(stage="injection")
+        found = windows.read_events(stage="injection")
         return sorted((event["hi"], json.loads(event["detail"])["sql"]) for event in found)
 
     decided = {"commit_ts": [20, 30], "sql": [ran.sql, late.sql], "decision": ["injected", "apply"]}
-    write_deltalake(paths.table("ddl"), pa.table(decided))
+    write_deltalake(paths.locate_table("ddl"), pa.table(decided))
     for _ in range(2):
         assert list_reports() == [(5, before.sql), (30, late.sql)]
     # Another text at a passed position does not run either.
@@ -40,7 +40,7 @@ def test_injection_before_the_merged_position_is_reported_once(tmp_path: Path) -
 def test_lake_without_ddl_reports_late_injections(tmp_path: Path) -> None:
     windows = WindowLog(LakePaths(str(tmp_path)))
     record_late_injections(LakePaths(str(tmp_path)), windows, [Injection(5, "DROP TABLE t", "d")], 5, "run")
-    assert [event["state"] for event in windows.events(stage="injection")] == ["late"]
+    assert [event["state"] for event in windows.read_events(stage="injection")] == ["late"]
 
 
 @pytest.mark.parametrize("commit_ts", ["-1", "0"])

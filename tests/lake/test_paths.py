@@ -14,7 +14,7 @@ from binlake.lake.paths import LakePaths
 
 
 def test_plain_names_are_used_as_folders() -> None:
-    assert LakePaths("/l/r").mirror("shop", "item 2.b–ü") == "/l/r/mirror/shop/item 2.b–ü"
+    assert LakePaths("/l/r").locate_mirror("shop", "item 2.b–ü") == "/l/r/mirror/shop/item 2.b–ü"
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_plain_names_are_used_as_folders() -> None:
 )
 def test_any_source_name_is_one_folder_that_delta_finds_again(tmp_path: Path, name: str) -> None:
     paths = LakePaths(str(tmp_path / "own"))
-    place = paths.mirror(name, name)
+    place = paths.locate_mirror(name, name)
     write_deltalake(place, pa.table({"a": [1]}))
     assert open_dataset(DeltaTable(place)).to_table().num_rows == 1
     made = [log.parent.relative_to(tmp_path / "own" / "mirror") for log in tmp_path.rglob("_delta_log")]
@@ -31,7 +31,7 @@ def test_any_source_name_is_one_folder_that_delta_finds_again(tmp_path: Path, na
 
 def test_two_names_are_two_folders() -> None:
     names = ["a/b", "a%2Fb", "a\\b", "..", "%2E%2E", ".", "=2E", "=2E=2E", "a=2Fb"]
-    assert len({LakePaths("/l").mirror("d", name) for name in names}) == len(names)
+    assert len({LakePaths("/l").locate_mirror("d", name) for name in names}) == len(names)
 
 
 @pytest.mark.parametrize("text", ["/data/a läke", "file:///data/a l%C3%A4ke", "file:///data/a läke/"])

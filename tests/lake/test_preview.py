@@ -14,13 +14,13 @@ from binlake.errors import LostRange, SchemaError
 from binlake.lake.paths import LakePaths
 from binlake.lake.seek import Budget
 from binlake.lake.windowlog import WindowLog
-from deploy.local.sample_lake import BASE, S, sample
+from deploy.local.sample_lake import BASE, S, build_sample
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> LakePaths:
     paths = LakePaths(str(tmp_path_factory.mktemp("lake") / "shop"))
-    sample(paths)
+    build_sample(paths)
     return paths
 
 
@@ -35,7 +35,7 @@ MOMENTS = [BASE + 10 * S, BASE + 12 * S, BASE + 12 * S + 1, BASE + 20 * S, BASE 
 def test_preview_of_all_rows_equals_the_table(shop: LakePaths, table: str, ts: int) -> None:
     # C-07
     audit, log = Audit(shop), WindowLog(shop)
-    whole = audit.table_as_of("shop", table, ts)
+    whole = audit.read_table_as_of("shop", table, ts)
     found = preview_rows(audit, log, ("shop", table), ts, 100, Budget(60))
     assert (found.columns, found.rows, found.more) == (whole.columns, whole.rows, False)
 
@@ -44,7 +44,7 @@ def test_preview_of_all_rows_equals_the_table(shop: LakePaths, table: str, ts: i
 @pytest.mark.parametrize("ts", MOMENTS[1::3])
 def test_short_preview_has_rows_of_the_table_and_says_that_there_are_more(shop: LakePaths, ts: int) -> None:
     audit, log = Audit(shop), WindowLog(shop)
-    whole = audit.table_as_of("shop", "item", ts)
+    whole = audit.read_table_as_of("shop", "item", ts)
     found = preview_rows(audit, log, ("SHOP", "Item"), ts, 3, Budget(60))
     assert len(found.rows) == 3
     assert found.more

@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from binlake.base import rowhash
-from binlake.lake.tables import arrow_schema
+from binlake.lake.tables import parse_schema
 from spark_jobs.job.lake import fold_of
 
-SCHEMA = arrow_schema(
+SCHEMA = parse_schema(
     "big BIGINT, small INT, text STRING, bytes BINARY, day DATE, flag BOOLEAN, names ARRAY<STRING>, "
     "numbers ARRAY<BIGINT>, image MAP<STRING, STRING>"
 )
@@ -49,7 +49,7 @@ def rows_of(rows: list[dict[str, Any]]) -> pa.Table:
 
 
 def hashes(rows: pa.Table | pa.RecordBatch, columns: list[str] | None = None) -> list[int]:
-    found: list[int] = rowhash.row_hashes(rows, columns or rows.schema.names).tolist()
+    found: list[int] = rowhash.hash_rows(rows, columns or rows.schema.names).tolist()
     return found
 
 
@@ -104,11 +104,11 @@ def test_order_of_map_entries_does_not_matter() -> None:
 
 
 def test_fold_equals_that_of_its_parts_in_any_order(drawn: pa.Table) -> None:
-    own = rowhash.row_hashes(drawn, drawn.column_names)
+    own = rowhash.hash_rows(drawn, drawn.column_names)
     whole = rowhash.fold(own)
     assert whole == rowhash.merge_folds([rowhash.fold(own[40:]), rowhash.fold(own[:40]), rowhash.fold(own[:0])])
     assert whole == rowhash.fold(np.flip(own))
-    assert rowhash.digest_of(whole) != rowhash.digest_of(rowhash.fold(own[1:]))
+    assert rowhash.compute_digest(whole) != rowhash.compute_digest(rowhash.fold(own[1:]))
     assert whole != rowhash.fold(np.concatenate([own, own[:1]]))
 
 
@@ -116,7 +116,7 @@ def test_digests_are_stable() -> None:
     # Sealed manifests contain them: a changed function would refuse every landed window.
     draw = random.Random(5)
     rows = rows_of([one_row(draw, size) for size in SIZES])
-    digest = rowhash.digest_of(rowhash.fold(rowhash.row_hashes(rows, rows.column_names)))
+    digest = rowhash.compute_digest(rowhash.fold(rowhash.hash_rows(rows, rows.column_names)))
     assert digest == "2:9847a29df5481f48feba108f37440d36dda3be206b9180213451fd717b571215"
 
 
@@ -129,5 +129,5 @@ def test_type_without_a_digest_is_refused() -> None:
 def test_workers_and_driver_compute_the_same_digest(spark: SparkSession, drawn: pa.Table) -> None:
     columns = drawn.column_names
     frame = spark.createDataFrame(drawn).repartition(3)
-    assert fold_of(frame, columns) == rowhash.fold(rowhash.row_hashes(drawn, columns))
+    assert fold_of(frame, columns) == rowhash.fold(rowhash.hash_rows(drawn, columns))
     assert fold_of(frame.where("big = 1 AND small = 2"), columns) == rowhash.merge_folds([])

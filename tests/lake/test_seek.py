@@ -13,15 +13,15 @@ from support.examples import spread
 from binlake.audit.audit import Audit
 from binlake.errors import OutOfTime
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import RowVersion, read_changes, where_keys, where_table
-from binlake.lake.seek import Budget, Slice, changes_of_transaction, find_at_most, find_newest
+from binlake.lake.rowhistory import RowVersion, match_keys, match_table, read_changes
+from binlake.lake.seek import Budget, Slice, find_at_most, find_newest, read_changes_of_transaction
 from binlake.rows.schema import mysqltypes as t
-from deploy.local.sample_lake import BASE, Change, S, SampleLake, sample, table_of
+from deploy.local.sample_lake import BASE, Change, S, SampleLake, build_sample, build_table
 
 WINDOWS = 12
 END = BASE + WINDOWS * S
-COLD = where_table("shop", "item") & where_keys(['["1"]'])
-HOT = where_table("shop", "item") & where_keys(['["7"]'])
+COLD = match_table("shop", "item") & match_keys(['["1"]'])
+HOT = match_table("shop", "item") & match_keys(['["7"]'])
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +31,14 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> LakePaths:
     """
     paths = LakePaths(str(tmp_path_factory.mktemp("lake")))
     made = SampleLake(paths)
-    made.begin(BASE, table_of("item", 101, {"id": t.LONG, "v": t.VARCHAR}, ["id"]))
+    made.begin(BASE, build_table("item", 101, {"id": t.LONG, "v": t.VARCHAR}, ["id"]))
     choose = random.Random(7)
     for number in range(WINDOWS):
         lo = BASE + number * S
         moments = [lo + choose.randrange(1, S // 2), lo + S - 1]
         found = [_change(7, ts, seq) for ts, seq in zip([*moments, moments[1]], (0, 0, 1), strict=True)]
         found += [_change(1, moments[0], 5)] if number in (0, WINDOWS - 1) else []
-        made.window(lo, lo + S, found)
+        made.add_window(lo, lo + S, found)
     return paths
 
 
@@ -84,7 +84,9 @@ def test_search_that_ran_out_of_time_reports_its_position(lake: LakePaths) -> No
 def test_commit_with_too_many_changes_gives_the_first_and_counts_the_rest(tmp_path: Path) -> None:
     made = _make_lake(tmp_path)
     many, old, new = BASE + 5, BASE + 2, BASE + 9
-    made.window(BASE, BASE + S, [_change(7, old, 0), *(_change(7, many, seq) for seq in range(30)), _change(7, new, 0)])
+    made.add_window(
+        BASE, BASE + S, [_change(7, old, 0), *(_change(7, many, seq) for seq in range(30)), _change(7, new, 0)]
+    )
     found = find_newest(made.paths, BASE, BASE + S, HOT, 3, Budget(60), most=10)
     assert [(change.commit_ts, change.seq) for change in found.changes] == [*((many, n) for n in range(9)), (new, 0)]
     assert (found.left, found.since, found.whole) == (21, many - 1, False)
@@ -105,46 +107,46 @@ def test_too_many_changes_are_distinguished_from_a_timeout(lake: LakePaths) -> N
 def test_files_that_all_span_the_time_do_not_end_a_late_search(tmp_path: Path) -> None:
     made = _make_lake(tmp_path)
     for n in range(1, 11):
-        made.window(BASE + n - 1, BASE + n, [_change(7, BASE + n, 0), _change(7, BASE + S + n, 0)])
+        made.add_window(BASE + n - 1, BASE + n, [_change(7, BASE + n, 0), _change(7, BASE + S + n, 0)])
     found = find_newest(made.paths, BASE, BASE + S, HOT, 100, Budget(0))
     assert (len(found.changes), found.whole) == (10, True)
-    assert Audit(made.paths).transaction(BASE + 500) is None
+    assert Audit(made.paths).find_transaction(BASE + 500) is None
     with pytest.raises(OutOfTime, match="took too long"):
-        Audit(made.paths).transaction(BASE + 500, budget=Budget(0))
+        Audit(made.paths).find_transaction(BASE + 500, budget=Budget(0))
 
 
 def test_recreated_lake_is_read_anew(tmp_path: Path) -> None:
     for key in (7, 1):
         shutil.rmtree(tmp_path, ignore_errors=True)
         made = _make_lake(tmp_path)
-        made.window(BASE, BASE + S, [_change(key, BASE + 1, 0)])
-        found = find_newest(made.paths, BASE, BASE + S, where_table("shop", "item"), 5, Budget(60))
+        made.add_window(BASE, BASE + S, [_change(key, BASE + 1, 0)])
+        found = find_newest(made.paths, BASE, BASE + S, match_table("shop", "item"), 5, Budget(60))
         assert [change.key for change in found.changes] == [f'["{key}"]']
 
 
 def _make_lake(place: Path) -> SampleLake:
     made = SampleLake(LakePaths(str(place)))
-    made.begin(BASE, table_of("item", 101, {"id": t.LONG, "v": t.VARCHAR}, ["id"]))
+    made.begin(BASE, build_table("item", 101, {"id": t.LONG, "v": t.VARCHAR}, ["id"]))
     return made
 
 
 def test_lake_without_row_changes_has_no_history(tmp_path: Path) -> None:
     assert find_newest(LakePaths(str(tmp_path)), BASE, END, COLD, 10, Budget(1)) == Slice((), BASE, whole=True)
-    assert changes_of_transaction(LakePaths(str(tmp_path)), BASE, BASE) == ([], 0)
+    assert read_changes_of_transaction(LakePaths(str(tmp_path)), BASE, BASE) == ([], 0)
 
 
 @pytest.mark.long
 def test_transaction_is_read_in_parts(tmp_path: Path) -> None:
     paths = LakePaths(str(tmp_path / "shop"))
-    sample(paths)
+    build_sample(paths)
     ts = BASE + 12 * S + 1
     audit = Audit(paths)
-    whole = audit.transaction(ts)
+    whole = audit.find_transaction(ts)
     assert whole is not None
     assert [change.seq for change in whole.changes] == [0, 1, 2]
-    part = audit.transaction(ts, 1, 1)
+    part = audit.find_transaction(ts, 1, 1)
     assert part is not None
     assert (part.changes, part.total) == (whole.changes[1:2], 3)
-    assert audit.transaction(ts, 3, 1) is not None
-    by_start = audit.transaction(whole.start_ts, 1, 1, Budget(60))
+    assert audit.find_transaction(ts, 3, 1) is not None
+    by_start = audit.find_transaction(whole.start_ts, 1, 1, Budget(60))
     assert by_start == part

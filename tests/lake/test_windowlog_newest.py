@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from binlake.lake import control
-from binlake.lake.ddls import landed_ddls, newest_ddls
+from binlake.lake.ddls import read_landed_ddls, read_newest_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from deploy.local.sample_lake import BASE, S, sample
+from deploy.local.sample_lake import BASE, S, build_sample
 
 
 def test_newest_events_equal_those_of_the_whole_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,32 +21,36 @@ def test_newest_events_equal_those_of_the_whole_log(tmp_path: Path, monkeypatch:
         log.record(WindowEvent("land", hi - 10, hi, "done"))
         log.record(WindowEvent("mirror", hi - 10, hi, "started"))
         log.record(WindowEvent("plan", hi, hi + 5, "blocked", blocked_by=f"p{hi}"))
-    assert [event["hi"] for event in log.newest(("land",), 3)] == [60, 50, 40]
-    assert [event["hi"] for event in log.newest(("land",), 2, 35)] == [30, 20]
-    assert [event["hi"] for event in log.newest(("land",), 99)] == [60, 50, 40, 30, 20, 10]
-    assert log.newest(("mirror",), 9) == []
-    assert (log.last_event(("plan", "land")) or {})["blocked_by"] == "p50"
+    assert [event["hi"] for event in log.read_newest(("land",), 3)] == [60, 50, 40]
+    assert [event["hi"] for event in log.read_newest(("land",), 2, 35)] == [30, 20]
+    assert [event["hi"] for event in log.read_newest(("land",), 99)] == [60, 50, 40, 30, 20, 10]
+    assert log.read_newest(("mirror",), 9) == []
+    assert (log.read_last_event(("plan", "land")) or {})["blocked_by"] == "p50"
     # A commit_ts lies in (lo, hi].
-    assert sorted({event["hi"] for event in log.events_at([10, 11, 60]) if event["stage"] == "land"}) == [10, 20, 60]
-    assert log.events_at([]) == []
+    assert sorted({event["hi"] for event in log.read_events_at([10, 11, 60]) if event["stage"] == "land"}) == [
+        10,
+        20,
+        60,
+    ]
+    assert log.read_events_at([]) == []
 
 
 def test_empty_log_has_no_events(tmp_path: Path) -> None:
     log = WindowLog(LakePaths(str(tmp_path)))
-    assert (log.newest(("land",), 3), log.last_event(("land",)), log.events_at([1])) == ([], None, [])
+    assert (log.read_newest(("land",), 3), log.read_last_event(("land",)), log.read_events_at([1])) == ([], None, [])
 
 
 @pytest.mark.long
 def test_ddl_of_a_lake_are_listed_by_time_and_by_table(tmp_path: Path) -> None:
     paths = LakePaths(str(tmp_path / "shop"))
-    assert newest_ddls(paths, 5) == []
-    sample(paths)
-    (line,) = newest_ddls(paths, 5)
+    assert read_newest_ddls(paths, 5) == []
+    build_sample(paths)
+    (line,) = read_newest_ddls(paths, 5)
     assert (line.commit_ts, line.sql, line.decision) == (
         BASE + 25 * S,
         "ALTER TABLE item ADD COLUMN stock INT",
         "apply",
     )
-    assert newest_ddls(paths, 5, BASE + 25 * S - 1) == []
-    assert [ddl.commit_ts for ddl in landed_ddls(paths, BASE, BASE + 40 * S, ("SHOP", "Item"))] == [line.commit_ts]
-    assert landed_ddls(paths, BASE, BASE + 40 * S, ("shop", "pair")) == []
+    assert read_newest_ddls(paths, 5, BASE + 25 * S - 1) == []
+    assert [ddl.commit_ts for ddl in read_landed_ddls(paths, BASE, BASE + 40 * S, ("SHOP", "Item"))] == [line.commit_ts]
+    assert read_landed_ddls(paths, BASE, BASE + 40 * S, ("shop", "pair")) == []

@@ -50,21 +50,26 @@ def test_reads_by_range_equal_the_cut_whole_read(
     windows = list(zip([10, *sorted(ends)], sorted(ends), strict=False))
     log = a_lake(tmp_path_factory.mktemp("lake"), sorted(ends), merged)
     hi = lo + span
-    assert log.landed() == windows
-    assert log.landed((lo, hi)) == [w for w in windows if w[0] < hi and w[1] > lo]
-    assert log.landed_range() == (10, windows[-1][1])
+    assert log.list_landed() == windows
+    assert log.list_landed((lo, hi)) == [w for w in windows if w[0] < hi and w[1] > lo]
+    assert log.find_landed_range() == (10, windows[-1][1])
     assert [(m.lo, m.hi) for m in log.list_unmerged(hi)] == [w for w in windows[merged:] if w[1] <= hi]
-    last = log.last_landed()
+    last = log.read_last_manifest()
     assert last is not None
     assert (last.lo, last.hi) == windows[-1]
-    assert log.greatest_hi("merge") == (windows[: max(merged, 0)][-1][1] if merged else None)
+    assert log.find_greatest_hi("merge") == (windows[: max(merged, 0)][-1][1] if merged else None)
 
 
 def test_lake_without_landed_windows_has_no_range(tmp_path: Path) -> None:
     log = WindowLog(LakePaths(str(tmp_path)))
-    assert (log.landed_range(), log.landed_ts(), log.list_unmerged(9), log.events()) == (None, None, [], [])
+    assert (log.find_landed_range(), log.find_landed_ts(), log.list_unmerged(9), log.read_events()) == (
+        None,
+        None,
+        [],
+        [],
+    )
     log.record(WindowEvent("start", 5, 5, "done"))
-    assert (log.landed_range(), log.landed_ts()) == (None, None)
+    assert (log.find_landed_range(), log.find_landed_ts()) == (None, None)
 
 
 def test_old_windows_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,31 +78,31 @@ def test_old_windows_are_not_read_again(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(control, "COMPACT_EVERY", 8)
     monkeypatch.setattr(controlrows, "SMALL_BYTES", 0)
     log, paths = a_lake(tmp_path, list(range(20, 420, 10)), 40), LakePaths(str(tmp_path))
-    table = DeltaTable(paths.table("window"))
+    table = DeltaTable(paths.locate_table("window"))
     where = (ds.field("stage") == "land") & (ds.field("lo") < 100) & (ds.field("hi") > 90)
     everything = list(open_dataset(table).get_fragments(filter=ds.field("stage") == "land"))
     assert len(list(open_dataset(table).get_fragments(filter=where))) < len(everything) / 3
     read: list[object] = []
-    newest = ControlRows.newest_first
+    newest = ControlRows.iterate_newest_first
 
     def counted(*args: object) -> object:
         for pair in newest(*args):  # type: ignore[arg-type]
             read.append(pair)
             yield pair
 
-    monkeypatch.setattr(ControlRows, "newest_first", counted)
-    assert log.landed_ts() == 410
+    monkeypatch.setattr(ControlRows, "iterate_newest_first", counted)
+    assert log.find_landed_ts() == 410
     assert len(read) <= 2
-    before = log.landed()
+    before = log.list_landed()
     assert log.tidy()["joined"] >= 0
-    assert WindowLog(paths).landed() == before
+    assert WindowLog(paths).list_landed() == before
 
 
 def test_two_readers_see_each_others_events(tmp_path: Path) -> None:
     one, other = WindowLog(LakePaths(str(tmp_path))), WindowLog(LakePaths(str(tmp_path)))
     for hi in range(20, 200, 10):
         (one if hi % 20 else other).record(WindowEvent("land", hi - 10, hi, "done", manifest=manifest(hi - 10, hi)))
-        assert one.landed_ts() == other.landed_ts() == hi
+        assert one.find_landed_ts() == other.find_landed_ts() == hi
 
 
 def test_newest_version_of_each_mirror_is_known_without_its_history(
@@ -116,7 +121,7 @@ def test_newest_version_of_each_mirror_is_known_without_its_history(
             versions.record(rows)
         versions.record(rows)
         wanted |= {(row.db, row.table): row for row in rows}
-        assert MirrorVersions(paths).latest() == wanted
-    heads = ControlTable(paths.table("mirror_head"), mirror_versions.MIRROR_HEAD).rows()
+        assert MirrorVersions(paths).read_latest() == wanted
+    heads = ControlTable(paths.locate_table("mirror_head"), mirror_versions.MIRROR_HEAD).read_rows()
     assert max(head["upto"] for head in heads) > 20
-    assert [v.hi for v in versions.of("d", "t3")] == [3, 10, 17, 24, 31, 38]
+    assert [v.hi for v in versions.read_versions("d", "t3")] == [3, 10, 17, 24, 31, 38]

@@ -16,7 +16,7 @@ from binlake.lake.paths import LakePaths
 from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, plan_mirrors
 from binlake.mirror.effects import derive_effects
 from binlake.mirror.replica import Replica
-from binlake.mirror.rows import mirror_texts
+from binlake.mirror.rows import read_mirror_texts
 from binlake.mirror.versions import IN_PART
 from binlake.rows.schema import Action, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -69,8 +69,8 @@ class Mirrors:
             self.known[version.db, version.table] = version
 
     def rows(self, of: TableDef) -> list[Row]:
-        data = DeltaTable(self.paths.mirror(of.db, of.name)).to_pyarrow_dataset().to_table()
-        texts = mirror_texts(of, data)
+        data = DeltaTable(self.paths.locate_mirror(of.db, of.name)).to_pyarrow_dataset().to_table()
+        texts = read_mirror_texts(of, data)
         return sorted((dict(zip(texts, row, strict=True)) for row in zip(*texts.values(), strict=True)), key=str)
 
 
@@ -114,7 +114,9 @@ def test_key_change_renumbers_every_row(mirrors: Mirrors) -> None:
     dropped = mirrors.plan(10, 20, [ddl(15, Action.MULTI_SCHEMA_CHANGE, [B], [bag])], {1: [bag]})
     mirrors.apply(dropped, change(1, bag, "insert", {"w": "7"}, 16, 2))
     assert mirrors.rows(bag) == [{"w": "7"}] * 4
-    copies = DeltaTable(mirrors.paths.mirror("d", "b")).to_pyarrow_dataset().to_table().column("_copy").to_pylist()
+    copies = (
+        DeltaTable(mirrors.paths.locate_mirror("d", "b")).to_pyarrow_dataset().to_table().column("_copy").to_pylist()
+    )
     assert sorted(copies) == [0, 1, 2, 3]
 
 
@@ -167,11 +169,11 @@ def test_compaction_keeps_the_version_needed_for_reads_as_of_a_time(mirrors: Mir
         mirrors.apply(
             mirrors.plan(lo, lo + 10, [], {0: [A]}), change(0, A, "insert", {"id": str(lo), "v": "1"}, lo + 5)
         )
-    replica = Replica(mirrors.paths.mirror("d", "a"), 30)
+    replica = Replica(mirrors.paths.locate_mirror("d", "a"), 30)
     before = replica.version
-    assert replica.upkeep(join=True)["joined"] == 3
-    assert replica.version == before + 1 == replica.version_at(30)
-    assert replica.position() == 30
+    assert replica.maintain(join=True)["joined"] == 3
+    assert replica.version == before + 1 == replica.find_version_at(30)
+    assert replica.read_position() == 30
 
 
 def _power_cut(*_: object) -> None:
@@ -181,7 +183,7 @@ def _power_cut(*_: object) -> None:
 def test_older_change_never_replaces_a_newer_row(mirrors: Mirrors) -> None:
     # the check of rows works even if the position is lost.
     mirrors.apply(mirrors.plan(0, 20, [], {0: [B]}), change(0, B, "replace", {"id": "2", "w": "8"}, 15))
-    replica = Replica(mirrors.paths.mirror("d", "b"), 30)
+    replica = Replica(mirrors.paths.locate_mirror("d", "b"), 30)
     old = pa.Table.from_pylist([change(0, B, "replace", {"id": "2", "w": "1"}, 5)], schema=NET)
     replica.merge_keyed(B, old, None)
     assert mirrors.rows(B) == [{"id": "2", "w": "8"}]

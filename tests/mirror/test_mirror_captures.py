@@ -15,17 +15,17 @@ import pyarrow as pa
 import pytest
 from support.examples import spread
 
-from binlake.changes.net import RowEvent, net_changes, row_key
+from binlake.changes.net import RowEvent, compute_net_changes, encode_row_key
 from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
-from binlake.compare.values import canonical_text_of, raw_from_capture
+from binlake.compare.values import decode_captured_value, make_canonical_converter
 from binlake.mirror.effects import derive_effects
-from binlake.mirror.rows import Reshaper, mirror_texts, typed_rows
+from binlake.mirror.rows import Reshaper, build_typed_rows, read_mirror_texts
 from binlake.rows.schema import SchemaState, TableDef
-from binlake.window.ddls import plan_ddls, window_schemas
-from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, key_defaults_of
+from binlake.window.ddls import build_window_schemas, plan_ddls
+from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, derive_key_defaults
 from deploy.local.commitlog import RULES, CommitLog, read_log
-from deploy.local.direct import decoded
+from deploy.local.direct import decode_changes
 
 pytestmark = pytest.mark.long
 
@@ -52,15 +52,15 @@ class Mirrors:
         cuts = [ddl for ddl in ddls if ddl.opens_segment]
         segments = Segments(lo, hi, tuple(ddl.since for ddl in cuts))
         definitions = WindowDefinitions(self._schema, ddls)
-        events = decoded(rows, window_schemas(self._schema, logged, jobs, lo))
+        events = decode_changes(rows, build_window_schemas(self._schema, logged, jobs, lo))
         for number in range(len(cuts) + 1):
             if number:
                 self._ddl(cuts[number - 1])
-            since, until = segments.bounds(number)
+            since, until = segments.find_bounds(number)
             for name, found in events.items():
                 own = [event for event in found if since <= event.commit_ts < until]
                 if own:
-                    self._rows(definitions.within(*name, since, until), own)
+                    self._rows(definitions.require_definition_within(*name, since, until), own)
         self._schema = self._schema.fold(jobs)
 
     def _ddl(self, ddl: LandedDdl) -> None:
@@ -82,11 +82,11 @@ class Mirrors:
                     self.tables[name] = effect.table, []
 
     def _rows(self, table: TableDef, events: list[RowEvent]) -> None:
-        columns = table.identity().columns
+        columns = table.find_identity().columns
         by_key: dict[str, list[Row]] = {}
         for row in self.tables[table.db, table.name][1]:
-            by_key.setdefault(row_key(row, columns), []).append(row)
-        for change in net_changes(events, table.identity(), key_defaults_of(table), strict=True):
+            by_key.setdefault(encode_row_key(row, columns), []).append(row)
+        for change in compute_net_changes(events, table.find_identity(), derive_key_defaults(table), strict=True):
             kept = by_key.get(change.key, [])
             if change.op == "delete":
                 by_key[change.key] = kept[change.copies :]
@@ -98,21 +98,21 @@ class Mirrors:
 
 def to_typed(table: TableDef, rows: list[Row]) -> pa.Table:
     texts = {column.name: [row[column.name] for row in rows] for column in table.row_columns}
-    return typed_rows(table, texts, [1] * len(rows), [0] * len(rows))
+    return build_typed_rows(table, texts, [1] * len(rows), [0] * len(rows))
 
 
 def to_text(table: TableDef, rows: pa.Table) -> list[Row]:
-    texts = mirror_texts(table, rows)
+    texts = read_mirror_texts(table, rows)
     return [dict(zip(texts, values, strict=True)) for values in zip(*texts.values(), strict=True)]
 
 
 def reshape(before: TableDef, after: TableDef, rows: list[Row], renamed: Mapping[str, str]) -> list[Row]:
-    found = list(Reshaper(before, after, renamed).batches(iter(to_typed(before, rows).to_batches())))
+    found = list(Reshaper(before, after, renamed).reshape_batches(iter(to_typed(before, rows).to_batches())))
     return to_text(after, pa.Table.from_batches(found)) if found else []
 
 
 def raw(table: TableDef, name: str, text: str | None) -> str | bytes | None:
-    column = table.column(name)
+    column = table.find_column(name)
     return bytes.fromhex(text) if column is not None and column.is_binary and text is not None else text
 
 
@@ -120,7 +120,7 @@ def to_comparable(content: dict[str, Any], mirror: tuple[TableDef, list[Row]]) -
     """(recorded rows, the mirror's rows), both in the form of `binlake.compare`, without virtual columns."""
     hidden = set(content.get("virtual") or ())
     rules = {
-        name: (place, canonical_text_of(kind))
+        name: (place, make_canonical_converter(kind))
         for place, (name, kind) in enumerate(zip(content["columns"], content["types"], strict=True))
         if name not in hidden
     }
@@ -131,7 +131,7 @@ def to_comparable(content: dict[str, Any], mirror: tuple[TableDef, list[Row]]) -
         for row in to_text(table, to_typed(*mirror))
     )
     wanted = Counter(
-        tuple(rule(raw_from_capture(row[place])) for place, rule in rules.values()) for row in content["rows"]
+        tuple(rule(decode_captured_value(row[place])) for place, rule in rules.values()) for row in content["rows"]
     )
     assert len(rows) == found.total()
     return wanted, found

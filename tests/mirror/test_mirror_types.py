@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tidb_json import column
 
-from binlake.lake.columntypes import arrow_type, parse_texts, texts_of
+from binlake.lake.columntypes import choose_arrow_type, format_texts, parse_texts
 from binlake.mirror.recast import recast
-from binlake.mirror.rows import mirror_texts, typed_rows
+from binlake.mirror.rows import build_typed_rows, read_mirror_texts
 from binlake.rows.codec.casts import Moment
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -47,27 +47,27 @@ CASES = [
 
 @pytest.mark.parametrize(("of", "kind", "text", "value"), CASES, ids=lambda case: getattr(case, "type_name", None))
 def test_each_type_keeps_its_values(of: ColumnInfo, kind: pa.DataType, text: str, value: object) -> None:
-    assert arrow_type(of) == kind
+    assert choose_arrow_type(of) == kind
     typed, unfit = parse_texts(of, pa.array([text, None]))
     assert (typed.to_pylist(), unfit) == ([value, None], {})
-    assert texts_of(of, typed, [None, None]) == [text, None]
+    assert format_texts(of, typed, [None, None]) == [text, None]
 
 
 def test_timestamp_is_stored_in_utc() -> None:
     of = info(t.TIMESTAMP, decimal=6)
     typed, _ = parse_texts(of, pa.array(["2026-11-21 01:02:03.000004"]))
     assert typed.type == pa.timestamp("us", tz="UTC")
-    assert texts_of(of, typed, [None]) == ["2026-11-21 01:02:03.000004"]
+    assert format_texts(of, typed, [None]) == ["2026-11-21 01:02:03.000004"]
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_float_keeps_its_text(value: float) -> None:
     #
-    from binlake.rows.codec.floats import float_text
+    from binlake.rows.codec.floats import format_float
 
     of = info(t.FLOAT)
-    typed, _ = parse_texts(of, pa.array([float_text(value)]))
-    assert texts_of(of, typed, [None]) == [float_text(value)]
+    typed, _ = parse_texts(of, pa.array([format_float(value)]))
+    assert format_texts(of, typed, [None]) == [format_float(value)]
 
 
 @pytest.mark.parametrize("zero", ["0000-00-00", "2024-00-01", "2024-02-30", "0000-01-01"])
@@ -80,10 +80,10 @@ def test_date_that_no_reader_supports_is_kept_as_text(zero: str) -> None:
 
 def test_rows_with_unsupported_values_are_read_back_whole(keyed: TableDef) -> None:
     texts = {"id": ["1", "2"], "day": ["0000-00-00", "2024-01-01"]}
-    rows = typed_rows(keyed, texts, [5, 6], [0, 0])
+    rows = build_typed_rows(keyed, texts, [5, 6], [0, 0])
     assert rows.column("_text").to_pylist() == [[("day", "0000-00-00")], None]
     assert rows.column("_rowkey").to_pylist() == ['["1"]', '["2"]']
-    assert mirror_texts(keyed, rows) == texts
+    assert read_mirror_texts(keyed, rows) == texts
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The mirrors of a `World`, window by window through delta-rs, compared with the model's truth at each window's end.
 
-No Spark: net changes come from the core (`net_changes`), and the pipeline's `apply_component` applies them. A run may
-die between two commits; then the next one repeats the window, as the stage `mirror` does.
+No Spark: net changes come from the core (`compute_net_changes`), and the pipeline's `apply_component` applies them. A
+run may die between two commits; then the next one repeats the window, as the stage `mirror` does.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from deltalake import DeltaTable
 from modelerrors import Crash, Wrong
 from modelwindow import Converter
 
-from binlake.changes.net import RowEvent, net_changes
+from binlake.changes.net import RowEvent, compute_net_changes
 from binlake.lake.paths import LakePaths
 from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, plan_mirrors
-from binlake.mirror.rows import mirror_texts
+from binlake.mirror.rows import read_mirror_texts
 from binlake.rows.schema import Action, TableDef
-from binlake.window.definitions import key_defaults_of
+from binlake.window.definitions import derive_key_defaults
 
 _MAP = pa.map_(pa.string(), pa.string())
 _NET = pa.schema([
@@ -102,8 +102,8 @@ class Mirrors:
         return not inexact and expected == shown
 
     def _rows(self, table: TableDef, columns: tuple[str, ...], version: MirrorVersion) -> list[tuple[str | None, ...]]:
-        delta = DeltaTable(self._paths.mirror(version.db, version.table), version=version.delta_version)
-        texts = mirror_texts(table, delta.to_pyarrow_dataset().to_table())
+        delta = DeltaTable(self._paths.locate_mirror(version.db, version.table), version=version.delta_version)
+        texts = read_mirror_texts(table, delta.to_pyarrow_dataset().to_table())
         if tuple(texts) != columns:
             raise Wrong(f"the mirror of {table.db}.{table.name} has the columns {tuple(texts)}, not {columns}")
         return sorted(zip(*texts.values(), strict=True), key=repr)
@@ -111,12 +111,12 @@ class Mirrors:
 
 def _net(component: ComponentPlan, events: Events) -> Iterator[pa.RecordBatch]:
     for (segment, db, name), table in sorted(component.tables.items(), key=lambda item: item[0]):
-        since, until = component.segments.bounds(segment)
+        since, until = component.segments.find_bounds(segment)
         own = [event for event in events[db, name] if since <= event.commit_ts < until]
         rows = [
             {"segment": segment, "db": db, "table": name, "op": net.op, "before": _pairs(net.before),
              "after": _pairs(net.after), "copies": net.copies, "last_commit_ts": net.last_commit_ts}
-            for net in net_changes(own, table.identity(), key_defaults_of(table), strict=True)
+            for net in compute_net_changes(own, table.find_identity(), derive_key_defaults(table), strict=True)
         ]  # fmt: skip
         yield from pa.Table.from_pylist(rows, schema=_NET).to_batches()
 

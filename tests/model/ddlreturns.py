@@ -19,7 +19,7 @@ from binlake.dialect import DdlText, map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.session import SourceSession
-from binlake.statements.literal import qualified, quote
+from binlake.statements.literal import quote, quote_qualified_name
 from binlake.target.session.session import Session
 from binlake.window.definitions import IGNORED, RENAMED_IN
 from binlake.window.manifest import ApplyManifest
@@ -69,16 +69,16 @@ class Returns:
         view, (db, name) = self._world.returned[at], self._name(at)
         table = next(one for one in self._converter.tables(at) if (one.db, one.name) == (db, name))
         after = Definitions((), (table,), SourceSession(self._world.told_zone))
-        text = f"CREATE TABLE {qualified(db, name)} {view.create_sql()}"
+        text = f"CREATE TABLE {quote_qualified_name(db, name)} {view.create_sql()}"
         made = map_ddl(DdlText(at, db, name, text, Definitions((), ()), after), self._model.dialect)
         with closing(Session(self._model.target)) as session:
             session.execute("SET SESSION default_storage_engine = InnoDB")
-            session.execute(f"DROP TABLE IF EXISTS {qualified(db, name)}")
+            session.execute(f"DROP TABLE IF EXISTS {quote_qualified_name(db, name)}")
             for sql in made.sql:
                 session.execute(sql)
             for row in self._world.at(at)[db, name][1]:
                 values = (_literal(text, view, n) for n, text in enumerate(row))
-                session.execute(f"INSERT INTO {qualified(db, name)} VALUES ({', '.join(values)})")
+                session.execute(f"INSERT INTO {quote_qualified_name(db, name)} VALUES ({', '.join(values)})")
             session.execute("COMMIT")
 
 

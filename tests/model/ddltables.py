@@ -10,8 +10,8 @@ from ddltypes import TIMESTAMP, TIMESTAMP6, Type
 
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import index_json, name_json, table_json
-from pump_service.workload.definitions import Col, column_json
+from binlake.rows.schema.forms import make_index_json, make_name_json, make_table_json
+from pump_service.workload.definitions import Col, build_column_json
 
 Stored = dict[int, str | None]
 """Column id -> canonical text."""
@@ -40,7 +40,7 @@ class Column:
         kind = self.type
         col = Col(self.name, kind.tp, kind.flen, kind.decimal, self.not_null, False, kind.charset, kind.collate,
                   self.default, kind.elems)  # fmt: skip
-        found = {**column_json(col, self.id, offset), "origin_default": self.origin}
+        found = {**build_column_json(col, self.id, offset), "origin_default": self.origin}
         found["type"]["Flag"] |= primary * t.FLAG_PRIMARY
         return found
 
@@ -155,18 +155,18 @@ def _definition(view: View) -> TableDef:
     cols = [column.json(n, handle and column.id in mine) for n, column in enumerate(view.columns)]
     offsets = {column.id: n for n, column in enumerate(view.columns)}
     indexes = [
-        index_json(key.id, key.name, [(view.column(c).name, offsets[c]) for c in key.columns], unique=key.unique,
-                   primary=key.primary)
+        make_index_json(key.id, key.name, [(view.column(c).name, offsets[c]) for c in key.columns], unique=key.unique,
+                        primary=key.primary)
         for key in view.keys if not (key.primary and handle)
     ]  # fmt: skip
-    info = table_json(view.id, view.name, cols, indexes, pk_is_handle=handle)
+    info = make_table_json(view.id, view.name, cols, indexes, pk_is_handle=handle)
     info["is_common_handle"] = primary is not None and not handle
     if view.parts and not view.only:
         name = f"`{view.column(view.parted).name}`"
         info["partition"] = {
             "type": 1, "expr": f"unix_timestamp({name})" if view.moments else name, "columns": None, "enable": True,
             "definitions": [
-                {"id": part.id, "name": name_json(part.name), "in_values": None,
+                {"id": part.id, "name": make_name_json(part.name), "in_values": None,
                  "less_than": ["MAXVALUE" if part.bound is None else str(part.bound)]}
                 for part in view.parts
             ], "num": len(view.parts),

@@ -19,10 +19,10 @@ from zoneinfo import ZoneInfo
 from ddltables import Column, Key, Line, Live, Stored, View
 from modelends import window_ends
 
-from binlake.rows.codec import MutationBuilder, prewrite_value
+from binlake.rows.codec import MutationBuilder, encode_prewrite_value
 from binlake.rows.codec.encode import RowEncoder
 from binlake.rows.schema import Action, DbInfo, DdlJob, WindowDdl
-from binlake.rows.schema.forms import database_json, job_json
+from binlake.rows.schema.forms import make_database_json, make_job_json
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 
@@ -127,7 +127,7 @@ class World:
     # -- the DDL worker --------------------------------------------------------------------------------------------
 
     def create_database(self, name: str, text: str) -> DbInfo:
-        info = DbInfo.from_json(database_json(next(self.ids), name))
+        info = DbInfo.from_json(make_database_json(next(self.ids), name))
         self.databases.append(info)
         self.version += 1
         self.log(Ddl(Action.CREATE_SCHEMA, text, info, None, db_info=dict(info.raw)))
@@ -161,7 +161,7 @@ class World:
         of the step at which all of its clauses were about to become visible."""
         start_ts, commit_ts, job_id = self.clock(), self.clock(), next(self.ids)
         view = ddl.view
-        raw = job_json(
+        raw = make_job_json(
             job_id, ddl.action, ddl.text, schema=(ddl.db.id, ddl.db.name.lower()),
             table=(ddl.table_id or (view.id if view else 0), ddl.table_name or (view.name.lower() if view else "")),
             version=self.version, start_ts=start_ts, finished_ts=commit_ts + 1, db_info=ddl.db_info,
@@ -203,7 +203,7 @@ class World:
         commit_ts = self.clock()
         # The transaction's primary key is its least key.
         key = b"t" + (min(self._written) + (1 << 63)).to_bytes(8, "big") + b"_r" + start_ts.to_bytes(8, "big")
-        binlog = build.prewrite(start_ts, key, prewrite_value(self.version, messages))
+        binlog = build.build_prewrite(start_ts, key, encode_prewrite_value(self.version, messages))
         self.rows.append((commit_ts, start_ts, binlog.SerializeToString(), self.version))
         self._record_state(commit_ts)
         return commit_ts

@@ -22,7 +22,7 @@ class Rows:
 
     places: Sequence[int]
 
-    def first_row(self, since: int, _version: int = 0) -> int | None:
+    def find_first_row(self, since: int, _version: int = 0) -> int | None:
         """Like Pulled."""
         place = bisect_left(self.places, since)
         return self.places[place] if place < len(self.places) else None

@@ -16,7 +16,7 @@ from simulator.faults.kinds import Kind
 from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.statements import Phase
-from binlake.statements.literal import qualified
+from binlake.statements.literal import quote_qualified_name
 from binlake.target import read_position
 from binlake.target.claim.progress import Checkpoint
 
@@ -36,7 +36,7 @@ def set_back(scenario: Scenario, _found: Statements) -> None:
     # Rows that ran ahead of a DROP INDEX are replayed after it, when the table may no longer have a key.
     following = next((ts for ts, _ in scenario.source.jobs if ts > checkpoint.commit_ts), checkpoint.commit_ts)
     tables = (one for ts in (checkpoint.commit_ts, following) for one in scenario.converter.tables(ts))
-    keyless = any(table.identity().kind == "row" for table in tables)
+    keyless = any(table.find_identity().kind == "row" for table in tables)
     if not earlier or keyless:
         return
     back = scenario.random.choice(earlier)
@@ -71,11 +71,11 @@ def lose_row(scenario: Scenario, statements: Statements) -> None:
         scenario.apply(statements)
         return
     window = scenario.converter.convert(position.commit_ts, statements.manifest.hi, target, position.forms)
-    tables = [t for t in scenario.converter.tables(position.commit_ts) if t.identity().kind != "row"]
+    tables = [t for t in scenario.converter.tables(position.commit_ts) if t.find_identity().kind != "row"]
     if not tables or any(batch.phase == Phase.DDL for batch in window.written):
         scenario.apply(statements)
         return
-    scenario.pinned[window.manifest.digest()] = window
+    scenario.pinned[window.manifest.compute_digest()] = window
     table = scenario.random.choice(tables)
     with scenario.model.reader.cursor() as cursor:
         lost = _remove(cursor, table, scenario.random.choice(("", " DESC")))
@@ -92,12 +92,14 @@ def lose_row(scenario: Scenario, statements: Statements) -> None:
 
 
 def _remove(cursor: Any, table: TableDef, way: str) -> int:
-    first = ", ".join(f"`{name}`{way}" for name in table.identity().columns)
+    first = ", ".join(f"`{name}`{way}" for name in table.find_identity().columns)
     cursor.execute(f"DROP TABLE IF EXISTS {_KEPT}")
-    cursor.execute(f"CREATE TABLE {_KEPT} AS SELECT * FROM {qualified(table.db, table.name)} ORDER BY {first} LIMIT 1")
-    return int(cursor.execute(f"DELETE FROM {qualified(table.db, table.name)} ORDER BY {first} LIMIT 1"))
+    cursor.execute(
+        f"CREATE TABLE {_KEPT} AS SELECT * FROM {quote_qualified_name(table.db, table.name)} ORDER BY {first} LIMIT 1"
+    )
+    return int(cursor.execute(f"DELETE FROM {quote_qualified_name(table.db, table.name)} ORDER BY {first} LIMIT 1"))
 
 
 def _put_back(cursor: Any, table: TableDef) -> None:
-    cursor.execute(f"INSERT IGNORE INTO {qualified(table.db, table.name)} SELECT * FROM {_KEPT}")
+    cursor.execute(f"INSERT IGNORE INTO {quote_qualified_name(table.db, table.name)} SELECT * FROM {_KEPT}")
     cursor.execute(f"DROP TABLE {_KEPT}")

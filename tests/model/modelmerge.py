@@ -27,13 +27,13 @@ from binlake.rows.schema import Action
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
 from binlake.window.added import add_columns
-from binlake.window.ddls import plan_locked_ddls, window_schemas
+from binlake.window.ddls import build_window_schemas, plan_locked_ddls
 from binlake.window.definitions import LandedDdl
-from binlake.window.extras import extras_of_window
+from binlake.window.extras import list_extras
 from binlake.window.heldrows import apply_holds, find_released_ranges
 from binlake.window.shardlocks import Locks
 from binlake.window.targets import Naming, TargetTables
-from pump_service.workload.definitions import Col, column_json
+from pump_service.workload.definitions import Col, build_column_json
 
 TABLES = (("s1", "t_1"), ("s2", "t_2"), ("s3", "t_3"))
 DB, TABLE = "xs", "t"
@@ -162,7 +162,7 @@ class MergedShards:
             else:
                 info["max_col_id"] += 1
                 number, fill = info["max_col_id"], column.default
-            made = column_json(column, number, offset, primary=name == "id")
+            made = build_column_json(column, number, offset, primary=name == "id")
             info["cols"].append({**made, "origin_default": fill})
         self.w._put(shard.db, info)
         text_ = f"ALTER TABLE {shard.db}.{shard.table} {query}"
@@ -287,13 +287,13 @@ class MergingConverter(Converter):
         base, log = self._schema(lo), self.source
         ddls = [ddl for ddl in log.ddls if lo < ddl.commit_ts <= hi]
         jobs = [(ts, job) for ts, job in log.jobs if lo < ts <= hi]
-        schemas = window_schemas(base, ddls, jobs, lo)
+        schemas = build_window_schemas(base, ddls, jobs, lo)
         planned, self.locks = plan_locked_ddls(base, ddls, jobs, self.rules, self.ignored, lo, self.locks.still_open)
         batch = MutationBatch(self.rules.route)
         for commit_ts, start_ts, payload, _ in log.rows:
             if lo < commit_ts <= hi:
-                batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
-        made = add_columns(batch.take(), extras_of_window(schemas, Naming(self.rules), self.locks, lo))
+                batch.add(payload, commit_ts, start_ts, schemas.find_schema_at(commit_ts))
+        made = add_columns(batch.take(), list_extras(schemas, Naming(self.rules), self.locks, lo))
         own = pa.Table.from_batches([made])
         events: Events = {}
         for row in self._placed(own, lo, hi).to_pylist(maps_as_pydicts="strict"):
@@ -317,7 +317,7 @@ class MergingConverter(Converter):
         return apply_holds(pa.concat_tables(parts), self.locks.holds, hi)
 
     def _targets(self, ts: int) -> TargetTables:
-        return TargetTables(self._schema(ts), Naming(self.rules), self.locks.definitions_at(ts))
+        return TargetTables(self._schema(ts), Naming(self.rules), self.locks.list_definitions_at(ts))
 
 
 def converter_of(shards: MergedShards, random: Random, mode: str) -> MergingConverter:

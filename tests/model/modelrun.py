@@ -176,7 +176,7 @@ class Scenario:
         later = [ts for ts in self.ends if ts > max(lo, self.least - 1)]
         hi = later[min(int(self.random.expovariate(0.15)), len(later) - 1)]
         statements = self.converted(lo, hi, target, position.forms)
-        self.pinned[statements.manifest.digest()] = statements
+        self.pinned[statements.manifest.compute_digest()] = statements
         return statements
 
     def converted(self, lo: int, hi: int, target: Target, forms: str) -> Statements:
@@ -354,7 +354,7 @@ class _Reader(Session):
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor
 
-    def rows(self, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    def fetch_rows(self, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         self._cursor.execute(sql, arguments)
         return list(self._cursor.fetchall())
 

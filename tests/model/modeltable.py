@@ -11,8 +11,8 @@ from binlake.base.dialects import Dialect
 from binlake.dialect.collations import MARIADB_COLLATIONS
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import index_json, table_json
-from pump_service.workload.definitions import Col, column_json
+from binlake.rows.schema.forms import make_index_json, make_table_json
+from pump_service.workload.definitions import Col, build_column_json
 
 DB, SRC = "app", "src"
 Row = dict[str, str | None]
@@ -93,7 +93,7 @@ class Table:
         """Rebuild the definition as TiDB would report it: an integer primary key may or may not be the handle."""
         cols = [
             {
-                **column_json(one.col, one.id, n),
+                **build_column_json(one.col, one.id, n),
                 "origin_default": one.col.default if one.origin is not None else None,
             }
             for n, one in enumerate(self.fields)
@@ -106,13 +106,13 @@ class Table:
         indexes = []
         if self.primary and not handle:
             parts = [(name, offsets[name]) for name in self.primary]
-            indexes.append(index_json(1, "PRIMARY", parts, unique=True, primary=True))
+            indexes.append(make_index_json(1, "PRIMARY", parts, unique=True, primary=True))
         for key in self.uniques:
             parts = [(name, offsets[name]) for name in key.columns]
-            index = index_json(1 + int(key.name[1:]), key.name, parts, unique=True, primary=False)
+            index = make_index_json(1 + int(key.name[1:]), key.name, parts, unique=True, primary=False)
             index["idx_cols"][0]["length"] = key.length
             indexes.append(index)
-        info = table_json(self.id, self.name, cols, indexes, pk_is_handle=handle)
+        info = make_table_json(self.id, self.name, cols, indexes, pk_is_handle=handle)
         info["is_common_handle"] = bool(self.primary) and not handle
         self.definition = TableDef.from_json(info, db)
 

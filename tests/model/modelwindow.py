@@ -10,23 +10,30 @@ from random import Random
 from ddlworld import World
 from modelsource import Source
 
-from binlake.changes.net import RowEvent, net_changes
+from binlake.changes.net import RowEvent, compute_net_changes
 from binlake.changes.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions, RowForms
 from binlake.config.model import Target
 from binlake.errors import ImmutableWindow
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rules import Rules
-from binlake.statements import BatchLimits, Phase, StatementBatch, TableStatements, images_from_rows, statement_digest
+from binlake.statements import (
+    BatchLimits,
+    Phase,
+    StatementBatch,
+    TableStatements,
+    compute_statement_digest,
+    make_images_from_rows,
+)
 from binlake.target import SegmentPlan
 from binlake.target.segments import SegmentContent, WindowPlans
 from binlake.window.cuts import make_ddl_batch
-from binlake.window.ddls import plan_ddls, window_schemas
-from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, key_defaults_of
+from binlake.window.ddls import build_window_schemas, plan_ddls
+from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, derive_key_defaults
 from binlake.window.injected import add_injections
 from binlake.window.manifest import ApplyManifest
 from binlake.window.targets import Naming, TargetTables
 from deploy.local.commitlog import RULES, CommitLog
-from deploy.local.direct import decoded
+from deploy.local.direct import decode_changes
 
 NAME, CLUSTER = "model", 6791641053252586769
 Events = dict[tuple[str, str], list[RowEvent]]
@@ -41,17 +48,19 @@ class Statements:
     manifest: ApplyManifest = None  # type: ignore[assignment]
     forms: str = "safe"
 
-    def segments(self) -> list[SegmentPlan]:
+    def list_segments(self) -> list[SegmentPlan]:
         """Like StatementSource."""
         return self.plans
 
-    def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
+    def read_batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
         """Like StatementSource."""
         return (b for b in self.written if (b.segment, b.phase) == (segment, phase))
 
     def digest(self) -> str:
         """A digest of position, rows and text of every batch, in order."""
-        return statement_digest([f"{b.segment} {int(b.phase)} {b.batch} {b.rows} {b.digest}" for b in self.written])
+        return compute_statement_digest(
+            [f"{b.segment} {int(b.phase)} {b.batch} {b.rows} {b.digest}" for b in self.written]
+        )
 
     def checked(self, manifest: ApplyManifest) -> Statements:
         """The manifest check of finalize before it applies. Raises ImmutableWindow."""
@@ -82,7 +91,7 @@ class Converter:
         make = self._ordered if target.mode == "ordered" else self._net
         statements = Statements([], [*written, *make(plans, events, target, forms == "plain")])
         statements.plans = [
-            plans.plan(n, _content(statements, n, target, _touched(events, segments.bounds(n))))
+            plans.plan_segment(n, _content(statements, n, target, _touched(events, segments.find_bounds(n))))
             for n in range(len(segments.starts) + 1)
         ]
         return _sealed(statements, segments, forms)
@@ -93,10 +102,10 @@ class Converter:
         rows = [row for row in source.rows if lo < row[0] <= hi]
         ddls = [ddl for ddl in source.ddls if lo < ddl.commit_ts <= hi]
         jobs = [(ts, job) for ts, job in source.jobs if lo < ts <= hi]
-        schemas = window_schemas(base, ddls, jobs, lo)
+        schemas = build_window_schemas(base, ddls, jobs, lo)
         planned = plan_ddls(base, ddls, jobs, self.rules, self.ignored, lo)
         lines = add_injections(planned, self.rules.injections, lo, hi, base.version)
-        events = decoded(rows, schemas, self.rules)
+        events = decode_changes(rows, schemas, self.rules)
         for changes in events.values():
             self.random.shuffle(changes)
         return lines, events
@@ -107,7 +116,7 @@ class Converter:
 
     def tables(self, ts: int) -> list[TableDef]:
         """The tables of the target at `ts`."""
-        return self._targets(ts).tables()
+        return self._targets(ts).list_tables()
 
     def _targets(self, ts: int) -> TargetTables:
         return TargetTables(self._schema(ts), Naming(self.rules))
@@ -121,13 +130,13 @@ class Converter:
         limits = BatchLimits(rows=target.batch_rows)
         for number in range(len(plans.segments.starts) + 1):
             first = {Phase.DELETE: 0, Phase.WRITE: 0}
-            since, until = plans.segments.bounds(number)
+            since, until = plans.segments.find_bounds(number)
             for (db, name), found in sorted(events.items()):
                 own = [event for event in found if since <= event.commit_ts < until]
                 if not own:
                     continue
-                table = plans.definitions.within(db, name, since, until)
-                net = net_changes(own, table.identity(), key_defaults_of(table), strict=True)
+                table = plans.definitions.require_definition_within(db, name, since, until)
+                net = compute_net_changes(own, table.find_identity(), derive_key_defaults(table), strict=True)
                 for phase in first:
                     out = TableStatements(
                         table,
@@ -151,31 +160,33 @@ class Converter:
 
         @cache
         def writers(number: int, db: str, name: str) -> tuple[RowForms, ChangeKeys]:
-            table = plans.definitions.within(db, name, *plans.segments.bounds(number))
+            table = plans.definitions.require_definition_within(db, name, *plans.segments.find_bounds(number))
             return RowForms(table, target.db_type), ChangeKeys(table, target.db_type)
 
         in_order = sorted(
             ((event, name) for name, found in events.items() for event in found), key=lambda e: e[0].position
         )
         for number in range(len(plans.segments.starts) + 1):
-            since, until = plans.segments.bounds(number)
+            since, until = plans.segments.find_bounds(number)
             plan = OrderedPlan(number, options)
             for event, name in in_order:
                 if since <= event.commit_ts < until:
                     forms, keys = writers(number, *name)
-                    yield from plan.add(Change(forms, event, keys.of(event), not plain))
-            yield from plan.end()
+                    yield from plan.add(Change(forms, event, keys.list_keys(event), not plain))
+            yield from plan.flush()
 
 
 def _batches(out: TableStatements, table: TableDef, phase: Phase, changes: list) -> Iterator[StatementBatch]:  # type: ignore[type-arg]
-    names, keyless = [column.name for column in table.row_columns], table.identity().kind == "row"
+    names, keyless = [column.name for column in table.row_columns], table.find_identity().kind == "row"
     copies = [change.copies for change in changes]
     if phase == Phase.WRITE:
-        images = images_from_rows([change.after for change in changes], names)
+        images = make_images_from_rows([change.after for change in changes], names)
         return out.render_inserts(images, copies) if keyless else out.render_writes(images)
     if keyless:
-        return out.render_image_deletes(images_from_rows([change.before for change in changes], names), copies)
-    return out.render_deletes(images_from_rows([change.before for change in changes], table.identity().columns))
+        return out.render_image_deletes(make_images_from_rows([change.before for change in changes], names), copies)
+    return out.render_deletes(
+        make_images_from_rows([change.before for change in changes], table.find_identity().columns)
+    )
 
 
 def _touched(events: Events, bounds: tuple[int, int]) -> list[tuple[str, str]]:

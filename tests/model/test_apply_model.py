@@ -21,7 +21,7 @@ from binlake.changes.ordered import causality, forms
 from binlake.errors import BinlakeError
 from binlake.statements import Phase
 from binlake.statements.batch import UNCHECKED
-from binlake.statements.literal import qualified
+from binlake.statements.literal import quote_qualified_name
 from binlake.target.apply import atomic, batches, parallel
 from binlake.target.claim import fence, progress
 from binlake.target.claim.progress import Checkpoint, Progress
@@ -73,12 +73,12 @@ def fence_unproved(patch: pytest.MonkeyPatch) -> None:
     """A process that was taken over continues writing: its transactions are counted, but its epoch is not checked."""
 
     def prove(self: fence.Fence, session: Session) -> int:
-        table = qualified(self.schema, "binlake_fence")
+        table = quote_qualified_name(self.schema, "binlake_fence")
         session.write(
             f"UPDATE {table} SET val = LAST_INSERT_ID(val + 1) WHERE task = %s AND worker = %s",
             (self.replication, self.worker),
         )
-        return session.last_insert_id()
+        return session.get_last_insert_id()
 
     patch.setattr(fence.Fence, "prove", prove)
 
@@ -118,8 +118,8 @@ def intent_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def always_consistent(patch: pytest.MonkeyPatch) -> None:
     """The checkpoint always says `consistent`."""
-    moved_to = Checkpoint.moved_to
-    patch.setattr(Checkpoint, "moved_to", lambda self, *a, **_: moved_to(self, *a, consistent=True))
+    moved_to = Checkpoint.move_to
+    patch.setattr(Checkpoint, "move_to", lambda self, *a, **_: moved_to(self, *a, consistent=True))
 
 
 def conflicts_unseen(patch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ def bounds_as_written(patch: pytest.MonkeyPatch) -> None:
 
 def behind_its_binlog(patch: pytest.MonkeyPatch) -> None:
     """A DDL is applied at the position of its binlog, even if earlier rows already saw its effect."""
-    patch.setattr("binlake.rows.schema.window.effective_from", lambda _, commit_ts: commit_ts)
+    patch.setattr("binlake.rows.schema.window.compute_effective_ts", lambda _, commit_ts: commit_ts)
 
 
 def late_rows_as_logged(patch: pytest.MonkeyPatch) -> None:
@@ -102,12 +102,12 @@ def windows_end_anywhere(patch: pytest.MonkeyPatch) -> None:
 
 def target_converts(patch: pytest.MonkeyPatch) -> None:
     """MODIFY COLUMN follows the target's own conversion rules."""
-    patch.setattr(Alter, "conversions", lambda *_: [])
+    patch.setattr(Alter, "find_conversions", lambda *_: [])
 
 
 def fills_of_its_own(patch: pytest.MonkeyPatch) -> None:
     """ADD COLUMN fills old rows with the target's own empty value."""
-    patch.setattr(mapping, "fill_specs", lambda specs, *_: (list(specs), []))
+    patch.setattr(mapping, "make_fill_specs", lambda specs, *_: (list(specs), []))
 
 
 def other_numbers_are_proof(patch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def copies_unnoticed(patch: pytest.MonkeyPatch) -> None:
 
 def any_engine_is_written(patch: pytest.MonkeyPatch) -> None:
     """Rows are written into tables of any engine."""
-    patch.setattr(definitions, "engine_without_transactions", lambda *_: "")
+    patch.setattr(definitions, "find_engine_without_transactions", lambda *_: "")
 
 
 def engine_by_default(patch: pytest.MonkeyPatch) -> None:

@@ -271,7 +271,7 @@ def test_a_window_stuck_at_a_refused_ddl_is_released_and_continues_with_the_repl
     assert output["next_window_from"] == str(story.ddl_ts - 1)
     with pytest.raises(CheckpointConflict, match="no window is open"):
         binlake_ddl(*release)
-    (event,) = WindowLog(LakePaths(str(tmp_path / "lake" / NAME))).events(stage="release")
+    (event,) = WindowLog(LakePaths(str(tmp_path / "lake" / NAME))).read_events(stage="release")
     assert (event["state"], json.loads(event["detail"])["ddl_commit_ts"]) == ("released", str(story.ddl_ts))
     position = read_position(target, NAME, CLUSTER)
     assert (position.window, position.commit_ts, position.forms) == (None, story.ddl_ts - 1, "safe")
@@ -294,7 +294,7 @@ def test_ddl_of_one_commit_ts_are_distinguished_and_those_that_ran_do_not_run_ag
     lines = [(b.segment, int(b.phase), b.kind) for b in statements.written if b.phase == Phase.DDL]
     segments, phases, kinds = (list(column) for column in zip(*lines, strict=True))
     table = {"window": [f"0-{LAST}"] * len(lines), "segment": segments, "phase": phases, "kind": kinds}
-    write_deltalake(LakePaths(str(tmp_path / "lake" / NAME)).table("statement"), pa.table(table))
+    write_deltalake(LakePaths(str(tmp_path / "lake" / NAME)).locate_table("statement"), pa.table(table))
     assert shown(capsys, "show", "--replication", config)["what"] == "a DDL of the source"
     output = shown(capsys, "release", "--replication", config, "--commit-ts", str(story.ddl_ts))
     assert f"from the configuration, or they run again: {own}" in output["next"]

@@ -97,7 +97,7 @@ def test_the_model_finds_a_statement_that_adds_an_existing_column(
     mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The source's own text adds a column that the target already has from another shard.
-    monkeypatch.setattr(optimistic, "_layout_change", lambda *_: ())
+    monkeypatch.setattr(optimistic, "_compute_layout_change", lambda *_: ())
     with pytest.raises((Wrong, BinlakeError), match=r"Duplicate column|definition"):
         run_all(mariadb)
 

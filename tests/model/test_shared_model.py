@@ -29,7 +29,7 @@ from binlake.lake.paths import LakePaths
 from binlake.rows.codec import MutationBatch
 from binlake.rules import Rules
 from binlake.target import apply_window
-from binlake.window.ddls import window_schemas
+from binlake.window.ddls import build_window_schemas
 from binlake.window.definitions import Segments
 from spark_jobs.job.context import Bounds
 from spark_jobs.tables import sharedkeys
@@ -135,23 +135,23 @@ class Shards:
         own = [row for row in self.log.rows if lo < row[0] <= hi]
         jobs = [(ts, job) for ts, job in self.log.jobs if lo < ts <= hi]
         ddls = [ddl for ddl in self.log.ddls if lo < ddl.commit_ts <= hi]
-        schemas = window_schemas(self.converter._schema(lo), ddls, jobs, lo)
+        schemas = build_window_schemas(self.converter._schema(lo), ddls, jobs, lo)
         batch = MutationBatch(_RULES.route)
         for commit_ts, start_ts, payload, _ in own:
-            batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
+            batch.add(payload, commit_ts, start_ts, schemas.find_schema_at(commit_ts))
         made = batch.take()
         lines = tuple(self.converter.logged(lo, hi)[0])
         definitions, base = self.converter.definitions(lo, list(lines)), self.converter._targets(lo)
         starts = tuple(line.since for line in lines if line.opens_segment)
         window = SinkWindow(Bounds(lo, hi), lines, Segments(lo, hi, starts), definitions, base)
         arrivals = list(_arrivals(made.to_pylist(maps_as_pydicts="strict")))
-        unknown = sharedkeys._not_explained(
+        unknown = sharedkeys._find_unexplained(
             SimpleNamespace(paths=self.paths, windows=None, rules=_RULES), window, self.target, arrivals
         )  # type: ignore[arg-type]
         if unknown:
             raise Wrong(f"the lake knows nothing of {unknown}")
         if made.num_rows:
-            write_deltalake(self.paths.table("mutation"), made, mode="append", partition_by=["commit_date"])
+            write_deltalake(self.paths.locate_table("mutation"), made, mode="append", partition_by=["commit_date"])
 
 
 def _arrivals(changes: list[dict[str, Any]]) -> Iterator[Arrival]:

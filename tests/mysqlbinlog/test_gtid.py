@@ -31,15 +31,18 @@ def test_set_contains_what_was_added(first: list[tuple[str, int]], second: list[
         for number in range(1, 13):
             assert first_set.contains(f"{origin}:{number}") == ((origin, number) in first)
     assert first_set.contains_set(other) == (set(second) <= set(first))
-    assert MySqlGtidSet.parse(first_set.missing_of(other)).text() == _set_of(sorted(set(second) - set(first))).text()
-    assert first_set.text() == _set_of(sorted(first, reverse=True)).text()
+    assert (
+        MySqlGtidSet.parse(first_set.find_missing(other)).format_text()
+        == _set_of(sorted(set(second) - set(first))).format_text()
+    )
+    assert first_set.format_text() == _set_of(sorted(first, reverse=True)).format_text()
 
 
 @given(_GTIDS)
 def test_text_and_binary_form_are_read_back(gtids: list[tuple[str, int]]) -> None:
     done = _set_of(gtids)
-    assert MySqlGtidSet.parse(done.text()).text() == done.text()
-    assert decode_mysql_set(encode_mysql_set(done)).text() == done.text()
+    assert MySqlGtidSet.parse(done.format_text()).format_text() == done.format_text()
+    assert decode_mysql_set(encode_mysql_set(done)).format_text() == done.format_text()
 
 
 def test_copy_is_independent() -> None:
@@ -52,16 +55,16 @@ def test_copy_is_independent() -> None:
 
 def test_all_forms_of_mysql_text_are_parsed() -> None:
     text = f"{_A.upper()}:1-3:5:Blue:7 ,\n{_B}:2, {_A}:4"
-    assert parse_gtid_set(Flavor.MYSQL, text).text() == f"{_A}:1-5,{_A}:blue:7,{_B}:2"
-    assert parse_gtid_set(Flavor.MYSQL, "").text() == ""
+    assert parse_gtid_set(Flavor.MYSQL, text).format_text() == f"{_A}:1-5,{_A}:blue:7,{_B}:2"
+    assert parse_gtid_set(Flavor.MYSQL, "").format_text() == ""
 
 
 def test_mariadb_has_one_gtid_per_domain() -> None:
     done = MariaDbGtidSet.parse("1-2-5, 0-1-17")
-    assert done.text() == "0-1-17,1-2-5"
+    assert done.format_text() == "0-1-17,1-2-5"
     assert [done.contains(gtid) for gtid in ("0-1-17", "0-9-3", "0-1-18", "2-1-1")] == [True, True, False, False]
     done.add("0-9-12")  # another server of the domain, with a lower number, since the log's order decides
-    assert done.text() == "0-9-12,1-2-5"
+    assert done.format_text() == "0-9-12,1-2-5"
     assert done.contains_set(MariaDbGtidSet.parse("0-1-12"))
     assert not done.contains_set(MariaDbGtidSet.parse("2-1-1"))
 

@@ -37,7 +37,7 @@ def test_every_key_is_read_once_however_often_reading_restarts(seed: int) -> Non
     for snapshot in range(30):
         claimed: list[Range] = []
         for _ in range(draw.randint(0, 6)):
-            if (left := ranges.next()) is not None and draw.random() < 0.6:
+            if (left := ranges.find_next()) is not None and draw.random() < 0.6:
                 keys = keys_of(left)
                 bound = draw.choice([str(key) for key in keys if key < KEYS and str(key) != left.high] + [left.high])
                 claimed.append(part := ranges.claim(left, bound))
@@ -54,7 +54,7 @@ def test_every_key_is_read_once_however_often_reading_restarts(seed: int) -> Non
         assert all(first[2] != other[2] for first, other in itertools.pairwise(stored))
         # The next process continues from what is stored: a range that was being read counts as unread.
         ranges = Ranges.of(json.loads(json.dumps(stored)))
-        first = ranges.next()
+        first = ranges.find_next()
         assert (first is None) == ranges.is_complete
         assert first is None or keys_of(first)[0] == min(key for key, snapshot in read.items() if snapshot < 0)
 
@@ -63,10 +63,10 @@ def test_parts_that_are_being_read_are_not_merged() -> None:
     """Each part is finished by its own bounds."""
     ranges = Ranges()
     for bound in ("3", "5", ""):
-        left = ranges.next()
+        left = ranges.find_next()
         assert left is not None
         ranges.claim(left, bound)
-    assert ranges.next() is None
+    assert ranges.find_next() is None
     ranges.finish("3", "5", 0)
     assert ranges.store() == [("", "3", -1), ("3", "5", 0), ("5", "", -1)]
     ranges.finish("", "3", 0)

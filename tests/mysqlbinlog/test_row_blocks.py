@@ -9,7 +9,7 @@ import pytest
 from support import tabledefs as d
 
 from binlake.base.varint import write_uvarint
-from binlake.mysqlbinlog.rowimage.transactions import value_of_inserts
+from binlake.mysqlbinlog.rowimage.transactions import encode_inserts
 from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, group_into_blocks
 from binlake.mysqlbinlog.tablerows.rowtexts import RowWriter
 from binlake.rows.schema import TableDef
@@ -142,7 +142,7 @@ def test_block_equals_the_bytes_of_the_plain_writer(
 def test_block_in_parts_equals_the_value_of_protobuf() -> None:
     table = d.table("t", KEY, d.col("v", t.VARCHAR, flen=50), pk_is_handle=True)
     packets = [_packet([str(n).encode(), b"x" * n]) for n in range(100)]
-    parts = list(BlockWriter(table).write(packets).parts(22, 500))
+    parts = list(BlockWriter(table).write(packets).split_into_parts(22, 500))
     assert [rows for rows, _ in parts][:3] == [22, 12, 9]
     rows, read_rows = RowWriter(table).write(packets), 0
     for count, entries in parts:
@@ -150,7 +150,7 @@ def test_block_in_parts_equals_the_value_of_protobuf() -> None:
             table_id=table.id, inserted_rows=rows[read_rows : read_rows + count], sequence=[pb.Insert] * count
         )
         expected = pb.PrewriteValue(schema_version=7, mutations=[mutation]).SerializeToString()
-        assert value_of_inserts(7, table.id, entries, count) == expected
+        assert encode_inserts(7, table.id, entries, count) == expected
         read_rows += count
     assert read_rows == 100
 

@@ -11,7 +11,7 @@ from support.tabledefs import Json, col, table
 from binlake.errors import SchemaError, SourceRefused, WireError
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
 from binlake.mysqlbinlog.rowimage import encode_transactions
-from binlake.mysqlbinlog.rowimage.shape import shape_of
+from binlake.mysqlbinlog.rowimage.shape import derive_shape
 from binlake.rows.codec import RowChange, decode_transaction
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -24,7 +24,7 @@ class OneSchema:
     def __init__(self, *tables: TableDef) -> None:
         self._tables = {table.id: table for table in tables}
 
-    def table(self, table_id: int) -> TableDef | None:
+    def find_table(self, table_id: int) -> TableDef | None:
         """A table by its id."""
         return self._tables.get(table_id)
 
@@ -150,5 +150,5 @@ def test_damaged_rows_are_errors(cut: int) -> None:
 def test_shape_is_reused_in_the_next_batch() -> None:
     """Each batch has its own table maps, which equal the previous ones."""
     definition = _table()
-    assert shape_of(_insert((1, b"x")), definition) is shape_of(_insert((2, b"y")), definition)
-    assert shape_of(_insert((1, b"x")), _table()) is not shape_of(_insert((2, b"y")), definition)
+    assert derive_shape(_insert((1, b"x")), definition) is derive_shape(_insert((2, b"y")), definition)
+    assert derive_shape(_insert((1, b"x")), _table()) is not derive_shape(_insert((2, b"y")), definition)

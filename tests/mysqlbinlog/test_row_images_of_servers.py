@@ -17,10 +17,10 @@ from support.sourcetypes import Kind, drawn_json, kinds, text_literal
 from binlake.errors import SchemaError, SourceRefused
 from binlake.mysqlbinlog.model import RowKind, RowsEvent
 from binlake.mysqlbinlog.rowimage import encode_transactions
-from binlake.mysqlbinlog.rowimage.jsonbinary import json_value
-from binlake.mysqlbinlog.rowimage.jsondirect import tidb_json
+from binlake.mysqlbinlog.rowimage.jsonbinary import decode_json
+from binlake.mysqlbinlog.rowimage.jsondirect import convert_to_tidb_json
 from binlake.rows.codec import RowChange, decode_transaction
-from binlake.rows.codec.jsons import json_bytes
+from binlake.rows.codec.jsons import encode_json
 from binlake.rows.schema import TableDef
 from binlake.wire import binlog_pb2 as pb
 
@@ -36,7 +36,7 @@ class OneTable:
     def __init__(self, table: TableDef) -> None:
         self._table = table
 
-    def table(self, _table_id: int) -> TableDef | None:
+    def find_table(self, _table_id: int) -> TableDef | None:
         """The only table."""
         return self._table
 
@@ -193,10 +193,10 @@ def test_documents_byte_by_byte(mysql: MySql) -> None:
     ]
     assert len(documents) == len(drawn)
     for raw in documents:
-        assert tidb_json(raw) == json_bytes(json_value(raw))
+        assert convert_to_tidb_json(raw) == encode_json(decode_json(raw))
         for size in {*range(1, min(len(raw), 40)), len(raw) - 1} - {0}:
             with contextlib.suppress(ValueError, IndexError):
-                tidb_json(raw[:size])
+                convert_to_tidb_json(raw[:size])
 
 
 def _rows_of(data: bytes) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ from binlake.compare.capture import Capture
 from binlake.mysqlbinlog.tablerows.chunks import Chunks
 from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter
 from binlake.mysqlbinlog.tablerows.rowtexts import RowWriter
-from binlake.rows.codec.tabledecoder import decoder_of
+from binlake.rows.codec.tabledecoder import look_up_decoder
 from binlake.rows.schema import ColumnInfo, DdlJob, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.wire import binlog_pb2 as pb
@@ -32,7 +32,7 @@ def length(size: int) -> bytes:
 
 def read_back(definition: TableDef, *values: str | None) -> tuple[str | None, ...]:
     (row,) = RowWriter(definition).write([packet(*(None if value is None else value.encode() for value in values))])
-    return tuple(decoder_of(definition).insert(row)[1])
+    return tuple(look_up_decoder(definition).insert(row)[1])
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ AS_NUMBERS = {t.FLOAT, t.ENUM, t.SET, t.BIT}
 def test_recorded_texts_of_tidb_equal_its_binlogs(name: str, kinds: int) -> None:  # S4-24 S1-04
     capture = Capture(CAPTURES / name)
     compared: set[int] = set()
-    for shown in list(capture.states())[-3:]:
-        state = SchemaState().fold((job.finished_ts, job) for job in map(DdlJob.from_dict, capture.jobs())
+    for shown in list(capture.read_states())[-3:]:
+        state = SchemaState().fold((job.finished_ts, job) for job in map(DdlJob.from_dict, capture.read_jobs())
                                    if job.finished_ts <= shown.commit_ts)  # fmt: skip
         for content in shown.contents:
             definition = state.find(*content["table"].split(".", 1)) if content.get("rows") else None
@@ -92,7 +92,7 @@ def test_recorded_texts_of_tidb_equal_its_binlogs(name: str, kinds: int) -> None
             data = BlockWriter(definition).write(packets)
             mutation = pb.TableMutation.FromString(bytes(data.data))
             for row, written in zip(rows, mutation.inserted_rows, strict=True):
-                read = dict(zip(*decoder_of(definition).insert(written), strict=True))
+                read = dict(zip(*look_up_decoder(definition).insert(written), strict=True))
                 for column in numbered.values():
                     if column.tp not in AS_NUMBERS:
                         compared.add(column.tp)

@@ -6,8 +6,8 @@ import pytest
 from support.mariadb import MySql, execute, rows
 
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.rowimage.charsets import utf8_writer
-from binlake.mysqlbinlog.texts import decoder_of, has_ascii
+from binlake.mysqlbinlog.rowimage.charsets import make_utf8_writer
+from binlake.mysqlbinlog.texts import find_decoder, has_ascii
 
 _CODES = [
     *(bytes((one,)) for one in range(256)),
@@ -19,7 +19,7 @@ _NO_LETTER = "\ufffd"
 
 
 def _decoded(charset: str, code: bytes) -> str | None:
-    decode = decoder_of(charset)
+    decode = find_decoder(charset)
     assert decode is not None
     try:
         return decode(code)
@@ -35,7 +35,7 @@ def test_codes_of_all_charsets_equal_the_servers(mysql: MySql) -> None:
     execute(mysql, "CREATE TABLE codes.code (code VARBINARY(4))", f"INSERT INTO codes.code VALUES {values}")
     asked = 0
     for charset, size in rows(mysql, "SELECT character_set_name, maxlen FROM information_schema.character_sets"):
-        if decoder_of(charset) is None or not has_ascii(charset):
+        if find_decoder(charset) is None or not has_ascii(charset):
             continue
         shown = f"SELECT code, HEX(CONVERT(CONVERT(code USING {charset}) USING utf8mb4)) FROM codes.code"
         shown += f" WHERE LENGTH(code) <= {size}"
@@ -52,7 +52,7 @@ def test_codes_of_all_charsets_equal_the_servers(mysql: MySql) -> None:
 @pytest.mark.parametrize("charset", ["eucjpms", "armscii8", "new"])
 def test_unsupported_charsets_are_refused(charset: str) -> None:
     with pytest.raises(SchemaError, match=f"texts of the charset {charset} cannot be replicated"):
-        utf8_writer(charset)
+        make_utf8_writer(charset)
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def test_letters_are_decoded(charset: str, letters: str) -> None:
         charset, charset
     )
     raw = b"a\x80\x81\xdf" if charset == "latin1" else letters.encode(codec)
-    write = utf8_writer(charset)
+    write = make_utf8_writer(charset)
     assert write is not None
     assert write(raw) == letters.encode()
 
 
 def test_damaged_text_is_an_error() -> None:
-    write = utf8_writer("big5")
+    write = make_utf8_writer("big5")
     assert write is not None
     with pytest.raises(UnicodeDecodeError):
         write(b"a\xf9")

@@ -9,7 +9,7 @@ import pytest
 from support.replication_files import write_replication
 
 from binlake import errors
-from binlake_airflow.jobs import error_of
+from binlake_airflow.jobs import build_error
 from binlake_airflow.operators import child
 
 
@@ -27,7 +27,7 @@ def test_error_keeps_its_class_and_text(folder: Path) -> None:
     outcome = child.run(["audit", "transaction", "470548480001835008", "--replication", str(path), "--output", "json"])
     assert outcome["ok"] is False
     told = outcome["error"]
-    error = error_of(told)
+    error = build_error(told)
     assert type(error) is getattr(errors, told["class"])
     assert isinstance(error, errors.Permanent)
     assert error.hint

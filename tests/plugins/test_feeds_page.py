@@ -18,7 +18,7 @@ from binlake.feed.state import read_state, record_feed_error, record_removal, re
 from binlake.lake.failures import record_failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.pipeline import feed_sink
+from binlake.pipeline import name_feed_sink
 from binlake_airflow.pages import feeds
 from deploy.local.ports import free_port
 
@@ -47,14 +47,14 @@ def log(folder: Path) -> WindowLog:
     for stage in ("land", "merge"):
         log.record(WindowEvent(stage, LO, HI, "done", 5, 1.0, "r1"))
     for name in ("orders", "audit"):
-        log.record(WindowEvent("encode", LO, HI, "done", 5, 1.0, "r1", feed_sink(name)))
+        log.record(WindowEvent("encode", LO, HI, "done", 5, 1.0, "r1", name_feed_sink(name)))
     log.record(
-        WindowEvent("publish", LO, HI, "done", 5, 1.0, "r1", feed_sink("audit"), detail={"topics": ["shop_item"]})
+        WindowEvent("publish", LO, HI, "done", 5, 1.0, "r1", name_feed_sink("audit"), detail={"topics": ["shop_item"]})
     )
     refused = SchemaRefused(
         "409 incompatible <b>", where={"subject": "shop_item-value"}, hint="ask the registry's owner"
     )
-    record_failure(log, "publish", refused, run_id="r1", window=(LO, HI), sink=feed_sink("orders"))
+    record_failure(log, "publish", refused, run_id="r1", window=(LO, HI), sink=name_feed_sink("orders"))
     record_feed_error(log, "orders", "publish", refused, run_id="r1")
     return log
 
@@ -144,9 +144,9 @@ def test_resume_and_pause_are_recorded_once_with_the_user(
 
 
 def test_transient_failure_is_shown_until_the_feed_continues(ask: Ask, log: WindowLog) -> None:
-    record_failure(log, "publish", Transient("no broker answers"), run_id="r2", sink=feed_sink("audit"))
+    record_failure(log, "publish", Transient("no broker answers"), run_id="r2", sink=name_feed_sink("audit"))
     assert ask()["feeds"][1]["failure"]["text"] == "publish-audit failed: Transient: no broker answers"
-    log.record(WindowEvent("publish", HI, HI + 5, "done", sink=feed_sink("audit")))
+    log.record(WindowEvent("publish", HI, HI + 5, "done", sink=name_feed_sink("audit")))
     assert ask()["feeds"][1]["failure"] is None
 
 
@@ -217,7 +217,7 @@ def test_feed_far_behind_the_others_has_its_own_position(log: WindowLog, ask: As
     record_resume(log, "orders")
     for number in range(feeds.WINDOWS * 2 + 1):
         lo = HI + number * 10
-        log.record(WindowEvent("publish", lo, lo + 10, "done", sink=feed_sink("orders")))
+        log.record(WindowEvent("publish", lo, lo + 10, "done", sink=name_feed_sink("orders")))
     orders, audit = ask()["feeds"]
     assert (orders["position"]["commit_ts"], audit["position"]["commit_ts"]) == (str(lo + 10), str(HI))
     # A removed feed that was created again starts anew.

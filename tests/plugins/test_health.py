@@ -17,8 +17,8 @@ from binlake.lake.failures import record_failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake_airflow.pages import reachability
-from binlake_airflow.pages.health import Surroundings, health_view
-from binlake_airflow.pages.history import run_view, status_view
+from binlake_airflow.pages.health import Surroundings, build_health_view
+from binlake_airflow.pages.history import build_run_view, build_status_view
 from binlake_airflow.pages.runs import DagFacts, LastRun
 from deploy.local.ports import free_port
 
@@ -42,9 +42,9 @@ def read_health(log: WindowLog, around: Surroundings = AROUND, later_s: int = 1)
     """The view `later_s` seconds after the last event."""
     raw = {"name": "orders", "lake": {"path": "/l"}, "target": {}}
     replication = Replication.model_validate(raw)
-    last = max((event["at_ms"] for event in log.events()), default=0)
-    status = status_view(replication, log, last)
-    return health_view(replication, log, status, around, last + later_s * 1000)
+    last = max((event["at_ms"] for event in log.read_events()), default=0)
+    status = build_status_view(replication, log, last)
+    return build_health_view(replication, log, status, around, last + later_s * 1000)
 
 
 def dag(**more: Any) -> Surroundings:
@@ -197,7 +197,7 @@ def test_unfinished_full_load_is_reported_with_its_rows(log: WindowLog) -> None:
 
 
 def test_schedule_that_starts_no_run_is_standing(log: WindowLog) -> None:
-    due = log.events()[-1]["at_ms"] - 600_000
+    due = log.read_events()[-1]["at_ms"] - 600_000
     assert first_problem(read_health(log, dag(due_ms=due, active=())))[0] == "standing"
     assert read_health(log, dag(due_ms=due))["state"] == "running"
 
@@ -210,7 +210,7 @@ def test_problems_are_sorted_by_severity(log: WindowLog) -> None:
 
 def test_run_shows_its_failures(log: WindowLog) -> None:
     record_failure(log, "finalize", TargetUnavailable("nobody answers"), run_id="r10", window=(T0, T0 + 9))
-    view = run_view(log.events("r10"), "r10")
+    view = build_run_view(log.read_events("r10"), "r10")
     assert [(row["stage"], row["state"], row["reason"]) for row in view["stages"]] == [
         ("finalize", "failed", "TargetUnavailable: nobody answers")
     ]
@@ -225,8 +225,8 @@ def test_addresses_are_checked_concurrently_and_cached(monkeypatch: pytest.Monke
     raw: dict[str, Any] = {"name": "orders", "lake": {"path": "/l"}, "target": {"host": "127.0.0.1", "port": target},
                            "airflow": {"engine": "connect", "spark-conn-id": "here"}}  # fmt: skip
     for _ in range(2):
-        assert reachability.reach_view(Replication.model_validate(raw)) == {"target": True, "spark": False}
+        assert reachability.build_reach_view(Replication.model_validate(raw)) == {"target": True, "spark": False}
     assert sorted(asked) == sorted([target, spark])
     # Spark in this process, or on a cluster manager: there is no address to check.
     raw = {**raw, "target": None, "airflow": {"spark-conn-id": "nowhere"}}
-    assert reachability.reach_view(Replication.model_validate(raw)) == {"target": None, "spark": None}
+    assert reachability.build_reach_view(Replication.model_validate(raw)) == {"target": None, "spark": None}

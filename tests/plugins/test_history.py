@@ -7,12 +7,12 @@ from typing import Any
 from binlake.config import Replication
 from binlake_airflow.pages.history import (
     PAGE,
-    checkpoints_view,
-    notices_view,
-    run_view,
-    status_view,
-    utc_text,
-    windows_view,
+    build_checkpoints_view,
+    build_notices_view,
+    build_run_view,
+    build_status_view,
+    build_windows_view,
+    format_utc,
 )
 
 T0 = 449_000_000_000_000_001
@@ -27,7 +27,9 @@ def event(stage: str, lo: int, hi: int, state: str = "done", at: int = 0, **more
 
 def test_run_shows_its_window_and_each_stage() -> None:
     # land lowered hi, so the run's window is what landed.
-    view = run_view([event("plan", T0, T0 + 9, "ready"), event("land", T0, T0 + 5), event("merge", T0, T0 + 5)], "r")
+    view = build_run_view(
+        [event("plan", T0, T0 + 9, "ready"), event("land", T0, T0 + 5), event("merge", T0, T0 + 5)], "r"
+    )
     assert view["window"]["hi"]["commit_ts"] == str(T0 + 5)
     assert view["window"]["hi"]["time"].startswith("2024-")
     assert [(row["stage"], row["rows"], row["seconds"]) for row in view["stages"]] == [
@@ -39,14 +41,14 @@ def test_run_shows_its_window_and_each_stage() -> None:
 def test_blocked_run_names_the_blocking_pump() -> None:
     # S0-56
     why = f'{{"reason": "pump-2 since {T0} (online, watermark 5)"}}'
-    view = run_view([event("plan", T0, T0, "blocked", blocked_by="pump-2", detail=why)], "r")
+    view = build_run_view([event("plan", T0, T0, "blocked", blocked_by="pump-2", detail=why)], "r")
     assert view["blocked"] == {"by": "pump-2", "reason": f"pump-2 since {T0} (online, watermark 5)"}
-    assert run_view([event("land", T0, T0 + 5)], "r")["blocked"] is None
+    assert build_run_view([event("land", T0, T0 + 5)], "r")["blocked"] is None
 
 
 def test_run_that_has_done_nothing_has_no_window() -> None:
-    assert run_view([], "r")["window"] is None
-    assert run_view([event("start", T0, T0)], "r")["window"] is None
+    assert build_run_view([], "r")["window"] is None
+    assert build_run_view([event("start", T0, T0)], "r")["window"] is None
 
 
 class Log:
@@ -55,11 +57,11 @@ class Log:
     def __init__(self, *events: dict[str, Any]) -> None:
         self._events = list(events)
 
-    def events(self, *, stage: str | None = None, within: tuple[int, int]) -> list[dict[str, Any]]:
+    def read_events(self, *, stage: str | None = None, within: tuple[int, int]) -> list[dict[str, Any]]:
         found = [e for e in self._events if e["lo"] < within[1] and e["hi"] > within[0]]
         return [e for e in found if stage in (None, e["stage"])]
 
-    def newest(
+    def read_newest(
         self,
         stages: Sequence[str],
         count: int,
@@ -69,10 +71,10 @@ class Log:
         found = [e for e in self._events if e["stage"] in stages and (states is None or e["state"] in states)]
         return sorted((e for e in found if upto is None or e["hi"] <= upto), key=lambda e: -e["hi"])[:count]
 
-    def last_event(self, stages: Sequence[str]) -> dict[str, Any] | None:
-        return next(iter(self.last_events(stages, 1)), None)
+    def read_last_event(self, stages: Sequence[str]) -> dict[str, Any] | None:
+        return next(iter(self.read_last_events(stages, 1)), None)
 
-    def last_events(
+    def read_last_events(
         self, stages: Sequence[str], count: int, states: Sequence[str] | None = None
     ) -> list[dict[str, Any]]:
         found = [e for e in self._events if e["stage"] in stages and (states is None or e["state"] in states)]
@@ -83,27 +85,27 @@ def test_positions_and_lag_of_lake_and_sinks() -> None:
     # U-02
     log = Log(event("land", T0, T0 + 5), event("land", T0 + 5, T0 + 9), event("finalize", T0, T0 + 5),
               event("mirror", T0, T0 + 9, "already"), event("finalize", T0 + 5, T0 + 9, "failed"))  # fmt: skip
-    view = status_view(REPLICATION, log, NOW_MS)
+    view = build_status_view(REPLICATION, log, NOW_MS)
     assert (view["landed"]["commit_ts"], view["landed"]["lag_seconds"]) == (str(T0 + 9), 60.0)
     assert view["sinks"]["sql"]["commit_ts"] == str(T0 + 5)
     assert view["sinks"]["mirror"]["commit_ts"] == str(T0 + 9)
     assert view["state"] == "running"
     # A source clock ahead of ours does not give a negative lag.
-    assert status_view(REPLICATION, log, 0)["landed"]["lag_seconds"] == 0
+    assert build_status_view(REPLICATION, log, 0)["landed"]["lag_seconds"] == 0
 
 
 def test_empty_lake_has_no_positions() -> None:
-    view = status_view(REPLICATION, Log(), NOW_MS)
+    view = build_status_view(REPLICATION, Log(), NOW_MS)
     assert (view["landed"], view["sinks"], view["state"]) == (None, {"sql": None, "mirror": None}, "empty")
-    assert windows_view(REPLICATION, Log())["windows"] == []
-    assert checkpoints_view(Log()) == {"checkpoints": [], "older": None}
+    assert build_windows_view(REPLICATION, Log())["windows"] == []
+    assert build_checkpoints_view(Log()) == {"checkpoints": [], "older": None}
 
 
 def test_advancing_time_without_rows_is_shown() -> None:
     # U-25
     quiet = [event("land", T0 + i, T0 + i + 1, rows=0) for i in range(1, 5)]
-    assert status_view(REPLICATION, Log(*quiet), NOW_MS)["rows"] == {"window": None, "looked_at": 4}
-    last = status_view(REPLICATION, Log(event("land", T0, T0 + 1), *quiet), NOW_MS)["rows"]
+    assert build_status_view(REPLICATION, Log(*quiet), NOW_MS)["rows"] == {"window": None, "looked_at": 4}
+    last = build_status_view(REPLICATION, Log(event("land", T0, T0 + 1), *quiet), NOW_MS)["rows"]
     assert last["window"]["commit_ts"] == str(T0 + 1)
 
 
@@ -111,11 +113,11 @@ def test_blocked_state_lasts_until_something_lands() -> None:
     # U-01
     before = event("plan", T0, T0, "ready", at=1000)
     blocked = [event("plan", T0, T0, "blocked", at=at, blocked_by="pump-2") for at in (2000, 3000, 4000)]
-    view = status_view(REPLICATION, Log(before, *blocked), NOW_MS)
+    view = build_status_view(REPLICATION, Log(before, *blocked), NOW_MS)
     assert view["blocked"] == {"by": "pump-2", "reason": "", "since": "1970-01-01T00:00:02+00:00"}
     assert view["state"] == "blocked"
     later = event("land", T0, T0 + 5, at=5000)
-    assert status_view(REPLICATION, Log(before, *blocked, later), NOW_MS)["blocked"] is None
+    assert build_status_view(REPLICATION, Log(before, *blocked, later), NOW_MS)["blocked"] is None
 
 
 def test_important_notices_are_listed_with_the_newest_first() -> None:
@@ -124,7 +126,7 @@ def test_important_notices_are_listed_with_the_newest_first() -> None:
     skipped = event("skip", T0 + 1, T0 + 2, at=3000, detail=f'{{"commit_ts": "{T0 + 2}"}}')
     mended = [event("backfill", T0, T0 + 3, state, at=2000) for state in ("done", "finished")]
     released = event("release", T0, T0 + 9, "released", at=4000)
-    found = notices_view(Log(lost, skipped, *mended, event("land", T0, T0 + 1, at=9000), released))
+    found = build_notices_view(Log(lost, skipped, *mended, event("land", T0, T0 + 1, at=9000), released))
     assert [notice["what"] for notice in found] == ["release", "skip", "backfill", "forget"]
     assert found[1]["text"] == f'{{"commit_ts": "{T0 + 2}"}}'
     assert found[-1] == {"at": "1970-01-01T00:00:01+00:00", "what": "forget", "window": f"{T0}-{T0 + 5}",
@@ -136,21 +138,21 @@ def test_windows_are_paged_with_the_newest_event_of_each_stage() -> None:
     last = T0 + PAGE + 5
     # The sink took three windows as one, so its position is the newest of them.
     sink = [event("finalize", last - 3, last, "done", 900), event("finalize", last - 3, last, "already", 901, rows=0)]
-    view = windows_view(REPLICATION, Log(*many, *sink))
+    view = build_windows_view(REPLICATION, Log(*many, *sink))
     windows = view["windows"]
     assert len(windows) == PAGE
     assert windows[0]["hi"]["commit_ts"] == str(last)
     assert windows[0]["stages"]["finalize"]["state"] == "already"
     assert "finalize" not in windows[1]["stages"]
     assert view["older"] == str(T0 + 5)
-    rest = windows_view(REPLICATION, Log(*many, *sink), int(view["older"]))
+    rest = build_windows_view(REPLICATION, Log(*many, *sink), int(view["older"]))
     assert [window["hi"]["commit_ts"] for window in rest["windows"]] == [str(T0 + i) for i in (5, 4, 3, 2, 1)]
     assert rest["older"] is None
 
 
 def test_checkpoint_history_is_paged() -> None:
     log = Log(*(event("finalize", T0 + i, T0 + i + 1, detail='{"segments": 2, "batches": 7}') for i in range(3)))
-    view = checkpoints_view(log, count=2)
+    view = build_checkpoints_view(log, count=2)
     assert [row["hi"]["commit_ts"] for row in view["checkpoints"]] == [str(T0 + 3), str(T0 + 2)]
     assert view["checkpoints"][0]["detail"] == "2 segments, 7 batches"
     assert view["older"] == str(T0 + 1)
@@ -159,11 +161,11 @@ def test_checkpoint_history_is_paged() -> None:
 def test_pages_of_repeated_windows_advance_and_omit_nothing() -> None:
     again = [event("finalize", T0 + 1, T0 + 2, "already", at) for at in range(4)]
     log = Log(event("finalize", T0, T0 + 1), *again, event("finalize", T0 + 2, T0 + 3))
-    view = checkpoints_view(log, count=2)
+    view = build_checkpoints_view(log, count=2)
     assert [row["hi"]["commit_ts"] for row in view["checkpoints"]] == [str(T0 + 3)] + 4 * [str(T0 + 2)]
     assert view["older"] == str(T0 + 1)
     landed = [event("land", T0 + 1, T0 + 2, "already", at) for at in range(PAGE + 1)]
-    windows = windows_view(REPLICATION, Log(event("land", T0, T0 + 1), *landed))
+    windows = build_windows_view(REPLICATION, Log(event("land", T0, T0 + 1), *landed))
     assert (len(windows["windows"]), windows["older"]) == (1, str(T0 + 1))
 
 
@@ -173,21 +175,21 @@ def test_table_aside_is_named_until_it_is_back() -> None:  # U-16
         return event("aside", T0, T0 + 5, state, at, detail=detail)
 
     log = Log(event_of("d.a", "set-aside", 1), event_of("d.b", "set-aside", 2), event_of("d.A", "back", 3))
-    [one] = status_view(REPLICATION, log, NOW_MS)["set_aside"]
+    [one] = build_status_view(REPLICATION, log, NOW_MS)["set_aside"]
     assert (one["table"], one["since"]["commit_ts"], one["reason"]) == ("d.b", str(T0), "missing")
-    assert [notice["what"] for notice in notices_view(log)] == ["aside"] * 3
+    assert [notice["what"] for notice in build_notices_view(log)] == ["aside"] * 3
 
 
 def test_rows_waiting_for_another_shard_are_named() -> None:  # R-15 S4-53
     lock = {"table": "all.t", "since": str(T0), "seconds": "60", "held": "s1.t_1, s3.t_3"}
     detail = json.dumps({"shard_locks": [lock]})
     log = Log(event("merge", T0, T0 + 5, "done", 1, detail=detail))
-    [one] = status_view(REPLICATION, log, NOW_MS)["shard_locks"]
+    [one] = build_status_view(REPLICATION, log, NOW_MS)["shard_locks"]
     assert (one["table"], one["since"]["commit_ts"], one["held"]) == ("all.t", str(T0), "s1.t_1, s3.t_3")
     log = Log(event("merge", T0, T0 + 5, "done", 1, detail=detail), event("merge", T0 + 5, T0 + 6, "done", 2))
-    assert status_view(REPLICATION, log, NOW_MS)["shard_locks"] == []
+    assert build_status_view(REPLICATION, log, NOW_MS)["shard_locks"] == []
 
 
 def test_result_of_a_verify_after_ddl_is_a_notice_but_a_due_one_is_not() -> None:
     found = Log(event("verify-ddl", T0, T0, "due", 1), event("verify-ddl", T0, T0, "different", 2))
-    assert [notice["at"] for notice in notices_view(found)] == [utc_text(2)]
+    assert [notice["at"] for notice in build_notices_view(found)] == [format_utc(2)]

@@ -16,20 +16,25 @@ from binlake.errors import (
     UnknownOutcome,
 )
 from binlake.lake.tables import SPARK_TABLES
-from binlake.pipeline import BY_NAME, STAGES, feed_sink, lock_of_table, locks_of, stages_for
-from binlake_airflow.jobs import Job, error_of, is_idle, parse_moment, read_results
+from binlake.pipeline import BY_NAME, STAGES, list_locks, look_up_lock, name_feed_sink, select_stages
+from binlake_airflow.jobs import Job, build_error, is_idle, parse_moment, read_results
 
 BIG = "449000000000000001"
 
 
 def test_arguments_contain_only_known_values() -> None:
     plan = Job("plan", "/r/orders.toml", "run 1", stop_ts=BIG)
-    assert plan.arguments(Path("/t/r.json")) == [
+    assert plan.build_arguments(Path("/t/r.json")) == [
         "plan", "--replication", "/r/orders.toml", "--run-id", "run 1", "--stop-ts", BIG, "--result", "/t/r.json",
     ]  # fmt: skip
     merge = Job("merge", "/r/orders.toml", "run 1", lo="1", hi=BIG)
-    assert merge.arguments(Path("r"), remote="sc://h:1/;k=v")[-4:] == ["--remote", "sc://h:1/;k=v", "--result", "r"]
-    assert [merge.arguments(Path("r"))[i : i + 2] for i in (5, 7)] == [["--lo", "1"], ["--hi", BIG]]
+    assert merge.build_arguments(Path("r"), remote="sc://h:1/;k=v")[-4:] == [
+        "--remote",
+        "sc://h:1/;k=v",
+        "--result",
+        "r",
+    ]
+    assert [merge.build_arguments(Path("r"))[i : i + 2] for i in (5, 7)] == [["--lo", "1"], ["--hi", BIG]]
 
 
 def test_only_plan_finalize_validate_and_publish_do_without_spark() -> None:
@@ -46,22 +51,25 @@ def test_every_stage_takes_its_bounds_from_an_earlier_stage() -> None:
         assert stage.name == "plan" or stage.bounds_from in before(stage.name)
     # compact determines the sink's window, which is wider than the landed one if the sink is behind.
     assert {BY_NAME[name].bounds_from for name in ("convert", "finalize")} == {"compact"}
-    only_mirror = stages_for(sql=False, mirror=True)
+    only_mirror = select_stages(sql=False, mirror=True)
     assert {stage.bounds_from for stage in only_mirror} - {None} <= {stage.name for stage in only_mirror}
 
 
 def test_stage_waits_for_its_own_lock_and_the_whole_window_for_all() -> None:
-    assert {name: locks_of([BY_NAME[name]]) for name in ("plan", "land", "compact", "convert", "finalize")} == {
+    assert {name: list_locks([BY_NAME[name]]) for name in ("plan", "land", "compact", "convert", "finalize")} == {
         "plan": (), "land": ("landing",), "compact": ("sql",), "convert": ("sql",), "finalize": (),
     }  # fmt: skip
-    assert locks_of(stages_for(sql=True, mirror=True)) == ("landing", "merge", "sql", "mirror")
-    assert "validation" in locks_of(stages_for(sql=True, mirror=True, validated=True))
+    assert list_locks(select_stages(sql=True, mirror=True)) == ("landing", "merge", "sql", "mirror")
+    assert "validation" in list_locks(select_stages(sql=True, mirror=True, validated=True))
 
 
 def test_each_feed_has_its_own_stages_and_lock() -> None:
-    stages = stages_for(sql=False, mirror=False, feeds=["orders", "audit"])
-    assert locks_of(stages) == ("landing", "merge", "feed-orders", "feed-audit")
-    assert [stage.task for stage in stages if stage.sink == feed_sink("audit")] == ["encode-audit", "publish-audit"]
+    stages = select_stages(sql=False, mirror=False, feeds=["orders", "audit"])
+    assert list_locks(stages) == ("landing", "merge", "feed-orders", "feed-audit")
+    assert [stage.task for stage in stages if stage.sink == name_feed_sink("audit")] == [
+        "encode-audit",
+        "publish-audit",
+    ]
     of_audit = {stage.name: stage for stage in stages if stage.feed == "audit"}
     assert (of_audit["encode"].after, of_audit["publish"].after) == (("merge",), ("encode-audit",))
     assert (of_audit["encode"].bounds_from, of_audit["publish"].bounds_from) == ("land", "encode-audit")
@@ -73,7 +81,7 @@ def test_every_table_of_a_window_has_one_lock_that_its_writer_takes() -> None:
     assert {table.name for table in SPARK_TABLES} <= set(written)
     for stage in STAGES:
         assert bool(stage.writes) <= bool(stage.lock)
-        assert {lock_of_table(table) for table in stage.writes} <= {stage.lock}
+        assert {look_up_lock(table) for table in stage.writes} <= {stage.lock}
         assert stage.counts in ("", *stage.writes)
         # Every table that a stage reads is written by an earlier stage.
         assert set(stage.reads) <= set(written)
@@ -104,7 +112,7 @@ def test_error_of_a_job_is_raised_with_its_class(
     with pytest.raises(expected, match=r"^m$") as caught:
         read_results(result, "exit status 1")
     assert type(caught.value) is expected
-    assert type(error_of(told)) is expected
+    assert type(build_error(told)) is expected
 
 
 def test_dead_job_is_retryable(tmp_path: Path) -> None:

@@ -57,12 +57,12 @@ def test_each_stage_reads_what_the_previous_one_wrote() -> None:
     }
     for stage, way in ways.items():
         detail = {"changed": TABLES} if stage == "mirror" else {}
-        assert datasets(lineage.lineage_of_stages(replication(), [result(stage, **detail)], TABLES)) == way, stage
+        assert datasets(lineage.build_lineage_of_stages(replication(), [result(stage, **detail)], TABLES)) == way, stage
 
 
 def test_fused_window_shows_its_ends_with_their_versions() -> None:
     stages = [result(name) for name in ("plan", "land", "merge", "compact", "convert", "finalize")]
-    found = lineage.lineage_of_stages(replication(), [*stages, result("mirror", changed=TABLES[:1])], TABLES)
+    found = lineage.build_lineage_of_stages(replication(), [*stages, result("mirror", changed=TABLES[:1])], TABLES)
     inputs, outputs = datasets(found)
     assert inputs == source("binlog", "shop.item", "shop.line")
     assert ("mysql://db:3307", "shop.line") in outputs
@@ -77,12 +77,12 @@ def test_fused_window_shows_its_ends_with_their_versions() -> None:
 
 def test_stage_that_wrote_nothing_has_no_datasets() -> None:
     for state in ("blocked", "waiting", "skipped", "already"):
-        assert datasets(lineage.lineage_of_stages(replication(), [result("finalize", state)], TABLES)) == ([], [])
+        assert datasets(lineage.build_lineage_of_stages(replication(), [result("finalize", state)], TABLES)) == ([], [])
 
 
 def test_source_has_a_name_that_other_systems_use() -> None:
     def list_inputs(**sections: Any) -> list[tuple[str, str]]:
-        inputs, _ = datasets(lineage.lineage_of_stages(replication(**sections), [result("finalize")], TABLES[:1]))
+        inputs, _ = datasets(lineage.build_lineage_of_stages(replication(**sections), [result("finalize")], TABLES[:1]))
         return inputs[1:]
 
     sql = {"sql": {"host": "tidb", "port": 4001, "password": "s3cret"}}
@@ -122,7 +122,7 @@ def test_columns_are_reported_with_their_origins() -> None:
     told = lineage_table("item", "id", "password", own=("mine",))
     for stage, name in (("finalize", "shop.item"), ("mirror", f"{LAKE}/mirror/shop/item")):
         results = [result(stage, lineage={"wrote": [told]})]
-        found = lineage.lineage_of_stages(replication(), results, TABLES)
+        found = lineage.build_lineage_of_stages(replication(), results, TABLES)
         facets = send(found)
         assert facets[name]["schema"]["fields"] == [
             {"name": "id", "type": "int unsigned", "fields": []},
@@ -147,7 +147,7 @@ def test_shards_of_one_table_are_its_sources_with_their_own_columns() -> None:  
     told = lineage_table("all", "id", "more", sources=("t_1", "t_2"))
     told["sources"][0]["columns"] = [["id", "int"]]
     routed = replication(routes=[{"schema-pattern": "shop*", "target-schema": "shop"}])
-    found = lineage.lineage_of_stages(routed, [result("finalize", lineage={"wrote": [told]})], TABLES)
+    found = lineage.build_lineage_of_stages(routed, [result("finalize", lineage={"wrote": [told]})], TABLES)
     assert datasets(found)[0] == [*lake("statement"), *source("shop.t_1", "shop.t_2")]
     # The stage's report overrides the names from before the window.
     assert datasets(found)[1] == [("mysql://db:3307", "shop.all")]
@@ -164,7 +164,7 @@ def test_columns_of_many_windows_are_limited_but_each_table_has_its_version() ->
         "hi": "5",
     }
     second = result("finalize", lineage={"wrote": [lineage_table("item", *columns)]})
-    facets = send(lineage.lineage_of_stages(replication(), [first, second]))
+    facets = send(lineage.build_lineage_of_stages(replication(), [first, second]))
     assert len(facets["shop.item"]["columnLineage"]["fields"]) == MOST_COLUMNS
     assert facets["shop.item"]["version"]["datasetVersion"] == "9"
     # The limit left no room for the columns of this table, so only its name is sent.
@@ -183,7 +183,7 @@ def test_redactor_does_not_visit_columns(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(OpenLineageRedactor, "_redact", counting)
     told = lineage_table("item", *(f"c{n}" for n in range(MOST_COLUMNS)))
-    facets = send(lineage.lineage_of_stages(replication(), [result("finalize", lineage={"wrote": [told]})]))
+    facets = send(lineage.build_lineage_of_stages(replication(), [result("finalize", lineage={"wrote": [told]})]))
     assert len(facets["shop.item"]["columnLineage"]["fields"]) == MOST_COLUMNS
     assert 0 < len(looked) < 100
 
@@ -212,7 +212,7 @@ def test_lineage_loads_neither_spark_nor_arrow() -> None:
     ],
 )
 def test_lake_is_named_by_its_storage(path: str, namespace: str, name: str) -> None:
-    _, outputs = datasets(lineage.lineage_of_stages(replication(lake={"path": path}), [result("land")], ()))
+    _, outputs = datasets(lineage.build_lineage_of_stages(replication(lake={"path": path}), [result("land")], ()))
     assert outputs[0] == (namespace, name)
 
 
@@ -222,14 +222,14 @@ def test_feed_writes_its_own_table_and_topics() -> None:
         {"name": "b", "sink-uri": "file:///var/feed?protocol=avro", "schema-registry": "http://r"},
     ]
     own = replication(feed=feeds)
-    encoded = lineage.lineage_of_stages(own, [result("encode", feed="a")])
+    encoded = lineage.build_lineage_of_stages(own, [result("encode", feed="a")])
     assert datasets(encoded) == (lake("mutation", "ddl"), lake("feed/a"))
     assert encoded.outputs[0].outputFacets["outputStatistics"].rowCount == 3
-    published = lineage.lineage_of_stages(own, [result("publish", feed="a", topics=["shop_item"])])
+    published = lineage.build_lineage_of_stages(own, [result("publish", feed="a", topics=["shop_item"])])
     assert datasets(published) == (lake("feed/a"), [("kafka://k1:9092", "shop_item")])
-    assert datasets(lineage.lineage_of_stages(own, [result("publish", feed="b")]))[1] == [("file", "/var/feed")]
+    assert datasets(lineage.build_lineage_of_stages(own, [result("publish", feed="b")]))[1] == [("file", "/var/feed")]
     both = [result(stage, feed=feed, topics=["t"]) for feed in ("a", "b") for stage in ("encode", "publish")]
     assert lake("feed/a", "feed/b") == [
-        one for one in datasets(lineage.lineage_of_stages(own, both))[1] if "feed/" in one[1]
+        one for one in datasets(lineage.build_lineage_of_stages(own, both))[1] if "feed/" in one[1]
     ]
     assert "s3cret" not in str(published)

@@ -21,7 +21,7 @@ TARGET = "mysql://db:3307"
 
 
 def lineage_of(command: str, told: Any, asked: dict[str, Any] | None = None, **sections: Any) -> Any:
-    return lineage.lineage_of_command(command, replication(**sections), asked or {}, told)
+    return lineage.build_lineage_of_command(command, replication(**sections), asked or {}, told)
 
 
 def target(*names: str) -> list[tuple[str, str]]:
@@ -101,7 +101,7 @@ def test_replay_writes_to_the_other_replications_target() -> None:
     elsewhere = {"db-type": "tidb", "host": "copy", "port": 4000}
     results = [result("compact", changed=[["shop", "item"]]), result("convert"), result("finalize", "already"),
                result("finalize", lineage={"wrote": [lineage_table("item", "id")]})]  # fmt: skip
-    found = lineage.lineage_of_command(
+    found = lineage.build_lineage_of_command(
         "backfill", replication(), {"mode": "replay"}, results, into=replication(target=elsewhere)
     )
     inputs, outputs = datasets(found)
@@ -157,7 +157,7 @@ def context(**params: Any) -> dict[str, Any]:
 
 def answers(task: Any, monkeypatch: pytest.MonkeyPatch, told: Any, status: int = 0) -> None:
     monkeypatch.setattr(task, "run_child", lambda *_: "exit status 0")
-    monkeypatch.setattr(task, "_spark", lambda _: ([], {}))
+    monkeypatch.setattr(task, "_locate_spark", lambda _: ([], {}))
     monkeypatch.setattr(commands, "_read_outcome", lambda *_: (json.loads(json.dumps(told)), status))
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from binlake.base.jvm import delta_jars
+from binlake.base.jvm import list_delta_jars
 from binlake.errors import ConfigError, Transient
 from binlake_airflow.jobs import Job
 from binlake_airflow.operators import base, sparkconnect
-from binlake_airflow.operators.sparkaddress import application_file
+from binlake_airflow.operators.sparkaddress import find_application_file
 from binlake_airflow.operators.stages import ConnectStageOperator, SubmitStageOperator
 from deploy.local.ports import free_port
 
@@ -39,7 +39,7 @@ def _until(condition: Any) -> None:
 
 def test_kill_ends_the_client_and_its_work_on_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", '{"conn_type": "spark_connect", "host": "h", "port": 1}')
-    monkeypatch.setattr(base, "command_of", lambda _module: _SLEEPS)
+    monkeypatch.setattr(base, "build_command", lambda _module: _SLEEPS)
     released: list[str] = []
     monkeypatch.setattr(sparkconnect, "interrupt", lambda url, _log: released.append(url))
     monkeypatch.setattr(sparkconnect, "require_spark", lambda _url: "h:1")
@@ -64,7 +64,7 @@ def test_kill_ends_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setenv("BINLAKE_JARS", str(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", '{"conn_type": "spark", "host": "local[1]"}')
     task, ended = operator(SubmitStageOperator), []
-    monkeypatch.setattr(SubmitStageOperator, "settings", lambda _task: settings(driver_bytes=0))
+    monkeypatch.setattr(SubmitStageOperator, "read_settings", lambda _task: settings(driver_bytes=0))
     job = Job("land", "/r.toml", "run 1", lo="1", hi="2")
     runner = threading.Thread(target=lambda: ended.append(task.run_spark(job, Path("/nowhere"))))
     runner.start()
@@ -90,7 +90,7 @@ def test_stage_is_submitted_if_a_plain_process_is_not_enough(
     outcome = {"ok": True, "results": []} if error is None else {"ok": False, "error": error}
     where = "sys.argv[sys.argv.index('--result') + 1]"
     writes = f"import sys, pathlib; pathlib.Path({where}).write_text({json.dumps(outcome)!r})"
-    monkeypatch.setattr(base, "command_of", lambda _module: (sys.executable, "-c", writes))
+    monkeypatch.setattr(base, "build_command", lambda _module: (sys.executable, "-c", writes))
     program = tmp_path / "spark-submit"
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/submitted\n")
     program.chmod(0o755)
@@ -98,7 +98,7 @@ def test_stage_is_submitted_if_a_plain_process_is_not_enough(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("BINLAKE_JARS", str(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", '{"conn_type": "spark", "host": "local[1]"}')
-    monkeypatch.setattr(SubmitStageOperator, "settings", lambda _task: settings(driver_bytes))
+    monkeypatch.setattr(SubmitStageOperator, "read_settings", lambda _task: settings(driver_bytes))
     operator(SubmitStageOperator).run_spark(Job("land", "/r.toml", "run 1", lo="1", hi="2"), tmp_path / "result.json")
     assert (tmp_path / "submitted").exists() is submitted
 
@@ -132,7 +132,7 @@ def test_missing_connection_is_named(cls: type) -> None:
 def test_dead_connect_server_is_reported_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", f'{{"conn_type": "spark_connect", "host": "127.0.0.1", "port": {port}}}')
-    monkeypatch.setattr(base, "command_of", lambda _module: pytest.fail("a job was started"))
+    monkeypatch.setattr(base, "build_command", lambda _module: pytest.fail("a job was started"))
     with pytest.raises(Transient, match=f"does not answer .server=127.0.0.1:{port}"):
         operator(ConnectStageOperator).run_spark(Job("land", "/r.toml", "r", try_number=2), Path("/nowhere"))
 
@@ -140,10 +140,10 @@ def test_dead_connect_server_is_reported_before_anything_starts(monkeypatch: pyt
 def test_missing_jars_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("BINLAKE_JARS", str(tmp_path))
     with pytest.raises(ConfigError, match="no Delta jars found"):
-        delta_jars()
+        list_delta_jars()
 
 
 def test_job_is_found_without_importing_it() -> None:
     before = set(sys.modules)
-    assert Path(application_file()).parts[-3:] == ("spark_jobs", "commands", "main.py")
+    assert Path(find_application_file()).parts[-3:] == ("spark_jobs", "commands", "main.py")
     assert {"spark_jobs.commands.main", "pyspark"}.isdisjoint(set(sys.modules) - before)

@@ -18,10 +18,10 @@ from binlake.lake.ddls import DdlLine
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.rows.codec import key_text
+from binlake.rows.codec import format_key_text
 from binlake_airflow.pages import audits, views
-from binlake_airflow.pages.audits import _change_view
-from deploy.local.sample_lake import BASE, S, cluster, sample
+from binlake_airflow.pages.audits import _build_change_view
+from deploy.local.sample_lake import BASE, S, build_sample, register_cluster
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
@@ -42,7 +42,7 @@ HOSTILE = [
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of lakes that contains the lake of `shop`."""
     place = tmp_path_factory.mktemp("lakes")
-    sample(LakePaths(str(place / "shop")), NASTY)
+    build_sample(LakePaths(str(place / "shop")), NASTY)
     return place
 
 
@@ -238,8 +238,8 @@ def test_row_links_to_its_transaction_and_run_with_exact_timestamps(
 
 
 def test_too_long_key_is_cut_and_has_no_link() -> None:
-    long, short = key_text(["k" * 5000]), key_text(["k" * 400])
-    shown = [_change_view(RowVersion(1, 1, 0, 1, "d", "t", "update", one, None, {}, {})) for one in (long, short)]
+    long, short = format_key_text(["k" * 5000]), format_key_text(["k" * 400])
+    shown = [_build_change_view(RowVersion(1, 1, 0, 1, "d", "t", "update", one, None, {}, {})) for one in (long, short)]
     assert [len(one["key"]) < 400 for one in shown] == [True, True]
     assert [one["key_asked"] for one in shown] == [None, short]
 
@@ -251,11 +251,11 @@ def test_ddl_of_one_commit_ts_stay_on_one_page(monkeypatch: pytest.MonkeyPatch) 
         found = [line for line in lines if upto is None or line.commit_ts <= upto]
         return [line for line in found if line.commit_ts >= found[:count][-1].commit_ts] if found else []
 
-    monkeypatch.setattr(audits, "newest_ddls", newest)
+    monkeypatch.setattr(audits, "read_newest_ddls", newest)
     lake = SimpleNamespace(paths=None)
-    first = audits.ddls_view(lake, None, 2)
+    first = audits.build_ddls_view(lake, None, 2)
     assert ([line["commit_ts"] for line in first["ddls"]], first["older"]) == (["9", "5", "5", "5"], "4")
-    rest = audits.ddls_view(lake, 4, 2)
+    rest = audits.build_ddls_view(lake, 4, 2)
     assert ([line["commit_ts"] for line in rest["ddls"]], rest["older"]) == (["4"], None)
 
 
@@ -263,7 +263,7 @@ def test_landed_but_unmerged_windows_are_reported_as_missing(
     server: httpx.Client, folder: Path, tmp_path: Path, bearer: dict[str, str]
 ) -> None:
     lake = LakePaths(str(tmp_path / "late"))
-    sample(lake)
+    build_sample(lake)
     WindowLog(lake).record(WindowEvent("land", END, END + S, "done", 1))
     write_replication(folder, "late", lake=f'path = "{tmp_path}"')
     page = server.get("/binlake/dags/late/row?table=shop.item&key=4", headers=bearer)
@@ -296,7 +296,7 @@ def test_nodes_are_shown_and_an_unreachable_pd_is_reported(
     with closing(EtcdClient([etcd_url])) as etcd:
         # The server is shared by the session, so other tests may have registered nodes.
         etcd.delete(b"/tidb-binlog/", b"/tidb-binlog0")
-    cluster(etcd_url)
+    register_cluster(etcd_url)
     write_replication(shop.parent, "there", source=f'pd-urls = "{etcd_url}"')
     view = server.get("/binlake/api/dags/there", headers=bearer).json()["nodes"]
     assert [(node["id"], node["state"]) for node in view["nodes"]] == [

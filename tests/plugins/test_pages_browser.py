@@ -19,7 +19,7 @@ from binlake.feed.state import read_state, record_feed_error
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from deploy.local.chromium import Chromium, Page
-from deploy.local.sample_lake import BASE, sample
+from deploy.local.sample_lake import BASE, build_sample
 from deploy.setup import axe
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
@@ -37,8 +37,8 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
 @pytest.fixture
 def page(chromium: Chromium, server: httpx.Client, token: str) -> Iterator[Page]:
     """A page of a logged-in user."""
-    with chromium.page() as page:
-        page.cookie(str(server.base_url), "_token", token)
+    with chromium.open_page() as page:
+        page.set_cookie(str(server.base_url), "_token", token)
         yield page
 
 
@@ -46,7 +46,7 @@ def page(chromium: Chromium, server: httpx.Client, token: str) -> Iterator[Page]
 def shop(folder: Path) -> str:
     """The replication `shop` with its lake."""
     path = write_replication(folder, "shop", source='pd-urls = "http://127.0.0.1:1"')
-    sample(LakePaths.of(load_replication(path, secrets=False)), note="<script>alert(1)</script>")
+    build_sample(LakePaths.of(load_replication(path, secrets=False)), note="<script>alert(1)</script>")
     return "shop"
 
 
@@ -79,13 +79,13 @@ def test_links_lead_from_the_overview_to_the_run_that_applied_a_row(
     page.fill("id", "4")
     page.follow("Show its history")
     assert heading(page) == 'Row history: shop.item ["4"]'
-    assert "3 changes" in page.text()
+    assert "3 changes" in page.read_visible_text()
     assert faults(page) == []
     page.evaluate("[...document.querySelectorAll('section')][1].querySelector('a').id = 'second'; true")
     page.evaluate("document.getElementById('second').textContent = 'The second one'; true")
     page.follow("The second one")
     assert heading(page) == f"Transaction {ORDER}"
-    assert "1 to 3 of 3" in page.text()
+    assert "1 to 3 of 3" in page.read_visible_text()
     assert faults(page) == []
     page.follow(RUN)
     assert heading(page) == f"Window of run {RUN}"
@@ -98,12 +98,12 @@ def test_links_lead_from_the_overview_to_the_run_that_applied_a_row(
 def test_table_as_of_a_time_in_both_colour_schemes(
     page: Page, server: httpx.Client, shop: str, scheme: str, dark: bool
 ) -> None:
-    page.scheme(scheme)  # type: ignore[arg-type]
+    page.set_scheme(scheme)  # type: ignore[arg-type]
     page.goto(f"{server.base_url}/binlake/dags/{shop}/table")
     page.fill("Table", "shop.item")
     page.fill("As of", str(BASE + 40 * (1000 << 18)))
     page.follow("Show rows")
-    assert "<script>alert(1)</script>" in page.text()
+    assert "<script>alert(1)</script>" in page.read_visible_text()
     light = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0] > 128")
     assert light is not dark
     assert faults(page) == []
@@ -165,12 +165,12 @@ def test_feed_in_error_is_resumed_by_its_button(page: Page, server: httpx.Client
     feeds = [f'name = "{name}"\nsink-uri = "{uri}"\nschema-registry = "http://127.0.0.1:1"' for name in ("a", "b")]
     path = write_replication(folder, "shop", source='pd-urls = "http://127.0.0.1:1"', feeds=feeds)
     paths = LakePaths.of(load_replication(path, secrets=False))
-    sample(paths, note="")
+    build_sample(paths, note="")
     log = WindowLog(paths)
     record_feed_error(log, "b", "publish", SchemaRefused("409 incompatible", hint="ask its owner"), run_id="r1")
     page.goto(f"{server.base_url}/binlake/dags/shop")
     assert faults(page) == []
-    assert "409 incompatible" in page.text()
+    assert "409 incompatible" in page.read_visible_text()
     page.follow("Resume the feed b")
     assert heading(page) == "Replication shop"
     assert str(page.evaluate("location.hash")) == "#feeds"

@@ -55,7 +55,7 @@ def task() -> Any:
     airflow = SimpleNamespace(on_lag=None, on_silence=None, on_failure=None)
     settings = SimpleNamespace(name="orders", airflow=airflow)
     return SimpleNamespace(
-        replication="orders", moves_assets="finalize", settings=lambda: settings, log=structlog.get_logger()
+        replication="orders", moves_assets="finalize", read_settings=lambda: settings, log=structlog.get_logger()
     )
 
 
@@ -129,7 +129,7 @@ def test_successful_run_reports_tables_that_differ_from_the_source(
         "put_aside": ["d.a"],
         "verified_after_ddl": [{"table": "d.b", "state": "different"}, {"table": "d.c", "state": "equal"}],
     }
-    task.settings().airflow.on_failure = "somebody"
+    task.read_settings().airflow.on_failure = "somebody"
     reports.report_stages(task, [DONE | {"detail": detail}], [], context)
     assert told == [
         ("somebody", {"replication": "orders", "what": "set-aside", "tables": ["d.a"]}),
@@ -145,7 +145,7 @@ def test_rows_found_by_validation_are_reported_once(
     told: list[Any] = []
     monkeypatch.setattr(metrics, "send", lambda *_: None)
     monkeypatch.setattr(reports.alerts, "notify", lambda rule, given: told.append((rule, given["binlake"])))
-    task.settings().airflow.on_failure = "somebody"
+    task.read_settings().airflow.on_failure = "somebody"
     detail = {"found": 2, "errors": 5, "listed": [{"table": "d.b"}, {"table": "d.a"}, {"table": "d.b"}]}
     validated = {**DONE, "stage": "validate"}
     reports.report_stages(task, [validated | {"detail": detail}], [], context)
@@ -177,7 +177,7 @@ def test_result_without_a_current_position_reports_no_lag(
     told: list[Any] = []
     monkeypatch.setattr(reports.alerts, "notify_lag", lambda *asked: told.append(asked))
     monkeypatch.setattr("airflow.sdk.observability.stats.gauge", lambda name, *_, **__: told.append(name))
-    task.settings().airflow.on_lag = SimpleNamespace(seconds=1)
+    task.read_settings().airflow.on_lag = SimpleNamespace(seconds=1)
     whole = {"rows": 0, "seconds": 0.1, "blocked_by": "", "detail": {}, **result}
     reports._warn(task, [whole], context)
     metrics.emit("orders", whole)
@@ -213,7 +213,7 @@ def test_several_windows_of_a_run_are_reported_as_one(task: Any, context: dict[s
         for lo, hi, rows, table in (("1", "5", 1_000, "item"), ("5", "9", 2_000, "orders"))
         for stage in ("compact", "finalize")
     ]
-    changed = reports.changed_tables(task, pieces, context)
+    changed = reports.find_changed_tables(task, pieces, context)
     assert changed == [("shop", "item"), ("shop", "orders")]
     reports.report_stages(task, pieces, changed, context)
     assert pushed["window"] == "1-9"

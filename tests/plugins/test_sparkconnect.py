@@ -2,16 +2,16 @@
 
 import uuid
 
-from binlake_airflow.operators.sparkconnect import SPAN_S, add_session, session_id, sessions_between
+from binlake_airflow.operators.sparkconnect import SPAN_S, add_session, derive_session_id, list_sessions_between
 
 
 def test_session_id_depends_on_stage_and_time() -> None:
-    first = session_id("orders", "land", 0)
-    assert first == session_id("orders", "land", SPAN_S - 0.5)
+    first = derive_session_id("orders", "land", 0)
+    assert first == derive_session_id("orders", "land", SPAN_S - 0.5)
     others = {
-        session_id("orders", "land", SPAN_S),
-        session_id("orders", "merge", 0),
-        session_id("order", "sland", 0),
+        derive_session_id("orders", "land", SPAN_S),
+        derive_session_id("orders", "merge", 0),
+        derive_session_id("order", "sland", 0),
     }
     assert len(others | {first}) == 4
     # The server accepts only version 4 UUIDs.
@@ -19,8 +19,8 @@ def test_session_id_depends_on_stage_and_time() -> None:
 
 
 def test_retry_finds_every_session_since_its_run_started() -> None:
-    found = sessions_between("orders", "land", 1.5 * SPAN_S, 3.1 * SPAN_S)
-    assert found == [session_id("orders", "land", span * SPAN_S) for span in (1, 2, 3)]
+    found = list_sessions_between("orders", "land", 1.5 * SPAN_S, 3.1 * SPAN_S)
+    assert found == [derive_session_id("orders", "land", span * SPAN_S) for span in (1, 2, 3)]
 
 
 def test_url_keeps_its_parameters_and_gets_one_session() -> None:

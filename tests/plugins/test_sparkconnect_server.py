@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from binlake_airflow.operators.sparkconnect import add_session, interrupt, session_id
+from binlake_airflow.operators.sparkconnect import add_session, derive_session_id, interrupt
 from deploy.local.ports import free_port, is_open
 
 pytestmark = pytest.mark.spark
@@ -113,7 +113,7 @@ def test_job_of_a_killed_client_can_be_ended_by_its_session(server: str) -> None
     # Stack facts, "Connect server": kill -9 of a client leaves its job running, on all available cores.
     from pyspark.sql import SparkSession
 
-    url = add_session(server, session_id("orders", "land", 0))
+    url = add_session(server, derive_session_id("orders", "land", 0))
     spark = SparkSession.builder.remote(server).create()
     # The very first query takes seconds to compile and must not be mistaken for a waiting one.
     spark.range(10).selectExpr("sum(id)").collect()
@@ -133,7 +133,7 @@ def test_job_of_a_killed_client_can_be_ended_by_its_session(server: str) -> None
 @pytest.mark.soak
 def test_unknown_or_ended_session_is_not_an_error(server: str) -> None:
     said: list[str] = []
-    url = add_session(server, session_id("orders", "merge", 0))
+    url = add_session(server, derive_session_id("orders", "merge", 0))
     interrupt(url, said.append)
     interrupt(url, said.append)
     assert said == []
@@ -142,7 +142,7 @@ def test_unknown_or_ended_session_is_not_an_error(server: str) -> None:
 def test_unreachable_server_is_reported_but_not_raised() -> None:
     said: list[str] = []
     with pytest.warns(UserWarning, match="RETRIES_EXCEEDED"):
-        interrupt(add_session("sc://127.0.0.1:9", session_id("o", "land", 0)), said.append)
+        interrupt(add_session("sc://127.0.0.1:9", derive_session_id("o", "land", 0)), said.append)
     assert len(said) == 1
     assert "could not be interrupted" in said[0]
 

@@ -10,7 +10,7 @@ from support.replication_files import write_replication
 
 from binlake.config import load_replication
 from binlake.errors import TargetUnavailable
-from binlake.lake.lock import lake_lock
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
 from binlake_airflow.operators import waiting
 from binlake_airflow.operators.waiting import FreeTrigger
@@ -40,7 +40,7 @@ def test_trigger_fires_when_the_lock_is_free_or_its_time_is_up(folder: Path, mon
     monkeypatch.setattr(waiting, "_LOOK_S", 0.1)
     path = write_replication(folder, "orders")
     paths = LakePaths.of(load_replication(path, secrets=False))
-    with lake_lock(paths, "sql", wait_s=0):
+    with hold_lake_lock(paths, "sql", wait_s=0):
         until = time.time() + 0.2
         vain = fire(FreeTrigger(replication_file=str(path), until=until, locks=["sql"]))
     assert (vain["until"], vain["held_by"][:8]) == (until, "sql: pid")

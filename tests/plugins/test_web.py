@@ -32,7 +32,7 @@ def windows(folder: Path) -> WindowLog:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_pages_require_login(server: httpx.Client, windows: WindowLog, path: str) -> None:
-    assert windows.landed_ts() == HI
+    assert windows.find_landed_ts() == HI
     server.cookies.clear()
     assert server.get(path).status_code == 401
     assert server.get(path, headers={"Authorization": "Bearer x.y.z"}).status_code == 403
@@ -42,7 +42,7 @@ def test_pages_require_login(server: httpx.Client, windows: WindowLog, path: str
 def test_token_or_session_cookie_opens_a_page(
     server: httpx.Client, windows: WindowLog, token: str, bearer: dict[str, str], path: str
 ) -> None:
-    assert windows.landed_ts() == HI
+    assert windows.find_landed_ts() == HI
     server.cookies.clear()
     assert server.get(path, headers=bearer).status_code == 200
     # The iframe of an external view sends only the cookie.
@@ -52,7 +52,7 @@ def test_token_or_session_cookie_opens_a_page(
 def test_run_page_shows_window_rows_and_seconds(
     server: httpx.Client, windows: WindowLog, bearer: dict[str, str]
 ) -> None:
-    assert windows.landed_ts() == HI
+    assert windows.find_landed_ts() == HI
     page = server.get(RUN_PATH, headers=bearer).text
     for text in (str(LO), str(HI), "1,234", "5,678", "1.50", "3.00", "<caption>", 'lang="en"', "2024-"):
         assert text in page
@@ -62,7 +62,7 @@ def test_run_page_shows_window_rows_and_seconds(
 
 def test_timestamps_are_exact_text_in_json(server: httpx.Client, windows: WindowLog, bearer: dict[str, str]) -> None:
     #
-    assert windows.landed_ts() == HI
+    assert windows.find_landed_ts() == HI
     view = server.get("/binlake/api/dags/orders", headers=bearer).json()
     assert view["landed"]["commit_ts"] == str(HI)
     run = server.get(f"/binlake/api/dags/orders/runs/{RUN}", headers=bearer).json()
@@ -83,7 +83,7 @@ def test_replication_page_names_the_blocking_pump(
 
 
 def test_shown_values_are_escaped(server: httpx.Client, windows: WindowLog, bearer: dict[str, str]) -> None:
-    assert windows.landed_ts() == HI
+    assert windows.find_landed_ts() == HI
     page = server.get(f"/binlake/dags/orders/runs/{quote('<script>alert(1)</script>')}", headers=bearer).text
     assert "<script" not in page
     assert "&lt;script&gt;" in page
@@ -92,7 +92,7 @@ def test_shown_values_are_escaped(server: httpx.Client, windows: WindowLog, bear
 def test_pages_load_nothing_external_and_are_framed_only_by_airflow(
     server: httpx.Client, windows: WindowLog, bearer: dict[str, str]
 ) -> None:
-    assert windows.landed_ts() == HI
+    assert windows.find_landed_ts() == HI
     answer = server.get(RUN_PATH, headers=bearer)
     policy = answer.headers["Content-Security-Policy"]
     assert "frame-ancestors 'self'" in policy

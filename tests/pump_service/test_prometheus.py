@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from pump_service.prometheus import Counter, Histogram, Reading, exponential_bounds, render_page
+from pump_service.prometheus import Counter, Histogram, Reading, compute_exponential_bounds, render_page
 from pump_service.pump.score import Usage, Weights, compute_score
 
 
@@ -30,9 +30,9 @@ def test_counters_keep_their_names_and_escape_their_labels() -> None:
 
 
 def test_buckets_are_cumulative_and_labels_are_sorted() -> None:
-    one = Histogram("h", "text", ("method", "label"), exponential_bounds(1, 2, 3))
+    one = Histogram("h", "text", ("method", "label"), compute_exponential_bounds(1, 2, 3))
     for value in (0.5, 1.0, 3.0, 99.0):
-        one.series("Write", "succ").observe(value)
+        one.get_series("Write", "succ").observe(value)
     assert lines(one)[2:] == [
         'h_bucket{label="succ",method="Write",le="1"} 2',
         'h_bucket{label="succ",method="Write",le="2"} 2',
@@ -70,7 +70,7 @@ def test_counts_of_concurrent_threads_are_complete() -> None:
     def work() -> None:
         for _ in range(2000):
             counter.add()
-            histogram.series("x").observe(0.5)
+            histogram.get_series("x").observe(0.5)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

@@ -16,7 +16,7 @@ from binlake import cli
 from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
 from binlake.errors import ConfigError
-from deploy.local.commitlog import plan_ddl, read_log, tables_in_doubt
+from deploy.local.commitlog import find_tables_in_doubt, plan_ddl, read_log
 from deploy.local.handwork import plan_handwork
 
 pytestmark = pytest.mark.mariadb
@@ -78,11 +78,11 @@ def test_files_of_binlakes_sink_are_restored_too(
     load_base(capture, empty_server, base.commit_ts)
     write_by_sink(tmp_path, capture)
     log = read_log(capture)
-    hands = plan_handwork(plan_ddl(log), capture.states(), tables_in_doubt(log))
+    hands = plan_handwork(plan_ddl(log), capture.read_states(), find_tables_in_doubt(log))
     for state in wanted:
         run(empty_server, tmp_path, start_tso=base.commit_ts + 1, stop_tso=state.commit_ts)
         with empty_server.connect() as link, link.cursor() as cursor:
-            hands.due(cursor.execute, state.commit_ts)
+            hands.run_due(cursor.execute, state.commit_ts)
         assert compare_with_state(capture, state, empty_server).differences == [], state.step
 
 

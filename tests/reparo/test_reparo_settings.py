@@ -49,12 +49,12 @@ def test_originals_toml_is_read(tmp_path: Path) -> None:
     file = tmp_path / "reparo.toml"
     file.write_text(ORIGINAL)
     settings = read_settings(str(file), {"worker-count": "4", "stop-tso": None})
-    target = settings.target()
+    target = settings.make_target()
     assert (target.host, target.port, target.user, target.password) == ("10.0.0.1", 3309, "u", "p")
     assert (target.batch, target.worker_count, target.safe_mode, target.db_type) == (20, 4, "always", "mysql")
     assert tso.to_datetime(settings.start) == datetime(2026, 11, 23, 15).astimezone()
     assert settings.stop - settings.start == tso.compose(3_600_000)
-    keeps = settings.choice().keeps
+    keeps = settings.make_table_filter().keeps
     kept = [name for name in (("Bank", "t"), ("s1", "x"), ("s1", "A1"), ("s2", "t"), ("test", "log"), ("test", "t"))
             if keeps(*name)]  # fmt: skip
     assert kept == [("Bank", "t"), ("s1", "x"), ("test", "log")]
@@ -83,7 +83,7 @@ def test_unknown_time_zone_is_named() -> None:
 
 def test_time_zone_comes_from_the_index() -> None:
     def zone(asked: str, index: Index | None) -> str:
-        return ReparoSettings.model_validate({"data-dir": "x", "time-zone": asked}).in_zone_of(index).zone.key
+        return ReparoSettings.model_validate({"data-dir": "x", "time-zone": asked}).with_zone_of(index).zone.key
 
     said, silent = Index("r.f", 0, 9, time_zone="Asia/Tokyo"), Index("r.f", 0, 9)
     assert [zone("", said), zone("Asia/Tokyo", said)] == ["Asia/Tokyo"] * 2

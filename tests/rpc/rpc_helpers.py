@@ -46,13 +46,13 @@ class TestServer(RpcServer):
         """Answer every waiting call."""
         calls, self.waiting = self.waiting, []
         for call in calls:
-            self.later(lambda call=call: call.reply(b"late"))
+            self.run_on_loop(lambda call=call: call.reply(b"late"))
 
     def _stream(self, message: bytes, sink: Sink) -> None:
         """Answer the request `COUNT SIZE` with COUNT messages of SIZE bytes."""
         count, size = map(int, message.split())
         sink.on_gone = self._count
-        one = sink.call.frame(b"s" * size)
+        one = sink.call.encode_message(b"s" * size)
         at_once = max(1, (64 << 10) // len(one))
         while count > 0:
             now = min(count, at_once)

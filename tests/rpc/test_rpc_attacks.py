@@ -30,22 +30,26 @@ def rss() -> int:
 @pytest.mark.parametrize(
     ("attack", "code"),
     [
-        (frames.frame(frames.DATA, 0, 0, b"x"), Code.PROTOCOL_ERROR),
-        (frames.frame(frames.DATA, 0, 1, b"x"), Code.PROTOCOL_ERROR),
-        (frames.frame(frames.HEADERS, 4, 2, request_block()), Code.PROTOCOL_ERROR),
-        (frames.frame(frames.HEADERS, 4, 1, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff"), Code.COMPRESSION_ERROR),
-        (frames.frame(frames.HEADERS, 0, 1, request_block()) + frames.frame(frames.PING, 0, 0, bytes(8)), 1),
-        (frames.frame(frames.CONTINUATION, 4, 1, request_block()), Code.PROTOCOL_ERROR),
-        (frames.frame(frames.SETTINGS, 0, 0, bytes(5)), Code.FRAME_SIZE_ERROR),
-        (frames.settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 31)]), Code.FLOW_CONTROL_ERROR),
-        (frames.settings([(Setting.MAX_FRAME_SIZE, 1)]), Code.PROTOCOL_ERROR),
-        (frames.window_update(0, 0), Code.PROTOCOL_ERROR),
-        (frames.window_update(0, frames.U31), Code.FLOW_CONTROL_ERROR),
-        (frames.frame(frames.PUSH_PROMISE, 4, 1, bytes(8)), Code.PROTOCOL_ERROR),
-        (frames.frame(frames.PING, 0, 0, bytes(7)), Code.FRAME_SIZE_ERROR),
-        (frames.frame(frames.RST_STREAM, 0, 9, bytes(4)), Code.PROTOCOL_ERROR),
-        (frames.head(1 << 23, frames.DATA, 0, 1), Code.FRAME_SIZE_ERROR),
-        (frames.frame(frames.HEADERS, 4 | frames.PADDED, 1, b"\xff" + request_block()[:9]), Code.PROTOCOL_ERROR),
+        (frames.encode_frame(frames.DATA, 0, 0, b"x"), Code.PROTOCOL_ERROR),
+        (frames.encode_frame(frames.DATA, 0, 1, b"x"), Code.PROTOCOL_ERROR),
+        (frames.encode_frame(frames.HEADERS, 4, 2, request_block()), Code.PROTOCOL_ERROR),
+        (frames.encode_frame(frames.HEADERS, 4, 1, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff"), Code.COMPRESSION_ERROR),
+        (
+            frames.encode_frame(frames.HEADERS, 0, 1, request_block())
+            + frames.encode_frame(frames.PING, 0, 0, bytes(8)),
+            1,
+        ),
+        (frames.encode_frame(frames.CONTINUATION, 4, 1, request_block()), Code.PROTOCOL_ERROR),
+        (frames.encode_frame(frames.SETTINGS, 0, 0, bytes(5)), Code.FRAME_SIZE_ERROR),
+        (frames.encode_settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 31)]), Code.FLOW_CONTROL_ERROR),
+        (frames.encode_settings([(Setting.MAX_FRAME_SIZE, 1)]), Code.PROTOCOL_ERROR),
+        (frames.encode_window_update(0, 0), Code.PROTOCOL_ERROR),
+        (frames.encode_window_update(0, frames.U31), Code.FLOW_CONTROL_ERROR),
+        (frames.encode_frame(frames.PUSH_PROMISE, 4, 1, bytes(8)), Code.PROTOCOL_ERROR),
+        (frames.encode_frame(frames.PING, 0, 0, bytes(7)), Code.FRAME_SIZE_ERROR),
+        (frames.encode_frame(frames.RST_STREAM, 0, 9, bytes(4)), Code.PROTOCOL_ERROR),
+        (frames.encode_head(1 << 23, frames.DATA, 0, 1), Code.FRAME_SIZE_ERROR),
+        (frames.encode_frame(frames.HEADERS, 4 | frames.PADDED, 1, b"\xff" + request_block()[:9]), Code.PROTOCOL_ERROR),
     ],
 )
 def test_broken_rule_ends_the_connection_with_its_code(attack: bytes, code: int) -> None:
@@ -58,11 +62,11 @@ def test_broken_rule_ends_the_connection_with_its_code(attack: bytes, code: int)
 @pytest.mark.parametrize(
     "flood",
     [
-        frames.frame(frames.PING, 0, 0, bytes(8)),
-        frames.settings([(Setting.HEADER_TABLE_SIZE, 0)]),
-        frames.frame(frames.PRIORITY, 0, 1, bytes(5)),
-        frames.window_update(0, 1),
-        frames.frame(77, 0, 0, b""),
+        frames.encode_frame(frames.PING, 0, 0, bytes(8)),
+        frames.encode_settings([(Setting.HEADER_TABLE_SIZE, 0)]),
+        frames.encode_frame(frames.PRIORITY, 0, 1, bytes(5)),
+        frames.encode_window_update(0, 1),
+        frames.encode_frame(77, 0, 0, b""),
     ],
     ids=["ping", "settings", "priority", "window update", "unknown kind"],
 )
@@ -82,7 +86,7 @@ def test_flood_of_control_frames_ends_the_connection(flood: bytes) -> None:
 def test_flood_of_empty_data_frames_ends_the_connection() -> None:
     with serving(Limits(control_frames_per_s=1000)) as (_, address), raw(address) as peer:
         peer.begin(1, 100)
-        peer.attack(frames.frame(frames.DATA, 0, 1) * 2000)
+        peer.attack(frames.encode_frame(frames.DATA, 0, 1) * 2000)
         assert peer.goaway_code() == Code.ENHANCE_YOUR_CALM
 
 
@@ -90,9 +94,9 @@ def test_rapid_resets_end_the_connection() -> None:
     with serving(Limits(resets_per_s=100)) as (server, address), raw(address) as peer:
         one = b""
         for stream_id in range(1, 2001, 2):
-            one += frames.headers(stream_id, request_block(LATE), end_stream=False)
-            one += frames.frame(frames.DATA, frames.END_STREAM, stream_id, bytes(5))
-            one += frames.rst_stream(stream_id, Code.CANCEL)
+            one += frames.encode_headers(stream_id, request_block(LATE), end_stream=False)
+            one += frames.encode_frame(frames.DATA, frames.END_STREAM, stream_id, bytes(5))
+            one += frames.encode_rst_stream(stream_id, Code.CANCEL)
         peer.attack(one)
         assert peer.goaway_code() == Code.ENHANCE_YOUR_CALM
         assert len(server.waiting) < 100
@@ -103,7 +107,7 @@ def test_cancelled_calls_count_while_their_work_runs() -> None:
     with serving(Limits(streams=10)) as (server, address), raw(address) as peer:
         for stream_id in range(1, 21, 2):
             peer.call(stream_id, b"", LATE)
-            peer.send(frames.rst_stream(stream_id, Code.CANCEL))
+            peer.send(frames.encode_rst_stream(stream_id, Code.CANCEL))
         peer.call(21, b"", LATE)
         assert peer.reset_code(21) == Code.REFUSED_STREAM
         server.answer_late()
@@ -114,12 +118,12 @@ def test_cancelled_calls_count_while_their_work_runs() -> None:
 
 def test_continuation_flood_ends_the_connection() -> None:
     with serving() as (_, address), raw(address) as peer:
-        peer.send(frames.frame(frames.HEADERS, 0, 1, request_block()))
-        peer.attack(frames.frame(frames.CONTINUATION, 0, 1, b"") * 100)
+        peer.send(frames.encode_frame(frames.HEADERS, 0, 1, request_block()))
+        peer.attack(frames.encode_frame(frames.CONTINUATION, 0, 1, b"") * 100)
         assert peer.goaway_code() == Code.ENHANCE_YOUR_CALM
         with raw(address) as other:
-            other.send(frames.frame(frames.HEADERS, 0, 1, request_block()))
-            other.attack(frames.frame(frames.CONTINUATION, 0, 1, headers.encode([(b"x", bytes(9000))])) * 10)
+            other.send(frames.encode_frame(frames.HEADERS, 0, 1, request_block()))
+            other.attack(frames.encode_frame(frames.CONTINUATION, 0, 1, headers.encode([(b"x", bytes(9000))])) * 10)
             assert other.goaway_code() == Code.ENHANCE_YOUR_CALM
 
 
@@ -127,7 +131,7 @@ def test_too_large_header_list_is_refused_and_the_table_stays_in_step() -> None:
     with serving() as (_, address), raw(address) as peer:
         large = b"\x40\x01x\x7f" + bytes([(3000 - 127) & 127 | 128, (3000 - 127) >> 7]) + b"v" * 3000
         bomb = request_block() + large + b"\xbe" * 10_000  # refers to an entry of the dynamic table ten thousand times
-        peer.send(frames.headers(1, bomb, end_stream=True))
+        peer.send(frames.encode_headers(1, bomb, end_stream=True))
         assert peer.reset_code(1) == Code.ENHANCE_YOUR_CALM
         peer.call(3, b"next")
         assert peer.until(frames.DATA, 3)[3] == b"\x00\x00\x00\x00\x04next"
@@ -136,9 +140,9 @@ def test_too_large_header_list_is_refused_and_the_table_stays_in_step() -> None:
 def test_data_beyond_a_window_is_a_flow_control_error() -> None:
     limits = Limits(stream_window=70_000, connection_window=200_000)
     with serving(limits) as (_, address), raw(address) as peer:
-        full = frames.frame(frames.DATA, 0, 1, bytes(16_000))
-        peer.send(frames.headers(1, request_block(LATE), end_stream=False))
-        peer.attack(frames.frame(frames.DATA, 0, 1, (1 << 20).to_bytes(5, "big")) + full * 2 + full * 20)
+        full = frames.encode_frame(frames.DATA, 0, 1, bytes(16_000))
+        peer.send(frames.encode_headers(1, request_block(LATE), end_stream=False))
+        peer.attack(frames.encode_frame(frames.DATA, 0, 1, (1 << 20).to_bytes(5, "big")) + full * 2 + full * 20)
         found = peer.next()
         while found is not None and found[0] not in (frames.RST_STREAM, frames.WINDOW_UPDATE):
             found = peer.next()
@@ -146,9 +150,9 @@ def test_data_beyond_a_window_is_a_flow_control_error() -> None:
 
 
 def test_reader_that_reads_nothing_blocks_its_stream_without_using_memory() -> None:
-    wide = frames.settings([(Setting.INITIAL_WINDOW_SIZE, frames.U31)])
+    wide = frames.encode_settings([(Setting.INITIAL_WINDOW_SIZE, frames.U31)])
     with serving() as (server, address), raw(address, settings=wide) as peer:
-        peer.send(frames.window_update(0, frames.U31 - 65_535))
+        peer.send(frames.encode_window_update(0, frames.U31 - 65_535))
         before = rss()
         for stream_id in range(1, 9, 2):
             peer.call(stream_id, b"1000000 10000", STREAM)  # 10 GB each
@@ -164,7 +168,7 @@ def test_answers_to_a_peer_that_never_reads_do_not_accumulate() -> None:
     with serving(Limits(control_frames_per_s=10**9)) as (_, address), raw(address) as peer:
         before = rss()
         peer.socket.settimeout(0.5)
-        ping = frames.frame(frames.PING, 0, 0, bytes(8)) * 10_000
+        ping = frames.encode_frame(frames.PING, 0, 0, bytes(8)) * 10_000
         sent = 0
         try:
             while sent < 500 << 20:
@@ -183,7 +187,7 @@ def test_messages_in_tiny_frames_use_only_memory_for_their_bytes() -> None:
         before = rss()
         peer.begin(1, 900_000)
         for _ in range(30):
-            peer.send(frames.frame(frames.DATA, 0, 1, b"ab") * 10_000)
+            peer.send(frames.encode_frame(frames.DATA, 0, 1, b"ab") * 10_000)
         assert peer.ping()
         assert rss() - before < 20 << 20
 
@@ -224,7 +228,7 @@ def test_address_with_most_connections_loses_one() -> None:
         for number in range(5):
             other = socket.create_connection((host, int(port)), 60, source_address=("127.0.0.2", 0))
             stack.callback(other.close)
-            other.sendall(frames.PREFACE + frames.settings([]))
+            other.sendall(frames.PREFACE + frames.encode_settings([]))
             with contextlib.suppress(OSError):
                 assert other.recv(100), number
         assert alone.ping()
@@ -244,14 +248,14 @@ def test_calls_that_wait_for_their_peers_have_a_common_limit() -> None:
 
 def test_windows_of_open_streams_follow_a_changed_initial_window() -> None:
     # grpc's C core changes it during a connection; a window may even become negative.
-    small = frames.settings([(Setting.INITIAL_WINDOW_SIZE, 10)])
+    small = frames.encode_settings([(Setting.INITIAL_WINDOW_SIZE, 10)])
     with serving() as (_, address), raw(address, settings=small) as peer:
         peer.call(1, b"x" * 95)
         assert len(peer.until(frames.DATA, 1)[3]) == 10
-        peer.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 0)]))  # now 10 below 0
-        peer.send(frames.window_update(1, 15))
+        peer.send(frames.encode_settings([(Setting.INITIAL_WINDOW_SIZE, 0)]))  # now 10 below 0
+        peer.send(frames.encode_window_update(1, 15))
         assert len(peer.until(frames.DATA, 1)[3]) == 5
-        peer.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 1000)]))
+        peer.send(frames.encode_settings([(Setting.INITIAL_WINDOW_SIZE, 1000)]))
         assert peer.next() == (frames.SETTINGS, frames.ACK, 0, b"")  # sent before the data, as the C core requires
         assert len(peer.until(frames.DATA, 1)[3]) == 85
         assert peer.until(frames.HEADERS, 1)[1] & frames.END_STREAM
@@ -262,16 +266,19 @@ def test_padding_priority_continuation_and_trailers_are_accepted() -> None:
         block = request_block()
         head = b"\x03" + bytes(4) + b"\x10" + block[:20] + bytes(3)
         flags = frames.PADDED | frames.WITH_PRIORITY
-        peer.send(frames.frame(frames.HEADERS, flags, 1, head) + frames.frame(frames.CONTINUATION, 0, 1, block[20:30]))
-        peer.send(frames.frame(frames.CONTINUATION, frames.END_HEADERS, 1, block[30:]))
-        peer.send(frames.frame(frames.DATA, frames.PADDED, 1, b"\x02\x00\x00\x00\x00\x01" + b"\x00\x00"))
-        peer.send(frames.frame(frames.DATA, frames.PADDED, 1, b"\x00y"))
-        peer.send(frames.headers(1, headers.encode([(b"trailing", b"yes")]), end_stream=True))
+        peer.send(
+            frames.encode_frame(frames.HEADERS, flags, 1, head)
+            + frames.encode_frame(frames.CONTINUATION, 0, 1, block[20:30])
+        )
+        peer.send(frames.encode_frame(frames.CONTINUATION, frames.END_HEADERS, 1, block[30:]))
+        peer.send(frames.encode_frame(frames.DATA, frames.PADDED, 1, b"\x02\x00\x00\x00\x00\x01" + b"\x00\x00"))
+        peer.send(frames.encode_frame(frames.DATA, frames.PADDED, 1, b"\x00y"))
+        peer.send(frames.encode_headers(1, headers.encode([(b"trailing", b"yes")]), end_stream=True))
         assert peer.until(frames.DATA, 1)[3] == b"\x00\x00\x00\x00\x01y"
 
 
 FRAMES = st.builds(
-    frames.frame,
+    frames.encode_frame,
     st.integers(0, 12),
     st.integers(0, 255),
     st.sampled_from([0, 1, 1, 1, 3, 3, 5, 2, 99]),

@@ -10,7 +10,7 @@ import pytest
 from rpc_helpers import ECHO, LATE, STREAM, RawPeer, raw, request_block, serving, until
 
 from binlake.rpc import Channel, Limits, RpcError, Status, frames, headers
-from binlake.rpc.client_connection import ClientConnection, request_head
+from binlake.rpc.client_connection import ClientConnection, encode_request_head
 from binlake.rpc.frames import Code, Setting
 from binlake.rpc.workers import Workers
 
@@ -21,7 +21,7 @@ def upload(peer: RawPeer, declared: int, sent: int) -> None:
     """Stream 1 with a message of `declared` bytes, of which `sent` are sent."""
     peer.begin(1, declared)
     for at in range(1, sent, 16_000):
-        peer.send(frames.frame(frames.DATA, 0, 1, bytes(min(16_000, sent - at))))
+        peer.send(frames.encode_frame(frames.DATA, 0, 1, bytes(min(16_000, sent - at))))
 
 
 def ended(peer: socket.socket) -> bool:
@@ -65,10 +65,10 @@ def test_bodies_of_plain_http_count_too() -> None:
         until(lambda: server.assembly.used == 0, "it is given back with its connection")
         fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/")]
         with raw(address) as peer:
-            peer.send(frames.headers(1, headers.encode(fields), end_stream=False))
-            peer.send(frames.frame(frames.DATA, 0, 1, bytes(16_000)))
+            peer.send(frames.encode_headers(1, headers.encode(fields), end_stream=False))
+            peer.send(frames.encode_frame(frames.DATA, 0, 1, bytes(16_000)))
             until(lambda: server.assembly.used == 16_000, "HTTP/2 is counted")
-            peer.send(frames.frame(frames.DATA, frames.END_STREAM, 1, bytes(1)))
+            peer.send(frames.encode_frame(frames.DATA, frames.END_STREAM, 1, bytes(1)))
             assert b"16001" in peer.until(frames.DATA, 1)[3]
         assert server.assembly.used == 0
 
@@ -91,16 +91,16 @@ def test_deadlines_that_pass_together_are_not_a_rapid_reset() -> None:
         until(lambda: len(server.waiting) == len(ids), "all wait")
         clock = server.clock
         server.clock = lambda: clock() + 0.5
-        peer.send(b"".join(frames.rst_stream(stream_id, Code.CANCEL) for stream_id in ids))
+        peer.send(b"".join(frames.encode_rst_stream(stream_id, Code.CANCEL) for stream_id in ids))
         assert peer.ping()
 
 
 def test_output_for_a_reader_without_a_window_is_dropped_at_the_deadline() -> None:
-    with serving() as (server, address), raw(address, settings=frames.settings([(4, 0)])) as peer:
+    with serving() as (server, address), raw(address, settings=frames.encode_settings([(4, 0)])) as peer:
         block = request_block(STREAM, (b"grpc-timeout", b"200m"))
         body = len(b"1000 9000").to_bytes(5, "big") + b"1000 9000"
-        peer.send(frames.headers(1, block, end_stream=False))
-        peer.send(frames.frame(frames.DATA, frames.END_STREAM, 1, body))
+        peer.send(frames.encode_headers(1, block, end_stream=False))
+        peer.send(frames.encode_frame(frames.DATA, frames.END_STREAM, 1, body))
         assert peer.reset_code(1) == Code.CANCEL
         until(
             lambda: not server._workers._streams and not any(peer.streams for peer in server._peers.peers),
@@ -110,7 +110,7 @@ def test_output_for_a_reader_without_a_window_is_dropped_at_the_deadline() -> No
 
 
 def test_only_the_stream_without_a_window_is_ended_after_stall_s() -> None:
-    closed = frames.settings([(Setting.INITIAL_WINDOW_SIZE, 0)])
+    closed = frames.encode_settings([(Setting.INITIAL_WINDOW_SIZE, 0)])
     with serving(Limits(stall_s=0.3)) as (server, address), raw(address, settings=closed) as peer:
         peer.call(1, b"1000 9000", STREAM)
         assert peer.reset_code(1) == Code.CANCEL
@@ -170,29 +170,29 @@ def test_refused_header_block_still_updates_the_table(cut: bool) -> None:
         block = (1).to_bytes(4, "big") + b"\x10" + request_block() + SPOILING
         flags = frames.WITH_PRIORITY | frames.END_STREAM
         if cut:
-            peer.send(frames.frame(frames.HEADERS, flags, 1, block[:20]))
-            peer.send(frames.frame(frames.CONTINUATION, frames.END_HEADERS, 1, block[20:]))
+            peer.send(frames.encode_frame(frames.HEADERS, flags, 1, block[:20]))
+            peer.send(frames.encode_frame(frames.CONTINUATION, frames.END_HEADERS, 1, block[20:]))
         else:
-            peer.send(frames.frame(frames.HEADERS, flags | frames.END_HEADERS, 1, block))
+            peer.send(frames.encode_frame(frames.HEADERS, flags | frames.END_HEADERS, 1, block))
         assert peer.reset_code(1) == Code.PROTOCOL_ERROR
-        peer.send(frames.headers(3, request_block() + SPOILED, end_stream=False))
-        peer.send(frames.frame(frames.DATA, frames.END_STREAM, 3, bytes(5)))
+        peer.send(frames.encode_headers(3, request_block() + SPOILED, end_stream=False))
+        peer.send(frames.encode_frame(frames.DATA, frames.END_STREAM, 3, bytes(5)))
         assert peer.until(frames.DATA, 3)[3] == bytes(5)
 
 
 def test_headers_after_the_end_of_a_stream_still_update_the_table() -> None:
     with serving() as (_, address), raw(address) as peer:
         peer.call(1, b"", LATE)
-        peer.send(frames.headers(1, SPOILING, end_stream=True))
+        peer.send(frames.encode_headers(1, SPOILING, end_stream=True))
         assert peer.reset_code(1) == Code.STREAM_CLOSED
-        peer.send(frames.headers(3, request_block() + SPOILED, end_stream=False))
-        peer.send(frames.frame(frames.DATA, frames.END_STREAM, 3, bytes(5)))
+        peer.send(frames.encode_headers(3, request_block() + SPOILED, end_stream=False))
+        peer.send(frames.encode_frame(frames.DATA, frames.END_STREAM, 3, bytes(5)))
         assert peer.until(frames.DATA, 3)[3] == bytes(5)
 
 
 def test_huge_content_length_is_malformed() -> None:
     with serving() as (_, address), raw(address) as peer:
-        peer.send(frames.headers(1, request_block(ECHO, (b"content-length", b"1" * 5000)), end_stream=True))
+        peer.send(frames.encode_headers(1, request_block(ECHO, (b"content-length", b"1" * 5000)), end_stream=True))
         assert peer.reset_code(1) == Code.PROTOCOL_ERROR
         assert peer.ping()
 
@@ -202,7 +202,7 @@ def test_result_for_a_closed_loop_raises_nothing() -> None:
         raise RuntimeError("Event loop is closed")
 
     loop = SimpleNamespace(is_closed=lambda: False, call_soon_threadsafe=closed)
-    Workers(loop, 1).later(lambda: None)  # type: ignore[arg-type]
+    Workers(loop, 1).run_on_loop(lambda: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -216,16 +216,18 @@ def test_result_for_a_closed_loop_raises_nothing() -> None:
 )
 def test_reset_by_the_server_becomes_a_status(code: Code, status: Status) -> None:
     connection = ClientConnection(Limits(), "x:1")
-    exchange = connection.begin(request_head(ECHO, "x", "http", gzip=False), bytes(5), None, holding=False)
-    connection.feed(frames.settings([]) + frames.rst_stream(exchange.id, code))
+    exchange = connection.begin(encode_request_head(ECHO, "x", "http", gzip=False), bytes(5), None, holding=False)
+    connection.feed(frames.encode_settings([]) + frames.encode_rst_stream(exchange.id, code))
     assert exchange.error is not None
     assert exchange.error.status is status
 
 
 def test_huge_grpc_status_is_unknown() -> None:
     connection = ClientConnection(Limits(), "x:1")
-    exchange = connection.begin(request_head(ECHO, "x", "http", gzip=False), bytes(5), None, holding=False)
+    exchange = connection.begin(encode_request_head(ECHO, "x", "http", gzip=False), bytes(5), None, holding=False)
     fields = [(b":status", b"200"), (b"content-type", b"application/grpc"), (b"grpc-status", b"1" * 5000)]
-    connection.feed(frames.settings([]) + frames.headers(exchange.id, headers.encode(fields), end_stream=True))
+    connection.feed(
+        frames.encode_settings([]) + frames.encode_headers(exchange.id, headers.encode(fields), end_stream=True)
+    )
     assert exchange.error is not None
     assert exchange.error.status is Status.UNKNOWN

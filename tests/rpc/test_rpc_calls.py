@@ -42,7 +42,7 @@ class GrpcioClient:
         except grpc.RpcError as error:
             raise RpcError(Status[error.code().name], error.details() or "") from None
 
-    def stream(self, method: str, message: bytes) -> Iterator[bytes]:
+    def open_stream(self, method: str, message: bytes) -> Iterator[bytes]:
         try:
             yield from self._channel.unary_stream(method)(message, timeout=120, compression=self._compression)
         except grpc.RpcError as error:
@@ -140,12 +140,12 @@ def test_unknown_method_is_unimplemented(connect: Callable[..., Channel]) -> Non
 @pytest.mark.parametrize(("count", "size"), [(0, 1), (1, 0), (1000, 200), (2, 9_000_000), (2000, 5000)])
 @pytest.mark.parametrize("gzip", [False, True])
 def test_stream_returns_every_message(connect: Callable[..., Channel], count: int, size: int, gzip: bool) -> None:
-    found = list(connect(gzip=gzip).stream(STREAM, b"%d %d" % (count, size)))
+    found = list(connect(gzip=gzip).open_stream(STREAM, b"%d %d" % (count, size)))
     assert found == [b"s" * size] * count
 
 
 def test_failed_stream_returns_the_messages_before(connect: Callable[..., Channel]) -> None:
-    stream = iter(connect().stream("/t.T/StreamRefuse", b"first"))
+    stream = iter(connect().open_stream("/t.T/StreamRefuse", b"first"))
     assert next(stream) == b"first"
     with pytest.raises(RpcError, match="no more") as caught:
         next(stream)
@@ -165,7 +165,9 @@ def test_exception_in_a_handler_is_status_unknown(method: str) -> None:
 def test_many_calls_share_a_connection_and_get_their_own_answers() -> None:
     with serving() as (server, address), Channel(address) as channel:
         pending = [channel.start(ECHO, b"%d" % number) for number in range(2000)]
-        assert [call.result() for call in reversed(pending)] == [b"%d" % number for number in reversed(range(2000))]
+        assert [call.await_result() for call in reversed(pending)] == [
+            b"%d" % number for number in reversed(range(2000))
+        ]
         wrong: list[int] = []
 
         def work(number: int) -> None:
@@ -185,8 +187,8 @@ def test_many_calls_share_a_connection_and_get_their_own_answers() -> None:
 
 
 def test_stream_and_calls_share_a_connection() -> None:
-    with serving() as (_, address), Channel(address) as channel, channel.stream(STREAM, b"100000 1000") as stream:
-        for batch in islice(stream.batches(), 20):
+    with serving() as (_, address), Channel(address) as channel, channel.open_stream(STREAM, b"100000 1000") as stream:
+        for batch in islice(stream.receive_batches(), 20):
             assert batch[0] == b"s" * 1000
             assert channel.call(ECHO, b"between", 60) == b"between"
 
@@ -216,7 +218,7 @@ def test_server_ends_a_call_at_its_deadline() -> None:
 
 def test_cancelled_stream_ends_its_handler() -> None:
     with serving() as (server, address), Channel(address) as channel:
-        with channel.stream(STREAM, b"100000000 1000") as stream:
+        with channel.open_stream(STREAM, b"100000000 1000") as stream:
             assert next(iter(stream))
         until(lambda: server.gone == 1, "the handler is told")
         until(lambda: not server._workers._streams, "its thread ends")
@@ -225,7 +227,7 @@ def test_cancelled_stream_ends_its_handler() -> None:
 
 def test_idle_timeout_of_a_stream_is_an_error() -> None:
     with serving() as (_, address), Channel(address) as channel:
-        silent = channel.stream(LATE, b"", idle_timeout_s=0.2)
+        silent = channel.open_stream(LATE, b"", idle_timeout_s=0.2)
         with pytest.raises(RpcError, match="nothing was received") as caught:
             next(iter(silent))
         assert caught.value.status is Status.DEADLINE_EXCEEDED
@@ -244,20 +246,20 @@ def test_slowly_arriving_message_does_not_hit_the_idle_timeout(monkeypatch: pyte
         return parts
 
     monkeypatch.setattr(Link, "take", counted)
-    message = messages.frame(bytes(1000))
+    message = messages.encode_message(bytes(1000))
     calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
     with serving() as (server, address), Channel(address) as channel:
         server.add("/t.T/Slow", lambda call, _: calls.put(call))
-        stream = channel.stream("/t.T/Slow", b"", idle_timeout_s=30)
+        stream = channel.open_stream("/t.T/Slow", b"", idle_timeout_s=30)
         with futures.ThreadPoolExecutor(1) as pool:
             found = pool.submit(next, iter(stream))
             call = calls.get(timeout=60)
             for begin in range(0, len(message), 200):
                 clock.now += 20
-                server.later(functools.partial(call.send, message[begin : begin + 200]))
+                server.run_on_loop(functools.partial(call.send, message[begin : begin + 200]))
                 until(lambda end=begin + 200: taken[0] >= min(end, len(message)) or found.done(), "it came")
             assert found.result(60) == bytes(1000)
-        server.later(call.finish_ok)
+        server.run_on_loop(call.finish_ok)
 
 
 def test_message_above_the_limit_is_refused_with_both_sizes_and_the_server_continues() -> None:
@@ -309,7 +311,7 @@ def test_stop_waits_for_running_calls_and_accepts_no_new_ones() -> None:
         Channel(address).call(ECHO, b"new", 60)
     assert caught.value.status is Status.UNAVAILABLE
     server.answer_late()
-    assert running.result() == b"late"
+    assert running.await_result() == b"late"
     stopping.join(60)
     assert not stopping.is_alive()
     channel.close()
@@ -321,7 +323,7 @@ def test_stop_without_grace_ends_calls_as_unavailable() -> None:
         until(lambda: bool(server.waiting), "it runs")
         server.stop(0.1)
         with pytest.raises(RpcError) as caught:
-            running.result()
+            running.await_result()
         assert caught.value.status is Status.UNAVAILABLE
 
 
@@ -351,7 +353,7 @@ def test_health_check_and_watch() -> None:
         with pytest.raises(RpcError) as caught:
             client.call(check, b"\x0a\x04none")
         assert caught.value.status is Status.NOT_FOUND
-        watching = client.stream(watch, b"\x0a\x01s")
+        watching = client.open_stream(watch, b"\x0a\x01s")
         assert next(watching) == b"\x08\x03"
         server.set_serving(True, "s")
         assert next(watching) == b"\x08\x01"
@@ -361,7 +363,7 @@ def test_health_check_and_watch() -> None:
 
 def test_stop_does_not_wait_for_health_watchers() -> None:
     with serving() as (server, address), Channel(address) as channel:
-        watching = iter(channel.stream("/grpc.health.v1.Health/Watch", b""))
+        watching = iter(channel.open_stream("/grpc.health.v1.Health/Watch", b""))
         assert next(watching) == b"\x08\x01"
         begun = time.monotonic()
         server.stop(300)

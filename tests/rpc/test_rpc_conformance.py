@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from rpc_helpers import EMPTY, serving
 
-from deploy.setup.h2tools import environment, install_h2spec, program
+from deploy.setup.h2tools import build_environment, find_tool, install_h2spec
 
 pytestmark = pytest.mark.process
 
 
 def run(name: str, *arguments: str) -> str:
     """The output of the tool."""
-    tool = program(name)
+    tool = find_tool(name)
     assert tool is not None, f"{name} is not installed: run `make setup-tests`"
     done = subprocess.run(
-        [tool, *arguments], capture_output=True, text=True, timeout=500, env=environment(), check=False
+        [tool, *arguments], capture_output=True, text=True, timeout=500, env=build_environment(), check=False
     )
     return done.stdout + done.stderr
 

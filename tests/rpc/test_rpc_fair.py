@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from binlake.rpc.fair import FairQueue, slot_to_free
+from binlake.rpc.fair import FairQueue, choose_slot_to_free
 
 
 def test_newest_slot_of_the_address_with_most_is_freed() -> None:
     places = {1: "a", 2: "b", 3: "a", 4: "a", 5: "b"}
-    assert slot_to_free(places, "c") == 4
-    assert slot_to_free(places, "b") == 4
-    assert slot_to_free(places, "a") is None
+    assert choose_slot_to_free(places, "c") == 4
+    assert choose_slot_to_free(places, "b") == 4
+    assert choose_slot_to_free(places, "a") is None
 
 
 def test_address_with_as_many_slots_as_the_largest_displaces_no_other() -> None:
-    assert slot_to_free({1: "a", 2: "b"}, "b") is None
+    assert choose_slot_to_free({1: "a", 2: "b"}, "b") is None
 
 
 def test_lines_are_served_in_turn() -> None:

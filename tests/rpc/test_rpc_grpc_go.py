@@ -8,7 +8,7 @@ import pytest
 from rpc_helpers import ECHO, STREAM, raw, serving
 
 from binlake.rpc import RpcError, Status, frames, messages
-from binlake.rpc.client_connection import ClientConnection, request_head, unary_message
+from binlake.rpc.client_connection import ClientConnection, encode_request_head, read_unary_message
 from binlake.rpc.limits import Limits
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -33,8 +33,8 @@ def test_recorded_client_is_answered(name: str, calls: int, piece: int) -> None:
 
 def client(method: str) -> tuple[ClientConnection, object]:
     connection = ClientConnection(Limits(), "recorded:1")
-    head = request_head(method, "recorded:1", "http", gzip=False)
-    return connection, connection.begin(head, messages.frame(b"x"), None, holding=True)
+    head = encode_request_head(method, "recorded:1", "http", gzip=False)
+    return connection, connection.begin(head, messages.encode_message(b"x"), None, holding=True)
 
 
 @pytest.mark.parametrize("piece", [1, 13, 100_000])
@@ -61,7 +61,7 @@ def test_recorded_failure_has_its_status_and_text() -> None:
 
 def test_unary_answer_must_have_exactly_one_message() -> None:
     connection, exchange = client(ECHO)
-    exchange.parts = [messages.frame(b"a") + messages.frame(b"b")]
+    exchange.parts = [messages.encode_message(b"a") + messages.encode_message(b"b")]
     with pytest.raises(RpcError, match="2 messages"):
-        unary_message(exchange)
+        read_unary_message(exchange)
     assert not connection.closed

@@ -115,7 +115,7 @@ def test_text_survives_its_encoding(text: str) -> None:
 
 @given(st.lists(st.binary(max_size=300), max_size=20), st.lists(st.integers(0, 400), max_size=20), st.booleans())
 def test_messages_are_split_correctly_however_bytes_arrive(sent: list[bytes], cuts: list[int], gzip: bool) -> None:
-    data = b"".join(messages.frame(message, gzip=gzip) for message in sent)
+    data = b"".join(messages.encode_message(message, gzip=gzip) for message in sent)
     splitter, found, at = Splitter(1 << 20), list[bytes](), 0
     splitter.gzip = gzip
     for cut in [*sorted(cuts), len(data)]:
@@ -139,7 +139,7 @@ def test_unreadable_message_is_an_error(data: bytes, text: str) -> None:
 
 
 def test_damaged_gzip_is_an_error() -> None:
-    whole = messages.frame(b"x" * 1000, gzip=True)[5:]
+    whole = messages.encode_message(b"x" * 1000, gzip=True)[5:]
     for data, text in [(b"nonsense", "damaged gzip"), (whole[:-4], "cut off")]:
         with pytest.raises(RpcError, match=text):
             messages.unpack(1, data, gzip=True, max_bytes=10_000)

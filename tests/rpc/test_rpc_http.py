@@ -118,7 +118,7 @@ def test_allowed_common_names_can_call_over_tls(secure: str, authority: Authorit
     for name in ("tidb", "drainer"):
         with Channel(secure, tls=authority.tls(name)) as channel:
             assert channel.call(ECHO, b"x" * 1_000_000, 60) == b"x" * 1_000_000
-            assert sum(map(len, channel.stream(STREAM, b"5000 1000").batches())) == 5000
+            assert sum(map(len, channel.open_stream(STREAM, b"5000 1000").receive_batches())) == 5000
 
 
 @pytest.mark.parametrize("name", ["stranger", None])
@@ -138,7 +138,7 @@ def test_grpcio_and_browsers_use_the_same_tls_port(secure: str, authority: Autho
     )
     with grpc.secure_channel(secure, credentials) as channel:
         assert channel.unary_unary(ECHO)(b"x", timeout=60) == b"x"
-    context = files.client_context()
+    context = files.make_client_context()
     context.set_alpn_protocols(["http/1.1"])
     host, _, port = secure.rpartition(":")
     client = http.client.HTTPSConnection(host, int(port), timeout=60, context=context)
@@ -169,13 +169,13 @@ def test_cleartext_client_on_a_tls_port_and_the_reverse_are_errors(
 @pytest.mark.parametrize("tls", [Tls(), Tls(cert=Path("none"), key=Path("none")), Tls(allowed_cn=("x",))])
 def test_unusable_tls_files_are_config_errors(tls: Tls) -> None:
     with pytest.raises(ConfigError):
-        tls.server_context()
+        tls.make_server_context()
 
 
 def test_alpn_offers_both_protocols(secure: str, authority: Authority) -> None:
     host, _, port = secure.rpartition(":")
     for offered in ("h2", "http/1.1"):
-        context = authority.tls("tidb").client_context()
+        context = authority.tls("tidb").make_client_context()
         context.set_alpn_protocols([offered])
         with context.wrap_socket(socket.create_connection((host, int(port))), server_hostname=host) as plain:
             assert isinstance(plain, ssl.SSLSocket)
@@ -186,7 +186,7 @@ def test_body_over_http2_has_a_limit_too() -> None:
     fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/page")]
     with serving(Limits(http_body_bytes=1000)) as (_, address), raw(address) as peer:
         for stream_id, size, kind in [(1, 500, frames.HEADERS), (3, 5000, frames.RST_STREAM)]:
-            peer.send(frames.headers(stream_id, headers.encode(fields), end_stream=False))
-            peer.send(frames.frame(frames.DATA, 0, stream_id, bytes(size)))
-            peer.send(frames.frame(frames.DATA, frames.END_STREAM, stream_id))
+            peer.send(frames.encode_headers(stream_id, headers.encode(fields), end_stream=False))
+            peer.send(frames.encode_frame(frames.DATA, 0, stream_id, bytes(size)))
+            peer.send(frames.encode_frame(frames.DATA, frames.END_STREAM, stream_id))
             assert peer.until(kind, stream_id)

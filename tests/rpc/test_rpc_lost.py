@@ -18,7 +18,9 @@ from binlake.rpc import Channel, RpcError, frames
 from binlake.rpc.frames import Setting
 from binlake.rpc.wire import Wire
 
-WIDE = frames.settings([(Setting.INITIAL_WINDOW_SIZE, frames.U31)]) + frames.window_update(0, frames.U31 - 65_535)
+WIDE = frames.encode_settings([(Setting.INITIAL_WINDOW_SIZE, frames.U31)]) + frames.encode_window_update(
+    0, frames.U31 - 65_535
+)
 
 
 @contextlib.contextmanager
@@ -91,7 +93,7 @@ def test_thread_that_waits_during_a_check_of_the_connection_is_woken(
 
         monkeypatch.setattr(link, "_read_now", look)
         begun = time.monotonic()
-        assert link.usable()
+        assert link.is_usable()
         caller.join()
         assert (answers, time.monotonic() - begun < 30) == ([b"mine"], True)
 

@@ -80,15 +80,15 @@ class Pipe:
 @pytest.mark.parametrize("first", [QUEUE // 8, QUEUE // 2 - 50, QUEUE // 2 + 50, 600_000, QUEUE - 200, QUEUE])
 def test_stream_continues_if_the_socket_accepted_all_before_the_pause(first: int) -> None:
     host = SimpleNamespace(
-        limits=Limits(), clock=lambda: 0.0, connection_opened=lambda _: None, methods={"/a/b": lambda *_: None}
+        limits=Limits(), clock=lambda: 0.0, add_connection=lambda _: None, methods={"/a/b": lambda *_: None}
     )
     loop, pipe = Loop(), Pipe()
     connection = ServerConnection(host, loop)  # type: ignore[arg-type]
     pipe.protocol = connection
     connection.connection_made(pipe)  # type: ignore[arg-type]
-    wide = frames.settings([(Setting.INITIAL_WINDOW_SIZE, frames.U31)]) + frames.window_update(0, 1 << 30)
-    request = frames.headers(1, request_block("/a/b"), end_stream=False)
-    request += frames.frame(frames.DATA, frames.END_STREAM, 1, bytes(5))
+    wide = frames.encode_settings([(Setting.INITIAL_WINDOW_SIZE, frames.U31)]) + frames.encode_window_update(0, 1 << 30)
+    request = frames.encode_headers(1, request_block("/a/b"), end_stream=False)
+    request += frames.encode_frame(frames.DATA, frames.END_STREAM, 1, bytes(5))
     connection.data_received(frames.PREFACE + wide + request)
     call = connection.streams[1]
     call.send(bytes(first))  # type: ignore[attr-defined]
@@ -116,7 +116,7 @@ def test_streams_of_many_sizes_finish_over_a_small_socket() -> None:
                 sizes += [chance.randrange(200_000, 2_000_000) for _ in range(chance.randrange(5))]
                 message = " ".join(map(str, sizes)).encode()
                 with Channel(f"unix:{path}") as channel:
-                    found = [len(one) for one in channel.stream("/t.T/Sizes", message, idle_timeout_s=60)]
+                    found = [len(one) for one in channel.open_stream("/t.T/Sizes", message, idle_timeout_s=60)]
                 assert found == sizes
         finally:
             server.stop(0.2)

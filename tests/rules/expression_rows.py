@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pymysql.connections import Connection
 from support.tabledefs import Json, col, table
 
-from binlake.rows.codec.floats import double_text, float_text
-from binlake.rows.codec.jsons import json_text, write_json
+from binlake.rows.codec.floats import format_double, format_float
+from binlake.rows.codec.jsons import read_json, write_json
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules.evaluate import Program
 from binlake.rules.reader import Reader
@@ -49,7 +49,7 @@ def _real(draw: Draw) -> float:
 
 
 def _float(draw: Draw) -> str:
-    return float_text(struct.unpack("<f", struct.pack("<f", _real(draw)))[0])
+    return format_float(struct.unpack("<f", struct.pack("<f", _real(draw)))[0])
 
 
 def _date(draw: Draw) -> str:
@@ -76,7 +76,7 @@ def _time(fsp: int) -> Callable[[Draw], str]:
 
 
 def _canonical_json(value: object) -> str:
-    return json_text(write_json(json.dumps(value)), 0)[0]
+    return read_json(write_json(json.dumps(value)), 0)[0]
 
 
 def _document(draw: Draw) -> str:
@@ -114,7 +114,7 @@ SHAPES = {
     "big": Shape(col("big", t.LONGLONG), "BIGINT", _integer(-(2**63), 2**63 - 1)),
     "u": Shape(col("u", t.LONGLONG, unsigned=True), "BIGINT UNSIGNED", _integer(0, 2**64 - 1)),
     "f": Shape(col("f", t.FLOAT), "FLOAT", _float),
-    "r": Shape(col("r", t.DOUBLE), "DOUBLE", lambda draw: double_text(_real(draw))),
+    "r": Shape(col("r", t.DOUBLE), "DOUBLE", lambda draw: format_double(_real(draw))),
     "de": Shape(col("de", t.NEWDECIMAL, flen=10, decimal=2), "DECIMAL(10,2)", _decimal(8, 2)),
     "wide": Shape(col("wide", t.NEWDECIMAL, flen=40, decimal=12), "DECIMAL(40,12)", _decimal(28, 12)),
     "y": Shape(col("y", t.YEAR), "YEAR", lambda draw: draw.choice(["0000", "1901", "1999", "2021", "2155", "2070"])),
@@ -196,7 +196,7 @@ def ours(expression: str) -> Ours | None:
     """The expression as compiled by Binlake; None if it is refused."""
     reader = Reader(TABLE)
     try:
-        program = reader.condition(parse(expression))
+        program = reader.read_condition(parse(expression))
     except Unsupported:
         return None
     return Ours(reader.columns, program)

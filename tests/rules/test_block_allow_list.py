@@ -72,5 +72,5 @@ def test_rules_change_the_hash_of_a_window(tmp_path: Path) -> None:  # R-40
     for text in ("", '[[routes]]\nschema-pattern = "a"\ntarget-schema = "b"', '[block-allow-list]\ndo-dbs = "a"'):
         path = tmp_path / "r.toml"
         path.write_text(f'name = "r"\n{text}\n[lake]\npath = "/x"\n')
-        hashes.add(load_replication(path).data_hash())
+        hashes.add(load_replication(path).compute_data_hash())
     assert len(hashes) == 3

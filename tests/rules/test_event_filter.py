@@ -52,8 +52,8 @@ def test_first_word_that_applies_decides() -> None:
     rules = EventFilter(
         [rule("a", "t", ["none dml", "insert"], "Ignore"), rule("b", "t", ["insert", "none dml"], "Ignore")]
     )
-    assert rules.rows("a", "t") == {"insert", "update", "delete"}
-    assert rules.rows("b", "t") == {"update", "delete"}
+    assert rules.list_passed_kinds("a", "t") == {"insert", "update", "delete"}
+    assert rules.list_passed_kinds("b", "t") == {"update", "delete"}
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_events_of_ddl_jobs(event: str, action: Action, dropped: bool) -> None:
 
 def test_sql_patterns_apply_only_to_ddl() -> None:
     rules = EventFilter([rule("a", "t", ["all"], "Do", ("ADD COLUMN",))])
-    assert rules.rows("a", "t") == {"insert", "update", "delete"}
+    assert rules.list_passed_kinds("a", "t") == {"insert", "update", "delete"}
     assert rules.passes_ddl("a", "t", Action.ADD_COLUMN, "alter table t add column c int")
     assert not rules.passes_ddl("a", "t", Action.DROP_COLUMN, "alter table t drop column c")
 
 
 def test_rule_with_action_error_raises() -> None:
     rules = EventFilter([rule("a", "t", ["truncate table"], "Error")])
-    assert rules.rows("a", "t") == {"insert", "update", "delete"}
+    assert rules.list_passed_kinds("a", "t") == {"insert", "update", "delete"}
     with pytest.raises(Permanent, match="truncate table"):
         rules.passes_ddl("a", "t", Action.TRUNCATE_TABLE, "TRUNCATE TABLE t")
 

@@ -110,7 +110,7 @@ Row = dict[str, str | None]
 def conditions(**expressions: str) -> dict[str, tuple[tuple[Half, ...], ...]]:
     raw = {key.replace("_", "-"): value for key, value in expressions.items()}
     rules = [ExpressionRule.model_validate({"schema": "test", "table": "T", key: value}) for key, value in raw.items()]
-    return ExpressionFilter(rules).conditions(TABLE)
+    return ExpressionFilter(rules).make_conditions(TABLE)
 
 
 def is_true(half: Half, row: Row) -> bool:
@@ -147,7 +147,7 @@ def test_batch_drops_rows_for_which_an_expression_is_true() -> None:  # S4-06 R-
         (19, "t", "delete", row, None), (19, "t", "insert", None, {**row, "a": "2", "Name": "2x"}),
         (20, "t", "insert", None, row),
     ]  # fmt: skip
-    kept = pickle.loads(pickle.dumps(found)).kept(batch(rows))
+    kept = pickle.loads(pickle.dumps(found)).filter_rows(batch(rows))
     assert kept["commit_ts"].to_pylist() == [9, 19, 19, 19, 20]
     assert kept["after"].to_pylist()[3][1] == ("a", "2")
 
@@ -156,18 +156,18 @@ def test_both_halves_of_an_update_must_be_true() -> None:
     rule = ExpressionRule.model_validate(
         {"schema": "test", "table": "t", "update-old-value-expr": "a = 1", "update-new-value-expr": "a = 2"}
     )
-    choices = ExpressionFilter([rule]).conditions(TABLE)
+    choices = ExpressionFilter([rule]).make_conditions(TABLE)
     found = RowFilter((TableFilter("test", "t", "update", 0, 99, choices["update"]),))
     one, two = {"a": "1"}, {"a": "2"}
     rows = [(1, "t", "update", one, two), (2, "t", "update", two, two), (3, "t", "update", one, one)]
-    assert found.kept(batch(rows))["commit_ts"].to_pylist() == [2, 3]
-    assert found.kept(batch([(1, "t", "insert", None, one)])).num_rows == 1
+    assert found.filter_rows(batch(rows))["commit_ts"].to_pylist() == [2, 3]
+    assert found.filter_rows(batch([(1, "t", "insert", None, one)])).num_rows == 1
 
 
 def test_unreadable_value_error_names_table_expression_and_commit_ts() -> None:
     found = RowFilter((TableFilter("test", "t", "insert", 0, 99, conditions(insert_value_expr="a > 1")["insert"]),))
     with pytest.raises(SchemaError, match="cannot read a row") as error:
-        found.kept(batch([(7, "t", "insert", None, {"a": "1"}), (8, "t", "insert", None, {"a": "secret"})]))
+        found.filter_rows(batch([(7, "t", "insert", None, {"a": "1"}), (8, "t", "insert", None, {"a": "secret"})]))
     assert error.value.where == {"table": "test.t", "expression": "a > 1", "commit_ts": "8"}
     assert "secret" not in str(error.value)
 
@@ -187,12 +187,12 @@ def test_rules_are_joined_by_or_and_update_halves_by_and() -> None:
         {"schema": "test", "table": "other", "delete-value-expr": "b = 3"},
     ]
     found = ExpressionFilter([ExpressionRule.model_validate(rule) for rule in rules])
-    choices = found.conditions(TABLE)
+    choices = found.make_conditions(TABLE)
     assert set(choices) == {"update"}
     assert [[(half.image, half.columns) for half in choice] for choice in choices["update"]] == [
         [("before", ("a",)), ("after", ("b",))], [("after", ("b",))],
     ]  # fmt: skip
-    assert found.tables() == [("test", "other"), ("test", "t")]
+    assert found.list_tables() == [("test", "other"), ("test", "t")]
 
 
 @pytest.mark.parametrize(
@@ -267,9 +267,9 @@ def test_every_argument_of_a_node_is_handled_or_refused(kind: type[exp.Expr]) ->
         strange = node.copy()
         strange.set(name, exp.Literal.string("x"))
         with pytest.raises(Unsupported, match="is not supported"):
-            Reader(TABLE).value(strange)
+            Reader(TABLE).read_value(strange)
     node.args = Watched(node.args)
-    Reader(TABLE).value(node)
+    Reader(TABLE).read_value(node)
     assert node.args.read >= {name for name, value in node.args.items() if name in form.takes and value is not None}
 
 
@@ -306,6 +306,6 @@ def test_bytewise_source_distinguishes_case() -> None:  # source.new-collation =
     rule = ExpressionRule.model_validate(
         {"schema": "test", "table": "t", "insert-value-expr": "ci = 'a' OR u LIKE 'B%'"}
     )
-    ((half,),) = ExpressionFilter([rule], bytewise=True).conditions(TABLE)["insert"]
+    ((half,),) = ExpressionFilter([rule], bytewise=True).make_conditions(TABLE)["insert"]
     rows = ({"ci": "a", "u": ""}, {"ci": "A", "u": "b"}, {"ci": "a ", "u": "Bx"}, {"ci": "a ", "u": None})
     assert [is_true(half, row) for row in rows] == [True, False, True, False]

@@ -6,16 +6,16 @@ import pytest
 
 from binlake.errors import ConfigError
 from binlake.rules.tablefilter import TableMatcher
-from binlake.rules.topics import Dispatcher, Topics, subject_of, topic_name
+from binlake.rules.topics import Dispatcher, Topics, format_subject, format_topic_name
 
 
 # S2-05
 def test_first_matching_dispatcher_decides() -> None:
     topics = Topics([Dispatcher(("test.*",), "tidb_{schema}_{table}"), Dispatcher(("*.*",), "rest-{schema}.{table}")])
-    assert topics.topic("test", "t1") == "tidb_test_t1"
-    assert topics.topic("other", "t1") == "rest-other.t1"
+    assert topics.find_topic("test", "t1") == "tidb_test_t1"
+    assert topics.find_topic("other", "t1") == "rest-other.t1"
     with pytest.raises(ConfigError, match=r"other\.t1"):
-        Topics([Dispatcher(("test.*",), "tidb_{schema}_{table}")]).topic("other", "t1")
+        Topics([Dispatcher(("test.*",), "tidb_{schema}_{table}")]).find_topic("other", "t1")
 
 
 # S2-43, X-15
@@ -29,16 +29,16 @@ def test_a_topic_without_both_placeholders_is_refused(topic: str) -> None:
 
 # S2-43
 def test_legal_text_around_placeholders_is_accepted() -> None:
-    assert Topics([Dispatcher(("*.*",), "x_{schema}_y_{table}_z")]).topic("a", "b") == "x_a_y_b_z"
+    assert Topics([Dispatcher(("*.*",), "x_{schema}_y_{table}_z")]).find_topic("a", "b") == "x_a_y_b_z"
 
 
 # reference/data-migration-and-ticdc.md 6.12
 def test_illegal_characters_of_names_are_replaced() -> None:
-    assert topic_name("{schema}_{table}", "()_+.{}", "world") == "____.___world"
-    assert topic_name("abc{schema}def{table}", "你好", "") == "abc__def"
-    assert topic_name("{schema}{table}", ".", "") == "_"
-    assert topic_name("{schema}{table}", ".", ".") == "__"
-    assert len(topic_name("{schema}{table}", "a" * 200, "b" * 200)) == 249
+    assert format_topic_name("{schema}_{table}", "()_+.{}", "world") == "____.___world"
+    assert format_topic_name("abc{schema}def{table}", "你好", "") == "abc__def"
+    assert format_topic_name("{schema}{table}", ".", "") == "_"
+    assert format_topic_name("{schema}{table}", ".", ".") == "__"
+    assert len(format_topic_name("{schema}{table}", "a" * 200, "b" * 200)) == 249
 
 
 # S2-42
@@ -51,8 +51,8 @@ def test_two_tables_with_one_topic_are_refused_by_name() -> None:
 
 # S2-41
 def test_subjects_follow_the_topic() -> None:
-    assert subject_of("tidb_test_t1", "key") == "tidb_test_t1-key"
-    assert subject_of("a.b", "value") == "a_b-value"
+    assert format_subject("tidb_test_t1", "key") == "tidb_test_t1-key"
+    assert format_subject("a.b", "value") == "a_b-value"
 
 
 def test_an_unknown_partition_rule_is_refused() -> None:
@@ -92,7 +92,7 @@ def test_invalid_table_patterns_are_refused(pattern: str) -> None:
 def test_tables_may_share_a_topic_if_allowed() -> None:
     rules = [Dispatcher(("a.*",), "{table}"), Dispatcher(("b.*",), "plain")]
     topics = Topics(rules, default="rest", shared=True)
-    assert [topics.topic(db, "t") for db in ("a", "b", "c")] == ["t", "plain", "rest"]
+    assert [topics.find_topic(db, "t") for db in ("a", "b", "c")] == ["t", "plain", "rest"]
     topics.require_own_topics([("b", "t1"), ("b", "t2")])
     with pytest.raises(ConfigError, match="may contain only"):
         Topics([Dispatcher(("*.*",), "a b")], shared=True)

@@ -26,13 +26,13 @@ class Channel:
 
     def call(self, method: str, message: bytes, timeout_s: float | None = None) -> bytes:
         """A unary call."""
-        return self.start(method, message, timeout_s).result()
+        return self.start(method, message, timeout_s).await_result()
 
     def start(self, method: str, message: bytes, timeout_s: float | None = None) -> Pending:
         """Start a unary call; its result is awaited later."""
         return Pending(self._begin(method, message, stream=False), timeout_s)
 
-    def stream(self, method: str, message: bytes, *, timeout_s: float | None = None,
+    def open_stream(self, method: str, message: bytes, *, timeout_s: float | None = None,
                idle_timeout_s: float | None = None,
                metadata: Sequence[tuple[str, str]] = ()) -> Stream:  # fmt: skip
         """A streaming call."""
@@ -86,7 +86,7 @@ class Pending:
         self._scheduler = call.connection.network.scheduler
         self._until = self._scheduler.now + (SILENCE_S if timeout_s is None else timeout_s)
 
-    def result(self) -> bytes:
+    def await_result(self) -> bytes:
         """The answer. Raises RpcError."""
         call = self._call
         with call.changed:
@@ -107,7 +107,7 @@ class Stream:
         self._idle_timeout_s = idle_timeout_s
         self._splitter = Splitter(1 << 31)
 
-    def batches(self) -> Iterator[list[bytes]]:
+    def receive_batches(self) -> Iterator[list[bytes]]:
         """Batches of messages as they arrive."""
         call = self._call
         while True:
@@ -124,7 +124,7 @@ class Stream:
                 raise RpcError(Status.DEADLINE_EXCEEDED, f"nothing was received for {self._idle_timeout_s:g} s")
 
     def __iter__(self) -> Iterator[bytes]:
-        for batch in self.batches():
+        for batch in self.receive_batches():
             yield from batch
 
     def cancel(self) -> None:
@@ -170,14 +170,14 @@ class Server:
                 answer = work(message)
             except RpcError as error:
                 status, text = error.status, error.message
-                self.later(lambda: call.fail(status, text))
+                self.run_on_loop(lambda: call.fail(status, text))
             except AssertionError:
                 raise
             except Exception as error:  # noqa: BLE001 - the caller is told, as by the product
                 what = f"{type(error).__name__}: {error}"
-                self.later(lambda: call.fail(Status.UNKNOWN, what))
+                self.run_on_loop(lambda: call.fail(Status.UNKNOWN, what))
             else:
-                self.later(lambda: call.reply(answer))
+                self.run_on_loop(lambda: call.reply(answer))
 
         self.methods[path] = lambda call, message: self._thread(lambda: run(call, message))
 
@@ -189,9 +189,9 @@ class Server:
                 work(message, Sink(self, call))
             except RpcError as error:
                 status, text = error.status, error.message
-                self.later(lambda: call.fail(status, text))
+                self.run_on_loop(lambda: call.fail(status, text))
             else:
-                self.later(call.finish_ok)
+                self.run_on_loop(call.finish_ok)
 
         self.methods[path] = lambda call, message: self._thread(lambda: run(call, message))
 
@@ -221,14 +221,14 @@ class Server:
             call.fail(Status.UNAVAILABLE, "the server is stopping")
         self._queue.put(None)
 
-    def later(self, action: Callable[[], None]) -> None:
+    def run_on_loop(self, action: Callable[[], None]) -> None:
         """Run on the loop."""
         self._queue._items.append(action)
         self._queue._changed.notify()
 
-    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+    def run_after(self, delay_s: float, action: Callable[[], None]) -> None:
         """Run on the loop, later."""
-        self.network.scheduler.after(delay_s, lambda: self.later(action))
+        self.network.scheduler.after(delay_s, lambda: self.run_on_loop(action))
 
     def receive(self, method: str, message: bytes, call: Call) -> None:
         """Handle a request."""
@@ -241,7 +241,7 @@ class Server:
         if handler is None:
             call.fail(Status.UNIMPLEMENTED, f"unknown method {method}")
         else:
-            self.later(lambda: handler(call, message))
+            self.run_on_loop(lambda: handler(call, message))
 
     def _loop(self) -> None:
         while (action := self._queue.get()) is not None:
@@ -274,7 +274,7 @@ class Sink:
         """Send messages; False when the client no longer listens."""
         self._server.network.scheduler.maybe_pause()
         if self.alive:
-            self._server.later(lambda: self.call.send(data))
+            self._server.run_on_loop(lambda: self.call.send(data))
         return self.alive
 
     def _ended(self) -> None:

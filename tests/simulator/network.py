@@ -187,7 +187,7 @@ class Call:
             self.connection.answer(lambda: self._arrived(data))
 
     @staticmethod
-    def frame(message: bytes) -> bytes:
+    def encode_message(message: bytes) -> bytes:
         """A message of a stream in the form in which it is sent."""
         return b"\0" + len(message).to_bytes(4, "big") + message
 
@@ -228,4 +228,4 @@ class Call:
         self.gone = True
         if not self.ended and self.on_end is not None:
             tell, self.on_end = self.on_end, None
-            self.connection.server.later(tell)
+            self.connection.server.run_on_loop(tell)

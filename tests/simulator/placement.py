@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from binlake.cluster.placement import EtcdClient
-from binlake.cluster.placement.etcd import prefix_end
+from binlake.cluster.placement.etcd import compute_prefix_end
 from binlake.cluster.pumpclient import reader
 from binlake.errors import BinlakeError, LostRange, Permanent, SourceUnavailable
 from binlake.rpc import RpcError, Status
@@ -50,10 +50,10 @@ class PlacementNode:
         self.rpc.add_blocking("/pd/tso", self._tso)
         self.rpc.add_blocking("/pd/watch", self._watch)
         for path, call in (
-            (etcd_rpc.RANGE, self.store.range),
+            (etcd_rpc.RANGE, self.store.read_range),
             (etcd_rpc.PUT, self.store.put),
             (etcd_rpc.DELETE_RANGE, self.store.delete_range),
-            (etcd_rpc.TXN, self.store.txn),
+            (etcd_rpc.TXN, self.store.run_txn),
             (etcd_rpc.LEASE_GRANT, self.store.grant),
             (etcd_rpc.LEASE_REVOKE, lambda request: self.store.revoke(request.ID)),
             (etcd_rpc.LEASE_KEEP_ALIVE, lambda request: self.store.keep_alive(request.ID)),
@@ -115,11 +115,11 @@ class SimulatedPd:
         self._timeout_s = timeout_s
         self._channel = channel_to_pd()
 
-    def cluster_id(self) -> int:
+    def fetch_cluster_id(self) -> int:
         """The cluster id from the configuration."""
         return CLUSTER
 
-    def tso(self, count: int = 1) -> int:
+    def fetch_ts(self, count: int = 1) -> int:
         """The last of `count` timestamps. Raises SourceUnavailable."""
         try:
             answer = self._channel.call("/pd/tso", _LONG.pack(count), self._timeout_s)
@@ -147,7 +147,7 @@ class SimulatedEtcd(EtcdClient):
             raise _failed(error) from None
         return method.response.FromString(answer)
 
-    def lease_keep_alive(self, lease_id: int) -> int:
+    def keep_lease_alive(self, lease_id: int) -> int:
         """Renew once."""
         ttl: int = self._call(etcd_rpc.LEASE_KEEP_ALIVE, pb.LeaseKeepAliveRequest(ID=lease_id)).TTL
         return ttl
@@ -165,7 +165,7 @@ class SimulatedWatch:
     """Watch, implemented by long calls."""
 
     def __init__(self, prefix: bytes, since: int) -> None:
-        self._request = pb.WatchCreateRequest(key=prefix, range_end=prefix_end(prefix), start_revision=since)
+        self._request = pb.WatchCreateRequest(key=prefix, range_end=compute_prefix_end(prefix), start_revision=since)
         self._channel = channel_to_pd()
         self._ended = False
 

@@ -50,7 +50,7 @@ def old_framing(patch: pytest.MonkeyPatch) -> None:
     load, pass_over = vlog.ValueLog._load_max_ts, Walk._skip_damage
 
     def footer_of(self: vlog.ValueLog, fid: int) -> int | None:
-        data = self._files.read(self._handle(fid), 0, self._files.size(self._handle(fid)))
+        data = self._files.read(self._handle(fid), 0, self._files.read_size(self._handle(fid)))
         return Frame(fid).decode_footer(data, len(data))
 
     def load_by_footer(self: vlog.ValueLog, at: int, known: Any) -> bool:
@@ -59,15 +59,17 @@ def old_framing(patch: pytest.MonkeyPatch) -> None:
         return max_ts is not None or load(self, at, known)
 
     def walk_to_footer(self: vlog.ValueLog, fid: int, start: int, stop: int | None) -> Iterator[Stretch]:
-        size = self._files.size(self._handle(fid))
+        size = self._files.read_size(self._handle(fid))
         end = size if footer_of(self, fid) is None else size - OLD_FOOTER.size
-        yield from Walk(self.frame(fid), partial(self._files.read, self._handle(fid)), start, min(end, stop or end))
+        yield from Walk(
+            self.look_up_frame(fid), partial(self._files.read, self._handle(fid)), start, min(end, stop or end)
+        )
 
     def go_on_at_next_magic(self: Walk) -> bool:
         self._accepted = {self.at}
         return pass_over(self)
 
-    patch.setattr(vlog, "new_head", lambda fid, _: (b"", Frame(fid)))
+    patch.setattr(vlog, "make_head", lambda fid, _: (b"", Frame(fid)))
     patch.setattr(vlog, "RECORD", OLD_RECORD)
     patch.setattr(groupcommit, "RECORD", OLD_RECORD)
     patch.setattr(vlog.ValueLog, "_load_max_ts", load_by_footer)
@@ -156,7 +158,7 @@ def collected_in_silence(patch: pytest.MonkeyPatch) -> None:
 
 def prewrites_collected(patch: pytest.MonkeyPatch) -> None:
     """A file is removed although it holds the P of a transaction that is not collected."""
-    patch.setattr(Follower, "needed_by_files", lambda _, fids: dict.fromkeys(fids, 0))
+    patch.setattr(Follower, "find_needed_by_files", lambda _, fids: dict.fromkeys(fids, 0))
 
 
 def left_too_early(patch: pytest.MonkeyPatch) -> None:
@@ -175,9 +177,9 @@ def members_before_clock(patch: pytest.MonkeyPatch) -> None:
 
     def plan(rules: Any, known: Any, clock: Any, registry: Any, probe: Any, *, stop_ts: Any) -> Any:
         listings = listed[id(registry)]
-        listings.append(registry.pumps())
+        listings.append(registry.list_pumps())
         return holdups.plan_next_window(
-            rules, known, clock, SimpleNamespace(pumps=lambda: listings[0]), probe, stop_ts=stop_ts
+            rules, known, clock, SimpleNamespace(list_pumps=lambda: listings[0]), probe, stop_ts=stop_ts
         )
 
     patch.setattr(windows, "plan_next_window", plan)

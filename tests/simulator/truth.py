@@ -129,7 +129,7 @@ class Truth:
         """start_ts -> commit_ts."""
         return {one.start_ts: one.commit_ts for one in self.transactions.values() if one.state == _COMMITTED}
 
-    def transaction_status(self, start_ts: int, key: bytes) -> Status:
+    def fetch_transaction_status(self, start_ts: int, key: bytes) -> Status:
         """TiKV's answer. Raises SourceUnavailable."""
         del key
         self._scheduler.sleep(self._scheduler.random.random() * 0.01)
@@ -201,7 +201,7 @@ class Truth:
         for start_ts in store.waiting:
             transaction = self.transactions[start_ts]
             late = transaction.state == _COMMITTED and storage.index.gc_ts < transaction.commit_ts <= watermark
-            if late and storage.index.pointer(transaction.commit_ts) is None and not store.damaged:
+            if late and storage.index.find_pointer(transaction.commit_ts) is None and not store.damaged:
                 raise Wrong(
                     f"{name}: watermark {watermark} passed the open P {start_ts}, committed at {transaction.commit_ts}"
                 )
@@ -222,7 +222,7 @@ class Truth:
 
 
 def _stored(storage: Any, ts: int, what: str, name: str) -> pb.Binlog:
-    pointer = storage.index.pointer(ts)
+    pointer = storage.index.find_pointer(ts)
     if pointer is None:
         raise Wrong(f"{name}: {what} is lost")
     try:

@@ -21,7 +21,7 @@ from simulator.scheduler import Scheduler
 from simulator.truth import Truth, Wrong
 
 _AGAIN_S = 0.5
-_RULES: Any = SimpleNamespace(stop_points=lambda: (), window=SimpleNamespace(max_seconds=3600))
+_RULES: Any = SimpleNamespace(list_stop_points=lambda: (), window=SimpleNamespace(max_seconds=3600))
 
 
 class Consumer:
@@ -78,7 +78,7 @@ class Consumer:
             return False
         pulled: dict[int, int] = {}
         for member in plan.members:
-            if not member.drained(plan.lo):
+            if not member.is_drained(plan.lo):
                 self._pull(member, plan, pulled)
         self._keep(plan, pulled)
         return True

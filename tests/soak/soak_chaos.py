@@ -87,7 +87,7 @@ class Chaos:
             segment = pump.last_segment()
             if segment is not None:
                 start_ts = self._roll_back_transaction()
-                binlog = build.prewrite(start_ts, LiveTransactions.key(start_ts), own.randbytes(40))
+                binlog = build.build_prewrite(start_ts, LiveTransactions.build_key(start_ts), own.randbytes(40))
                 leave_behind(segment, kind, binlog, own)
             time.sleep(wait_s)
             self._restart(pump)
@@ -173,11 +173,11 @@ class Chaos:
         self._later.run(act)
 
     def _is_offline(self, pump: Pump) -> bool:
-        return any(one.node_id == pump.name and one.state == "offline" for one in patiently(self._registry.pumps))
+        return any(one.node_id == pump.name and one.state == "offline" for one in patiently(self._registry.list_pumps))
 
     def _roll_back_transaction(self) -> int:
         """A transaction that its TiDB rolled back: its P may be in a log without ever having been acked."""
-        start_ts = patiently(self._pd.tso)
+        start_ts = patiently(self._pd.fetch_ts)
         self._transactions.begin(start_ts)
         self._transactions.end(start_ts, 0)
         return start_ts

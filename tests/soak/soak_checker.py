@@ -30,16 +30,16 @@ class Ledger:
     acked: dict[int, int] = field(default_factory=dict)
     committed: dict[int, int] = field(default_factory=dict)
 
-    def binlog(self, binlog: pb.Binlog) -> None:
+    def record_binlog(self, binlog: pb.Binlog) -> None:
         if binlog.tp == pb.Prewrite:
             self.acked[binlog.start_ts] = digest(binlog)
         elif binlog.tp == pb.Commit:
             self.committed[binlog.start_ts] = binlog.commit_ts
 
-    def job(self, job: dict[str, Any]) -> None:
+    def record_job(self, job: dict[str, Any]) -> None:
         """Nothing: its binlog was recorded."""
 
-    def orphan(self, start_ts: int, commit_ts: int) -> None:
+    def record_orphan(self, start_ts: int, commit_ts: int) -> None:
         if commit_ts:
             self.committed[start_ts] = commit_ts
 
@@ -65,7 +65,7 @@ class Checker:
 
     def finish(self, seconds: float) -> None:
         """Land everything committed by now, then stop. Fails when that takes more than `seconds`."""
-        goal, until = self._pd.tso(), time.monotonic() + seconds
+        goal, until = self._pd.fetch_ts(), time.monotonic() + seconds
         while self.landed < goal and self._failure is None:
             if time.monotonic() > until:
                 pump_infos = "\n".join(map(str, self.infos()))
@@ -82,8 +82,8 @@ class Checker:
 
     def infos(self) -> list[PumpInfo]:
         """The Info of each pump that is not offline."""
-        pumps = [pump for pump in self._registry.pumps() if pump.state != "offline"]
-        return [PumpReader(pump.host, self._pd.cluster_id()).info() for pump in pumps]
+        pumps = [pump for pump in self._registry.list_pumps() if pump.state != "offline"]
+        return [PumpReader(pump.host, self._pd.fetch_cluster_id()).read_info() for pump in pumps]
 
     def _run(self) -> None:
         try:
@@ -99,15 +99,15 @@ class Checker:
 
     def _land(self) -> bool:
         self._tell_landed()
-        now = self._pd.tso()
-        members = gather_members(self._registry.pumps(), self._known, self.landed, self._probe)
+        now = self._pd.fetch_ts()
+        members = gather_members(self._registry.list_pumps(), self._known, self.landed, self._probe)
         plan = propose_window(lo=self.landed, tso=now, members=members)
         self.blocked = plan.reason
         if plan.state != "ready":
             return False
         pulled: dict[int, tuple[int, int]] = {}
         for member in members:
-            if not member.drained(plan.lo):
+            if not member.is_drained(plan.lo):
                 self._pull(member, plan, pulled)
         self._keep(plan, pulled)
         self._known = {
@@ -123,7 +123,7 @@ class Checker:
 
     def _pull(self, member: Member, plan: Plan, pulled: dict[int, tuple[int, int]]) -> None:
         last = plan.lo
-        for commit_ts, start_ts, payload in PumpReader(member.host, self._pd.cluster_id()).pull(plan.lo, plan.hi):
+        for commit_ts, start_ts, payload in PumpReader(member.host, self._pd.fetch_cluster_id()).pull(plan.lo, plan.hi):
             assert commit_ts > last, f"{member.node_id} gave {commit_ts} after {last}"
             last = commit_ts
             if commit_ts > plan.hi or commit_ts == start_ts:
@@ -142,7 +142,7 @@ class Checker:
         self.windows += 1
 
     def _probe(self, host: str) -> Probe:
-        info = PumpReader(host, self._pd.cluster_id(), timeout_s=2).info()
+        info = PumpReader(host, self._pd.fetch_cluster_id(), timeout_s=2).read_info()
         return Probe(info.store_uuid, info.max_commit_ts, info.gc_ts, info.last_error, info.node_id)
 
 

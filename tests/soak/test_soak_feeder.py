@@ -100,7 +100,7 @@ def test_each_transaction_arrives_once_whatever_fails(empty_mariadb: MariaDb, tm
         f"replay: BINLAKE_SOAK_SEED={seed} BINLAKE_SOAK_SECONDS={SECONDS:g} .venv/bin/python -m pytest -m soak "
         f"{__file__}"
     )
-    with mariadb_in_memory(MariaDb.source_options()) as server:
+    with mariadb_in_memory(MariaDb.list_source_options()) as server:
         for one in (server, empty_mariadb):
             execute(one, "DROP DATABASE IF EXISTS fed", "CREATE DATABASE fed", *TABLES)
         source = {"name": "shard-1", "host": server.host, "port": server.port, "start": {"mode": "now"}}

@@ -61,7 +61,7 @@ def test_acked_binlogs_cut_from_the_log_are_reported_as_lost(tmp_path: Path) -> 
         registry = Registry(stack.enter_context(closing(EtcdClient([cluster.url]))))
         clock = stack.enter_context(closing(SharedClock(pd)))
         client = stack.enter_context(PumpClient(registry, cluster.driver.cluster_id))
-        Runner(Spec(transactions=100), client, clock.tso, transactions, history, ledger).run()
+        Runner(Spec(transactions=100), client, clock.fetch_ts, transactions, history, ledger).run()
         assert client.drain(120) == 0
         pump.end(signal.SIGKILL)
         segment = pump.last_segment()

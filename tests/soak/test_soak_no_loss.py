@@ -50,12 +50,12 @@ def run(folder: Path, seed: int, seconds: float, strategy: str, rate: float = 30
         registry = Registry(etcd)
         for _ in range(3):
             cluster.add_pump()
-        until(lambda: len(registry.pumps()) == 3, "three pumps online")
+        until(lambda: len(registry.list_pumps()) == 3, "three pumps online")
         options = ClientOptions(strategy, times=WriteTimes(write_timeout=3, probe_interval=2))
         client = stack.enter_context(PumpClient(registry, cluster.driver.cluster_id, options))
         writer_pd = stack.enter_context(closing(PdClient([cluster.url], timeout_s=3)))
         clock = stack.enter_context(closing(SharedClock(writer_pd)))
-        runner = Runner(spec, client, clock.tso, transactions, history, ledger)
+        runner = Runner(spec, client, clock.fetch_ts, transactions, history, ledger)
         checker = Checker(stack.enter_context(closing(PdClient([cluster.url], timeout_s=3))), registry)
 
         def say(text: str) -> None:

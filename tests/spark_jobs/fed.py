@@ -58,7 +58,7 @@ class Fed:
         if body is None:
             return None
         with Registry(self.registry.url) as registry:
-            schema = fastavro.parse_schema(json.loads(registry.schema_of(int.from_bytes(body[1:5], "big"))))
+            schema = fastavro.parse_schema(json.loads(registry.fetch_schema(int.from_bytes(body[1:5], "big"))))
         assert body[0] == 0
         return fastavro.schemaless_reader(io.BytesIO(body[5:]), schema, None)
 

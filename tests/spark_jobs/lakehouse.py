@@ -16,11 +16,11 @@ from binlake.config import Replication
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowEvent
-from binlake.rows.schema import DdlJob, SchemaState, ddl_kind
+from binlake.rows.schema import DdlJob, SchemaState, classify_ddl
 from binlake.window.manifest import WindowManifest
 from binlake.wire import binlog_pb2 as pb
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.lake import ensure_tables, local_table, overwrite
+from spark_jobs.job.lake import build_local_table, ensure_tables, overwrite
 from spark_jobs.merge import stage as merge
 
 CLUSTER_ID = 7
@@ -52,7 +52,7 @@ class Source:
     @classmethod
     def of_capture(cls, folder: Path) -> Source:
         capture = Capture(folder)
-        return cls.of(capture.binlogs(), capture.jobs())
+        return cls.of(capture.read_binlogs(), capture.read_jobs())
 
     def changes(self) -> list[tuple[int, DdlJob]]:
         """(commit_ts, job): the position of a job is that of its binlog, or else its end."""
@@ -61,7 +61,7 @@ class Source:
 
 
 def _is_ddl(binlog: pb.Binlog) -> bool:
-    return bool(binlog.ddl_query) and ddl_kind(binlog.ddl_query.decode(), binlog.ddl_schema_state) == "ddl"
+    return bool(binlog.ddl_query) and classify_ddl(binlog.ddl_query.decode(), binlog.ddl_schema_state) == "ddl"
 
 
 @dataclass
@@ -94,12 +94,12 @@ class Lakehouse:
         ensure_tables(ctx.paths)
         binlogs = [b for b in self.source.binlogs if lo < b.commit_ts <= hi]
         rows = [row for b in binlogs for row in _rows(b, chunks)]
-        size, found = sum(len(row[-1]) for row in rows), local_table(rows, BINLOG.schema())
-        overwrite(ctx.rows_to_write(found), ctx.paths, BINLOG, f"commit_ts > {lo}", {"window": bounds.window})
+        size, found = sum(len(row[-1]) for row in rows), build_local_table(rows, BINLOG.build_spark_schema())
+        overwrite(ctx.prepare_rows(found), ctx.paths, BINLOG, f"commit_ts > {lo}", {"window": bounds.window})
         version = self._history(ctx, bounds)
         ddls = sum(bool(b.ddl_query) for b in binlogs)
         chunked = len(binlogs) if chunks > 1 else 0
-        config = ctx.replication.data_hash()
+        config = ctx.replication.compute_data_hash()
         manifest = WindowManifest(
             "demo", CLUSTER_ID, lo, hi, config, (), len(binlogs) - ddls, ddls, chunked, size, version, "-"
         )
@@ -115,7 +115,7 @@ class Lakehouse:
             (c for c in changes if bounds.lo < c[0] <= bounds.hi), key=lambda c: (c[0], c[1].schema_version)
         )
         history.append(bounds.hi, inside)
-        return history.state_at(bounds.hi).version
+        return history.read_state_at(bounds.hi).version
 
 
 def _rows(b: pb.Binlog, chunks: int) -> Iterator[tuple[Any, ...]]:

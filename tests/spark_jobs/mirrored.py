@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from binlake.lake.schemas import SchemaHistory
 from binlake.mirror import MirrorVersions
-from binlake.mirror.rows import mirror_texts
+from binlake.mirror.rows import read_mirror_texts
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.mirror import stage as mirror
 
@@ -43,15 +43,15 @@ class Mirrored:
 
     def tables(self) -> dict[tuple[str, str], Any]:
         """All mirrors that are not dropped, as texts."""
-        latest = MirrorVersions(self.ctx.paths).latest()
+        latest = MirrorVersions(self.ctx.paths).read_latest()
         at = SchemaHistory(self.ctx.paths)
         found = {}
         for name, version in latest.items():
             if not version.dropped:
-                table = at.state_at(version.hi).find(*name)
+                table = at.read_state_at(version.hi).find(*name)
                 assert table is not None
-                data = DeltaTable(self.ctx.paths.mirror(*name), version=version.delta_version)
-                texts = mirror_texts(table, data.to_pyarrow_dataset().to_table())
+                data = DeltaTable(self.ctx.paths.locate_mirror(*name), version=version.delta_version)
+                texts = read_mirror_texts(table, data.to_pyarrow_dataset().to_table())
                 found[name] = plain([dict(zip(texts, row, strict=True)) for row in zip(*texts.values(), strict=True)])
         return found
 

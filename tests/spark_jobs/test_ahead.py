@@ -39,10 +39,10 @@ class Pieces:
         return [log["reason"] for log in logs if log["event"] == "window_not_derived_ahead"]
 
     def versions(self) -> list[int]:
-        return [DeltaTable(self.ctx.paths.table(name)).version() for name in ("change", "statement")]
+        return [DeltaTable(self.ctx.paths.locate_table(name)).version() for name in ("change", "statement")]
 
     def rows(self) -> list[Any]:
-        found = (rows_of(self.ctx.paths.table(name)) for name in ("change", "statement"))
+        found = (rows_of(self.ctx.paths.locate_table(name)) for name in ("change", "statement"))
         return [sorted(({k: str(v) for k, v in row.items()} for row in table), key=str) for table in found]
 
     def require_equal(self, bounds: Bounds) -> None:
@@ -87,10 +87,10 @@ def test_windows_derived_ahead_are_applied_unchanged(
 
 def test_nothing_is_sealed_before_the_previous_window_is_applied(pieces: Pieces) -> None:  # R-16, R-62
     assert pieces.derive_ahead(pieces.first, pieces.second) == []
-    assert pieces.ctx.windows.apply_manifests(pieces.second.lo, pieces.second.hi) == []
+    assert pieces.ctx.windows.read_apply_manifests(pieces.second.lo, pieces.second.hi) == []
     finalize.run(pieces.ctx, pieces.first)
     run_stage("convert", pieces.ctx, pieces.second)
-    assert len(pieces.ctx.windows.apply_manifests(pieces.second.lo, pieces.second.hi)) == 1
+    assert len(pieces.ctx.windows.read_apply_manifests(pieces.second.lo, pieces.second.hi)) == 1
 
 
 def test_nothing_is_derived_after_a_window_that_is_not_the_targets_next(pieces: Pieces) -> None:
@@ -115,7 +115,7 @@ def shrink_packets(pieces: Pieces) -> None:
 
 def rewrite_statements(pieces: Pieces) -> None:
     """Act like another process that derives the window with another configuration."""
-    place = pieces.ctx.paths.table("statement")
+    place = pieces.ctx.paths.locate_table("statement")
     rows = DeltaTable(place).to_pyarrow_table()
     other = rows.set_column(rows.schema.get_field_index("digest"), "digest", [["0"] * rows.num_rows])
     write_deltalake(place, other, mode="overwrite")
@@ -172,7 +172,7 @@ def test_window_with_keys_of_a_shared_table_is_not_derived_ahead(
     pieces: Pieces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S4-03: the target is asked for keys, so it must already have the previous window's rows.
-    monkeypatch.setattr(compact, "shared_tables", lambda *_: {("shop", "item")})
+    monkeypatch.setattr(compact, "find_shared_tables", lambda *_: {("shop", "item")})
     reason = "the target must be asked which keys of a shared table it has"
     assert pieces.derive_ahead(pieces.first, pieces.second) == [reason]
 

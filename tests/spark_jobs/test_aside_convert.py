@@ -27,9 +27,9 @@ def test_inexpressible_ddl_stops_only_if_its_table_may_not_be_set_aside() -> Non
     window: Any = Cut((LandedDdl(7, 7, 6, 1, 1, 34, "app", "t", SEQUENCE, SEQUENCE, "apply", "", SIDES, SIDES),))
     stop, policy = Target(db_type="mysql"), Target(db_type="mysql", on_table_error="set-aside")
     with pytest.raises(TargetRefused, match=r"cannot be expressed.*`binlake table aside`"):
-        convert._ddl_batches(window, stop, {("app", "other")})
-    [by_policy], _ = convert._ddl_batches(window, policy, ())
-    assert convert._ddl_batches(window, stop, {("app", "t")}) == ([by_policy], 0)
+        convert._make_ddl_batches(window, stop, {("app", "other")})
+    [by_policy], _ = convert._make_ddl_batches(window, policy, ())
+    assert convert._make_ddl_batches(window, stop, {("app", "t")}) == ([by_policy], 0)
     assert (by_policy.segment, by_policy.kind) == (1, "ddl")
     assert by_policy.sql[-1].startswith(
         "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = '7: a DDL cannot be expressed in mysql"

@@ -51,4 +51,4 @@ def test_missing_table_stops_no_other_table_and_can_be_brought_back(
     bring_table_back(sink.ctx.replication, ("shop", "log"))
     assert sink.target() == sink.model(sink.windows[-1].hi)
     assert is_consistent(mariadb)
-    assert [event["state"] for event in sink.ctx.windows.events(stage=STAGE)] == ["set-aside"]
+    assert [event["state"] for event in sink.ctx.windows.read_events(stage=STAGE)] == ["set-aside"]

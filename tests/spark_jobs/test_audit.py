@@ -26,14 +26,14 @@ from binlake.errors import ConfigError, LostRange
 from binlake.feed.sealed import read_sealed
 from binlake.feed.state import FeedState
 from binlake.feed.upkeep import tidy_feed
-from binlake.feed.waiting import waiting_windows
+from binlake.feed.waiting import list_waiting_windows
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import CONTROL_TABLES, SPARK_TABLES
 from binlake.lake.windowlog import WindowEvent
 from binlake.mirror import MirrorVersions
-from binlake.pipeline import feed_sink
+from binlake.pipeline import name_feed_sink
 from spark_jobs.commands import maintain
-from spark_jobs.commands.views import register, table_sql
+from spark_jobs.commands.views import register, render_table_query
 from spark_jobs.encode import stage as encode
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.tables.netchange import read_window_rows, touched_tables
@@ -50,7 +50,7 @@ def audit(mirrored: Mirrored) -> Audit:
 
 def list_changes(audit: Audit, *key: str, follow: bool = True) -> Life:
     """(op, n before, n after) of the changes of the row of `pair` with that key."""
-    found = (audit.row_history_across_keys if follow else audit.row_history)("shop", "pair", list(key))
+    found = (audit.read_row_history_across_keys if follow else audit.read_row_history)("shop", "pair", list(key))
     return [(c.op, (c.before or {}).get("n"), (c.after or {}).get("n")) for c in found]
 
 
@@ -73,15 +73,15 @@ def test_binary_keys_are_found_in_any_notation(audit: Audit) -> None:
 
 
 def test_keyless_row_is_identified_by_all_its_columns(audit: Audit) -> None:
-    log = audit.row_history("shop", "log", ["x1"])
+    log = audit.read_row_history("shop", "log", ["x1"])
     assert [(c.op, c.after) for c in log] == [("insert", {"what": "x1"})] * 5
 
 
 def test_transaction_is_found_by_commit_ts_and_start_ts_with_its_sinks(mirrored: Mirrored, audit: Audit) -> None:
-    moved = audit.row_history("shop", "item", ["4000"])[0]
-    found = audit.transaction(moved.commit_ts)
+    moved = audit.read_row_history("shop", "item", ["4000"])[0]
+    found = audit.find_transaction(moved.commit_ts)
     assert found is not None
-    assert found == audit.transaction(moved.start_ts)
+    assert found == audit.find_transaction(moved.start_ts)
     assert [(c.seq, c.table, c.op, c.key, c.new_key) for c in found.changes] == [
         (0, "item", "update", '["4"]', '["4000"]'),
         (1, "log", "insert", '["move","4"]', None),
@@ -92,19 +92,19 @@ def test_transaction_is_found_by_commit_ts_and_start_ts_with_its_sinks(mirrored:
     assert taken == {("land", second.lo, second.hi, ""), ("merge", second.lo, second.hi, "test"),
                      ("mirror", second.lo, second.hi, "test")}  # fmt: skip
     ddl = next(b for b in mirrored.history.workload.logged if b.commit_ts and b.ddl_query.startswith(b"ALTER"))
-    shown = audit.transaction(ddl.commit_ts)
+    shown = audit.find_transaction(ddl.commit_ts)
     assert shown is not None
     assert [(d.decision, d.sql) for d in shown.ddls] == [("apply", ddl.ddl_query.decode())]
-    assert audit.transaction(moved.commit_ts + 1) is None
+    assert audit.find_transaction(moved.commit_ts + 1) is None
 
 
 def test_questions_beyond_the_lake_report_what_it_holds(audit: Audit) -> None:
     # R-33
-    first, last = audit.merged_range()
+    first, last = audit.read_merged_range()
     with pytest.raises(LostRange, match=f"the lake ends at {last} \\(20"):
-        audit.row_history("shop", "item", ["3"], upto=last + 1)
+        audit.read_row_history("shop", "item", ["3"], upto=last + 1)
     with pytest.raises(LostRange, match=f"the lake starts at {first} \\("):
-        audit.table_as_of("shop", "item", first - 1)
+        audit.read_table_as_of("shop", "item", first - 1)
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_times_in_any_zone_select_the_same_state(mirrored: Mirrored, ask: Any) -
 
 def test_spark_sql_gives_the_same_answers(mirrored: Mirrored, audit: Audit, spark: SparkSession) -> None:
     register(spark, mirrored.ctx.paths)
-    moved = audit.row_history("shop", "item", ["4000"])[0]
+    moved = audit.read_row_history("shop", "item", ["4000"])[0]
     key = '["4"]'
     rows = spark.sql(
         f"SELECT op, after['id'] AS id FROM binlake_change WHERE db = 'shop' AND `table` = 'item' "
@@ -159,11 +159,11 @@ def test_spark_sql_gives_the_same_answers(mirrored: Mirrored, audit: Audit, spar
                       "ORDER BY at").collect()  # fmt: skip
     assert [row.stage for row in taken] == ["land", "merge", "mirror"]
     for ts in (mirrored.history.states[20][0], mirrored.windows[-1].hi):
-        found = spark.sql(table_sql(mirrored.ctx.paths, "shop", "item", ts)).collect()
-        wanted = audit.table_as_of("shop", "item", ts).rows
+        found = spark.sql(render_table_query(mirrored.ctx.paths, "shop", "item", ts)).collect()
+        wanted = audit.read_table_as_of("shop", "item", ts).rows
         assert sorted(_texts(row.asDict()) for row in found) == sorted(_texts(row) for row in wanted)
     with pytest.raises(ConfigError, match="without a key"):
-        table_sql(mirrored.ctx.paths, "shop", "log")
+        render_table_query(mirrored.ctx.paths, "shop", "log")
 
 
 def _texts(row: dict[str, Any]) -> list[tuple[str, str]]:
@@ -172,14 +172,14 @@ def _texts(row: dict[str, Any]) -> list[tuple[str, str]]:
 
 def test_every_table_has_comments_on_its_contents(mirrored: Mirrored) -> None:
     for table in (*SPARK_TABLES, *CONTROL_TABLES):
-        place = mirrored.ctx.paths.table(table.name)
+        place = mirrored.ctx.paths.locate_table(table.name)
         if not DeltaTable.is_deltatable(place):
             continue
         assert {c.name: c.comment for c in table.columns}.items() <= _comments(place).items()
         told = DeltaTable(place).metadata()
         assert told.description == table.comment
         assert told.configuration["delta.deletedFileRetentionDuration"] == f"interval {table.kept_days} days"
-    mirror = mirrored.ctx.paths.mirror("shop", "item")
+    mirror = mirrored.ctx.paths.locate_mirror("shop", "item")
     assert _comments(mirror)["_commit_ts"] == "commit_ts of the last change of the row"
     kept = DeltaTable(mirror).metadata().configuration
     assert kept["delta.deletedFileRetentionDuration"] == "interval 400 days"
@@ -231,7 +231,9 @@ class Copy:
 def _answers(paths: LakePaths, history: Any, names: Sequence[tuple[str, str]]) -> list[Any]:
     audit = Audit(paths)
     states = history.states[1::7]
-    return [plain(list(audit.table_as_of(*name, ts).rows)) for ts, tables in states for name in names if name in tables]
+    return [
+        plain(list(audit.read_table_as_of(*name, ts).rows)) for ts, tables in states for name in names if name in tables
+    ]
 
 
 @pytest.mark.soak
@@ -243,32 +245,32 @@ def test_maintenance_days_later_does_not_change_audits(
     sealed = encode.run(copy.ctx, Bounds(0, mirrored.windows[-1].hi), "f")
     names, paths = [("shop", "item"), ("shop", "log")], copy.ctx.paths
     before = _answers(paths, mirrored.history, names)
-    moved = Audit(paths).row_history("shop", "item", ["4000"])
+    moved = Audit(paths).read_row_history("shop", "item", ["4000"])
     # Pretend that windows ran for eight more days, so that all of these are closed.
-    later = tso.compose(tso.physical(mirrored.windows[-1].hi) + 8 * 86_400_000)
-    monkeypatch.setattr(type(copy.ctx.windows), "landed_range", lambda _: (0, later))
+    later = tso.compose(tso.extract_physical(mirrored.windows[-1].hi) + 8 * 86_400_000)
+    monkeypatch.setattr(type(copy.ctx.windows), "find_landed_range", lambda _: (0, later))
     done = {one.table: one for one in maintain.maintain(copy.ctx)}
     monkeypatch.undo()
     assert done["mutation"].joined >= 4
     assert done["window"].joined > 0
     assert done["mirror"].dropped == 0
     assert _answers(paths, mirrored.history, names) == before
-    assert Audit(paths).row_history("shop", "item", ["4000"]) == moved
+    assert Audit(paths).read_row_history("shop", "item", ["4000"]) == moved
     # A stopped feed still has to send its messages; once it has sent them, they are deleted.
-    (manifest,) = waiting_windows(copy.ctx.windows, copy.ctx.replication.feed[0], FeedState(), later)
+    (manifest,) = list_waiting_windows(copy.ctx.windows, copy.ctx.replication.feed[0], FeedState(), later)
     assert sum(part.num_rows for part in read_sealed(paths, manifest, None)) == sealed.rows > 0
     assert (done["feed/f"].windows, tidy_feed(paths, copy.ctx.windows, "f", later).windows) == (0, 0)
-    copy.ctx.windows.record(WindowEvent("publish", manifest.lo, manifest.hi, "done", sink=feed_sink("f")))
+    copy.ctx.windows.record(WindowEvent("publish", manifest.lo, manifest.hi, "done", sink=name_feed_sink("f")))
     assert tidy_feed(paths, copy.ctx.windows, "f", later).windows == 1
 
 
 def test_audit_below_the_retention_reports_the_earliest_time(mirrored: Mirrored, tmp_path: Path) -> None:
     # R-33
     copy = Copy(mirrored, tmp_path / "lake", days=1, age=8)
-    upkeep = maintain._mirrors(copy.ctx)
+    upkeep = maintain._maintain_mirrors(copy.ctx)
     assert upkeep.dropped > 0
     assert ("shop", "item") in upkeep.mirrors
-    versions = MirrorVersions(copy.ctx.paths).of("shop", "item")
+    versions = MirrorVersions(copy.ctx.paths).read_versions("shop", "item")
     with pytest.raises(LostRange, match=f"states of this table are available from {versions[-1].hi} "):
-        Audit(copy.ctx.paths).table_as_of("shop", "item", mirrored.windows[0].hi)
-    assert Audit(copy.ctx.paths).table_as_of("shop", "item", versions[-1].hi).rows
+        Audit(copy.ctx.paths).read_table_as_of("shop", "item", mirrored.windows[0].hi)
+    assert Audit(copy.ctx.paths).read_table_as_of("shop", "item", versions[-1].hi).rows

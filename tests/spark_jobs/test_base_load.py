@@ -26,7 +26,7 @@ from deploy.local.ports import free_port
 from spark_jobs.bootstrap import loading
 from spark_jobs.bootstrap.loading import Loader
 from spark_jobs.bootstrap.ranges import WHOLE_ROOM, Ranges
-from spark_jobs.bootstrap.reading import binlog_table
+from spark_jobs.bootstrap.reading import build_binlog_table
 from spark_jobs.bootstrap.sealing import Sealer
 from spark_jobs.bootstrap.source import SnapshotSource
 from spark_jobs.bootstrap.structures import SourceTable
@@ -34,7 +34,7 @@ from spark_jobs.commands import bootstrap
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.lake import commit_parts, ensure_tables
 from spark_jobs.land import stage as land
-from spark_jobs.tables.landed import landed_of
+from spark_jobs.tables.landed import measure_landed
 
 NO_ROWS = Fold(0, 0, 0)
 BASE = 470_614_289_491_165_184
@@ -139,7 +139,7 @@ def test_server_errors_are_reported_by_name(
 
     monkeypatch.setattr("spark_jobs.bootstrap.source.SqlLink", refuse)
     raw = {"name": "a", "lake": {"path": "/l"}, "source": {"sql": {"host": "h"}}}
-    with pytest.raises(kind, match=says), SnapshotSource.of(Replication.model_validate(raw), 7).session():
+    with pytest.raises(kind, match=says), SnapshotSource.of(Replication.model_validate(raw), 7).open_session():
         raise AssertionError("there is no session")
 
 
@@ -153,7 +153,7 @@ def test_pumps_are_told_to_keep_later_binlogs_before_anything_is_read(
         raise SourceUnavailable("the load goes no further here")
 
     registry = SimpleNamespace(publish_drainer=lambda _name, ts: published.append(ts))
-    cluster = nullcontext(SimpleNamespace(registry=registry, pd=SimpleNamespace(tso=lambda: 900)))
+    cluster = nullcontext(SimpleNamespace(registry=registry, pd=SimpleNamespace(fetch_ts=lambda: 900)))
     monkeypatch.setattr(loading, "open_cluster", lambda _: cluster)
     monkeypatch.setattr(Loader, "_require_new", lambda *_: None)
     monkeypatch.setattr(Loader, "_open_load", opened)
@@ -178,13 +178,13 @@ def test_interrupted_seal_is_repeated_without_duplicate_files(tmp_path: Path) ->
     found = [cast(Any, given.take(link)) for _ in range(3)]
     chunks = []
     for one in found:
-        rows = binlog_table([(one.first_ts, 0, b"payload")], "dml", 40)
-        parts = tuple(write_parts(ctx.paths.table(BINLOG.name), BINLOG, [rows]))
-        chunks.append(make_chunk(one, parts, 7, landed_of(rows).fold))
+        rows = build_binlog_table([(one.first_ts, 0, b"payload")], "dml", 40)
+        parts = tuple(write_parts(ctx.paths.locate_table(BINLOG.name), BINLOG, [rows]))
+        chunks.append(make_chunk(one, parts, 7, measure_landed(rows).fold))
     notes = BaseTable(ctx.paths)
     notes.add(chunks)
-    assert notes.chunks() == chunks
-    assert notes.rows_read() == 15
+    assert notes.read_chunks() == chunks
+    assert notes.count_rows_read() == 15
     commit_parts(ctx.paths, BINLOG, chunks[0].parts, [], {"window": "died"})
     sealed: list[Bounds] = []
     sealer = Sealer(ctx, 7, LOAD, sealed.append)

@@ -20,7 +20,7 @@ from binlake.window.cuts import make_ddl_batch
 from binlake.window.ddls import plan_ddls
 from binlake.window.definitions import LandedDdl
 from deploy.local.commitlog import RULES, read_log
-from spark_jobs.bootstrap.structures import SourceTable, Structures, column_shape, shape_of
+from spark_jobs.bootstrap.structures import SourceTable, Structures, derive_column_shape, derive_shape
 
 CAPTURES = Path(__file__).parent.parent / "captures"
 FROM = 1 << 40
@@ -34,21 +34,23 @@ def structures_of(capture: Capture, shown: StateAt) -> Structures:
     texts = {table["table"]: table["create"] for table in shown.contents if not table.get("absent")}
     tables = [
         SourceTable(table, texts[f"{table.db}.{table.name}"], 0)
-        for table in state.tables()
+        for table in state.list_tables()
         if table.kind == "table" and f"{table.db}.{table.name}" in texts
     ]
-    sequences = [(table, texts[f"{table.db}.{table.name}"]) for table in state.tables() if table.kind == "sequence"]
+    sequences = [
+        (table, texts[f"{table.db}.{table.name}"]) for table in state.list_tables() if table.kind == "sequence"
+    ]
     needed = {table.db_id for table in (*(one.definition for one in tables), *(one for one, _ in sequences))}
     databases = [
         (db, f"CREATE DATABASE {quote_name(db.name)} /*!40100 DEFAULT CHARACTER SET {db.charset} */")
-        for db in state.databases()
+        for db in state.list_databases()
         if db.id in needed
     ]
     return Structures(state, tuple(databases), tuple(tables), tuple(sequences))
 
 
 def plan_structures(found: Structures) -> list[LandedDdl]:
-    jobs = found.jobs(FROM)
+    jobs = found.build_jobs(FROM)
     binlogs = [WindowDdl(ts, ts - 1, job.id, 5, job.query) for ts, job in jobs]
     return plan_ddls(SchemaState(found.state.version - 1), binlogs, jobs, RULES, lo=FROM)
 
@@ -63,7 +65,7 @@ def session(empty_mariadb: MariaDb) -> Iterator[Session]:
 @pytest.mark.parametrize("name", [*CHOSEN, *(pytest.param(name, marks=pytest.mark.soak) for name in OTHERS)])
 def test_tables_are_created_from_tidbs_own_texts(name: str, session: Session) -> None:  # S4-24
     capture = Capture(CAPTURES / name)
-    found = structures_of(capture, list(capture.states())[-1])
+    found = structures_of(capture, list(capture.read_states())[-1])
     ddls = plan_structures(found)
     assert len(ddls) == len(found.databases) + len(found.sequences) + len(found.tables) >= 2
     # All tables are created although they share one version, that of the snapshot, which the load's rows name.
@@ -83,11 +85,13 @@ def test_tables_are_created_from_tidbs_own_texts(name: str, session: Session) ->
 @pytest.mark.parametrize("name", [*CHOSEN, *(pytest.param(name, marks=pytest.mark.soak) for name in OTHERS)])
 def test_shown_columns_equal_those_of_the_history(name: str) -> None:  # S4-24
     capture = Capture(CAPTURES / name)
-    shown = list(capture.states())[-1]
+    shown = list(capture.read_states())[-1]
     own = {f"{one.definition.db}.{one.definition.name}": one.definition for one in structures_of(capture, shown).tables}
     recorded = {one["table"]: one for one in shown.contents if one["table"] in own}
     assert recorded
     for table, one in recorded.items():
         kinds = zip(one["columns"], one["types"], strict=True)
         # DATA_TYPE is the first word of COLUMN_TYPE, which SHOW COLUMNS has.
-        assert shape_of(own[table]) == tuple(column_shape(n, re.split(r"\W", kind)[0], kind) for n, kind in kinds)
+        assert derive_shape(own[table]) == tuple(
+            derive_column_shape(n, re.split(r"\W", kind)[0], kind) for n, kind in kinds
+        )

@@ -49,7 +49,7 @@ def _without_spark(lakehouse: Lakehouse) -> StageContext:
 
 
 def _changes(ctx: StageContext) -> list[str]:
-    rows = rows_of(ctx.paths.table("change"))
+    rows = rows_of(ctx.paths.locate_table("change"))
     for row in rows:
         row |= {name: sorted(row[name] or ()) for name in ("before", "after")}
     return sorted(map(str, rows))
@@ -86,7 +86,7 @@ def test_rows_from_merge_are_not_read_again_and_changes_are_handed_over(
     first, second = _without_spark(lakehouse), _without_spark(lakehouse)
     compact.run(first, bounds)
     read = _changes(first)
-    rows = read_rows(first.paths, MUTATION, bounds.lo, bounds.hi, MUTATION.column_names())
+    rows = read_rows(first.paths, MUTATION, bounds.lo, bounds.hi, MUTATION.list_column_names())
     second.handover.put(MUTATION, bounds, rows)
     monkeypatch.setattr(
         "spark_jobs.tables.netchange.read_rows", lambda *_: pytest.fail("the rows must not be read again")
@@ -111,9 +111,9 @@ def test_window_held_open_by_the_target_is_compared_without_spark(
     ctx = lakehouse.context()
     compact.run(ctx, bounds)
     convert.run(ctx, bounds)
-    [sealed] = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
+    [sealed] = ctx.windows.read_apply_manifests(bounds.lo, bounds.hi)
     window = read_sql_window(ctx, bounds, require_merged(ctx, bounds.lo, bounds.hi))
-    target = ctx.replication.sql_target()
+    target = ctx.replication.require_sql_target()
     with pytest.raises(ConnectionAbortedError):
         apply_window(target, sealed, read_statements(ctx, window, target), hook=_die)
     before = _changes(ctx)

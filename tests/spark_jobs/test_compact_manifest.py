@@ -26,7 +26,7 @@ from spark_jobs.job.context import Bounds
 from spark_jobs.job.lake import clear_rows
 from spark_jobs.merge import stage as merge
 from spark_jobs.tables.compacted import read_current, read_newest, read_pinned
-from spark_jobs.tables.sinks import read_sql_window, require_merged, window_predicate
+from spark_jobs.tables.sinks import build_window_predicate, read_sql_window, require_merged
 from spark_jobs.tables.statements import read_statements
 
 pytestmark = [pytest.mark.mariadb]
@@ -50,9 +50,9 @@ def another_process(sink: Sink) -> None:
 def rewrite(sink: Sink, stage: str, bounds: Bounds, change: Callable[[Row], Row]) -> None:
     """Edit the events of `stage` of the window in the lake by hand."""
     table = sink.ctx.windows._table
-    own = [row["stage"] == stage and (row["lo"], row["hi"]) == (bounds.lo, bounds.hi) for row in table.rows()]
+    own = [row["stage"] == stage and (row["lo"], row["hi"]) == (bounds.lo, bounds.hi) for row in table.read_rows()]
     assert any(own)
-    table.replace([change(row) if is_own else row for row, is_own in zip(table.rows(), own, strict=True)])
+    table.replace([change(row) if is_own else row for row, is_own in zip(table.read_rows(), own, strict=True)])
     another_process(sink)
 
 
@@ -81,10 +81,10 @@ def damage(row: Row) -> Row:
 
 def open_window(sink: Sink, bounds: Bounds) -> None:
     """Let the target hold the window open, with its finalize dead."""
-    manifest = sink.ctx.windows.apply_manifests(bounds.lo, bounds.hi)[-1]
+    manifest = sink.ctx.windows.read_apply_manifests(bounds.lo, bounds.hi)[-1]
     sealed = read_pinned(sink.ctx, manifest)
     window = read_sql_window(sink.ctx, bounds, sealed.merged).with_shapes(sealed.shapes)
-    target = sink.ctx.replication.sql_target()
+    target = sink.ctx.replication.require_sql_target()
     with pytest.raises(ConnectionAbortedError):
         apply_window(target, manifest, read_statements(sink.ctx, window, target), hook=_die)
     another_process(sink)
@@ -106,10 +106,10 @@ def test_rerun_seals_the_same_and_the_apply_manifest_names_it(sink: Sink) -> Non
     assert first == second
     assert (len(first.cuts), first.merged.ddls > 5, first.merged.whole) == (6, True, True)
     convert.run(sink.ctx, bounds)
-    [manifest] = sink.ctx.windows.apply_manifests(bounds.lo, bounds.hi)
-    assert (manifest.compact, manifest.cuts) == (first.digest(), first.cuts)
+    [manifest] = sink.ctx.windows.read_apply_manifests(bounds.lo, bounds.hi)
+    assert (manifest.compact, manifest.cuts) == (first.compute_digest(), first.cuts)
     assert read_pinned(sink.ctx, manifest) == first
-    [event] = [event for event in sink.ctx.windows.events(stage="compact") if event["hi"] == bounds.hi][-1:]
+    [event] = [event for event in sink.ctx.windows.read_events(stage="compact") if event["hi"] == bounds.hi][-1:]
     assert not {"ordered", "shapes"} & set(json.loads(event["detail"]))
     require_applied(sink, bounds)
 
@@ -118,7 +118,7 @@ def test_sealed_data_is_not_read_back_in_the_same_process(sink: Sink, monkeypatc
     bounds = sink.windows[1]
     compact.run(sink.ctx, bounds)
     monkeypatch.setattr(
-        type(sink.ctx.windows), "events", lambda *_, **_kw: pytest.fail("the manifest must not be read back")
+        type(sink.ctx.windows), "read_events", lambda *_, **_kw: pytest.fail("the manifest must not be read back")
     )
     convert.run(sink.ctx, bounds)
     require_applied(sink, bounds)
@@ -197,7 +197,7 @@ def test_finalize_uses_the_manifest_on_which_its_statements_are_based(sink: Sink
     sink.ctx.windows.record(event)
     another_process(sink)
     assert read_newest(sink.ctx, bounds) == other
-    [manifest] = sink.ctx.windows.apply_manifests(bounds.lo, bounds.hi)
+    [manifest] = sink.ctx.windows.read_apply_manifests(bounds.lo, bounds.hi)
     assert read_pinned(sink.ctx, manifest) == sealed
     sink.ctx.handover.put_compacted(other)
     assert read_pinned(sink.ctx, manifest) == sealed
@@ -209,7 +209,7 @@ def test_open_window_is_derived_again_for_the_mode_of_its_manifest(sink: Sink) -
     sealed = run_compact(sink, bounds)
     convert.run(sink.ctx, bounds)
     open_window(sink, bounds)
-    clear_rows(sink.ctx.rows_to_write, sink.ctx.paths, CHANGE, window_predicate(bounds), {})
+    clear_rows(sink.ctx.prepare_rows, sink.ctx.paths, CHANGE, build_window_predicate(bounds), {})
     sink.lakehouse.config["target"]["mode"] = "ordered"
     another_process(sink)
     assert compact.run(sink.ctx, bounds).rows == sealed.rows > 0
@@ -278,11 +278,11 @@ def test_rows_lost_after_compact_are_detected(sink: Sink) -> None:  # R-62
     bounds = sink.windows[1]
     compact.run(sink.ctx, bounds)
     another_process(sink)
-    clear_rows(sink.ctx.rows_to_write, sink.ctx.paths, CHANGE, window_predicate(bounds), {})
+    clear_rows(sink.ctx.prepare_rows, sink.ctx.paths, CHANGE, build_window_predicate(bounds), {})
     with pytest.raises(ImmutableWindow, match="`change` does not have the rows that compact wrote") as stopped:
         convert.run(sink.ctx, bounds)
     assert "run compact again for this window" in stopped.value.hint
-    assert sink.ctx.windows.apply_manifests(bounds.lo, bounds.hi) == []
+    assert sink.ctx.windows.read_apply_manifests(bounds.lo, bounds.hi) == []
 
 
 def test_damaged_manifest_of_merge_requires_merge_again(sink: Sink) -> None:

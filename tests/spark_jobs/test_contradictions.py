@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, execute
 from support.workload import Workload, integer, text
 
-from binlake.base.redaction import key_in_log
+from binlake.base.redaction import redact_key
 from binlake.config import Replication
 from binlake.errors import SchemaError
 from binlake.target.commands.setaside import set_aside
@@ -54,7 +54,7 @@ class Gap:
         )
         context: StageContext = lakehouse.context()
         compact.run(context, lakehouse.land(0, self._hi))
-        return rows_of(context.paths.table("change"))
+        return rows_of(context.paths.locate_table("change"))
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_missing_transaction_is_detected(gap: Gap) -> None:
         gap.compacted()
     ours = translate(caught.value)
     assert isinstance(ours, SchemaError)
-    mark = key_in_log('["7"]')
+    mark = redact_key('["7"]')
     assert f"contradict each other [table=shop.item key={mark} " in str(ours)
     assert "target.impossible-changes = last" in ours.hint
 
@@ -81,7 +81,9 @@ def test_operator_can_accept_the_last_change(gap: Gap) -> None:
 
 def test_contradictions_of_a_table_aside_stop_no_window(gap: Gap) -> None:  # U-16
     gap.lose()
-    target = Replication.model_validate({"name": "demo", "lake": {"path": "x"}, "target": gap.target}).sql_target()
+    target = Replication.model_validate(
+        {"name": "demo", "lake": {"path": "x"}, "target": gap.target}
+    ).require_sql_target()
     set_aside(target, CLUSTER_ID, "demo", [("shop", "ITEM")], "two rows of one key", 0)
     [change] = gap.compacted()
     assert dict(change["after"])["name"] == "new"

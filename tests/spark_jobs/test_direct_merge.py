@@ -40,12 +40,12 @@ def history() -> tuple[Workload, list[int]]:
 
 
 def sorted_rows(lake: Lakehouse) -> list[str]:
-    return sorted(map(str, rows_of(lake.context().paths.table("mutation"))))
+    return sorted(map(str, rows_of(lake.context().paths.locate_table("mutation"))))
 
 
 def commits_of(lake: Lakehouse) -> list[dict[str, Any]]:
     """The commits of `mutation`, newest first."""
-    return DeltaTable(lake.context().paths.table("mutation")).history()
+    return DeltaTable(lake.context().paths.locate_table("mutation")).history()
 
 
 def writer(lake: Lakehouse) -> str:
@@ -61,7 +61,7 @@ def test_tasks_write_the_same_rows_as_spark(
     workload, cuts = history()
     lake = Lakehouse(spark, tmp_path, Source.of_workload(workload))
     one, two = [Bounds(lo, hi) for lo, hi in itertools.pairwise(cuts)]
-    place = Path(lake.context().paths.table("mutation"))
+    place = Path(lake.context().paths.locate_table("mutation"))
     # Each group of rows is a task; the driver itself decodes the second window without tasks.
     monkeypatch.setattr(payloads, "SHARE_BYTES", 1)
     lake.config["window"] = {"driver-bytes": 0}
@@ -112,11 +112,11 @@ def test_small_window_needs_no_jvm_whatever_it_contains(spark: SparkSession, tmp
     for bounds in windows:
         lake.land_only(bounds.lo, bounds.hi, chunks=3)
         merge.run(without_spark(lake), bounds)
-    place = lake.context().paths.table("mutation")
+    place = lake.context().paths.locate_table("mutation")
     rows = rows_of(place)
     assert len(rows) == 82
     assert {dict(row[name])["origin"] for row in rows for name in ("before", "after") if row[name]} == {"t"}
-    assert len(rows_of(lake.context().paths.table("ddl"))) == 2
+    assert len(rows_of(lake.context().paths.locate_table("ddl"))) == 2
     written = sorted_rows(lake)
 
     # The files of that day were compacted and hold rows of both windows, so the files are rewritten.

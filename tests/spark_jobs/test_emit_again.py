@@ -76,20 +76,20 @@ def test_older_schema_is_looked_up_and_never_registered_as_the_newest(make: Make
     fed.send(new)
     subject = f"{fed.prefix}_shop_item-value"
     with Registry(fed.registry.url) as registry:
-        newest = registry.newest(subject)
+        newest = registry.find_newest_schema(subject)
         with pytest.raises(SchemaRefused, match=r"would become the newest.*--topic") as caught:
             emit(fed.ctx, FEED, old.lo, old.hi, Destination())
         assert caught.value.where["subject"] == subject
-        assert registry.newest(subject) == newest
+        assert registry.find_newest_schema(subject) == newest
         assert read_state(fed.ctx.windows, FEED).state == "normal"
         # Other topics have separate subjects.
         topic = f"again_shop_item_{fed.prefix}"
         emit(fed.ctx, FEED, old.lo, new.hi, Destination("again_{schema}_{table}_" + fed.prefix))
         assert sorted(fed.decode(read.value)["id"] for read in read_topic(fed.kafka.address, topic)) == [1, 2]
-        assert registry.newest(f"{topic}-value") == newest
+        assert registry.find_newest_schema(f"{topic}-value") == newest
         # In those subjects, the older schema is found by its id and keeps its version.
         emit(fed.ctx, FEED, old.lo, old.hi, Destination("again_{schema}_{table}_" + fed.prefix))
-        assert registry.newest(f"{topic}-value") == newest
+        assert registry.find_newest_schema(f"{topic}-value") == newest
 
 
 def test_killed_emit_resumes_without_duplicates(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from binlake.feed.avro.format import AvroFormat
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.sealed import read_sealed
 from binlake.feed.state import FeedState
-from binlake.pipeline import feed_sink
+from binlake.pipeline import name_feed_sink
 from spark_jobs.encode import stage as encode
 from spark_jobs.encode.writing import join_transactions
 from spark_jobs.job.context import Bounds, StageContext
@@ -64,8 +64,8 @@ def _change(change: Any, draw: random.Random, w: Workload, table: str, key: int)
 
 
 def manifest_of(ctx: StageContext, name: str) -> EncodeManifest:
-    events = ctx.windows.events(stage="encode", state="done", sealed=True)
-    (text,) = [event["manifest"] for event in events if event["sink"] == feed_sink(name)]
+    events = ctx.windows.read_events(stage="encode", state="done", sealed=True)
+    (text,) = [event["manifest"] for event in events if event["sink"] == name_feed_sink(name)]
     return EncodeManifest.from_json(text)
 
 
@@ -113,7 +113,7 @@ def test_rerun_replaces_the_files_of_a_killed_run(tmp_path: Path, monkeypatch: p
     encode.run(lake.context(), bounds, "f")
     paths, manifest = lake.context().paths, manifest_of(lake.context(), "f")
     assert manifest.messages == 40
-    assert DeltaTable(paths.table("feed/f")).to_pyarrow_dataset().count_rows() == 40
+    assert DeltaTable(paths.locate_table("feed/f")).to_pyarrow_dataset().count_rows() == 40
     assert sum(part.num_rows for part in read_sealed(paths, manifest, None)) == 40
 
 
@@ -123,7 +123,7 @@ def test_failed_encode_leaves_no_file(tmp_path: Path) -> None:
     bounds = lake.land(0, history.cuts[0])
     with pytest.raises(ConfigError, match=r"shop\.log"):
         encode.run(lake.context(), bounds, "f")
-    assert not list(Path(lake.context().paths.table("feed/f")).glob("window=*/*.parquet"))
+    assert not list(Path(lake.context().paths.locate_table("feed/f")).glob("window=*/*.parquet"))
 
 
 @pytest.mark.long
@@ -137,15 +137,15 @@ def test_stopped_feed_takes_several_landed_windows_at_a_time(tmp_path: Path) -> 
         cuts.append(w.clock())
     lake = Lakehouse(None, tmp_path, Source.of_workload(w), {"feed": [feed("f")]})
     landed = [lake.land(lo, hi) for lo, hi in itertools.pairwise(cuts)]
-    size = lake.context().windows.manifests(*cuts[-2:])[0].bytes
-    of_feed = lake.context().replication.feed_of("f")
-    assert encode.next_windows(lake.context(), of_feed, FeedState(), Bounds(0, cuts[-1])) == [Bounds(0, cuts[-1])]
+    size = lake.context().windows.read_manifests(*cuts[-2:])[0].bytes
+    of_feed = lake.context().replication.require_feed("f")
+    assert encode.list_next_windows(lake.context(), of_feed, FeedState(), Bounds(0, cuts[-1])) == [Bounds(0, cuts[-1])]
     config = {**lake.config, "window": {"driver-bytes": 2 * size}}
     small = Lakehouse(None, tmp_path, lake.source, config)
     assert encode.run(small.context(), landed[1], "f").rows == 1
     result = encode.run(small.context(), landed[-1], "f")
     assert (result.lo, result.hi, result.rows) == (cuts[2], cuts[-1], 4)
-    events = small.context().windows.events(stage="encode", state="done")
+    events = small.context().windows.read_events(stage="encode", state="done")
     assert [(event["lo"], event["hi"]) for event in events][-2:] == [(cuts[2], cuts[4]), (cuts[4], cuts[6])]
     assert encode.run(small.context(), landed[-1], "f").state == "already"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import grpc
 import pytest
 from delta.exceptions import ConcurrentAppendException, ConcurrentDeleteReadException, MetadataChangedException

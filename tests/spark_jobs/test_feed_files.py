@@ -15,7 +15,7 @@ from lakehouse import Lakehouse, Source
 
 from binlake.base.filestore import open_store
 from binlake.cli import run
-from binlake.feed.files.layout import data_file
+from binlake.feed.files.layout import parse_data_path
 from binlake.feed.files.publisher import FilePublisher
 from spark_jobs.encode import stage as encode
 from spark_jobs.job.context import Bounds
@@ -51,7 +51,9 @@ class Fed:
 
 def records(files: dict[str, bytes]) -> list[dict[str, Any]]:
     """All records of data files, in the order of versions, dates and numbers."""
-    found = sorted((one for path in files if (one := data_file(path))), key=lambda f: (f.version, f.date, f.number))
+    found = sorted(
+        (one for path in files if (one := parse_data_path(path))), key=lambda f: (f.version, f.date, f.number)
+    )
     return [record for one in found for record in fastavro.reader(io.BytesIO(files[one.path]))]
 
 
@@ -80,7 +82,7 @@ def test_object_store_gets_the_same_files(tmp_path: Path, s3: S3) -> None:
     uri = f"s3://feeds/{tmp_path.name}?protocol=avro&{access}"
     remote = Fed(tmp_path / "remote", history, **{"sink-uri": uri})
     assert [local.send(bounds) for bounds in local.windows] == [remote.send(bounds) for bounds in remote.windows]
-    storage = remote.ctx.replication.feed_of(FEED).sink.storage
+    storage = remote.ctx.replication.require_feed(FEED).sink.storage
     assert storage is not None
     store = open_store(storage)
     assert {path: store.get(path) for path in store.list("")} == local.contents()
@@ -99,7 +101,7 @@ def test_folder_has_definitions_and_an_index(tmp_path: Path) -> None:
         "ColumnName": "id", "ColumnType": "INT", "ColumnPrecision": "11", "ColumnNullable": "false",
         "ColumnIsPk": "true",
     }  # fmt: skip
-    data = [one for path in files if (one := data_file(path))]
+    data = [one for path in files if (one := parse_data_path(path))]
     assert {one.version for one in data} == {schema["TableVersion"] for schema in schemas}
     for folder in {one.folder for one in data}:
         last = max(one.number for one in data if one.folder == folder)
@@ -111,7 +113,7 @@ def test_publish_killed_after_writing_files_repeats_nothing(tmp_path: Path, monk
     fed.send(fed.windows[0])
     done = fed.contents()
     # Imitate a kill between the last file and the lake's event.
-    recorded = fed.ctx.windows.events(stage="publish")
+    recorded = fed.ctx.windows.read_events(stage="publish")
     fed.lakehouse.land(fed.windows[1].lo, fed.windows[1].hi)
     encode.run(fed.ctx, fed.windows[1], FEED)
     with monkeypatch.context() as patch:
@@ -122,7 +124,7 @@ def test_publish_killed_after_writing_files_repeats_nothing(tmp_path: Path, monk
     assert set(written) > set(done)
     assert publish.run(fed.ctx, fed.windows[1], FEED).rows == 0
     assert fed.contents() == written
-    assert len(fed.ctx.windows.events(stage="publish")) == len(recorded) + 1
+    assert len(fed.ctx.windows.read_events(stage="publish")) == len(recorded) + 1
 
 
 # S0-08, S2-36
@@ -142,7 +144,7 @@ def test_text_files_contain_every_change_of_every_table(
     assert run(["feed", "read", "--replication", str(toml), "--feed", FEED, "--output", "json"]) == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     # The last window's watermark is not in any file.
-    changes = fed.ctx.windows.events(stage="merge", state="done")
+    changes = fed.ctx.windows.read_events(stage="merge", state="done")
     assert len(events) == sum(event["rows"] for event in changes) + 1
     assert len(events) <= sent
     last = {}
@@ -183,5 +185,5 @@ def test_window_without_changes_moves_the_checkpoint(tmp_path: Path) -> None:
     fed = Fed(tmp_path, history, rules=["shop.nothing"])
     assert fed.send(fed.windows[0]) == 0
     assert set(fed.contents()) == {"metadata", "_binlake/plan"}
-    with FilePublisher(fed.ctx.replication.feed_of(FEED).sink.storage, "avro", f"demo.{FEED}") as files:
+    with FilePublisher(fed.ctx.replication.require_feed(FEED).sink.storage, "avro", f"demo.{FEED}") as files:
         assert files.checkpoint == history.cuts[0]

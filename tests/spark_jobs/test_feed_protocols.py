@@ -15,7 +15,7 @@ from support.topics import Read, read_topic
 
 from binlake.errors import ConfigError
 from binlake.feed.canaljson import WATERMARK
-from binlake.pipeline import feed_sink
+from binlake.pipeline import name_feed_sink
 from binlake.wire import slave_binlog_pb2 as pb
 from spark_jobs.encode import stage as encode
 from spark_jobs.publish import stage as publish
@@ -70,7 +70,7 @@ def test_canal_json_in_one_topic_has_all_changes_in_order(
     wanted = {row["id"]: row for row in sent.history.workload.rows["shop", "item"]}
     assert {key: row.get("stock", "5") for key, row in rows.items()} == {k: row["stock"] for k, row in wanted.items()}
     assert {key: row["name"] for key, row in rows.items()} == {key: row["name"] for key, row in wanted.items()}
-    assert sent.fed.ctx.windows.greatest_hi("publish", feed_sink(FEED)) == cuts[-1]
+    assert sent.fed.ctx.windows.find_greatest_hi("publish", name_feed_sink(FEED)) == cuts[-1]
 
 
 def test_ddl_message_precedes_the_rows_in_its_form(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> None:

@@ -15,7 +15,7 @@ from binlake.feed.manifest import EncodeManifest
 from binlake.feed.registry import SchemaRefused
 from binlake.feed.schemaids import SchemaIds
 from binlake.feed.sink import open_sink
-from binlake.pipeline import feed_sink
+from binlake.pipeline import name_feed_sink
 from spark_jobs.encode import stage as encode
 from spark_jobs.publish import stage as publish
 
@@ -34,7 +34,7 @@ def test_compacted_topics_equal_the_tables_at_the_feeds_position(make: Make) -> 
     moved = [fed.decode(read.value) for read in fed.read("item") if fed.decode(read.key)["id"] in (4, 4000)]
     assert [value and value["_tidb_op"] for value in moved].count(None) == 1
     assert not read_topic(fed.kafka.address, f"{fed.prefix}.shop.log")
-    assert fed.ctx.windows.greatest_hi("publish", feed_sink(FEED)) == history.cuts[-1]
+    assert fed.ctx.windows.find_greatest_hi("publish", name_feed_sink(FEED)) == history.cuts[-1]
 
 
 #
@@ -49,8 +49,8 @@ def test_reruns_send_each_message_once(make: Make) -> None:
     assert encode.run(fed.ctx, bounds, FEED).state == "already"
     assert publish.run(fed.ctx, bounds, FEED).state == "already"
     # Imitate a kill between Kafka's commit and the lake's event.
-    (event,) = fed.ctx.windows.events(stage="encode", state="done", sealed=True)
-    feed = fed.ctx.replication.feed_of(FEED)
+    (event,) = fed.ctx.windows.read_events(stage="encode", state="done", sealed=True)
+    feed = fed.ctx.replication.require_feed(FEED)
     with open_sink(feed, fed.ctx.replication.name) as sink, SchemaIds(feed) as ids:
         manifest = EncodeManifest.from_json(event["manifest"])
         assert publish.publish_window(fed.ctx.paths, manifest, sink, ids).messages == 0
@@ -72,7 +72,7 @@ def test_refused_schema_stops_the_feed_after_the_last_good_message(make: Make) -
     with pytest.raises(SchemaRefused, match="item-value"):
         publish.run(fed.ctx, bounds, FEED)
     assert [fed.decode(read.value)["id"] for read in fed.read("item")] == [1]
-    assert fed.ctx.windows.greatest_hi("publish", feed_sink(FEED)) is None
+    assert fed.ctx.windows.find_greatest_hi("publish", name_feed_sink(FEED)) is None
     fed.registry.set_compatibility("NONE")
     assert publish.run(fed.ctx, bounds, FEED).rows == 1
     assert sorted(fed.decode(read.value)["id"] for read in fed.read("item")) == [1, 2]
@@ -114,6 +114,6 @@ def test_publish_waits_for_encode_and_refuses_changed_messages(make: Make) -> No
     encode.run(fed.ctx, bounds, FEED)
     from deltalake import DeltaTable
 
-    DeltaTable(fed.ctx.paths.table(f"feed/{FEED}")).delete("seq = 0 AND start_ts % 2 = 0")
+    DeltaTable(fed.ctx.paths.locate_table(f"feed/{FEED}")).delete("seq = 0 AND start_ts % 2 = 0")
     with pytest.raises(ImmutableWindow):
         publish.run(fed.ctx, bounds, FEED)

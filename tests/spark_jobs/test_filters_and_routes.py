@@ -95,7 +95,7 @@ class Sink:
         self.ctx = self.lakehouse.context()
 
     def detail(self, bounds: Bounds) -> dict[str, Any]:
-        events = self.ctx.windows.events(stage="merge", within=(bounds.lo, bounds.hi))
+        events = self.ctx.windows.read_events(stage="merge", within=(bounds.lo, bounds.hi))
         return json.loads(next(e["detail"] for e in events if e["state"] == "done"))
 
     def apply(self, bounds: Bounds) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def test_rows_and_ddl_follow_filters_and_routes(spark: SparkSession, mariadb: Ma
     assert marks == [(CHANNEL, "demo", 1)]
 
     # seq is assigned before filters; the row keeps the source's names.
-    written = rows_of(sink.ctx.paths.table("mutation"))
+    written = rows_of(sink.ctx.paths.locate_table("mutation"))
     found = {(r["source_db"], r["source_table"], r["db"], r["table"]) for r in written}
     assert found == {
         ("s1", "log", "xs", "log"), ("s1", "plain", "xs", "plain"), ("s1", "t_1", "xs", "t"), ("s2", "t_2", "xs", "t"),
@@ -152,9 +152,9 @@ def test_rows_and_ddl_follow_filters_and_routes(spark: SparkSession, mariadb: Ma
     assert rows(mariadb, "SELECT * FROM xs.t ORDER BY id") == [(1, "a", 5), (2, "b", 5), (11, "c", 1), (12, "d", 5)]
     # TRUNCATE was routed; an UPDATE is dropped only if both parts of its filter are TRUE.
     assert rows(mariadb, "SELECT * FROM xs.plain") == [(5, "e")]
-    updates = [r["key"] for r in rows_of(sink.ctx.paths.table("mutation")) if r["op"] == "update"]
+    updates = [r["key"] for r in rows_of(sink.ctx.paths.locate_table("mutation")) if r["op"] == "update"]
     assert updates == ['["1"]']
-    ddls = {r["query"]: r for r in rows_of(sink.ctx.paths.table("ddl")) if r["commit_ts"] > cuts[0]}
+    ddls = {r["query"]: r for r in rows_of(sink.ctx.paths.locate_table("ddl")) if r["commit_ts"] > cuts[0]}
     texts = [(r["sql"], r["decision"]) for r in sorted(ddls.values(), key=lambda r: r["commit_ts"])]
     assert texts[0][0].startswith("ALTER TABLE `xs`.`t` ADD COLUMN `stock`")
     assert [decision for _, decision in texts] == ["apply", "skip", "skip", "apply"]
@@ -164,7 +164,7 @@ def test_rows_and_ddl_follow_filters_and_routes(spark: SparkSession, mariadb: Ma
     delta = {"id": "integer", "name": "string", "stock": "integer", "_commit_ts": "long", "_rowkey": "string",
              "_copy": "integer", "_text": "map"}  # fmt: skip
     assert (columns, sources) == (delta, {"s1.t_1": ["id", "name", "stock"]})
-    mirrored = {r["id"]: r for r in rows_of(sink.ctx.paths.mirror("xs", "t"))}
+    mirrored = {r["id"]: r for r in rows_of(sink.ctx.paths.locate_mirror("xs", "t"))}
     assert sorted(mirrored) == [1, 2, 11, 12]
 
 
@@ -189,7 +189,7 @@ def test_two_shards_with_one_key_or_an_unknown_column_stop_by_name(spark: SparkS
     extracting.land(window.lo, window.hi)
     told = mirror.run(extracting.context(), window).detail["lineage"]["wrote"]
     assert [(one["table"], one["copied"], len(one["sources"])) for one in told] == [("t", ["id", "name"], 2)]
-    rows_apart = rows_of(extracting.context().paths.mirror("xs", "t"), ["id", "name", "c_schema"])
+    rows_apart = rows_of(extracting.context().paths.locate_mirror("xs", "t"), ["id", "name", "c_schema"])
     assert sorted(row["c_schema"] + row["name"] for row in rows_apart) == ["1a", "2b"]
 
     unknown = {"expression-filter": [{"schema": "s1", "table": "t_1", "insert-value-expr": "missing > 1"}]}

@@ -26,7 +26,7 @@ from spark_jobs.job.context import Bounds, StageContext
 BOUNDS = Bounds(10, 20)
 COMPACTED = CompactManifest("demo", "sql", 10, 20, False, 4, Merged(4, 1, True, ("10-20",)))
 MANIFEST = ApplyManifest(
-    "demo", "sql", 1, 10, 20, "c", "safe", "d", "ch", "st", 1, 4, 9, ("10-20",), (), COMPACTED.digest()
+    "demo", "sql", 1, 10, 20, "c", "safe", "d", "ch", "st", 1, 4, 9, ("10-20",), (), COMPACTED.compute_digest()
 )
 
 
@@ -43,13 +43,13 @@ def ctx(tmp_path: Path) -> StageContext:
     log.record(WindowEvent("compact", 10, 20, "done", sink="sql", manifest=COMPACTED.to_json()))
     log.record(WindowEvent("convert", 10, 20, "done", manifest=MANIFEST.to_json()))
     numbers = {column.name for column in DDL.columns if column.type in ("INT", "BIGINT")}
-    row = {name: 15 if name in numbers else "x" for name in DDL.column_names()}
-    write_deltalake(LakePaths.of(replication).table("ddl"), pa.Table.from_pylist([row]))
+    row = {name: 15 if name in numbers else "x" for name in DDL.list_column_names()}
+    write_deltalake(LakePaths.of(replication).locate_table("ddl"), pa.Table.from_pylist([row]))
     return StageContext(replication, "run", no_spark)
 
 
 def parquet(ctx: StageContext, table: str) -> Path:
-    return next(Path(ctx.paths.table(table)).rglob("*.parquet"))
+    return next(Path(ctx.paths.locate_table(table)).rglob("*.parquet"))
 
 
 @pytest.mark.parametrize("table", ["window", "ddl"])
@@ -77,7 +77,7 @@ def test_truncated_statement_file_is_reported(
     def read(*_: object) -> Any:
         return pq.read_table(torn)
 
-    statements = SimpleNamespace(digest=lambda: MANIFEST.statement, segments=read)
+    statements = SimpleNamespace(compute_digest=lambda: MANIFEST.statement, list_segments=read)
     window = SimpleNamespace(segments=Segments(10, 20, ()), with_shapes=lambda _: window)
     monkeypatch.setattr(finalize, "read_sql_window", lambda *_: window)
     monkeypatch.setattr(finalize, "read_statements", read if step == "read_statements" else lambda *_: statements)

@@ -62,9 +62,9 @@ def test_last_sealed_compact_manifest_is_kept_until_its_window_is_finished() -> 
     first, second = (CompactManifest("r", "sql", *one, False, 1, Merged(1, 1, True, ())) for one in ((0, 10), (10, 20)))
     for manifest in (replace(first, rows=2), first, second):
         handover.put_compacted(manifest)
-    assert (handover.compacted(FIRST), handover.compacted(SECOND)) == (first, second)
+    assert (handover.find_compacted(FIRST), handover.find_compacted(SECOND)) == (first, second)
     handover.drop(10)
-    assert (handover.compacted(FIRST), handover.compacted(SECOND)) == (None, second)
+    assert (handover.find_compacted(FIRST), handover.find_compacted(SECOND)) == (None, second)
 
 
 def test_work_derived_ahead_is_valid_only_for_its_window_and_position() -> None:

@@ -110,7 +110,7 @@ def test_held_rows_are_applied_when_the_awaited_database_is_dropped(
         shards.apply(number)
         mirror.run(shards.ctx, shards.windows[number])
     assert rows(mariadb, "SELECT * FROM xs.t ORDER BY id") == whole
-    mirrored = DeltaTable(shards.ctx.paths.mirror("xs", "t")).to_pyarrow_table(columns=["id", "name", "n", "m"])
+    mirrored = DeltaTable(shards.ctx.paths.locate_mirror("xs", "t")).to_pyarrow_table(columns=["id", "name", "n", "m"])
     assert sorted(tuple(row.values()) for row in mirrored.to_pylist()) == whole
 
 

@@ -48,11 +48,11 @@ def test_window_reports_each_table_with_texts_read_as_latin1(
 
     reading = Lakehouse(spark, tmp_path, source, {"source": {"invalid-text": "latin1"}, **window}).context()
     merge.run(reading, merge.Bounds(0, hi))
-    rows: list[Any] = rows_of(reading.paths.table("mutation"))
+    rows: list[Any] = rows_of(reading.paths.locate_table("mutation"))
     rows.sort(key=lambda row: (row["commit_ts"], row["seq"]))
     afters = [(row["source_table"], dict(row["after"])["v"]) for row in rows]
     assert afters == [("a", "öö"), ("b", "öööö"), ("a", "ö")]
-    events = reading.windows.events(stage="merge", within=(0, hi))
+    events = reading.windows.read_events(stage="merge", within=(0, hi))
     detail = json.loads(next(event["detail"] for event in events if event["state"] == "done"))
     assert "filtered" not in detail
     assert [(one["table"], one["reason"], one["alert"]) for one in detail["alerts"]] == [

@@ -18,7 +18,7 @@ class Rows:
 
     found: tuple[tuple[int, int], ...]
 
-    def first_row(self, since: int, version: int = 0) -> int | None:
+    def find_first_row(self, since: int, version: int = 0) -> int | None:
         return min((ts for ts, own in self.found if ts >= since and own >= version), default=None)
 
 

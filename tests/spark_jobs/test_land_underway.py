@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from binlake.cluster.source import StatusPort, TidbSource
-from binlake.cluster.source.steps import VERSION_KEY, meta_key, newest_version, step_key, step_of
+from binlake.cluster.source.steps import VERSION_KEY, encode_meta_key, encode_step_key, parse_newest_version, parse_step
 from binlake.errors import IncompleteWindow, SourceUnavailable, WireError
 from binlake.rows.schema import Action, DdlJob, SchemaState
-from binlake.rows.schema.ahead import running_from
+from binlake.rows.schema.ahead import compute_running_ts
 from spark_jobs.job.results import Bounds
 from spark_jobs.land.ddljobs import _lower_before_running_ddl, _read_newer_jobs
 from spark_jobs.land.underway import ask_underway
@@ -87,7 +87,7 @@ class Tidb(StatusPort):
     def _record(self, key: str) -> Json:
         if key == VERSION_KEY.hex():
             return written(self._version() * 100, str(self._version())) if self._version() else {}
-        version = next((number for number in self.steps if step_key(number).hex() == key), 0)
+        version = next((number for number in self.steps if encode_step_key(number).hex() == key), 0)
         if version in self.locked:
             return {"lock": {"start_ts": self.steps[version][0] - 1, "primary": ""}}
         if not version:
@@ -107,7 +107,7 @@ class Rows:
 
     found: tuple[tuple[int, int], ...]
 
-    def first_row(self, since: int, version: int = 0) -> int | None:
+    def find_first_row(self, since: int, version: int = 0) -> int | None:
         return min((ts for ts, own in self.found if ts >= since and own >= version), default=None)
 
 
@@ -117,13 +117,13 @@ class History:
     def __init__(self, port: Tidb, running: list[Json]) -> None:
         self._port, self._running = port, running
 
-    def page(self, below: int) -> list[Json]:
+    def fetch_page(self, below: int) -> list[Json]:
         return sorted((j for j in self._port.jobs if not below or j["id"] < below), key=lambda j: -int(j["id"]))
 
-    def by_id(self, ids: Any) -> dict[int, Json]:
+    def fetch_by_id(self, ids: Any) -> dict[int, Json]:
         return {j["id"]: j for j in self._port.jobs if j["id"] in ids}
 
-    def running(self) -> list[Json]:
+    def fetch_running(self) -> list[Json]:
         return self._running
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class History:
 
 
 class Clock:
-    def tso(self, count: int = 1) -> int:
+    def fetch_ts(self, count: int = 1) -> int:
         raise AssertionError(count)
 
 
@@ -179,7 +179,7 @@ def test_running_ddl_holds_rows_only_after_its_steps() -> None:
 def test_steps_above_hi_hold_no_rows() -> None:
     port = tidb(DROPPING, {3: (300, Action.DROP_INDEX, TABLE), 4: (310, Action.DROP_INDEX, TABLE)})
     assert hi_of(port, Rows(((260, 2), (320, 2))), 299) == 299
-    assert step_key(4).hex() not in "".join(port.asked)
+    assert encode_step_key(4).hex() not in "".join(port.asked)
 
 
 def test_long_running_copy_holds_no_rows_that_do_not_depend_on_it() -> None:
@@ -269,7 +269,7 @@ def running(action: int, **more: Any) -> Json:
          "reorganize partition in its last states", "partition by"],
 )  # fmt: skip
 def test_running_jobs_are_read_by_sql(one: Json, place: int | None) -> None:
-    assert running_from(one) == place
+    assert compute_running_ts(one) == place
     port = tidb(PLAIN, {})
     found = hi_of(port, Rows(((260, 2), (320, 2))), 500, history=History(port, [one]))
     assert found == (500 if place is None else 319)
@@ -288,22 +288,22 @@ def test_ddl_that_logs_keyless_changes_twice_holds_rows_from_its_first_step(acti
 
 
 def test_keys_of_tidbs_meta_are_encoded_as_tidb_does() -> None:
-    assert meta_key("SchemaVersionKey") == b"mSchemaVe\xffrsionKey\xff" + bytes(8) + b"\xf7" + bytes(7) + b"s"
-    assert meta_key("Diff:7") == b"mDiff:7\0\0\xfd" + bytes(7) + b"s"
+    assert encode_meta_key("SchemaVersionKey") == b"mSchemaVe\xffrsionKey\xff" + bytes(8) + b"\xf7" + bytes(7) + b"s"
+    assert encode_meta_key("Diff:7") == b"mDiff:7\0\0\xfd" + bytes(7) + b"s"
 
 
 def test_long_values_are_read_and_unexpected_answers_are_errors() -> None:
     value = base64.b64encode(json.dumps({"type": 8, "table_id": 5}).encode()).decode()
     long = {"writes": [{"start_ts": 8, "commit_ts": 9}], "values": [{"start_ts": 8, "value": value}]}
-    step = step_of(4, json.dumps({"value": {"info": long}}))
+    step = parse_step(4, json.dumps({"value": {"info": long}}))
     assert step is not None
     assert (step.commit_ts, step.action, step.table_id) == (9, 8, 5)
     back = {"writes": [{"type": 3, "start_ts": 9, "commit_ts": 9}]}
-    assert step_of(4, json.dumps({"value": {"info": back}})) is None
-    assert newest_version(json.dumps({"info": {}})) is None
+    assert parse_step(4, json.dumps({"value": {"info": back}})) is None
+    assert parse_newest_version(json.dumps({"info": {}})) is None
     with pytest.raises(SourceUnavailable, match="schema version"):
-        newest_version(json.dumps({"value": {"error": "region is away"}}))
+        parse_newest_version(json.dumps({"value": {"error": "region is away"}}))
     with pytest.raises(WireError, match="not a record of a key"):
-        newest_version("[]")
+        parse_newest_version("[]")
     with pytest.raises(WireError, match="but not its value"):
-        step_of(4, json.dumps({"info": {"writes": [{"start_ts": 8, "commit_ts": 9}]}}))
+        parse_step(4, json.dumps({"info": {"writes": [{"start_ts": 8, "commit_ts": 9}]}}))

@@ -9,7 +9,7 @@ from support.tabledefs import col, primary, table
 from support.workload import Workload, integer, text
 
 from binlake.config import Replication
-from binlake.lake.columntypes import delta_columns
+from binlake.lake.columntypes import list_delta_columns
 from binlake.rows.schema import DdlJob, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
@@ -17,7 +17,7 @@ from binlake.window.definitions import WindowDefinitions
 from binlake.window.lineage import LINEAGE, MOST_COLUMNS
 from binlake.window.shapes import TableShape
 from binlake.window.targets import Naming, TargetTables
-from spark_jobs.job.lineage import Gathered, Sources, Written, columns_at_target
+from spark_jobs.job.lineage import Gathered, Sources, Written, make_target_column_lister
 from spark_jobs.job.results import StageResult
 
 
@@ -34,7 +34,7 @@ class One:
 
 def describe_table(definition: TableDef) -> dict[str, Any]:
     sources = Sources(Naming(Rules()), lambda: pytest.fail("without routes no schema is read"))
-    found = Written(WindowDefinitions(One(definition), []), 9, sources, columns_at_target("mariadb")).describe(
+    found = Written(WindowDefinitions(One(definition), []), 9, sources, make_target_column_lister("mariadb")).describe(
         [("d", "item")]
     )
     (one,) = found[LINEAGE]["wrote"]
@@ -70,7 +70,7 @@ def test_types_are_sql_types_and_generated_columns_have_no_source() -> None:
 
 def test_missing_target_columns_and_extra_columns_are_not_copied() -> None:  # S4-22
     definition = table("item", col("id", not_null=True), col("a"), col("b"), keys=(primary("id"),))
-    one = describe_table(TableShape(own=("mine",), kept=("mine",), dropped=("b",)).of(definition))
+    one = describe_table(TableShape(own=("mine",), kept=("mine",), dropped=("b",)).apply_to(definition))
     assert one["columns"] == [["id", "int"], ["a", "int"], ["mine", ""]]
     assert one["copied"] == ["id", "a"]
     assert [name for name, _ in one["sources"][0]["columns"]] == ["id", "a", "b"]
@@ -79,7 +79,7 @@ def test_missing_target_columns_and_extra_columns_are_not_copied() -> None:  # S
 def test_mirror_has_delta_types_and_its_own_columns() -> None:
     raw = col("raw", t.BLOB, charset="binary")
     definition = table("item", col("id", t.LONGLONG, unsigned=True), col("day", t.DATE), raw)
-    assert delta_columns(definition) == [
+    assert list_delta_columns(definition) == [
         ("id", "decimal(20,0)"), ("day", "date"), ("raw", "binary"), ("_commit_ts", "long"), ("_rowkey", "string"),
         ("_copy", "integer"), ("_text", "map"),
     ]  # fmt: skip
@@ -93,7 +93,7 @@ def test_missing_or_too_wide_tables_are_reported_by_name_only() -> None:
             return table("wide", *many) if name == "wide" else None
 
     sources = Sources(Naming(Rules()), lambda: pytest.fail("without routes no schema is read"))
-    told = Written(WindowDefinitions(Nothing(), []), 9, sources, columns_at_target("mysql")).describe(
+    told = Written(WindowDefinitions(Nothing(), []), 9, sources, make_target_column_lister("mysql")).describe(
         [("d", "wide"), ("d", "gone")]
     )
     gone, wide = told[LINEAGE]["wrote"]
@@ -114,7 +114,9 @@ def test_all_shards_are_named_with_their_columns() -> None:  # S4-03
     jobs = [DdlJob.from_dict(raw) for raw in w.jobs]
     tables = TargetTables(SchemaState().fold(enumerate(jobs)), Naming(rules))
     sources = Sources(Naming(rules), lambda: tables)
-    found = Written(WindowDefinitions(tables, []), 9, sources, columns_at_target("mysql")).describe([("xs", "t")])
+    found = Written(WindowDefinitions(tables, []), 9, sources, make_target_column_lister("mysql")).describe(
+        [("xs", "t")]
+    )
     (one,) = found[LINEAGE]["wrote"]
     assert one["columns"] == [["id", "int"], ["name", "varchar(64)"], ["more", "int"], ["c_schema", "varchar(255)"]]
     assert one["copied"] == ["id", "name", "more"]
@@ -132,11 +134,11 @@ def test_several_windows_report_each_table_once_in_its_last_form() -> None:
         )
 
     first = [result("compact"), result("finalize", ("a", "old"), ("b", "b"))]
-    found = Gathered([*first, result("finalize", ("a", "new")), result("compact")]).results()
+    found = Gathered([*first, result("finalize", ("a", "new")), result("compact")]).list_results()
     assert [one.detail["kept"] for one in found] == ["compact", "finalize", "finalize", "compact"]
     assert [LINEAGE in one.detail for one in found] == [False, False, True, False]
     wrote = found[2].detail[LINEAGE]["wrote"]
     assert {one["table"]: one["columns"] for one in wrote} == {"a": [["new", "int"]], "b": [["b", "int"]]}
     # Collect again from what was collected before.
-    assert Gathered(found).results() == found
-    assert Gathered().detail() == {}
+    assert Gathered(found).list_results() == found
+    assert Gathered().build_detail() == {}

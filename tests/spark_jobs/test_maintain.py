@@ -38,9 +38,9 @@ def count_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch, position: Posit
         raw["target"] = {"db-type": name, "host": "h", "user": "u"}
     ctx = StageContext(Replication.model_validate(raw), "test", lambda: None)  # type: ignore[arg-type,return-value]
     rows = pa.table({"window": [window.window for window in WINDOWS], "rows": [1] * len(WINDOWS)})
-    write_deltalake(ctx.paths.table(CHANGE.name), rows, partition_by=["window"], mode="overwrite")
-    monkeypatch.setattr(maintain, "target_position", lambda *_: position)
-    found = maintain.expired_windows(ctx, CHANGE, Bounds(ENDS[0], ENDS[-1]))
+    write_deltalake(ctx.paths.locate_table(CHANGE.name), rows, partition_by=["window"], mode="overwrite")
+    monkeypatch.setattr(maintain, "read_target_position", lambda *_: position)
+    found = maintain.find_expired_windows(ctx, CHANGE, Bounds(ENDS[0], ENDS[-1]))
     assert found == [window.window for window in WINDOWS[: len(found)]]
     return len(found)
 

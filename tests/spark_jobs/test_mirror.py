@@ -37,7 +37,9 @@ def test_mirrors_equal_the_model_after_each_window(mirrored: Mirrored) -> None:
 def test_ddl_on_other_tables_creates_no_mirror_version(mirrored: Mirrored) -> None:
     # the second window has six DDL; `item` has one of its own, plus the window's end.
     window = mirrored.windows[1]
-    versions = [v for v in MirrorVersions(mirrored.ctx.paths).of("shop", "item") if window.lo < v.hi <= window.hi]
+    versions = [
+        v for v in MirrorVersions(mirrored.ctx.paths).read_versions("shop", "item") if window.lo < v.hi <= window.hi
+    ]
     assert len({version.hi for version in versions}) == 2
 
 
@@ -49,19 +51,19 @@ def test_old_windows_cannot_regress_a_mirror(mirrored: Mirrored) -> None:
 
 
 def test_mirror_is_typed_and_keeps_dropped_data(mirrored: Mirrored) -> None:
-    latest = MirrorVersions(mirrored.ctx.paths).latest()
-    item = DeltaTable(mirrored.ctx.paths.mirror("shop", "item"))
+    latest = MirrorVersions(mirrored.ctx.paths).read_latest()
+    item = DeltaTable(mirrored.ctx.paths.locate_mirror("shop", "item"))
     types = {field.name: str(field.type) for field in item.schema().fields}
     assert "double" in types["price"]
     assert "integer" in types["stock"]
     gone = latest["shop", "gone"]
     assert gone.dropped
-    kept = DeltaTable(mirrored.ctx.paths.mirror("shop", "gone"), version=gone.delta_version)
+    kept = DeltaTable(mirrored.ctx.paths.locate_mirror("shop", "gone"), version=gone.delta_version)
     assert kept.to_pyarrow_dataset().count_rows() == 1
 
 
 def test_spark_reads_a_mirror(mirrored: Mirrored, spark: SparkSession) -> None:
-    rows = spark.read.format("delta").load(mirrored.ctx.paths.mirror("shop", "item"))
+    rows = spark.read.format("delta").load(mirrored.ctx.paths.locate_mirror("shop", "item"))
     assert rows.count() == len(mirrored.history.workload.rows["shop", "item"])
 
 
@@ -70,31 +72,31 @@ def test_table_as_of_every_commit_equals_the_model(mirrored: Mirrored) -> None:
     audit = Audit(mirrored.ctx.paths)
     for ts, tables in mirrored.history.states[1::3]:
         for (db, name), rows in tables.items():
-            found = audit.table_as_of(db, name, ts)
+            found = audit.read_table_as_of(db, name, ts)
             assert plain(list(found.rows)) == plain(rows), (ts, name)
 
 
 def test_history_of_a_row_follows_its_key(mirrored: Mirrored) -> None:
     # C-07: the moved row's change is in the history of both keys.
     audit = Audit(mirrored.ctx.paths)
-    old, new = audit.row_history("shop", "item", ["4"]), audit.row_history("shop", "item", ["4000"])
+    old, new = audit.read_row_history("shop", "item", ["4"]), audit.read_row_history("shop", "item", ["4000"])
     assert [change.op for change in old] == ["insert", "update"]
     assert old[-1] == new[0]
     assert new[0].before is not None
     assert new[0].after is not None
     assert (new[0].before["id"], new[0].after["id"]) == ("4", "4000")
-    assert audit.row_history("shop", "item", ["4"], after=old[0].commit_ts) == old[1:]
+    assert audit.read_row_history("shop", "item", ["4"], after=old[0].commit_ts) == old[1:]
 
 
 def test_audits_of_unknown_tables_and_times_are_refused(mirrored: Mirrored) -> None:
     audit = Audit(mirrored.ctx.paths)
     end = mirrored.windows[-1].hi
     with pytest.raises(LostRange, match="ends at"):
-        audit.table_as_of("shop", "item", end + 1)
+        audit.read_table_as_of("shop", "item", end + 1)
     with pytest.raises(SchemaError, match="the table did not exist"):
-        audit.table_as_of("shop", "gone", end)
+        audit.read_table_as_of("shop", "gone", end)
     with pytest.raises(SchemaError, match="does not know"):
-        audit.row_history("shop", "nobody", ["1"])
+        audit.read_row_history("shop", "nobody", ["1"])
 
 
 def test_command_answers_in_json(mirrored: Mirrored, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,9 +163,9 @@ def test_started_window_is_finished_with_its_own_bounds_before_a_wider_one(
     assert all(hi <= lo for lo, hi in known)
     assert (result.state, result.lo, result.hi) == ("done", 0, ends[1])
     [wanted] = [tables["shop", "log"] for ts, tables in history.states if ts == ends[1]]
-    kept = DeltaTable(ctx.paths.mirror("shop", "log")).to_pyarrow_table()
+    kept = DeltaTable(ctx.paths.locate_mirror("shop", "log")).to_pyarrow_table()
     assert sorted(zip(kept["what"].to_pylist(), map(str, kept["n"].to_pylist()), strict=True)) == sorted(
         (row["what"], row["n"]) for row in wanted
     )
-    events = [(e["lo"], e["hi"]) for e in ctx.windows.events(stage="mirror") if e["state"] == "done"]
+    events = [(e["lo"], e["hi"]) for e in ctx.windows.read_events(stage="mirror") if e["state"] == "done"]
     assert events == [(0, ends[0]), tuple(ends)]

@@ -35,7 +35,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
 def _net(rows: DataFrame, cells: Sequence[Cell], **how: Any) -> pa.Table:
     count = rows.count()
     with translate_errors():
-        return netchange.net_changes(rows, cells, count, **how).toArrow()  # type: ignore[union-attr]
+        return netchange.compute_net_changes(rows, cells, count, **how).toArrow()  # type: ignore[union-attr]
 
 
 def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
@@ -55,8 +55,8 @@ def test_net_changes_of_workers_equal_the_reference_on_random_rows(
 def test_origins_of_workers_equal_those_of_the_driver(spark: SparkSession, drawn: Drawn) -> None:
     cells = [cell for cell in drawn.cells() if cell.identity != "row"]
     rows = drawn.rows()
-    here = netchange.row_origins(rows, cells)
-    found = netchange.row_origins(_frame(spark, rows), cells).toArrow()  # type: ignore[union-attr]
+    here = netchange.find_row_origins(rows, cells)
+    found = netchange.find_row_origins(_frame(spark, rows), cells).toArrow()  # type: ignore[union-attr]
     assert here.num_rows > 20
     assert sorted(map(str, found.to_pylist())) == sorted(map(str, here.to_pylist()))
 
@@ -67,8 +67,8 @@ def test_arrivals_of_workers_equal_those_of_the_driver(spark: SparkSession, draw
     ids = pa.array([drawn.random.randrange(2) for _ in range(rows.num_rows)], pa.int64())
     rows = rows.set_column(rows.schema.get_field_index("source_table"), "source_table", sources)
     rows = rows.set_column(rows.schema.get_field_index("table_id"), "table_id", ids)
-    histories, here = netchange.key_arrivals(rows, drawn.cells(), rows.num_rows)
-    others, found = netchange.key_arrivals(_frame(spark, rows), drawn.cells(), rows.num_rows)
+    histories, here = netchange.find_key_arrivals(rows, drawn.cells(), rows.num_rows)
+    others, found = netchange.find_key_arrivals(_frame(spark, rows), drawn.cells(), rows.num_rows)
     assert histories == others
     wanted = [row for batch in here for row in batch.to_pylist()]
     assert {row["other_source"] is None for row in wanted} == {True, False}

@@ -18,7 +18,7 @@ from spark_jobs.convert import keeping, netstatements
 from spark_jobs.convert.netstatements import PLACED, SIZES
 from spark_jobs.convert.render import Renderer
 from spark_jobs.job.lake import Rows, collect_rows, ensure_tables, map_rows, overwrite, read_table
-from spark_jobs.tables.pinned import digest_of
+from spark_jobs.tables.pinned import compute_rows_digest
 
 pytestmark = pytest.mark.spark
 
@@ -46,7 +46,9 @@ def test_batches_are_the_same_in_driver_and_workers(
     by_spark = read_table(spark, paths, CHANGE).repartition(3)
     found = statements(rows)
     assert statements(by_spark).to_pylist() == found.to_pylist()
-    assert digest_of(by_spark, CHANGE.column_names()) == digest_of(rows, CHANGE.column_names())
+    assert compute_rows_digest(by_spark, CHANGE.list_column_names()) == compute_rows_digest(
+        rows, CHANGE.list_column_names()
+    )
     kinds = set(zip(found["phase"].to_pylist(), found["kind"].to_pylist(), strict=True))
     assert kinds == {(Phase.DELETE, "delete"), (Phase.WRITE, "replace"), (Phase.WRITE, "insert")}
 

@@ -49,7 +49,9 @@ def test_target_equals_the_source_after_each_window_in_mode_ordered(
         _configure(sink, {"mode": "ordered", **OPTIONS[number]})
         sink.lakehouse.land(bounds.lo, bounds.hi)
         compacted, converted = sink.derive(bounds)
-        mutations = [r for r in rows_of(sink.ctx.paths.table("mutation")) if bounds.lo < r["commit_ts"] <= bounds.hi]
+        mutations = [
+            r for r in rows_of(sink.ctx.paths.locate_table("mutation")) if bounds.lo < r["commit_ts"] <= bounds.hi
+        ]
         assert (compacted.rows, converted.rows) == (0, len(mutations))
         # Schedulers that wait for a table are notified in any mode, even if a DDL is the only change.
         named = {(r["db"], r["table"]) for r in mutations} | _list_altered_tables(sink, bounds)
@@ -81,7 +83,7 @@ def _configure(sink: Sink, options: dict[str, Any]) -> None:
 
 def _words(sink: Sink, bounds: Bounds) -> set[str]:
     """The first word of each statement of a window, except its DDL."""
-    found = [row for row in rows_of(sink.ctx.paths.table("statement")) if row["window"] == bounds.window]
+    found = [row for row in rows_of(sink.ctx.paths.locate_table("statement")) if row["window"] == bounds.window]
     return {sql.split()[0] for row in found if row["kind"] == "ordered" for sql in row["sql"]}
 
 
@@ -90,7 +92,7 @@ def _interrupt_apply(sink: Sink, bounds: Bounds) -> None:
     window = read_sql_window(sink.ctx, bounds, require_merged(sink.ctx, bounds.lo, bounds.hi))
     target = sink.ctx.replication.target
     assert target is not None
-    manifest = sink.ctx.windows.apply_manifests(bounds.lo, bounds.hi)[-1]
+    manifest = sink.ctx.windows.read_apply_manifests(bounds.lo, bounds.hi)[-1]
     with pytest.raises(Crash):
         apply_window(target, manifest, read_statements(sink.ctx, window, target), hook=at("batch", 3, crash))
     assert rows(sink.server, "SELECT checkPoint LIKE '%%true%%' FROM tidb_binlog.checkpoint") == [(0,)]
@@ -98,9 +100,9 @@ def _interrupt_apply(sink: Sink, bounds: Bounds) -> None:
 
 def _list_altered_tables(sink: Sink, bounds: Bounds) -> set[tuple[str, str]]:
     """Tables that a DDL of the window created, changed or removed."""
-    found = [row for row in rows_of(sink.ctx.paths.table("ddl")) if row["window"] == bounds.window]
+    found = [row for row in rows_of(sink.ctx.paths.locate_table("ddl")) if row["window"] == bounds.window]
     return {(db, name) for row in found for db, _, name in [text.partition(".") for text in row["tables"]]}
 
 
 def _statements(sink: Sink) -> list[str]:
-    return sorted(str(row) for row in rows_of(sink.ctx.paths.table("statement")))
+    return sorted(str(row) for row in rows_of(sink.ctx.paths.locate_table("statement")))

@@ -12,16 +12,16 @@ from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
 from binlake.target import Position
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.tables.pinned import NO_ROWS, next_start, open_manifest
+from spark_jobs.tables.pinned import NO_ROWS, find_next_start, open_manifest
 
 
 def context(landed: tuple[int, int] | None) -> StageContext:
-    windows = SimpleNamespace(landed_range=lambda: landed)
+    windows = SimpleNamespace(find_landed_range=lambda: landed)
     return cast(StageContext, cast(Any, SimpleNamespace(windows=windows, paths=SimpleNamespace(root="/lake"))))
 
 
 def start(checkpoint: int | None, landed: tuple[int, int] | None) -> int:
-    return next_start(context(landed), Position(checkpoint, None, 1 << 20))
+    return find_next_start(context(landed), Position(checkpoint, None, 1 << 20))
 
 
 def test_target_without_a_checkpoint_starts_at_the_lakes_start() -> None:
@@ -56,8 +56,8 @@ def test_open_window_sealed_by_an_older_version_is_not_compared() -> None:  # R-
     )  # fmt: skip
     older = replace(sealed, change=NO_ROWS.removeprefix("2:"))
     for manifest in (sealed, older):
-        windows = SimpleNamespace(apply_manifests=lambda *_, one=manifest: [one])
-        position = SimpleNamespace(opened=SimpleNamespace(manifest=manifest.digest()), window=(100, 200))
+        windows = SimpleNamespace(read_apply_manifests=lambda *_, one=manifest: [one])
+        position = SimpleNamespace(opened=SimpleNamespace(manifest=manifest.compute_digest()), window=(100, 200))
         ctx = cast(StageContext, SimpleNamespace(windows=windows))
         if manifest is sealed:
             assert open_manifest(ctx, Bounds(100, 200), cast(Position, position)) is sealed

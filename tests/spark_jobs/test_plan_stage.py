@@ -54,9 +54,9 @@ def first_start(folder: Path, tso: int, start_ts: int | None = None, **more: Any
     """Where a new replication starts, in a cluster 77 whose TSO is at `tso`; checked twice for the same answer."""
     replication = Replication.model_validate({"name": "demo", "lake": {"path": str(folder)}, **more})
     ctx = StageContext(replication, "test", lambda: pytest.fail("plan needs no Spark"))
-    cluster: Any = SimpleNamespace(cluster_id=77, pd=SimpleNamespace(tso=lambda: tso))
+    cluster: Any = SimpleNamespace(cluster_id=77, pd=SimpleNamespace(fetch_ts=lambda: tso))
     found = plan._start(ctx, cluster, start_ts)
-    cluster.pd.tso = lambda: pytest.fail("the recorded start must be used")
+    cluster.pd.fetch_ts = lambda: pytest.fail("the recorded start must be used")
     assert plan._start(ctx, cluster, None) == found
     return found
 

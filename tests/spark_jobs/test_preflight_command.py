@@ -60,8 +60,8 @@ def test_preflight_asks_the_source_before_the_first_landing(
     # R-13, S4-05: under the target's names, with filters applied
     @contextmanager
     def cluster(_: object) -> Iterator[SimpleNamespace]:
-        source = SimpleNamespace(ddl_jobs=lambda _since: reversed(work.jobs))
-        yield SimpleNamespace(cluster_id=7, pd=SimpleNamespace(tso=work.clock), source=source)
+        source = SimpleNamespace(fetch_ddl_jobs=lambda _since: reversed(work.jobs))
+        yield SimpleNamespace(cluster_id=7, pd=SimpleNamespace(fetch_ts=work.clock), source=source)
 
     monkeypatch.setattr(preflight, "open_cluster", cluster)
     assert main(["preflight", "--replication", str(file), "--output", "json"]) == 1

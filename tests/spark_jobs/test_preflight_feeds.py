@@ -28,8 +28,8 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Workload:
 
     @contextmanager
     def cluster(_: object) -> Iterator[SimpleNamespace]:
-        source = SimpleNamespace(ddl_jobs=lambda _since: reversed(made.jobs))
-        yield SimpleNamespace(cluster_id=7, pd=SimpleNamespace(tso=made.clock), source=source)
+        source = SimpleNamespace(fetch_ddl_jobs=lambda _since: reversed(made.jobs))
+        yield SimpleNamespace(cluster_id=7, pd=SimpleNamespace(fetch_ts=made.clock), source=source)
 
     monkeypatch.setattr(preflight, "open_cluster", cluster)
     return made

@@ -23,7 +23,7 @@ from support.workload import Workload, integer, text
 
 from binlake.errors import Transient
 from binlake.feed import registry as registry_module
-from binlake.feed.state import greatest_hi_of_feed, read_state
+from binlake.feed.state import find_greatest_hi_of_feed, read_state
 from deploy.local.ports import free_port
 from spark_jobs.encode import stage as encode
 from spark_jobs.job.context import Bounds
@@ -164,7 +164,7 @@ def test_publish_waits_for_an_unreachable_registry_and_sends_nothing(
     with pytest.raises(Transient, match="schema registry does not answer"):
         publish.run(fed.ctx, bounds, FEED)
     assert not read_topic(kafka.address, f"{fed.prefix}.shop.item")
-    assert greatest_hi_of_feed(fed.ctx.windows, "publish", FEED, read_state(fed.ctx.windows, FEED)) is None
+    assert find_greatest_hi_of_feed(fed.ctx.windows, "publish", FEED, read_state(fed.ctx.windows, FEED)) is None
     server = Away(port)
     try:
         assert publish.run(fed.ctx, bounds, FEED).rows == WINDOWS * CHANGES

@@ -15,13 +15,13 @@ import pytest
 from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import SourceUnavailable
 from binlake.wire import build
-from binlake.wire.blocks import Block, block_of
+from binlake.wire.blocks import Block, build_block
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.results import Bounds
 from spark_jobs.land import pump_source
 from spark_jobs.land.pulled import InMemory, Pulled
 from spark_jobs.land.pulling import Part, pull_here, pull_window
-from spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, content_of, proof, pull_batches
+from spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, build_proof, digest_content, pull_batches
 
 HI = 1000
 
@@ -43,7 +43,7 @@ class Pumps:
     def pumps(self) -> list[Any]:
         return [(f"p{number}", "host:1") for number in range(len(self.streams))]
 
-    def of(self, place: int) -> Iterator[pa.RecordBatch]:
+    def pull_pump(self, place: int) -> Iterator[pa.RecordBatch]:
         return self.streams[place]
 
 
@@ -52,7 +52,7 @@ def pull(*streams: Iterator[pa.RecordBatch], room: int = 1 << 30, most: int = 0)
 
 
 def with_final_proof(*batches: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    return iter([*batches, proof("p", HI)])
+    return iter([*batches, build_proof("p", HI)])
 
 
 def endless(seen: list[int], first: int = 1, step: int = 2) -> Iterator[pa.RecordBatch]:
@@ -67,7 +67,7 @@ def failing() -> Iterator[pa.RecordBatch]:
 
 
 def list_commits(part: Part) -> list[int]:
-    found = Pulled(InMemory(part.rows)).transactions(Bounds(0, part.upto))
+    found = Pulled(InMemory(part.rows)).select_transactions(Bounds(0, part.upto))
     assert isinstance(found, pa.Table)
     return found["commit_ts"].to_pylist()
 
@@ -88,7 +88,7 @@ def test_window_ends_at_its_bytes_where_every_pump_has_passed() -> None:  # R-48
     # In step: a pump that is ahead waits, so no pump is read much beyond the window's end.
     assert max(ahead) <= found.upto + 6
     assert max(behind) <= found.upto + 60
-    proofs = Pulled(InMemory(found.rows)).proofs()
+    proofs = Pulled(InMemory(found.rows)).read_proofs()
     assert min(proofs["p0"], proofs["p1"]) >= found.upto
 
 
@@ -96,7 +96,7 @@ def test_large_transaction_stays_whole_and_may_fill_a_window() -> None:
     def rows(*of: tuple[int, int]) -> Iterator[pa.RecordBatch]:
         for ts, chunk in of:
             yield batch(ts, size=60).set_column(2, "chunk", pa.array([chunk], pa.int32()))
-        yield proof("p", HI)
+        yield build_proof("p", HI)
 
     found = pull(rows((5, 0), (5, 1), (5, 2), (8, 0)), rows((5, 0), (7, 0)), most=100)
     assert (found.upto, found.full) == (5, False)
@@ -113,7 +113,7 @@ def test_window_within_the_drivers_limit_needs_no_spark(driver_bytes: int) -> No
     ctx = cast("StageContext", SimpleNamespace(driver_bytes=driver_bytes))
     pumps = cast("PumpPull", Pumps([endless([]), endless([], 20, 20)]))
     rows, hi = pull_window(ctx, pumps, 50_000)
-    found = rows.transactions(Bounds(0, hi))
+    found = rows.select_transactions(Bounds(0, hi))
     assert isinstance(found, pa.Table)
     assert 49 <= found.num_rows <= 50
 
@@ -146,12 +146,14 @@ def batches_of(*blocks: Block, share: int | None = None) -> list[pa.RecordBatch]
 
 
 def test_blocks_become_rows_without_fakes_and_later_transactions() -> None:
-    usual = build.commit(build.prewrite(6, b"key", b"\x08\x07"), 7)
+    usual = build.build_commit(build.build_prewrite(6, b"key", b"\x08\x07"), 7)
     usual.prewrite_value = b"\x08\x07"
-    ddl = build.commit(build.prewrite(9, b"k", ddl_query=b"create table \xff", ddl_job_id=300, ddl_schema_state=6), 10)
+    ddl = build.build_commit(
+        build.build_prewrite(9, b"k", ddl_query=b"create table \xff", ddl_job_id=300, ddl_schema_state=6), 10
+    )
     payloads = [usual.SerializeToString(), b"", ddl.SerializeToString(), b"\xff\xff", b"behind"]
-    first = block_of([7, 8, 10], [6, 8, 9], payloads[:3])
-    rows = pa.Table.from_batches(batches_of(first, block_of([12, 21], [11, 20], payloads[3:]))).to_pylist()
+    first = build_block([7, 8, 10], [6, 8, 9], payloads[:3])
+    rows = pa.Table.from_batches(batches_of(first, build_block([12, 21], [11, 20], payloads[3:]))).to_pylist()
     names = ("commit_ts", "start_ts", "kind", "schema_version", "job_id", "schema_state", "query", "payload", "content")
     assert [tuple(row[name] for name in names) for row in rows] == [
         (7, 6, "dml", 7, 0, 0, None, payloads[0], None),
@@ -163,7 +165,7 @@ def test_blocks_become_rows_without_fakes_and_later_transactions() -> None:
 
 
 def test_pull_ends_after_its_share_with_a_proof_of_its_progress() -> None:
-    blocks = [block_of([ts], [ts - 1], [b"x" * 50]) for ts in range(6, 16)]
+    blocks = [build_block([ts], [ts - 1], [b"x" * 50]) for ts in range(6, 16)]
     rows = pa.Table.from_batches(batches_of(*blocks, share=120)).to_pylist()
     assert [(row["commit_ts"], row["kind"]) for row in rows] == [(6, "dml"), (7, "dml"), (8, "dml"), (8, "proof")]
 
@@ -171,12 +173,14 @@ def test_pull_ends_after_its_share_with_a_proof_of_its_progress() -> None:
 def test_large_transaction_is_cut_into_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pump_source, "CHUNK_BYTES", 10)
     large = bytes(range(35))
-    found = batches_of(block_of([6], [5], [b"s"]), block_of([7, 8], [6, 7], [large, b"t"]), block_of([21], [21], [b""]))
+    found = batches_of(
+        build_block([6], [5], [b"s"]), build_block([7, 8], [6, 7], [large, b"t"]), build_block([21], [21], [b""])
+    )
     assert [one.num_rows for one in found] == [1] * 7
     table = pa.Table.from_batches(found)
     assert table["chunk"].to_pylist() == [0, 0, 1, 2, 3, 0, 0]
     assert b"".join(table["payload"].to_pylist()) == b"s" + large + b"t"
-    assert table["content"].to_pylist() == [None, *[content_of(large)] * 4, None, None]
+    assert table["content"].to_pylist() == [None, *[digest_content(large)] * 4, None, None]
     assert table["kind"].to_pylist()[-1] == "proof"
 
 
@@ -184,7 +188,7 @@ def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pump_source, "BATCH_BYTES", 100)
     monkeypatch.setattr(pump_source, "BATCH_ROWS", 5)
     blocks = [
-        block_of([ts], [ts - 1], [b"x" * size]) for ts, size in zip(range(6, 19), [60, 60, *[1] * 11], strict=True)
+        build_block([ts], [ts - 1], [b"x" * size]) for ts, size in zip(range(6, 19), [60, 60, *[1] * 11], strict=True)
     ]
-    assert [one.num_rows for one in batches_of(*blocks, block_of([20], [20], [b""]))] == [2, 5, 5, 1, 1]
+    assert [one.num_rows for one in batches_of(*blocks, build_block([20], [20], [b""]))] == [2, 5, 5, 1, 1]
     assert np.all(np.diff(pa.Table.from_batches(batches_of(*blocks))["commit_ts"].to_numpy()) >= 0)

@@ -17,7 +17,7 @@ from binlake.lake.tables import BINLOG, CHANGE, STATEMENT
 from spark_jobs.job import lake
 from spark_jobs.job.context import Bounds
 from spark_jobs.job.lake import ensure_tables, may_have_rows, overwrite
-from spark_jobs.tables.sinks import window_predicate
+from spark_jobs.tables.sinks import build_window_predicate
 
 NOTE = {"run": "r", "window": "1-2", "stage": "convert"}
 
@@ -34,34 +34,34 @@ def statements(window: str, *texts: str) -> pa.Table:
     row = {"window": window, "segment": 0, "phase": 2, "db": "d", "table": "t", "kind": "replace", "expect": [1],
            "rows": 1, "digest": "x"}  # fmt: skip
     rows = [row | {"batch": number, "sql": [text]} for number, text in enumerate(texts)]
-    return pa.Table.from_pylist(rows, STATEMENT.arrow_schema())
+    return pa.Table.from_pylist(rows, STATEMENT.build_arrow_schema())
 
 
 def read_table(paths: LakePaths, table: str) -> list[dict[str, object]]:
-    return list(DeltaTable(paths.table(table)).to_pyarrow_table().to_pylist())
+    return list(DeltaTable(paths.locate_table(table)).to_pyarrow_table().to_pylist())
 
 
 def list_files(paths: LakePaths, table: str) -> list[Path]:
-    return sorted(Path(paths.table(table)).rglob("*.parquet"))
+    return sorted(Path(paths.locate_table(table)).rglob("*.parquet"))
 
 
 def test_rows_of_a_window_are_one_file_in_its_folder_in_one_commit(paths: LakePaths) -> None:
     # DESIGN 2: the same rows in the same folder; DESCRIBE HISTORY shows the commit's note
     one, two = Bounds(1, 2), Bounds(2, 3)
-    assert overwrite(statements("1-2", "a", "b"), paths, STATEMENT, window_predicate(one), NOTE) == 2
-    assert overwrite(statements("2-3", "c"), paths, STATEMENT, window_predicate(two), NOTE) == 1
+    assert overwrite(statements("1-2", "a", "b"), paths, STATEMENT, build_window_predicate(one), NOTE) == 2
+    assert overwrite(statements("2-3", "c"), paths, STATEMENT, build_window_predicate(two), NOTE) == 1
     assert {row["sql"][0]: row["window"] for row in read_table(paths, "statement")} == {
         "a": "1-2",
         "b": "1-2",
         "c": "2-3",
     }  # type: ignore[index]
     assert [file.parent.name for file in list_files(paths, "statement")] == ["window=1-2", "window=2-3"]
-    newest = DeltaTable(paths.table("statement")).history(1)[0]
+    newest = DeltaTable(paths.locate_table("statement")).history(1)[0]
     assert (newest["version"], json.loads(newest["userMetadata"])) == (2, NOTE)
-    assert may_have_rows(paths, STATEMENT, window_predicate(one))
-    assert not may_have_rows(paths, STATEMENT, window_predicate(Bounds(1, 3)))
+    assert may_have_rows(paths, STATEMENT, build_window_predicate(one))
+    assert not may_have_rows(paths, STATEMENT, build_window_predicate(Bounds(1, 3)))
     # Writing again replaces the first rows.
-    assert overwrite(statements("1-2", "d"), paths, STATEMENT, window_predicate(one), NOTE) == 1
+    assert overwrite(statements("1-2", "d"), paths, STATEMENT, build_window_predicate(one), NOTE) == 1
     assert sorted(row["sql"][0] for row in read_table(paths, "statement")) == ["c", "d"]  # type: ignore[index]
 
 
@@ -72,7 +72,7 @@ def binlogs(*commit_ts: int) -> pa.Table:
          "kind": "dml", "schema_version": 1, "job_id": 0, "schema_state": 0, "payload": b"p%d" % ts}
         for ts in commit_ts
     ]  # fmt: skip
-    return pa.Table.from_pylist(rows, BINLOG.arrow_schema())
+    return pa.Table.from_pylist(rows, BINLOG.build_arrow_schema())
 
 
 def test_statistics_cover_commit_ts_but_not_payloads(paths: LakePaths) -> None:
@@ -101,7 +101,7 @@ def test_columns_have_the_types_of_the_table(paths: LakePaths) -> None:
         "before": pa.array([None], images), "after": pa.array([[("id", "1"), ("n", None)]], images),
         "copies": [1], "first_commit_ts": [1], "last_commit_ts": [2], "mutations": pa.array([1], pa.int32()),
     })  # fmt: skip
-    overwrite(rows, paths, CHANGE, window_predicate(Bounds(1, 2)), NOTE)
+    overwrite(rows, paths, CHANGE, build_window_predicate(Bounds(1, 2)), NOTE)
     (file,) = list_files(paths, "change")
     schema = pq.read_schema(file)
     assert [schema.field(name).type for name in ("segment", "key", "mutations")] == [
@@ -118,6 +118,6 @@ def test_failed_commit_leaves_the_table_unchanged(paths: LakePaths, monkeypatch:
 
     monkeypatch.setattr(lake, "write_parts", no_room)
     with pytest.raises(Transient, match="`statement` could not be written: no space left"):
-        overwrite(statements("1-2", "a"), paths, STATEMENT, window_predicate(Bounds(1, 2)), NOTE)
+        overwrite(statements("1-2", "a"), paths, STATEMENT, build_window_predicate(Bounds(1, 2)), NOTE)
     monkeypatch.undo()
     assert read_table(paths, "statement") == []

@@ -13,12 +13,12 @@ import pytest
 
 from binlake.config import Replication
 from binlake.errors import BinlakeError, LeaseHeld, Permanent, Transient
-from binlake.pipeline import stages_for
+from binlake.pipeline import select_stages
 from spark_jobs.job import runner
 from spark_jobs.job.ahead import Ahead
 from spark_jobs.job.context import PIECE_BYTES, StageContext
 from spark_jobs.job.handover import Handover
-from spark_jobs.job.opening import session_factory
+from spark_jobs.job.opening import make_session_factory
 from spark_jobs.job.results import CUT, Bounds, SparkNeeded, StageResult
 
 PLANNED = 30
@@ -27,8 +27,8 @@ Act = Callable[[str, Bounds], None]
 
 
 def context(*feeds: str, sql: bool = True) -> StageContext:
-    stages = stages_for(sql=sql, mirror=False, feeds=feeds)
-    replication = SimpleNamespace(stages=lambda: stages)
+    stages = select_stages(sql=sql, mirror=False, feeds=feeds)
+    replication = SimpleNamespace(list_stages=lambda: stages)
     return cast("StageContext", SimpleNamespace(replication=replication, handover=Handover()))
 
 
@@ -65,7 +65,7 @@ def run(monkeypatch: pytest.MonkeyPatch, stages: Stages, *feeds: str, sql: bool 
     class Derived(Ahead):
         """Derives ahead by `stages`, without a target."""
 
-        def _position_after(self, window: Bounds) -> Any:
+        def _find_position_after(self, window: Bounds) -> Any:
             stages.supposed.append(window.hi)
             return window.hi
 
@@ -243,7 +243,7 @@ def test_size_limit_of_a_window_depends_on_pieces_and_configuration(
 
 def test_missing_spark_is_not_a_failure_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is recorded: the caller starts the process again with Spark."""
-    no_session = session_factory("test", argparse.Namespace(without_spark=True))
+    no_session = make_session_factory("test", argparse.Namespace(without_spark=True))
     monkeypatch.setattr(importlib, "import_module", lambda _: SimpleNamespace(run=lambda *_: no_session()))
     with pytest.raises(SparkNeeded, match="--without-spark"):
         runner.run_stage("merge", context(), Bounds(0, 1))

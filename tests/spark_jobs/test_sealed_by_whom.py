@@ -77,8 +77,8 @@ def test_finalize_uses_the_last_seal_even_if_it_was_sealed_before(ctx: Any, monk
     for manifest in (first, second, first):
         sealed = WindowEvent("convert", 10, 20, "done", 1, 0.0, "run", "sql", manifest=manifest.to_json())
         ctx.windows.record(sealed)
-    monkeypatch.setattr(finalize, "target_position", lambda *_: SimpleNamespace(opened=None))
-    assert finalize._manifest(ctx, BOUNDS) == first
-    opened = SimpleNamespace(opened=SimpleNamespace(manifest=second.digest()))
-    monkeypatch.setattr(finalize, "target_position", lambda *_: opened)
-    assert finalize._manifest(ctx, BOUNDS) == second
+    monkeypatch.setattr(finalize, "read_target_position", lambda *_: SimpleNamespace(opened=None))
+    assert finalize._choose_manifest(ctx, BOUNDS) == first
+    opened = SimpleNamespace(opened=SimpleNamespace(manifest=second.compute_digest()))
+    monkeypatch.setattr(finalize, "read_target_position", lambda *_: opened)
+    assert finalize._choose_manifest(ctx, BOUNDS) == second

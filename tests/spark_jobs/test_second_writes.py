@@ -33,10 +33,12 @@ def test_window_reports_tables_whose_second_writes_were_dropped(
     config = {"source": {"second-writes": "once"}, "window": {"driver-bytes": 0}}
     reading = Lakehouse(spark, tmp_path, source, config).context()
     merge.run(reading, merge.Bounds(0, HI))
-    inserted = [dict(row["after"])["id"] for row in rows_of(reading.paths.table("mutation")) if row["op"] == "insert"]
+    inserted = [
+        dict(row["after"])["id"] for row in rows_of(reading.paths.locate_table("mutation")) if row["op"] == "insert"
+    ]
     # Row 819 was written before the copy and exists twice at the source; row 880 was written after it.
     assert [inserted.count(number) for number in ("817", "819", "880", "972")] == [1, 2, 1, 1]
-    events = reading.windows.events(stage="merge", within=(0, HI))
+    events = reading.windows.read_events(stage="merge", within=(0, HI))
     detail = json.loads(next(event["detail"] for event in events if event["state"] == "done"))
     told = [(one["table"], one["reason"]) for one in detail["alerts"]]
     assert told == [("Betrieb.Tagebuch", "second-writes")]

@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 _SHOW_MAPPED = """
 from pathlib import Path
-from spark_jobs.job.session import classic_session
-spark = classic_session("archived", "local[1]")
+from spark_jobs.job.session import start_classic_session
+spark = start_classic_session("archived", "local[1]")
 pid = spark._jvm.java.lang.ProcessHandle.current().pid()
 print(Path(f"/proc/{pid}/maps").read_text())
 spark.stop()
@@ -25,7 +25,7 @@ spark.stop()
 
 def test_jvm_uses_the_class_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # An archive that does not match (other jars, another JVM) is ignored silently, and each start takes twice the CPU.
-    for jar in jvm.delta_jars():
+    for jar in jvm.list_delta_jars():
         (tmp_path / Path(jar).name).symlink_to(jar)
     monkeypatch.setenv(jvm.JARS_ENV, str(tmp_path))
     archive = tmp_path / jvm.ARCHIVE

@@ -15,7 +15,7 @@ from support.workload import Workload, integer, text
 
 from binlake.cli import run as main
 from binlake.errors import ConfigError
-from binlake.target.definitions.forms import expected_form
+from binlake.target.definitions.forms import build_expected_form
 from binlake.window.shapes import TableShape
 from spark_jobs.compact import stage as compact
 from spark_jobs.convert import stage as convert
@@ -172,5 +172,5 @@ def test_mode_ordered_in_safe_mode_refuses_to_overwrite_extra_columns() -> None:
     plain = table("t", col("id", not_null=True), keys=(primary("id"),))
     require_nothing_kept([plain])
     with pytest.raises(ConfigError, match=r"table=d\.t columns=note.*atomic, parallel or auto"):
-        require_nothing_kept([TableShape(("note",), ("note",)).of(plain)])
-    assert expected_form(TableShape(("Note",), ()).of(plain), "mariadb").own == {"note"}
+        require_nothing_kept([TableShape(("note",), ("note",)).apply_to(plain)])
+    assert build_expected_form(TableShape(("Note",), ()).apply_to(plain), "mariadb").own == {"note"}

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, execute, rows
 from support.workload import Workload, integer, text
 
-from binlake.base.redaction import key_in_log
+from binlake.base.redaction import redact_key
 from binlake.errors import SchemaError
 from spark_jobs.compact import stage as compact
 from spark_jobs.convert import stage as convert
@@ -110,9 +110,9 @@ def test_key_belongs_to_one_table_across_windows(spark: SparkSession, mariadb: M
     execute(mariadb, "INSERT INTO xs.t VALUES (31, 'old')")
     with pytest.raises(SchemaError, match="that row is older than the lake") as unknown:
         shards.compact(3)
-    assert (unknown.value.where["key"], unknown.value.where["source"]) == (key_in_log('["31"]'), "s1.t_1")
+    assert (unknown.value.where["key"], unknown.value.where["source"]) == (redact_key('["31"]'), "s1.t_1")
     # Both remedies of the hint work.
-    target = shards.ctx.replication.sql_target().model_copy(update={"impossible_changes": "last"})
+    target = shards.ctx.replication.require_sql_target().model_copy(update={"impossible_changes": "last"})
     replication = shards.ctx.replication.model_copy(update={"target": target})
     lenient = StageContext(replication, "test", shards.ctx.make_spark)
     assert compact.run(lenient, shards.windows[3]).detail["keys_of_unknown_tables"] == 1
@@ -122,7 +122,7 @@ def test_key_belongs_to_one_table_across_windows(spark: SparkSession, mariadb: M
     with pytest.raises(SchemaError, match="two tables of the source write one key") as clash:
         shards.compact(4)
     where = clash.value.where
-    assert (where["table"], where["key"], where["sources"]) == ("xs.t", key_in_log('["2"]'), "s1.t_1,s2.t_2")
+    assert (where["table"], where["key"], where["sources"]) == ("xs.t", redact_key('["2"]'), "s1.t_1,s2.t_2")
     assert "extract-table" in clash.value.hint
     assert rows(mariadb, "SELECT name FROM xs.t WHERE id = 2") == [("b",)]
 
@@ -135,4 +135,4 @@ def test_key_belongs_to_one_table_across_segments(spark: SparkSession, mariadb: 
     shards = Shards(spark, tmp_path, mariadb, first_and_more)
     with pytest.raises(SchemaError, match="two tables of the source write one key") as stopped:
         shards.compact(0)
-    assert (stopped.value.where["key"], stopped.value.where["sources"]) == (key_in_log('["21"]'), "s1.t_1,s2.t_2")
+    assert (stopped.value.where["key"], stopped.value.where["sources"]) == (redact_key('["21"]'), "s1.t_1,s2.t_2")

@@ -10,7 +10,7 @@ from lakehouse import Lakehouse, Source
 from pyspark.sql import SparkSession
 from support.workload import Workload, integer, text
 
-from binlake.base.redaction import key_in_log
+from binlake.base.redaction import redact_key
 from binlake.errors import SchemaError
 from binlake.mirror.replica import Replica
 from spark_jobs.job.context import Bounds
@@ -44,12 +44,12 @@ def test_key_of_a_mirror_belongs_to_one_table_across_windows(spark: SparkSession
         lakehouse.land(bounds.lo, bounds.hi)
     for bounds in windows[:3]:
         mirror.run(ctx, bounds)
-    replica = Replica(ctx.paths.mirror("xs", "t"), 0)
+    replica = Replica(ctx.paths.locate_mirror("xs", "t"), 0)
     keys = ['["1"]', '["2"]', '["11"]', '["12"]', '["13"]']
-    assert replica.present_keys(keys) == {'["1"]', '["2"]', '["11"]', '["13"]'}
+    assert replica.find_present_keys(keys) == {'["1"]', '["2"]', '["11"]', '["13"]'}
 
     with pytest.raises(SchemaError, match="two tables of the source write one key") as clash:
         mirror.run(ctx, windows[3])
     where = clash.value.where
-    assert (where["table"], where["key"], where["sources"]) == ("xs.t", key_in_log('["2"]'), "s1.t_1,s2.t_2")
-    assert Replica(ctx.paths.mirror("xs", "t"), 0).position() == windows[2].hi
+    assert (where["table"], where["key"], where["sources"]) == ("xs.t", redact_key('["2"]'), "s1.t_1,s2.t_2")
+    assert Replica(ctx.paths.locate_mirror("xs", "t"), 0).read_position() == windows[2].hi

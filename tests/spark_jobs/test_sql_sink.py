@@ -60,7 +60,7 @@ def test_parallel_and_auto_give_the_same_tables_and_report_their_mode(
     assert (first.hi, second.hi) == (stop.hi, bounds.hi)
     assert set(first.detail["modes"]) == set(second.detail["modes"]) == {"parallel"}
     assert sink.target() == sink.model(bounds.hi)
-    found = rows_of(sink.ctx.paths.table("statement"))
+    found = rows_of(sink.ctx.paths.locate_table("statement"))
     kinds = {window: {r["kind"] for r in found if r["window"] == window} for window in {r["window"] for r in found}}
     assert "upsert" not in kinds[stop.window]
     assert "upsert" in kinds[Bounds(stop.hi, bounds.hi).window]
@@ -72,7 +72,7 @@ def test_parallel_and_auto_give_the_same_tables_and_report_their_mode(
 def _list_derived(sink: Sink) -> list[Any]:
     found = []
     for table in ("change", "statement"):
-        data = rows_of(sink.ctx.paths.table(table))
+        data = rows_of(sink.ctx.paths.locate_table(table))
         found.append(sorted(({k: str(v) for k, v in row.items()} for row in data), key=str))
     return found
 
@@ -111,7 +111,7 @@ def test_statement_changed_in_the_lake_is_not_executed(spark: SparkSession, mari
     first = sink.windows[0]
     sink.lakehouse.land(first.lo, first.hi)
     sink.derive(first)
-    path = sink.ctx.paths.table("statement")
+    path = sink.ctx.paths.locate_table("statement")
     spark.sql(f"UPDATE delta.`{path}` SET sql = transform(sql, s -> replace(s, 'item 3', 'item X')) WHERE phase = 2")
     # A separate task reads the statements from the lake; the process that rendered them still has the sealed ones.
     with pytest.raises(ImmutableWindow, match="differs from the one that was derived"):
@@ -191,7 +191,7 @@ def _inject(sink: Sink, commit_ts: int) -> None:
 
 
 def _rows_of(sink: Sink, table: str, bounds: Bounds) -> list[dict[str, Any]]:
-    return [row for row in rows_of(sink.ctx.paths.table(table)) if row["window"] == bounds.window]
+    return [row for row in rows_of(sink.ctx.paths.locate_table(table)) if row["window"] == bounds.window]
 
 
 def _die(step: str) -> None:
@@ -207,7 +207,7 @@ def test_window_held_open_by_the_target_stays_as_sealed(spark: SparkSession, mar
     sink.derive(first)
     target = sink.ctx.replication.target
     assert target is not None
-    [opened] = sink.ctx.windows.apply_manifests(first.lo, first.hi)
+    [opened] = sink.ctx.windows.read_apply_manifests(first.lo, first.hi)
     window = read_sql_window(sink.ctx, first, require_merged(sink.ctx, first.lo, first.hi))
     with pytest.raises(ConnectionAbortedError):
         apply_window(target, opened, read_statements(sink.ctx, window, target), hook=_die)
@@ -232,7 +232,7 @@ def test_window_held_open_by_the_target_stays_as_sealed(spark: SparkSession, mar
     # The target's statements stay, although rows would be cut differently now.
     _inject(sink, created["commit_ts"] + 1)
     merge.run(sink.ctx, second)
-    assert [event["state"] for event in sink.ctx.windows.events(stage="injection")] == ["late"]
+    assert [event["state"] for event in sink.ctx.windows.read_events(stage="injection")] == ["late"]
     merge.run(sink.ctx, first)
     with pytest.raises(CheckpointConflict, match="with segments that differ"):
         sink.derive(second)
@@ -242,7 +242,7 @@ def test_window_held_open_by_the_target_stays_as_sealed(spark: SparkSession, mar
     sink.ctx = sink.lakehouse.context()
     merge.run(sink.ctx, first)
 
-    path = sink.ctx.paths.table("statement")
+    path = sink.ctx.paths.locate_table("statement")
     spark.sql(f"DELETE FROM delta.`{path}` WHERE phase = 2")
     with pytest.raises(ImmutableWindow, match="`statement` would differ from what was sealed"):
         sink.derive(second)
@@ -254,7 +254,7 @@ def test_window_held_open_by_the_target_stays_as_sealed(spark: SparkSession, mar
 
 
 def _versions(sink: Sink) -> list[int]:
-    return [DeltaTable(sink.ctx.paths.table(name)).version() for name in ("change", "statement")]
+    return [DeltaTable(sink.ctx.paths.locate_table(name)).version() for name in ("change", "statement")]
 
 
 def test_oversized_transaction_or_packet_is_refused_before_sealing(
@@ -275,6 +275,6 @@ def test_oversized_transaction_or_packet_is_refused_before_sealing(
             run_stage("convert", sink.ctx, first)
     finally:
         execute(mariadb, f"SET GLOBAL max_allowed_packet = {packet}")
-    assert rows_of(sink.ctx.paths.table("statement")) == []
-    assert sink.ctx.windows.apply_manifests(first.lo, first.hi) == []
+    assert rows_of(sink.ctx.paths.locate_table("statement")) == []
+    assert sink.ctx.windows.read_apply_manifests(first.lo, first.hi) == []
     assert read_checkpoint_ts(sink.ctx.replication, 7) is None

@@ -16,7 +16,7 @@ from spark_jobs.land.pulled import NOTHING, InMemory, Pulled, PumpPart
 from spark_jobs.land.pump_source import ARROW_SCHEMA
 from spark_jobs.land.stage import _refuse_conflicts
 from spark_jobs.land.staging import Staged
-from spark_jobs.tables.landed import landed_of
+from spark_jobs.tables.landed import measure_landed
 
 pytestmark = pytest.mark.spark
 
@@ -55,9 +55,9 @@ def test_equal_transactions_of_two_pumps_are_one_and_different_content_is_refuse
         ),
     )  # fmt: skip
     bounds = Bounds(5, 20)
-    found = pulled.transactions(bounds)
-    assert landed_of(found) == landed_of(pulled.transactions(Bounds(5, 11)))
-    assert landed_of(found).rows == 3
+    found = pulled.select_transactions(bounds)
+    assert measure_landed(found) == measure_landed(pulled.select_transactions(Bounds(5, 11)))
+    assert measure_landed(found).rows == 3
     found = found if isinstance(found, DataFrame) else spark.createDataFrame(found)
     found = found.orderBy("commit_ts", "chunk").collect()
     assert [(row["commit_ts"], row["chunk"], row["pump"]) for row in found] == [
@@ -66,7 +66,7 @@ def test_equal_transactions_of_two_pumps_are_one_and_different_content_is_refuse
         (11, 0, "b"),
     ]
     assert str(found[0]["commit_date"]) == "1970-01-01"
-    assert pulled.proofs() == {"a": 20, "b": 0}
+    assert pulled.read_proofs() == {"a": 20, "b": 0}
     _refuse_conflicts(pulled, bounds)
     with pytest.raises(ConflictingBinlogs, match="commit_ts=5"):
         _refuse_conflicts(pulled, Bounds(4, 20))
@@ -81,12 +81,17 @@ def test_content_of_two_pumps_is_compared_except_for_the_prewrite_key(spark: Spa
         return found.set_column(10, "payload", pa.array([one, second, b"\xff"], pa.binary()))
 
     def binlog(key: bytes, value: bytes) -> bytes:
-        return build.commit(build.prewrite(9, key, b""), 10).SerializeToString() + b"\x2a" + bytes([len(value)]) + value
+        return (
+            build.build_commit(build.build_prewrite(9, key, b""), 10).SerializeToString()
+            + b"\x2a"
+            + bytes([len(value)])
+            + value
+        )
 
     one = binlog(b"k1", b"\x08\x03")
-    assert PLACES[place](spark, rows(binlog(b"k2", b"\x08\x03"))).conflict(Bounds(5, 20)) is None
-    assert PLACES[place](spark, rows(binlog(b"k1", b"\x08\x04"))).conflict(Bounds(5, 20)) == 10
-    assert PLACES[place](spark, rows(one[:-1])).conflict(Bounds(5, 20)) == 10
+    assert PLACES[place](spark, rows(binlog(b"k2", b"\x08\x03"))).find_conflict(Bounds(5, 20)) is None
+    assert PLACES[place](spark, rows(binlog(b"k1", b"\x08\x04"))).find_conflict(Bounds(5, 20)) == 10
+    assert PLACES[place](spark, rows(one[:-1])).find_conflict(Bounds(5, 20)) == 10
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -106,9 +111,9 @@ def test_each_pump_is_counted_within_the_window_and_each_ddl_reported_once(
     assert parts.get("b", NOTHING).proof == 0
     assert parts["c"] == PumpPart(21, 0, 0, 0)
     text = "create table t (a int)"
-    assert pulled.ddls(Bounds(5, 20)) == [WindowDdl(8, 7, 41, 6, text), WindowDdl(9, 8, 42, 6, text)]
-    assert pulled.ddls(Bounds(8, 20)) == [WindowDdl(9, 8, 42, 6, text)]
-    assert pulled.first_row(6, 8) == 12
-    assert pulled.first_row(13, 8) == 25
-    assert pulled.first_row(6, 10) is None
-    assert (pulled.first_row(6), pulled.first_row(7)) == (6, 12)
+    assert pulled.read_ddls(Bounds(5, 20)) == [WindowDdl(8, 7, 41, 6, text), WindowDdl(9, 8, 42, 6, text)]
+    assert pulled.read_ddls(Bounds(8, 20)) == [WindowDdl(9, 8, 42, 6, text)]
+    assert pulled.find_first_row(6, 8) == 12
+    assert pulled.find_first_row(13, 8) == 25
+    assert pulled.find_first_row(6, 10) is None
+    assert (pulled.find_first_row(6), pulled.find_first_row(7)) == (6, 12)

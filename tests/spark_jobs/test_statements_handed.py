@@ -19,7 +19,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.tables import STATEMENT
 from binlake.rows.schema.delta import Definitions
 from binlake.statements import BatchLimits, Phase, chunks
-from binlake.statements.batch import StatementBatch, statement_digest
+from binlake.statements.batch import StatementBatch, compute_statement_digest
 from binlake.window.definitions import LandedDdl, Segments, SegmentTable
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.convert.netstatements import render_rows
@@ -28,7 +28,7 @@ from spark_jobs.finalize import stage as finalize
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.tables import statements as statement_module
 from spark_jobs.tables.sinks import SinkWindow
-from spark_jobs.tables.statements import LakeStatements, statement_table
+from spark_jobs.tables.statements import LakeStatements, build_statement_table
 
 BOUNDS = Bounds(1, 9)
 NOTHING = Definitions((), ())
@@ -44,7 +44,7 @@ def statement_rows() -> pa.Table:
 def statements(ctx: StageContext, rows: pa.Table | None = None) -> LakeStatements:
     definitions_of_window = SimpleNamespace(bounds=BOUNDS, segments=None, cuts=(), definitions=None)
     window = cast(SinkWindow, definitions_of_window)
-    return LakeStatements(ctx.paths, window, ctx.replication.sql_target(), (1, 1), "demo", rows)
+    return LakeStatements(ctx.paths, window, ctx.replication.require_sql_target(), (1, 1), "demo", rows)
 
 
 @pytest.fixture
@@ -55,12 +55,12 @@ def ctx(tmp_path: Path) -> StageContext:
 
 def test_statements_handed_over_equal_those_of_the_lake(ctx: StageContext) -> None:
     rows = statement_rows()
-    write_deltalake(LakePaths.of(ctx.replication).table(STATEMENT.name), rows.slice(7))
-    write_deltalake(LakePaths.of(ctx.replication).table(STATEMENT.name), rows.slice(0, 7), mode="append")
+    write_deltalake(LakePaths.of(ctx.replication).locate_table(STATEMENT.name), rows.slice(7))
+    write_deltalake(LakePaths.of(ctx.replication).locate_table(STATEMENT.name), rows.slice(0, 7), mode="append")
     stored, handed = statements(ctx), statements(ctx, rows)
-    assert (handed.digest(), handed.rows, handed.count) == (stored.digest(), stored.rows, stored.count)
+    assert (handed.compute_digest(), handed.rows, handed.count) == (stored.compute_digest(), stored.rows, stored.count)
     for place in ((segment, phase) for segment in (0, 1) for phase in (Phase.DELETE, Phase.WRITE)):
-        both = [sorted(one.batches(*place), key=lambda batch: batch.batch) for one in (stored, handed)]
+        both = [sorted(one.read_batches(*place), key=lambda batch: batch.batch) for one in (stored, handed)]
         assert both[0] == both[1]
         assert both[0]
 
@@ -68,9 +68,9 @@ def test_statements_handed_over_equal_those_of_the_lake(ctx: StageContext) -> No
 def test_stored_statements_are_verified_by_their_texts(ctx: StageContext) -> None:
     rows = statement_rows()
     changed = rows.set_column(rows.schema.get_field_index("sql"), "sql", pa.array([["DELETE"]] * rows.num_rows))
-    write_deltalake(LakePaths.of(ctx.replication).table(STATEMENT.name), changed)
+    write_deltalake(LakePaths.of(ctx.replication).locate_table(STATEMENT.name), changed)
     with pytest.raises(ImmutableWindow):
-        list(statements(ctx).batches(0, Phase.WRITE))
+        list(statements(ctx).read_batches(0, Phase.WRITE))
 
 
 class CountedReads:
@@ -92,16 +92,18 @@ def test_files_are_read_once_for_the_plans_of_all_segments(ctx: StageContext) ->
     # A window of thousands of DDL has as many segments; each of them used to scan all files.
     starts = tuple(range(2, 202))
     ddls = [drop_view(number) for number in range(1, len(starts) + 1)]
-    write_deltalake(LakePaths.of(ctx.replication).table(STATEMENT.name), statement_table(BOUNDS.window, ddls))
+    write_deltalake(
+        LakePaths.of(ctx.replication).locate_table(STATEMENT.name), build_statement_table(BOUNDS.window, ddls)
+    )
     cuts = [LandedDdl(ts, ts, ts, 1, 1, 24, "d", "v", "", "", "apply", "", NOTHING, NOTHING) for ts in starts]
     parts = SimpleNamespace(bounds=BOUNDS, segments=Segments(1, 300, starts), cuts=cuts, definitions=None)
-    window = LakeStatements(ctx.paths, cast(SinkWindow, parts), ctx.replication.sql_target(), (1, 1), "demo")
+    window = LakeStatements(ctx.paths, cast(SinkWindow, parts), ctx.replication.require_sql_target(), (1, 1), "demo")
     counted = CountedReads(window._data)
     window._data = cast(Any, counted)
-    assert window.ddls() == ddls
-    assert [plan.number for plan in window.segments()] == list(range(len(starts) + 1))
-    phases = ((plan.number, phase) for plan in window.segments() for phase in (Phase.DELETE, Phase.WRITE))
-    assert [batch for place in phases for batch in window.batches(*place)] == []
+    assert window.list_ddls() == ddls
+    assert [plan.number for plan in window.list_segments()] == list(range(len(starts) + 1))
+    phases = ((plan.number, phase) for plan in window.list_segments() for phase in (Phase.DELETE, Phase.WRITE))
+    assert [batch for place in phases for batch in window.read_batches(*place)] == []
     assert counted.reads == 1
 
 
@@ -118,14 +120,14 @@ def test_rows_of_adjacent_segments_are_read_together(
         for number in range(segments)
         for batch in (drop_view(number), *(write_row(number, phase, place) for phase in phases for place in (0, 1)))
     ]
-    rows = statement_table(BOUNDS.window, Random(3).sample(written, len(written)))
-    write_deltalake(LakePaths.of(ctx.replication).table(STATEMENT.name), rows)
+    rows = build_statement_table(BOUNDS.window, Random(3).sample(written, len(written)))
+    write_deltalake(LakePaths.of(ctx.replication).locate_table(STATEMENT.name), rows)
     window = statements(ctx, rows if handed else None)
     counted = CountedReads(window._data)
     window._data = cast(Any, counted)
     for number in (*range(segments), 3):
         for phase in phases:
-            batches = sorted(window.batches(number, phase), key=lambda batch: batch.batch)
+            batches = sorted(window.read_batches(number, phase), key=lambda batch: batch.batch)
             assert batches == [write_row(number, phase, place) for place in (0, 1)]
     assert counted.reads == reads
 
@@ -136,22 +138,24 @@ def test_ordered_segment_expects_all_tables_that_it_touches(
     places = [SegmentTable(0, "d", "a"), SegmentTable(1, "d", "b"), SegmentTable(1, "d", "a")]
     monkeypatch.setattr(statement_module, "read_touched_tables", lambda *_: places)
     batches = [replace(drop_view(segment), phase=Phase.ORDERED, kind="ordered") for segment in (0, 1)]
-    write_deltalake(LakePaths.of(ctx.replication).table(STATEMENT.name), statement_table(BOUNDS.window, batches))
-    tables = SimpleNamespace(within=lambda _db, name, *_: TABLES[name])
+    write_deltalake(
+        LakePaths.of(ctx.replication).locate_table(STATEMENT.name), build_statement_table(BOUNDS.window, batches)
+    )
+    tables = SimpleNamespace(require_definition_within=lambda _db, name, *_: TABLES[name])
     parts = SimpleNamespace(bounds=BOUNDS, segments=Segments(1, 9, (5,)), cuts=(), definitions=tables)
-    window = LakeStatements(ctx.paths, cast(SinkWindow, parts), ctx.replication.sql_target(), (1, 1), "demo")
-    names = [sorted(plan.expected.names) if plan.expected else [] for plan in window.segments()]
+    window = LakeStatements(ctx.paths, cast(SinkWindow, parts), ctx.replication.require_sql_target(), (1, 1), "demo")
+    names = [sorted(plan.expected.names) if plan.expected else [] for plan in window.list_segments()]
     assert [[name[-1] for name in one] for one in names] == [["a"], ["a", "b"]]
 
 
 def drop_view(segment: int) -> StatementBatch:
     sql = (f"DROP VIEW v{segment}",)
-    return StatementBatch(segment, Phase.DDL, 0, "d", "v", "ddl", sql, (-1,), "", 0, 0, statement_digest(sql))
+    return StatementBatch(segment, Phase.DDL, 0, "d", "v", "ddl", sql, (-1,), "", 0, 0, compute_statement_digest(sql))
 
 
 def write_row(segment: int, phase: Phase, batch: int) -> StatementBatch:
     sql = (f"DELETE FROM d.t WHERE a = {segment} AND b = {phase:d} AND c = {batch}",)
-    return StatementBatch(segment, phase, batch, "d", "t", "delete", sql, (1,), "", 0, 1, statement_digest(sql))
+    return StatementBatch(segment, phase, batch, "d", "t", "delete", sql, (1,), "", 0, 1, compute_statement_digest(sql))
 
 
 @pytest.mark.parametrize("pinned", [True, False])
@@ -160,9 +164,9 @@ def test_statements_handed_over_count_only_if_they_are_pinned(
 ) -> None:
     rows = statement_rows()
     manifest = ApplyManifest(
-        "demo", "sql", 1, 1, 9, "c", "safe", "d", "2:", statements(ctx, rows).digest(), 1, 4, 9, ()
+        "demo", "sql", 1, 1, 9, "c", "safe", "d", "2:", statements(ctx, rows).compute_digest(), 1, 4, 9, ()
     )
-    write_deltalake(LakePaths.of(ctx.replication).table(STATEMENT.name), rows)
+    write_deltalake(LakePaths.of(ctx.replication).locate_table(STATEMENT.name), rows)
     ctx.handover.put(STATEMENT, BOUNDS, rows if pinned else rows.slice(1))
     asked: list[Any] = []
 
@@ -174,7 +178,7 @@ def test_statements_handed_over_count_only_if_they_are_pinned(
 
     monkeypatch.setattr(finalize, "read_statements", read_statements)
     window = cast(SinkWindow, SimpleNamespace(bounds=BOUNDS))
-    found = finalize.read_pinned_statements(ctx, window, ctx.replication.sql_target(), manifest)
-    assert found.digest() == manifest.statement
+    found = finalize.read_pinned_statements(ctx, window, ctx.replication.require_sql_target(), manifest)
+    assert found.compute_digest() == manifest.statement
     assert [one is None for one in asked] == ([False] if pinned else [False, True])
     assert ctx.handover.take(STATEMENT, BOUNDS) is None

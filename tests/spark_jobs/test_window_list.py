@@ -15,7 +15,7 @@ from binlake.feed.state import record_feed_error
 from binlake.lake.failures import record_failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.pipeline import feed_sink
+from binlake.pipeline import name_feed_sink
 
 LO, HI = 449_000_000_000_000_001, 449_000_000_000_000_777
 FEEDS = tuple(
@@ -31,9 +31,9 @@ def replication(tmp_path: Path) -> Path:
     log = WindowLog(LakePaths.of(load_replication(path, secrets=False)))
     log.record(WindowEvent("land", LO, HI, "done", 3))
     for name in ("orders", "audit"):
-        log.record(WindowEvent("encode", LO, HI, "done", 3, sink=feed_sink(name)))
+        log.record(WindowEvent("encode", LO, HI, "done", 3, sink=name_feed_sink(name)))
     error = SchemaError("the registry refuses it", where={"table": "shop.item"}, hint="ask its owner")
-    record_failure(log, "publish", error, run_id="r1", window=(LO, HI), sink=feed_sink("orders"))
+    record_failure(log, "publish", error, run_id="r1", window=(LO, HI), sink=name_feed_sink("orders"))
     record_feed_error(log, "orders", "publish", error, run_id="r1")
     return path
 

@@ -23,7 +23,7 @@ LOW, HIGH = -(1 << 63), (1 << 63) - 1
 
 def condition(table_def: TableDef, *columns: list[str], alike: bool = True) -> str:
     counts = KeyCounts(table_def, [pa.array(column, pa.large_string()) for column in columns], alike=alike)
-    return counts.sql(0, len(columns[0])).partition(" WHERE ")[2]
+    return counts.format_query(0, len(columns[0])).partition(" WHERE ")[2]
 
 
 def texts(*numbers: int) -> list[str]:
@@ -80,7 +80,7 @@ def test_count_is_full_only_if_every_key_exists(empty_server: MariaDb) -> None:
             f"INSERT INTO d.numbered VALUES {','.join(f'({number})' for number in sorted(there - missing))}",
         )
         counts = KeyCounts(NUMBERED, [pa.array(texts(*keys), pa.large_string())], alike=True)
-        sql = counts.sql(0, len(keys))
+        sql = counts.format_query(0, len(keys))
         ranged += "BETWEEN" in sql
         assert len(sql) <= len("SELECT COUNT(*) FROM `d`.`numbered` WHERE `id` IN ()") + int(counts.sizes.sum())
         assert rows(empty_server, sql) == [(len(keys) - len(missing),)], seed

@@ -17,8 +17,8 @@ from binlake.dialect import map_ddl
 from binlake.rows.schema import ColumnInfo, DdlJob, SchemaState, TableDef, WindowDdl
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
-from binlake.statements import BatchLimits, TableStatements, images_from_rows
-from binlake.statements.literal import qualified, quote_name
+from binlake.statements import BatchLimits, TableStatements, make_images_from_rows
+from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.definitions.definitions import require_definitions
 from binlake.target.session.session import Session
 from binlake.window.ddls import plan_ddls
@@ -46,22 +46,22 @@ def create_tables(session: Session, jobs: list[DdlJob], dialect: Dialect) -> Sch
 def fill(session: Session, table: TableDef, images: list[dict[str, str | None]], dialect: Dialect) -> None:
     out, columns = (
         TableStatements(table, 0, limits=BatchLimits(7), dialect=dialect),
-        images_from_rows(images, [c.name for c in table.row_columns]),
+        make_images_from_rows(images, [c.name for c in table.row_columns]),
     )
-    keyless = table.identity().kind == "row"
+    keyless = table.find_identity().kind == "row"
     for batch in out.render_inserts(columns, [1] * len(images)) if keyless else out.render_writes(columns):
         for sql in batch.sql:
             session.execute(sql)
         if batch.verify_sql:
-            assert session.rows(batch.verify_sql) == [(batch.verify_rows,)]
+            assert session.fetch_rows(batch.verify_sql) == [(batch.verify_rows,)]
 
 
 def empty(session: Session, table: TableDef, images: list[dict[str, str | None]], dialect: Dialect) -> None:
     out, columns = (
         TableStatements(table, 0, limits=BatchLimits(7), dialect=dialect),
-        images_from_rows(images, [c.name for c in table.row_columns]),
+        make_images_from_rows(images, [c.name for c in table.row_columns]),
     )
-    keyless = table.identity().kind == "row"
+    keyless = table.find_identity().kind == "row"
     for batch in out.render_image_deletes(columns, [1] * len(images)) if keyless else out.render_deletes(columns):
         affected = [session.execute(sql) for sql in batch.sql]
         assert sum(affected) == batch.rows
@@ -81,8 +81,8 @@ def test_rows_with_all_kinds_of_keys_round_trip(empty_server: MariaDb) -> None:
     target = target_of(empty_server)
     session = Session(target)
     try:
-        state = create_tables(session, [DdlJob.parse(text) for text in capture.job_texts()], target.db_type)
-        last = list(capture.states())[-1]
+        state = create_tables(session, [DdlJob.parse(text) for text in capture.read_job_texts()], target.db_type)
+        last = list(capture.read_states())[-1]
         filled = 0
         for content in last.contents:
             table = state.find(content["schema"], content["name"])
@@ -92,11 +92,13 @@ def test_rows_with_all_kinds_of_keys_round_trip(empty_server: MariaDb) -> None:
             images = [dict(zip(content["columns"], map(canonical, row), strict=True)) for row in content["rows"]]
             fill(session, table, images, target.db_type)
             columns = ", ".join(shown(column) for column in table.row_columns)
-            back = session.rows(f"SELECT {columns} FROM {qualified(table.db, table.name)}")
+            back = session.fetch_rows(f"SELECT {columns} FROM {quote_qualified_name(table.db, table.name)}")
             wanted = [tuple(image[c.name] for c in table.row_columns) for image in images]
             assert sorted(map(repr, back)) == sorted(map(repr, wanted)), table.name
             empty(session, table, images, target.db_type)
-            assert session.rows(f"SELECT COUNT(*) FROM {qualified(table.db, table.name)}") == [(0,)], table.name
+            assert session.fetch_rows(f"SELECT COUNT(*) FROM {quote_qualified_name(table.db, table.name)}") == [(0,)], (
+                table.name
+            )
             filled += 1
         assert filled > 15
     finally:

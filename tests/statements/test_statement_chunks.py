@@ -12,7 +12,7 @@ import pytest
 from support.examples import seeds
 from support.netchanges import changes
 
-from binlake.base.rowhash import row_hashes
+from binlake.base.rowhash import hash_rows
 from binlake.statements import BatchLimits, chunks
 from binlake.statements.chunks import (
     BUCKETS,
@@ -32,7 +32,7 @@ def counted_by_row(rows: pa.Table) -> list[dict[str, Any]]:
     """The sizes, counted one row after the other."""
     found: dict[tuple[Any, ...], Counter[str]] = {}
     beginnings = pa.table({"key": [key.as_py().encode()[:-4] for key in rows["key"]]})
-    for row, mixed in zip(rows.to_pylist(), row_hashes(beginnings, ["key"]).tolist(), strict=True):
+    for row, mixed in zip(rows.to_pylist(), hash_rows(beginnings, ["key"]).tolist(), strict=True):
         phase = 1 if row["op"] == "delete" else 2
         own = found.setdefault((row["segment"], phase, row["db"], row["table"], mixed % BUCKETS), Counter())
         image = row["before"] if row["after"] is None else row["after"]

@@ -15,8 +15,8 @@ from binlake.changes.ordered.forms import RowForms
 from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements import BatchLimits, TableStatements, images_from_rows
-from binlake.statements.batch import table_of_statement
+from binlake.statements import BatchLimits, TableStatements, make_images_from_rows
+from binlake.statements.batch import parse_statement_table
 from binlake.statements.lenient import make_lenient
 from binlake.target import Session
 
@@ -38,7 +38,7 @@ def session(server: MariaDb) -> Iterator[Session]:
 
 def rows(of: TableDef, *values: tuple[str | None, ...]) -> dict[str, object]:
     names = [column.name for column in of.columns]
-    return images_from_rows([dict(zip(names, row, strict=True)) for row in values], names)
+    return make_images_from_rows([dict(zip(names, row, strict=True)) for row in values], names)
 
 
 def test_rows_of_a_table_with_a_key(session: Session) -> None:
@@ -47,8 +47,8 @@ def test_rows_of_a_table_with_a_key(session: Session) -> None:
     for plain in (False, True, False):
         for batch in TableStatements(KEYED, 0, dialect=dialect_of(session), plain=plain).render_writes(images):
             session.execute(batch.sql[0])
-            assert session.rows(batch.verify_sql) == [(3,)]
-    assert session.rows("SELECT id, e + 0 FROM app.odd ORDER BY id") == [(1, 0.0), (2, 1.0), (3, None)]
+            assert session.fetch_rows(batch.verify_sql) == [(3,)]
+    assert session.fetch_rows("SELECT id, e + 0 FROM app.odd ORDER BY id") == [(1, 0.0), (2, 1.0), (3, None)]
     assert (
         "sql_mode"
         not in next(
@@ -65,10 +65,10 @@ def test_rows_of_a_table_without_a_key(session: Session) -> None:
     images = rows(KEYLESS, ("", "x"), ("a", "x"))
     for batch in TableStatements(KEYLESS, 0, dialect=dialect_of(session)).render_inserts(images, [2, 1]):
         assert session.execute(batch.sql[0]) == 3
-    assert session.rows("SELECT e + 0 FROM app.odd ORDER BY 1") == [(0.0,), (0.0,), (1.0,)]
+    assert session.fetch_rows("SELECT e + 0 FROM app.odd ORDER BY 1") == [(0.0,), (0.0,), (1.0,)]
     for batch in TableStatements(KEYLESS, 0, dialect=dialect_of(session)).render_image_deletes(images, [1, 1]):
         assert [session.execute(sql) for sql in batch.sql] == [1, 1]
-    assert session.rows("SELECT e + 0 FROM app.odd") == [(0.0,)]
+    assert session.fetch_rows("SELECT e + 0 FROM app.odd") == [(0.0,)]
 
 
 def test_mysql_and_tidb_use_a_hint() -> None:
@@ -94,18 +94,18 @@ def test_mode_ordered_continues_at_error_values(session: Session, multiple: bool
         op = "insert" if before is None else "delete" if after is None else "update"
         pair = [image and dict(zip(("id", "e", "v"), image, strict=True)) for image in (before, after)]
         event = RowEvent(number, 0, 0, op, *pair)
-        changed.append(Change(keyed[0], event, keyed[1].of(event), safe))
-    statements = Merger(multiple, BatchLimits()).statements(changed)
+        changed.append(Change(keyed[0], event, keyed[1].list_keys(event), safe))
+    statements = Merger(multiple, BatchLimits()).render_statements(changed)
     for statement in statements:
-        assert table_of_statement(statement.text) == ("app", "odd")
+        assert parse_statement_table(statement.text) == ("app", "odd")
         session.execute(statement.text)
-    assert session.rows("SELECT id, e + 0 FROM app.odd ORDER BY id") == [(1, 2.0), (9, 0.0)]
+    assert session.fetch_rows("SELECT id, e + 0 FROM app.odd ORDER BY id") == [(1, 2.0), (9, 0.0)]
     # A row that would be cut must fail, even next to a row that a strict session refuses.
     long = [(None, ("5", "", "x")), (None, ("6", "a", "too long"))]
     events = [RowEvent(20 + n, 0, 0, "insert", None, dict(zip(("id", "e", "v"), row, strict=True)))  # type: ignore[arg-type]
               for n, (_, row) in enumerate(long)]  # fmt: skip
-    texts = [s.text for s in Merger(multiple, BatchLimits()).statements(
-        [Change(keyed[0], event, keyed[1].of(event), safe) for event in events])]  # fmt: skip
+    texts = [s.text for s in Merger(multiple, BatchLimits()).render_statements(
+        [Change(keyed[0], event, keyed[1].list_keys(event), safe) for event in events])]  # fmt: skip
     assert ["sql_mode" in text for text in texts] == [True, False]
     with pytest.raises(TargetRefused):
         session.execute(texts[1])
@@ -114,4 +114,4 @@ def test_mode_ordered_continues_at_error_values(session: Session, multiple: bool
 def test_the_table_of_a_lenient_statement_is_reported() -> None:
     for dialect in ("mariadb", "mysql", "tidb"):
         for sql in ("INSERT INTO `a`.`b` (`x`)", "REPLACE INTO `a`.`b` (`x`)", "UPDATE `a`.`b` SET `x` = 1"):
-            assert table_of_statement(make_lenient(sql, dialect)) == ("a", "b")
+            assert parse_statement_table(make_lenient(sql, dialect)) == ("a", "b")

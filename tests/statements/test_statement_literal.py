@@ -11,12 +11,19 @@ from support.examples import examples
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, table
 
-from binlake.rows.codec.floats import float_text
+from binlake.rows.codec.floats import format_float
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements.columns import join_tuples, join_value_tuples, match_literals, value_literals
-from binlake.statements.keyless import image_condition, image_conditions
-from binlake.statements.literal import LiteralKind, literal_kind, match_literal, quote, value_literal, widen_float
+from binlake.statements.columns import format_match_literals, format_value_literals, join_tuples, join_value_tuples
+from binlake.statements.keyless import format_image_condition, format_image_conditions
+from binlake.statements.literal import (
+    LiteralKind,
+    choose_literal_kind,
+    format_match_literal,
+    format_value_literal,
+    quote,
+    widen_float,
+)
 
 COLUMNS = {
     c.name: c
@@ -45,7 +52,7 @@ HEX = st.one_of(st.none(), st.binary(max_size=9).map(lambda b: b.hex().upper()))
 
 
 def strategy(column: ColumnInfo) -> st.SearchStrategy[str | None]:
-    kind = literal_kind(column)
+    kind = choose_literal_kind(column)
     if kind in (LiteralKind.FLOAT, LiteralKind.DOUBLE, LiteralKind.NUMBER):
         return NUMBERS
     return HEX if kind in (LiteralKind.BINARY, LiteralKind.BIT) else TEXTS
@@ -57,14 +64,14 @@ def strategy(column: ColumnInfo) -> st.SearchStrategy[str | None]:
 def test_column_literals_equal_plain_literals(name: str, data: st.DataObject) -> None:
     column = COLUMNS[name]
     values = data.draw(st.lists(strategy(column), max_size=8))
-    array, kind = pa.array(values, pa.large_string()), literal_kind(column)
-    assert value_literals(array, column).to_pylist() == [value_literal(v, kind) for v in values]
-    assert match_literals(array, column).to_pylist() == [match_literal(v, kind) for v in values]
+    array, kind = pa.array(values, pa.large_string()), choose_literal_kind(column)
+    assert format_value_literals(array, column).to_pylist() == [format_value_literal(v, kind) for v in values]
+    assert format_match_literals(array, column).to_pylist() == [format_match_literal(v, kind) for v in values]
     assert join_value_tuples([(array, column)] * 2).to_pylist() == [
-        "({0},{0}),".format(value_literal(v, kind)) for v in values
+        "({0},{0}),".format(format_value_literal(v, kind)) for v in values
     ]
-    conditions = image_conditions(array, column, "mariadb").to_pylist()
-    assert conditions == [image_condition(v, column, "mariadb") for v in values]
+    conditions = format_image_conditions(array, column, "mariadb").to_pylist()
+    assert conditions == [format_image_condition(v, column, "mariadb") for v in values]
 
 
 @pytest.mark.parametrize(
@@ -90,13 +97,13 @@ def test_column_literals_equal_plain_literals(name: str, data: st.DataObject) ->
 )
 def test_literals(name: str, value: str | None, literal: str) -> None:
     # S0-22
-    assert value_literal(value, literal_kind(COLUMNS[name])) == literal
+    assert format_value_literal(value, choose_literal_kind(COLUMNS[name])) == literal
 
 
 def test_float_is_matched_by_its_widened_value() -> None:
     # hazards R-44
     assert widen_float("1.1") == "1.100000023841858e0"
-    assert match_literal("1.1", LiteralKind.DOUBLE) == "1.1e0"
+    assert format_match_literal("1.1", LiteralKind.DOUBLE) == "1.1e0"
 
 
 def test_tuples() -> None:
@@ -118,11 +125,11 @@ def test_target_reads_quoted_text_back(server: MariaDb, texts: list[str]) -> Non
 @example([3.4028234663852886e38, -3.4028234663852886e38, 1.401298464324817e-45])
 def test_target_stores_and_matches_every_float(server: MariaDb, numbers: list[float]) -> None:
     # hazards R-44: what was written is matched, for FLOAT and for DOUBLE
-    texts = [float_text(number) for number in numbers]
+    texts = [format_float(number) for number in numbers]
     execute(server, "CREATE DATABASE IF NOT EXISTS lit", "DROP TABLE IF EXISTS lit.f")
     execute(server, "CREATE TABLE lit.f (n INT, f FLOAT, d DOUBLE)")
-    values = [(value_literal(x, LiteralKind.FLOAT), value_literal(x, LiteralKind.DOUBLE)) for x in texts]
+    values = [(format_value_literal(x, LiteralKind.FLOAT), format_value_literal(x, LiteralKind.DOUBLE)) for x in texts]
     execute(server, "INSERT INTO lit.f VALUES " + ",".join(f"({n},{f},{d})" for n, (f, d) in enumerate(values)))
     for n, text in enumerate(texts):
-        f, d = match_literal(text, LiteralKind.FLOAT), match_literal(text, LiteralKind.DOUBLE)
+        f, d = format_match_literal(text, LiteralKind.FLOAT), format_match_literal(text, LiteralKind.DOUBLE)
         assert rows(server, f"SELECT COUNT(*) FROM lit.f WHERE n = {n} AND f <=> {f} AND d <=> {d}") == [(1,)]

@@ -14,7 +14,14 @@ from binlake.config.model import Target
 from binlake.errors import Permanent, SchemaError
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements import BatchLimits, Phase, StatementBatch, TableStatements, images_from_rows, statement_digest
+from binlake.statements import (
+    BatchLimits,
+    Phase,
+    StatementBatch,
+    TableStatements,
+    compute_statement_digest,
+    make_images_from_rows,
+)
 from binlake.target import Session
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -59,7 +66,7 @@ HEAP_ROWS: list[dict[str, str | None]] = [
 
 
 def images(table_def: TableDef, values: list[dict[str, str | None]]) -> dict[str, pa.Array]:
-    return images_from_rows(values, [c.name for c in table_def.columns])
+    return make_images_from_rows(values, [c.name for c in table_def.columns])
 
 
 def golden_text(batches: Iterable[StatementBatch]) -> str:
@@ -134,7 +141,7 @@ def test_batch_has_its_position_and_digest() -> None:
     out = TableStatements(ORDERS, 4, first_batch=7)
     (batch,) = out.render_writes(images(ORDERS, ORDER_ROWS))
     assert (batch.segment, batch.phase, batch.batch, batch.db, batch.table) == (4, Phase.WRITE, 7, "d", "or`ders")
-    assert batch.digest == statement_digest(batch.sql) != statement_digest((batch.sql[0] + " ",))
+    assert batch.digest == compute_statement_digest(batch.sql) != compute_statement_digest((batch.sql[0] + " ",))
     assert out.next_batch == 8
 
 
@@ -256,6 +263,6 @@ def test_json_too_deep_for_mariadbs_functions_is_stored_and_matched(empty_server
         ]
         affected = [session.execute(sql) for batch in batches for sql in batch.sql]
         assert affected == [3, 1, 1]
-        assert session.rows("SELECT j FROM d.heap") == [(deep[0]["j"],)]
+        assert session.fetch_rows("SELECT j FROM d.heap") == [(deep[0]["j"],)]
     finally:
         session.close()

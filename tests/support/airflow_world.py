@@ -74,7 +74,7 @@ class World:
         """Wait until the task is in `state`, and return it."""
 
         def reached() -> dict[str, Any] | None:
-            task = self.client.task(dag_id, run_id, task_id)
+            task = self.client.fetch_task(dag_id, run_id, task_id)
             return task if task["state"] == state else None
 
         return dict(self.until(f"{dag_id} {task_id} {state}", reached))

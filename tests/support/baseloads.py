@@ -26,4 +26,4 @@ def replication(server: MariaDb, **more: Any) -> Replication:
 
 def load_base(replication: Replication, base: Base, cluster_id: int, **more: Any) -> ApplyResult:
     """Load `base` into the target of a replication."""
-    return loading.load_base(replication.sql_target(), BaseTask.of(replication, cluster_id), base, **more)
+    return loading.load_base(replication.require_sql_target(), BaseTask.of(replication, cluster_id), base, **more)

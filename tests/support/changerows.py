@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from binlake.changes.net import RowEvent, net_changes
+from binlake.changes.net import RowEvent, compute_net_changes
 from binlake.rows.codec import MUTATION_SCHEMA
 from binlake.rows.schema import Identity
 from binlake.window.definitions import Cell
@@ -118,7 +118,7 @@ class Drawn:
             own = [e for name, e in self.found if name == cell.table and cell.since <= e.commit_ts < cell.until]
             identity = Identity(cell.identity, cell.columns)  # type: ignore[arg-type]
             filled = dict(zip(cell.columns, cell.filled, strict=True))
-            for change in net_changes(own, identity, filled, strict=cell in strict):
+            for change in compute_net_changes(own, identity, filled, strict=cell in strict):
                 place = {"db": cell.db, "table": cell.table, "segment": cell.segment}
                 wanted.add(comparable({**vars(change), **place}))
         return wanted

@@ -163,7 +163,7 @@ def payloads_of(capture: Capture, without: str = "mysql") -> list[Written]:
         if ddl.kind == "ddl" and jobs[ddl.job_id].took_effect and jobs[ddl.job_id].schema_name != without
     ]
     infos = _Infos(capture, {job.id: place for place, job in log.jobs})
-    for commit_ts, rows in groupby(capture.decoded(), key=lambda row: int(row["commit_ts"])):
+    for commit_ts, rows in groupby(capture.read_decoded(), key=lambda row: int(row["commit_ts"])):
         own = (row for row in rows if not row["table"].startswith(f"{without}."))
         events = [_event(row, infos) for row in own if infos.has(int(row["table_id"]), commit_ts)]
         if events:
@@ -191,7 +191,7 @@ class _Infos:
     def __init__(self, capture: Capture, places: Mapping[int, int]) -> None:
         self._gone: dict[int, int] = {}
         self._known: dict[int, list[tuple[int, list[Json]]]] = {}
-        for job in capture.jobs():
+        for job in capture.read_jobs():
             if job["type"] in (4, 11):
                 # A transaction that began before a DROP or TRUNCATE may commit after it; a drainer omits its rows.
                 self._gone[job["table_id"]] = places[job["id"]]

@@ -255,7 +255,7 @@ class FakeTikv:
         if request.verify_is_primary and lock.primary not in (b"", key):
             answer.error.primary_mismatch.lock_info.primary_lock = lock.primary
             return
-        expired = tso.physical(lock.start_ts) + lock.ttl_ms < tso.physical(request.current_ts)
+        expired = tso.extract_physical(lock.start_ts) + lock.ttl_ms < tso.extract_physical(request.current_ts)
         if expired and not lock.async_commit:
             del self.locks[key]
             self.writes.setdefault(key, []).append(Write(lock.start_ts, lock.start_ts, ROLLBACK))

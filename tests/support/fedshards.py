@@ -99,9 +99,9 @@ class FedShards:
         self._cluster.follow(*self.servers.values())
         until = self._cluster.settle()
         ctx = StageContext(self.replication(), "test", _no_spark)
-        while (ctx.windows.landed_ts() or 0) < until:
+        while (ctx.windows.find_landed_ts() or 0) < until:
             run_window(ctx)
-        validated = json.loads(ctx.windows.last_events(("validate",), 1, ("done",))[0]["detail"])
+        validated = json.loads(ctx.windows.read_last_events(("validate",), 1, ("done",))[0]["detail"])
         assert validated["errors"] == 0, validated["listed"]
         self.validated.append(validated)
 

@@ -153,7 +153,7 @@ class FedCluster:
 
     def settle(self) -> int:
         """Wait until every pump's registered watermark has passed the current TSO; return that ts."""
-        return settle(self.pumps.values(), self.registry, self.pd.tso())
+        return settle(self.pumps.values(), self.registry, self.pd.fetch_ts())
 
     def published(self) -> list[tuple[int, str, pb.Binlog]]:
         """(commit_ts, source's identity, binlog) of everything that the pumps serve, by commit_ts."""
@@ -184,7 +184,7 @@ def _gtids(server: MariaDb) -> str:
     """The GTIDs of everything that the server has committed, in the form that the status shows."""
     if server.name == "mariadb":
         return str(rows(server, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0])
-    return MySqlGtidSet.parse(str(rows(server, "SELECT @@GLOBAL.gtid_executed")[0][0])).text()
+    return MySqlGtidSet.parse(str(rows(server, "SELECT @@GLOBAL.gtid_executed")[0][0])).format_text()
 
 
 def mixed_transactions(connection: Connection[Any], db: str, seed: int, count: int) -> None:

@@ -67,7 +67,7 @@ def run_windows(cluster: FedCluster, target: dict[str, Any], **more: Any) -> lis
     """
     context = StageContext(cluster.replication(target=target, **more), "test", _no_spark)
     until, results = cluster.settle(), list[StageResult]()
-    while (context.windows.landed_ts() or 0) < until:
+    while (context.windows.find_landed_ts() or 0) < until:
         results += run_window(context)
     return results
 

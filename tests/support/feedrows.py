@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.tidb_json import INT_PK, column, table_def, table_info
 
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Format
-from binlake.rows.codec.floats import double_text, float_text
+from binlake.rows.codec.floats import format_double, format_float
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.maps import ImageMaps
@@ -78,8 +78,8 @@ _VALUES: dict[str, st.SearchStrategy[str]] = {
     "ulong": _integers(0, (1 << 32) - 1),
     "ubig": _integers(0, (1 << 64) - 1),
     "dec": st.decimals(-(10**15), 10**15, places=4).map(lambda number: f"{number:f}".replace("-0.0000", "0.0000")),
-    "f": st.floats(width=32, allow_nan=False, allow_infinity=False).map(lambda n: float_text(float(np.float32(n)))),
-    "d": st.floats(allow_nan=False, allow_infinity=False).map(double_text),
+    "f": st.floats(width=32, allow_nan=False, allow_infinity=False).map(lambda n: format_float(float(np.float32(n)))),
+    "d": st.floats(allow_nan=False, allow_infinity=False).map(format_double),
     "y": st.one_of(st.just("0000"), _integers(1901, 2155)),
     "day": st.one_of(_DAYS, st.sampled_from(["0000-00-00", "2024-02-00", "2023-02-31"])),
     "dt": st.one_of(_SECONDS.map(lambda text: f"{text}.120"), st.just("0000-00-00 00:00:00.000")),
@@ -141,7 +141,7 @@ def member_text(column: ColumnInfo, number: int) -> str:
 
 def number_text(column: ColumnInfo, number: float | str) -> str:
     """A FLOAT or DOUBLE in the form that `mutation` stores."""
-    return float_text(float(np.float32(number))) if column.tp == t.FLOAT else double_text(float(number))
+    return format_float(float(np.float32(number))) if column.tp == t.FLOAT else format_double(float(number))
 
 
 def bit_text(column: ColumnInfo, number: int) -> str:

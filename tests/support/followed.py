@@ -18,10 +18,10 @@ from binlake.mysqlbinlog.definitions.descriptions import (
     SESSION,
     DatabaseDescription,
     TableDescription,
+    build_visibility_sql,
     describe_database,
     describe_table,
     list_tables,
-    visible_column,
 )
 from binlake.mysqlbinlog.model import Flavor, Session, Statement
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
@@ -96,7 +96,7 @@ class Followed:
         for change in changes:
             self.changes.append(change)
             self._ts += 10
-            body = change.job(self._ts - 5, self._ts)
+            body = change.build_job(self._ts - 5, self._ts)
             self.jobs.append(dict(body))
             job = DdlJob.from_dict(body)
             binlog = WindowDdl(self._ts, self._ts - 5, job.id, change.schema_state, change.query, job)
@@ -109,7 +109,7 @@ class Followed:
     def described(self, db: str, table: str) -> TableDescription | None:
         """The table as the server describes it."""
         self._query_settings()
-        return describe_table(self._query, self.flavor, db, table, visible_column(self._query))
+        return describe_table(self._query, self.flavor, db, table, build_visibility_sql(self._query))
 
     def described_database(self, db: str) -> DatabaseDescription | None:
         """The database with its tables as the server describes it."""

@@ -77,7 +77,7 @@ class GrpcServer:
 
         def leave() -> None:
             gone.set()
-            self._service.new_reader().storage.wake()
+            self._service.make_reader().storage.wake()
 
         context.add_callback(leave)
         try:
@@ -92,12 +92,12 @@ class GrpcServer:
     def _transactions(self, cluster_id: int, after_ts: int, gone: threading.Event) -> Iterator[Transaction]:
         service = self._service
         service.check_pull(cluster_id, after_ts)
-        return pull(service.new_reader().storage, after_ts, lambda: gone.is_set() or not service.serving)
+        return pull(service.make_reader().storage, after_ts, lambda: gone.is_set() or not service.serving)
 
     def info(self, request: admin_pb2.InfoReq, context: grpc.ServicerContext) -> admin_pb2.InfoResp:
         """PumpAdmin/Info."""
         del request, context
-        return self._service.info()
+        return self._service.build_info()
 
 
 def _pull_status(error: BinlakeError) -> grpc.StatusCode:

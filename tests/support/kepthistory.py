@@ -9,12 +9,12 @@ from random import Random
 
 from support.windows import NAME, Window
 
-from binlake.changes.net import RowEvent, net_changes, row_key
+from binlake.changes.net import RowEvent, compute_net_changes, encode_row_key
 from binlake.changes.net.event import Op
 from binlake.changes.net.lineage import trace_origins
 from binlake.rows.schema import TableDef
-from binlake.statements import BatchLimits, PreserveStatements, TableStatements, copy_name, images_from_rows
-from binlake.statements.literal import qualified
+from binlake.statements import BatchLimits, PreserveStatements, TableStatements, format_copy_name, make_images_from_rows
+from binlake.statements.literal import quote_qualified_name
 
 Row = dict[str, str | None]
 
@@ -73,7 +73,7 @@ class History:
         """The extra columns' values (`own`, by the text of column `key`) in the end: they move with their row."""
         held = dict(own)
         for event in self.events:
-            before, after = event.images()
+            before, after = event.require_images()
             if before is not None and after is not None and before[key] != after[key]:
                 taken = held.pop(str(before[key]), None)
                 held.pop(str(after[key]), None)
@@ -89,19 +89,19 @@ def _row(id_: int, u: int | None, v: str) -> Row:
 def window(definition: TableDef, history: History, lo: int, hi: int, *, batch: int = 2) -> Window:
     """One segment of the history as convert would plan it, in batches of `batch` rows."""
     made = Window(lo, hi)
-    copy = qualified("tidb_binlog", copy_name(NAME, f"{lo}-{hi}", 0, definition.db, definition.name))
+    copy = quote_qualified_name("tidb_binlog", format_copy_name(NAME, f"{lo}-{hi}", 0, definition.db, definition.name))
     limits, columns = BatchLimits(batch), ["id", "u", "v"]
     writer = TableStatements(definition, 0, limits=limits)
     keeper = PreserveStatements(definition, 0, copy, limits=limits)
-    identity = definition.identity()
-    changes = net_changes(history.events, identity)
+    identity = definition.find_identity()
+    changes = compute_net_changes(history.events, identity)
     moves = [
-        (row_key(e.before, identity.columns), row_key(e.after, identity.columns))
+        (encode_row_key(e.before, identity.columns), encode_row_key(e.after, identity.columns))
         for e in history.events
         if e.before is not None and e.after is not None
     ]
     traced = trace_origins((old, new) for old, new in moves if old != new)
-    several = len(definition.unique_keys()) > 1
+    several = len(definition.list_unique_keys()) > 1
     gone = [change.before for change in changes if change.op == "delete"]
     anew = {c.key: traced.get(c.key, c.key) for c in changes if c.op != "delete" and (several or c.key in traced)}
     finals = {change.key: change.after for change in changes if change.after is not None}
@@ -110,18 +110,20 @@ def window(definition: TableDef, history: History, lo: int, hi: int, *, batch: i
 
     def images(keys: Sequence[str | None]) -> dict[str, object]:
         parts = [json.loads(str(key)) for key in keys]
-        return images_from_rows([dict(zip(identity.columns, part, strict=True)) for part in parts], identity.columns)
+        return make_images_from_rows(
+            [dict(zip(identity.columns, part, strict=True)) for part in parts], identity.columns
+        )
 
-    made.written += writer.render_deletes(images_from_rows(gone, identity.columns)) if gone else ()  # type: ignore[arg-type]
+    made.written += writer.render_deletes(make_images_from_rows(gone, identity.columns)) if gone else ()  # type: ignore[arg-type]
     for is_anew in (False, True):
         rows = [row for key, row in finals.items() if (key in anew) == is_anew]
-        made.written += writer.render_writes(images_from_rows(rows, columns), anew=is_anew) if rows else ()
+        made.written += writer.render_writes(make_images_from_rows(rows, columns), anew=is_anew) if rows else ()
     kept = [origin for origin in anew.values() if origin is not None]
     made.written += keeper.keeps(images(kept)) if kept else ()
-    made.written += keeper.restores(images(stayed)) if stayed else ()
+    made.written += keeper.make_restores(images(stayed)) if stayed else ()
     if moved:
         keys, origin_keys = zip(*moved, strict=True)
-        made.written += keeper.moved_restores(images(keys), images(origin_keys))
+        made.written += keeper.make_moved_restores(images(keys), images(origin_keys))
     if kept:
-        made.plans[0] = replace(made.plans[0], copies=((copy, qualified(definition.db, definition.name)),))
+        made.plans[0] = replace(made.plans[0], copies=((copy, quote_qualified_name(definition.db, definition.name)),))
     return made

@@ -33,7 +33,7 @@ class LiveSource:
         self.pumps: dict[str, PromptPump] = {}
         for number in range(1, pumps + 1):
             self.start_pump(f"pump{number}")
-        self.workload = Workload(clock=self.pd.tso, sink=self._write)
+        self.workload = Workload(clock=self.pd.fetch_ts, sink=self._write)
         self._client: PumpClient | None = None
         self._status = ThreadingHTTPServer(("127.0.0.1", 0), _status_handler(self.workload, self.pd))
         self._status.daemon_threads = True
@@ -73,7 +73,7 @@ class LiveSource:
 
     def settle(self, ts: int | None = None) -> int:
         """Wait until every pump's registered watermark has passed `ts` (default: now); return that ts."""
-        return settle(self.pumps.values(), self.registry, self.pd.tso() if ts is None else ts)
+        return settle(self.pumps.values(), self.registry, self.pd.fetch_ts() if ts is None else ts)
 
     def replication(self, **more: Any) -> Replication:
         """A replication of this source into a lake in this folder."""
@@ -107,8 +107,8 @@ def _status_handler(workload: Workload, pd: PdClient) -> type[BaseHTTPRequestHan
             parts = urlsplit(self.path)
             query = {name: int(values[-1]) for name, values in parse_qs(parts.query).items()}
             if parts.path == "/ddl/history":
-                finished = History(workload.jobs).finished_jobs(
-                    pd.tso(), query.get("start_job_id", 0), query.get("limit", 0)
+                finished = History(workload.jobs).list_finished_jobs(
+                    pd.fetch_ts(), query.get("start_job_id", 0), query.get("limit", 0)
                 )
                 body = json.dumps(finished)
             else:

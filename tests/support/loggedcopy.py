@@ -18,7 +18,7 @@ from binlake.mysqlbinlog.model import Flavor, SourceTransaction, TableMap
 from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.rows.codec import RowChange, decode_transaction
 from binlake.rows.schema import TableDef
-from binlake.statements.literal import qualified
+from binlake.statements.literal import quote_qualified_name
 from binlake.target.session.session import SQL_MODE
 from binlake.wire import binlog_pb2 as pb
 
@@ -64,7 +64,7 @@ class LoggedCopy(Followed):
             )
             found = {}
             for table, columns in cursor.fetchall():
-                cursor.execute(f"SELECT {columns} FROM {qualified(db, table)}")
+                cursor.execute(f"SELECT {columns} FROM {quote_qualified_name(db, table)}")
                 found[str(table)] = sorted(map(repr, cursor.fetchall()))
             return found
 
@@ -89,10 +89,10 @@ class LoggedCopy(Followed):
                 self._apply(change)
 
     def _definition_of(self, event: TableMap) -> TableDef | None:
-        return self.catalog.definition_of(self.source, event)
+        return self.catalog.find_definition(self.source, event)
 
     def _apply(self, change: RowChange) -> None:
-        table = self.state.table(change.table_id)
+        table = self.state.find_table(change.table_id)
         assert table is not None
         statement = _statement(RowForms(table, self._dialect), change)
         with self._rows.cursor() as cursor:

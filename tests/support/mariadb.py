@@ -16,7 +16,7 @@ from binlake.base.dialects import Dialect
 from binlake.target.session.session import Session
 from deploy.local.mariadb import MariaDb
 from deploy.local.mysql import MySql
-from deploy.setup.common import LOCAL, only_one, staged
+from deploy.setup.common import LOCAL, hold_install_lock, stage_folder
 
 __all__ = [
     "MariaDb",
@@ -62,10 +62,10 @@ def _initialised_data(kind: type[MariaDb]) -> Path:
     with tempfile.TemporaryDirectory() as scratch:
         server = kind(Path(scratch))
         target = LOCAL / "data-folders" / hashlib.sha256(server.version.encode()).hexdigest()[:16]
-        with only_one(f"data-folder-{kind.name}"):
+        with hold_install_lock(f"data-folder-{kind.name}"):
             if not target.exists():
                 server.initialise()
-                with staged(target) as tree:
+                with stage_folder(target) as tree:
                     shutil.copytree(server.data_folder, tree, dirs_exist_ok=True)
     return target
 
@@ -83,7 +83,7 @@ def rows(server: MariaDb, query: str, arguments: Sequence[object] = ()) -> list[
 
 def dialect_of(session: Session) -> Dialect:
     """The dialect of a session's server."""
-    return "mariadb" if "MariaDB" in session.value("SELECT VERSION()") else "mysql"
+    return "mariadb" if "MariaDB" in session.fetch_value("SELECT VERSION()") else "mysql"
 
 
 @contextlib.contextmanager

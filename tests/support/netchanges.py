@@ -25,7 +25,7 @@ def changes(draw: Random, count: int, segments: int = 2) -> pa.Table:
     """`count` net changes of the tables above; no two have the same segment, table and key."""
     rows = [_change(draw, number, segments) for number in range(count)]
     draw.shuffle(rows)
-    return pa.Table.from_pylist(rows, schema=pa.schema([(f.name, f.type) for f in CHANGE.arrow_schema()]))
+    return pa.Table.from_pylist(rows, schema=pa.schema([(f.name, f.type) for f in CHANGE.build_arrow_schema()]))
 
 
 def _change(draw: Random, number: int, segments: int) -> dict[str, Any]:

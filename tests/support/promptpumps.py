@@ -41,8 +41,8 @@ def start_pump(pd_url: str, folder: Path, node_id: str, **more: Any) -> PromptPu
 def settle(pumps: Collection[PromptPump], registry: Registry, ts: int) -> int:
     """Return `ts` when every online pump's registered watermark has passed it; `pumps` are made to advance theirs."""
     deadline = time.monotonic() + _WAIT_S
-    while any(pump.max_commit_ts < ts for pump in registry.pumps() if pump.state == "online"):
-        assert time.monotonic() < deadline, f"a pump's watermark stays below {ts}: {registry.pumps()}"
+    while any(pump.max_commit_ts < ts for pump in registry.list_pumps() if pump.state == "online"):
+        assert time.monotonic() < deadline, f"a pump's watermark stays below {ts}: {registry.list_pumps()}"
         for pump in list(pumps):
             pump.beat()
         time.sleep(_LOOK_S)

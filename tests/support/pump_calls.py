@@ -51,5 +51,5 @@ def pull_batches(storage: Storage, after_ts: int, give_up: Callable[[], bool]) -
         for read_to, found in catch_up(reader, last, give_up):
             last = read_to
             if found:
-                yield found.transactions()
+                yield found.list_transactions()
         storage.wait_above(last, _LOOK_S, give_up)

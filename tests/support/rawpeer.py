@@ -22,7 +22,7 @@ class RawPeer:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), 60, source_address=(source, 0) if source else None)
         self._data = b""
-        self.send(frames.PREFACE + (settings or frames.settings([])))
+        self.send(frames.PREFACE + (settings or frames.encode_settings([])))
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
@@ -40,15 +40,15 @@ class RawPeer:
         """Send a whole unary request."""
         body = len(message).to_bytes(5, "big") + message
         self.send(
-            frames.headers(stream_id, request_block(path), end_stream=False)
-            + frames.frame(frames.DATA, frames.END_STREAM, stream_id, body)
+            frames.encode_headers(stream_id, request_block(path), end_stream=False)
+            + frames.encode_frame(frames.DATA, frames.END_STREAM, stream_id, body)
         )
 
     def begin(self, stream_id: int, declared: int, path: str = "/t.T/Echo") -> None:
         """Start a request: announce the message's length, and send one byte of it."""
         body = declared.to_bytes(5, "big") + b"x"
-        head = frames.headers(stream_id, request_block(path), end_stream=False)
-        self.send(head + frames.frame(frames.DATA, 0, stream_id, body))
+        head = frames.encode_headers(stream_id, request_block(path), end_stream=False)
+        self.send(head + frames.encode_frame(frames.DATA, 0, stream_id, body))
 
     def next(self) -> tuple[int, int, int, bytes] | None:
         """(kind, flags, stream id, payload) of the next frame; None at the end of the connection."""
@@ -86,7 +86,7 @@ class RawPeer:
 
     def ping(self) -> bool:
         """Whether the connection still answers a PING."""
-        self.send(frames.frame(frames.PING, 0, 0, b"12345678"))
+        self.send(frames.encode_frame(frames.PING, 0, 0, b"12345678"))
         while (found := self.next()) is not None:
             if found[0] == frames.PING and found[1] & frames.ACK:
                 return True

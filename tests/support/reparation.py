@@ -11,7 +11,7 @@ from support.mariadb import MariaDb
 
 from binlake.base.filestore import LocalStore
 from binlake.binlogfile.framing import read_records
-from binlake.binlogfile.index import PATH, Index, IndexedFile, checksum, read_index
+from binlake.binlogfile.index import PATH, Index, IndexedFile, compute_checksum, read_index
 from binlake.binlogfile.names import select_binlog_files
 from binlake.binlogfile.reading import parse_item
 from binlake.compare import compare_state, connect
@@ -22,7 +22,7 @@ from binlake.reparo.restore import Restored, restore
 from binlake.reparo.settings import ReparoSettings
 from binlake.rules import Rules
 from binlake.target import Hook, Session
-from deploy.local.commitlog import plan_ddl, read_log, tables_in_doubt
+from deploy.local.commitlog import find_tables_in_doubt, plan_ddl, read_log
 from deploy.local.direct import DirectReplay
 from deploy.local.handwork import plan_handwork
 
@@ -45,7 +45,9 @@ def write_index(folder: Path, lo: int) -> None:
     for file in select_binlog_files(store.list("")):
         content = store.get(file.name) or b""
         stamps = [parse_item(one, file.name).commit_ts for one in read_records(io.BytesIO(content), file.name)]
-        found.append(IndexedFile(file.name, stamps[0], stamps[-1], len(content), len(stamps), checksum(content)))
+        found.append(
+            IndexedFile(file.name, stamps[0], stamps[-1], len(content), len(stamps), compute_checksum(content))
+        )
     store.put(PATH, Index("r.f", lo, found[-1].last, tuple(found)).to_json())
 
 
@@ -66,7 +68,7 @@ def load_base(capture: Capture, server: MariaDb, commit_ts: int) -> None:
     """Fill an empty server with the source as of `commit_ts`, by the pipeline's functions instead of files."""
     log = read_log(capture)
     target = Target(db_type=server.name, host=server.host, port=server.port, user=server.user)
-    hands = plan_handwork(plan_ddl(log), capture.states(), tables_in_doubt(log))
+    hands = plan_handwork(plan_ddl(log), capture.read_states(), find_tables_in_doubt(log))
     with closing(Session(target)) as session:
         replay = DirectReplay(
             log,

@@ -76,5 +76,5 @@ def plan(events: Sequence[tuple[TableDef, RowEvent]], options: PlanOptions, safe
     found: list[StatementBatch] = []
     for definition, event in events:
         writes, keys = forms[id(definition)]
-        found.extend(made.add(Change(writes, event, keys.of(event), safe)))
-    return [*found, *made.end()]
+        found.extend(made.add(Change(writes, event, keys.list_keys(event), safe)))
+    return [*found, *made.flush()]

@@ -11,7 +11,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.tinylake import TinyLake, fill, put, set_checkpoint, target_config
 from support.workload import Row, Workload, integer, text
 
-from binlake.changes.net import row_key
+from binlake.changes.net import encode_row_key
 from binlake.lake.rowhistory import RowVersion, read_changes
 from binlake.repair.verify import Verification
 from binlake.rows.schema import mysqltypes as t
@@ -144,7 +144,7 @@ class Shop:
 
     def _spoil(self, name: str, rows: list[Row]) -> None:
         table = self.workload.table("shop", name)
-        first, last = table.identity().columns[0], table.row_columns[-1].name
+        first, last = table.find_identity().columns[0], table.row_columns[-1].name
         row = self.chance.choice(rows)
         kind = self.chance.choice(["missing", "extra", "different"])
         if kind == "missing":
@@ -158,8 +158,8 @@ class Shop:
             rows.append(extra | ({"name": None} if "name" in row else {}))
 
     def _find_differences(self, name: str, rows: list[Row]) -> Counter[tuple[str, str]]:
-        columns = self.workload.table("shop", name).identity().columns
-        mine, theirs = ([(row_key(row, columns), row) for row in side] for side in (self.rows(name), rows))
+        columns = self.workload.table("shop", name).find_identity().columns
+        mine, theirs = ([(encode_row_key(row, columns), row) for row in side] for side in (self.rows(name), rows))
         if name == "log":
             counts = Counter(key for key, _ in mine)
             counts.subtract(key for key, _ in theirs)

@@ -21,7 +21,7 @@ from binlake.feed.pbbinlog import PbBinlogFormat
 from binlake.rows.codec import MutationBatch
 from binlake.rows.schema import SchemaState
 from binlake.rules.topics import Topics
-from binlake.window.ddls import plan_ddls, window_schemas
+from binlake.window.ddls import build_window_schemas, plan_ddls
 from binlake.window.definitions import Segments, WindowDefinitions
 from deploy.local.commitlog import RULES, read_log
 
@@ -46,10 +46,10 @@ def _windows(capture: Capture) -> Iterator[tuple[int, int, pa.Table]]:
         logged = [ddl for ddl in log.ddls if lo < ddl.commit_ts <= hi]
         jobs = [(ts, job) for ts, job in log.jobs if lo < ts <= hi]
         ddls = plan_ddls(schema, logged, jobs, RULES, lo=lo)
-        schemas = window_schemas(schema, logged, jobs, lo)
+        schemas = build_window_schemas(schema, logged, jobs, lo)
         batch = MutationBatch(RULES.route, invalid_text=RULES.invalid_text, second_writes="once")
         for commit_ts, start_ts, payload, _ in (row for row in log.rows if lo < row[0] <= hi):
-            batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
+            batch.add(payload, commit_ts, start_ts, schemas.find_schema_at(commit_ts))
         segments = Segments(lo, hi, tuple(sorted({ddl.since for ddl in ddls})))
         encoder = MessageEncoder(WindowDefinitions(schema, ddls), segments, topics, own)
         events = encode_ddls(own, topics, lambda *_: True, ddls)

@@ -9,7 +9,7 @@ from support.mariadb import MariaDb, MySql
 
 from binlake.mysqlbinlog.model import Flavor
 from binlake.mysqlbinlog.tablerows.link import Name
-from binlake.rows.codec import commit_binlog, decode_transaction
+from binlake.rows.codec import decode_transaction, encode_commit_binlog
 from binlake.rows.schema import TableDef
 from pump_service.feeder.snapshot import structures
 from pump_service.feeder.snapshot.opening import Snapshot, open_snapshot
@@ -40,7 +40,7 @@ def reader_of(
 class _Lookup:
     of: TableDef
 
-    def table(self, _table_id: int) -> TableDef:
+    def find_table(self, _table_id: int) -> TableDef:
         return self.of
 
     def is_gone(self, _table_id: int) -> bool:
@@ -50,8 +50,8 @@ class _Lookup:
 def images(reader: SnapshotReader, table: TableDef) -> list[dict[str, str | None]]:
     """The rows that the reader's values contain."""
     read: list[dict[str, str | None]] = []
-    for value in reader.values():
-        changes = list(decode_transaction(commit_binlog(1, 2, b"k", value.value), 2, 1, _Lookup(table)))
+    for value in reader.read_values():
+        changes = list(decode_transaction(encode_commit_binlog(1, 2, b"k", value.value), 2, 1, _Lookup(table)))
         assert len(changes) == value.rows
         assert all(change.op == "insert" for change in changes)
         read.extend(change.after or {} for change in changes)

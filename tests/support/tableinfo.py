@@ -38,11 +38,11 @@ def table_info_of(session: Session, name: Name, dialect: Dialect = "mariadb") ->
     json_columns = _json_columns(session, name) if dialect == "mariadb" else frozenset()
     columns = [
         _column(dialect, position, column, "json" if column in json_columns else kind, *rest)
-        for position, column, kind, *rest in session.rows(_COLUMNS, name)
+        for position, column, kind, *rest in session.fetch_rows(_COLUMNS, name)
     ]
     if not columns:
         return None
-    collation = session.rows(
+    collation = session.fetch_rows(
         "SELECT TABLE_COLLATION FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", name
     )[0][0]
     collate = str(collation or "")
@@ -55,7 +55,7 @@ def table_info_of(session: Session, name: Name, dialect: Dialect = "mariadb") ->
 
 def _json_columns(session: Session, name: Name) -> frozenset[str]:
     """The JSON columns; MariaDB's JSON is a LONGTEXT that is recognized by its check."""
-    rows = session.rows(
+    rows = session.fetch_rows(
         "SELECT CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS"
         " WHERE CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s",
         name,
@@ -117,7 +117,7 @@ def _elements(full: str) -> list[str]:
 
 
 def _indexes(session: Session, name: Name, columns: list[Json]) -> list[Json]:
-    rows = session.rows(
+    rows = session.fetch_rows(
         "SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS"
         " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY INDEX_NAME, SEQ_IN_INDEX",
         name,

@@ -125,7 +125,7 @@ class Tables:
         self.by_id = {t.id: t for t in tables}
         self.gone = gone
 
-    def table(self, table_id: int) -> TableDef | None:
+    def find_table(self, table_id: int) -> TableDef | None:
         return self.by_id.get(table_id)
 
     def is_gone(self, table_id: int) -> bool:

@@ -17,7 +17,7 @@ from support.mariadb import MariaDb, execute
 from support.windows import target_of
 from support.workload import Row, Workload
 
-from binlake.changes.net import RowEvent, net_changes
+from binlake.changes.net import RowEvent, compute_net_changes
 from binlake.config import Replication
 from binlake.dialect.replacement import Injection
 from binlake.lake.paths import LakePaths
@@ -32,10 +32,10 @@ from binlake.rules import Rules
 from binlake.target.session.session import Session
 from binlake.target.session.tables import create_tables
 from binlake.window.added import add_columns
-from binlake.window.ddls import plan_ddls, window_schemas
-from binlake.window.definitions import LandedDdl, WindowDefinitions, key_defaults_of
+from binlake.window.ddls import build_window_schemas, plan_ddls
+from binlake.window.definitions import LandedDdl, WindowDefinitions, derive_key_defaults
 from binlake.window.derived import Merged, MergeManifest
-from binlake.window.extras import extras_of_window
+from binlake.window.extras import list_extras
 from binlake.window.injected import add_injections
 from binlake.window.manifest import WindowManifest
 from binlake.window.targets import Naming, TargetTables
@@ -70,11 +70,11 @@ class TinyLake:
         lo, self.hi = self.hi, self.workload.clock()
         if not self._history.exists():
             self._history.begin(lo, SchemaState().fold(self._logged(0, lo)[2]))
-        base = self._history.state_at(lo)
+        base = self._history.read_state_at(lo)
         rows, binlogs, jobs = self._logged(lo, self.hi)
         self._history.append(self.hi, jobs)
         planned = plan_ddls(base, binlogs, jobs, self._rules)
-        schemas = window_schemas(base, binlogs, jobs)
+        schemas = build_window_schemas(base, binlogs, jobs)
         mutations = self._mutations(rows, schemas)
         self._write(mutations, planned, lo)
         if mirrored:
@@ -86,7 +86,9 @@ class TinyLake:
     def inject(self, lo: int, injection: Injection) -> None:
         """Add a statement for the target only to the window that starts at `lo`, which must be the last one landed."""
         rows = [_ddl_row(f"{lo}-{self.hi}", ddl) for ddl in add_injections([], [injection], lo, self.hi, 0)]
-        write_deltalake(self.paths.table("ddl"), pa.Table.from_pylist(rows, DDL.arrow_schema()), mode="append")
+        write_deltalake(
+            self.paths.locate_table("ddl"), pa.Table.from_pylist(rows, DDL.build_arrow_schema()), mode="append"
+        )
 
     def _logged(self, lo: int, hi: int) -> tuple[list[Any], list[WindowDdl], list[tuple[int, DdlJob]]]:
         prewrites = {b.start_ts: b for b in self.workload.logged if b.tp == pb.Prewrite}
@@ -99,16 +101,18 @@ class TinyLake:
         return rows, ddls, jobs
 
     def _mutations(self, rows: Sequence[Any], schemas: Any) -> pa.Table:
-        batch = MutationBatch(self._rules.route, self._rules.kinds)
+        batch = MutationBatch(self._rules.route, self._rules.list_passed_kinds)
         for commit_ts, start_ts, payload in rows:
-            batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
-        made = add_columns(batch.take(), extras_of_window(schemas, Naming(self._rules)))
+            batch.add(payload, commit_ts, start_ts, schemas.find_schema_at(commit_ts))
+        made = add_columns(batch.take(), list_extras(schemas, Naming(self._rules)))
         return pa.Table.from_batches([made])
 
     def _write(self, mutations: pa.Table, planned: Sequence[LandedDdl], lo: int) -> None:
-        write_deltalake(self.paths.table("mutation"), mutations, mode="append", partition_by=["commit_date"])
+        write_deltalake(self.paths.locate_table("mutation"), mutations, mode="append", partition_by=["commit_date"])
         rows = [_ddl_row(f"{lo}-{self.hi}", ddl) for ddl in planned]
-        write_deltalake(self.paths.table("ddl"), pa.Table.from_pylist(rows, DDL.arrow_schema()), mode="append")
+        write_deltalake(
+            self.paths.locate_table("ddl"), pa.Table.from_pylist(rows, DDL.build_arrow_schema()), mode="append"
+        )
         manifest = WindowManifest("demo", CLUSTER_ID, lo, self.hi, "", (), 0, 0, 0, 0, 0, "-")
         self._log.record(WindowEvent("land", lo, self.hi, "done", manifest=manifest.to_json()))
         merged = Merged(mutations.num_rows, len(planned), whole=True, windows=(manifest.window,))
@@ -123,14 +127,15 @@ class TinyLake:
             event = RowEvent(*(row[name] for name in ("commit_ts", "start_ts", "seq", "op", "before", "after")))
             events.setdefault((row["db"], row["table"]), []).append(event)
         versions = MirrorVersions(self.paths)
-        plan = plan_mirrors(lo, hi, definitions, ddls, list(events), versions.latest())
+        plan = plan_mirrors(lo, hi, definitions, ddls, list(events), versions.read_latest())
         for component in plan.components:
             found = []
             for place, table in sorted(component.tables.items(), key=lambda item: item[0].segment):
-                since, until = component.segments.bounds(place.segment)
+                since, until = component.segments.find_bounds(place.segment)
                 own = [event for event in events.get(place.name, []) if since <= event.commit_ts < until]
                 found += [
-                    (place.segment, table, net) for net in net_changes(own, table.identity(), key_defaults_of(table))
+                    (place.segment, table, net)
+                    for net in compute_net_changes(own, table.find_identity(), derive_key_defaults(table))
                 ]
             batches = pa.Table.from_pylist([_net_row(*one) for one in found], _NET).to_batches()
             versions.record(apply_component(component, self.paths, 30, batches).versions)
@@ -152,7 +157,7 @@ def _net_row(segment: int, table: TableDef, net: Any) -> dict[str, Any]:
 
 
 def _ddl_row(window: str, ddl: LandedDdl) -> dict[str, Any]:
-    row = {name: getattr(ddl, name, None) for name in DDL.column_names()}
+    row = {name: getattr(ddl, name, None) for name in DDL.list_column_names()}
     return {
         **row,
         "window": window,

@@ -38,7 +38,11 @@ class Topology:
 def start_replica(primary: MariaDb) -> Iterator[Topology]:
     """Start a new server that replicates what `primary` does from now on, and nothing from before."""
     is_mysql = isinstance(primary, MySql)
-    private = mysql_in_memory(MySql.source_options(22)) if is_mysql else mariadb_in_memory(MariaDb.source_options(21))
+    private = (
+        mysql_in_memory(MySql.list_source_options(22))
+        if is_mysql
+        else mariadb_in_memory(MariaDb.list_source_options(21))
+    )
     with private as replica:
         done = end_of(primary).gtids
         to = f"HOST = '{primary.host}', %s_PORT = {primary.port}, %s_USER = 'root', %s_PASSWORD = ''"

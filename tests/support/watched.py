@@ -51,4 +51,4 @@ class Watched:
         set_checkpoint(self.shop.server, self.lake.hi)
 
     def errors(self) -> list[tuple[str, str, str, str]]:
-        return [(one.status, one.table, one.key, one.kind) for one in Ledger(self.lake.paths).entries()]
+        return [(one.status, one.table, one.key, one.kind) for one in Ledger(self.lake.paths).list_entries()]

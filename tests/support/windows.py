@@ -20,8 +20,8 @@ from support.mariadb import MariaDb
 
 from binlake.config.model import Target
 from binlake.errors import TargetUnavailable
-from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, statement_digest
-from binlake.statements.digests import batch_to_row, digest_of_index
+from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, compute_statement_digest
+from binlake.statements.digests import compute_digest_of_index, convert_batch_to_row
 from binlake.target import ApplyResult, Expected, SegmentPlan, Session, WriteAhead, apply_window
 from binlake.target.apply import ordered
 from binlake.target.definitions.definitions import read_definitions
@@ -121,18 +121,18 @@ class Window:
         self.plans[-1] = replace(self.plans[-1], expected=Expected(tables=forms))
         return self
 
-    def segments(self) -> list[SegmentPlan]:
+    def list_segments(self) -> list[SegmentPlan]:
         """As StatementSource."""
         return list(self.plans)
 
-    def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
+    def read_batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
         """As StatementSource."""
         return (b for b in self.written if (b.segment, b.phase) == (segment, phase))
 
     def manifest(self) -> ApplyManifest:
         """The manifest that convert would have pinned."""
         every = [*self.written, *(plan.ddl for plan in self.plans if plan.ddl)]
-        digest = digest_of_index(batch_to_row(batch) for batch in every)
+        digest = compute_digest_of_index(convert_batch_to_row(batch) for batch in every)
         rows = sum(b.rows for b in self.written)
         return ApplyManifest(
             replication=NAME,
@@ -165,7 +165,7 @@ def _batch(
     verify: tuple[str, int] = ("", 0),
     table: str = "t",
 ) -> StatementBatch:
-    digest = statement_digest(sql)
+    digest = compute_statement_digest(sql)
     return StatementBatch(segment, phase, number, db, table, kind, sql, (expect,), *verify, rows, digest)
 
 

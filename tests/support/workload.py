@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from binlake.rows.codec import MutationBuilder, prewrite_value
+from binlake.rows.codec import MutationBuilder, encode_prewrite_value
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import database_json, index_json, job_json, table_json
+from binlake.rows.schema.forms import make_database_json, make_index_json, make_job_json, make_table_json
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
-from pump_service.workload.definitions import Col, column_json, create_sql
+from pump_service.workload.definitions import Col, build_column_json, create_sql
 
 Row = dict[str, str | None]
 
@@ -74,7 +74,7 @@ class Workload:
 
     def create_database(self, name: str) -> int:
         """CREATE DATABASE; return its commit_ts."""
-        info = database_json(next(self._ids), name)
+        info = make_database_json(next(self._ids), name)
         self._dbs[name] = DbInfo.from_json(info)
         return self._ddl(Action.CREATE_SCHEMA, name, "", f"CREATE DATABASE `{name}`", db_info=info)
 
@@ -90,7 +90,7 @@ class Workload:
     def add_column(self, db: str, name: str, column: Col) -> int:
         """ADD COLUMN at the end, filled with its default; return its commit_ts."""
         info = json.loads(json.dumps(self.table(db, name).raw))
-        new = column_json(column, max(c["id"] for c in info["cols"]) + 1, len(info["cols"]))
+        new = build_column_json(column, max(c["id"] for c in info["cols"]) + 1, len(info["cols"]))
         info["cols"].append({**new, "origin_default": column.default})
         self._put(db, info)
         for row in self.rows[db, name]:
@@ -145,16 +145,16 @@ class Workload:
     def _info(
         self, table_id: int, name: str, columns: Sequence[Col], primary: Sequence[str], unique: Sequence[str]
     ) -> dict[str, Any]:
-        cols = [column_json(column, n + 1, n, primary=column.name in primary) for n, column in enumerate(columns)]
+        cols = [build_column_json(column, n + 1, n, primary=column.name in primary) for n, column in enumerate(columns)]
         offsets = {column.name: offset for offset, column in enumerate(columns)}
         handle = len(primary) == 1 and next(c for c in columns if c.name == primary[0]).tp in t.INTEGERS
         indexes = []
         if primary and not handle:
             parts = [(key, offsets[key]) for key in primary]
-            indexes.append(index_json(1, "PRIMARY", parts, unique=True, primary=True))
+            indexes.append(make_index_json(1, "PRIMARY", parts, unique=True, primary=True))
         for n, key in enumerate(unique):
-            indexes.append(index_json(2 + n, f"uk_{key}", [(key, offsets[key])], unique=True, primary=False))
-        return table_json(table_id, name, cols, indexes, pk_is_handle=handle)
+            indexes.append(make_index_json(2 + n, f"uk_{key}", [(key, offsets[key])], unique=True, primary=False))
+        return make_table_json(table_id, name, cols, indexes, pk_is_handle=handle)
 
     def _ddl(
         self, action: Action, db: str, table: str, query: str, info: dict[str, Any] | None = None, *,
@@ -162,17 +162,17 @@ class Workload:
     ) -> int:  # fmt: skip
         self.version += 1
         job_id, start_ts = next(self._ids), self.clock()
-        prewrite = build.prewrite(
+        prewrite = build.build_prewrite(
             start_ts, b"ddl", ddl_query=f"{query};".encode(), ddl_job_id=job_id, ddl_schema_state=5
         )
         self.log(prewrite)
         commit_ts = self.clock()
-        self.jobs.append(job_json(
+        self.jobs.append(make_job_json(
             job_id, action, query, schema=(self._dbs[db].id, db),
             table=(table_id or (info["id"] if info else 0), table), version=self.version, start_ts=start_ts,
             finished_ts=commit_ts + 1, db_info=db_info, table_info=info,
         ))  # fmt: skip
-        self.log(build.commit(prewrite, commit_ts))
+        self.log(build.build_commit(prewrite, commit_ts))
         return commit_ts
 
 
@@ -203,8 +203,8 @@ class Txn:
             builder = builders.setdefault(table.id, MutationBuilder(table))
             images = [image for image in (before, after) if image is not None]
             getattr(builder, op)(*images)
-        value = prewrite_value(self.workload.version, [b.message for b in builders.values()])
-        binlog = build.prewrite(self.start_ts, b"k%d" % self.start_ts, value)
+        value = encode_prewrite_value(self.workload.version, [b.message for b in builders.values()])
+        binlog = build.build_prewrite(self.start_ts, b"k%d" % self.start_ts, value)
         self.workload.log(binlog)
         return binlog
 
@@ -212,7 +212,7 @@ class Txn:
         """Log P (unless `prewritten` is given) and C; return the commit_ts."""
         prewritten = prewritten or self.prewrite()
         commit_ts = self.workload.clock()
-        self.workload.log(build.commit(prewritten, commit_ts))
+        self.workload.log(build.build_commit(prewritten, commit_ts))
         for _, table, before, after in self.changes:
             rows = self.workload.rows[table.db, table.name]
             if before is not None:
@@ -223,7 +223,7 @@ class Txn:
 
     def rollback(self) -> None:
         """Log P and R."""
-        self.workload.log(build.rollback(self.prewrite()))
+        self.workload.log(build.build_rollback(self.prewrite()))
 
     def _add(
         self, op: str, db: str, table: str, before: Mapping[str, object] | None, after: Mapping[str, object] | None

@@ -11,12 +11,12 @@ import pytest
 
 from binlake.compare.capture import Capture
 from binlake.config import Replication
-from binlake.dialect.bytewise import bytewise_definitions
+from binlake.dialect.bytewise import make_definitions_bytewise
 from binlake.dialect.replacement import Injection
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rows.schema.delta import Definitions
 from binlake.rules import Rules
-from binlake.window.ddls import plan_ddls, window_schemas
+from binlake.window.ddls import build_window_schemas, plan_ddls
 from binlake.window.injected import add_injections
 from binlake.wire import binlog_pb2
 
@@ -25,8 +25,8 @@ CAPTURES = Path(__file__).parent.parent / "captures"
 
 def load(name: str) -> tuple[list[WindowDdl], list[tuple[int, DdlJob]]]:
     capture = Capture(CAPTURES / name)
-    jobs = {job.id: job for job in (DdlJob.from_dict(raw) for raw in capture.jobs())}
-    found = [binlog_pb2.Binlog.FromString(payload) for payload in capture.binlogs()]
+    jobs = {job.id: job for job in (DdlJob.from_dict(raw) for raw in capture.read_jobs())}
+    found = [binlog_pb2.Binlog.FromString(payload) for payload in capture.read_binlogs()]
     logged = [
         WindowDdl(b.commit_ts, b.start_ts, b.ddl_job_id, b.ddl_schema_state, b.ddl_query.decode())
         for b in found
@@ -66,10 +66,10 @@ def test_ddl_of_the_ignore_list_is_skipped_but_changes_the_schema() -> None:
     target = next(b for b in binlogs if "ADD COLUMN `note`" in b.query)
     planned = plan_ddls(SchemaState(), binlogs, jobs, Rules(), {target.commit_ts})
     assert next(d.reason for d in planned if d.commit_ts == target.commit_ts) == "ignore-txn-commit-ts"
-    schemas = window_schemas(SchemaState(), binlogs, jobs)
-    table = schemas.schema_at(target.commit_ts).find("shard_2", "t_1")
+    schemas = build_window_schemas(SchemaState(), binlogs, jobs)
+    table = schemas.find_schema_at(target.commit_ts).find("shard_2", "t_1")
     assert table is not None
-    assert table.column("note") is not None
+    assert table.find_column("note") is not None
 
 
 def test_ddl_left_to_the_operator_opens_a_segment_but_a_filtered_one_does_not() -> None:
@@ -103,9 +103,9 @@ def test_ddl_with_rows_ahead_of_it_cuts_the_window_before_them() -> None:  # R-1
     own = next(ddl for ddl in planned if ddl.job_id == dropped.job_id)
     assert job.began_ts < job.ready_ts == own.since < own.commit_ts
     assert [ddl.since for ddl in planned] == sorted(ddl.since for ddl in planned)
-    schemas = window_schemas(SchemaState(), binlogs, jobs)
+    schemas = build_window_schemas(SchemaState(), binlogs, jobs)
     for ts, known in ((own.since - 1, False), (own.since, True)):
-        definition = schemas.schema_at(ts).table(job.table_id)
+        definition = schemas.find_schema_at(ts).find_table(job.table_id)
         assert definition is not None
         assert any(column.name == "c2" for column in definition.columns) is known
     late = plan_ddls(SchemaState(), binlogs, jobs, Rules(), lo=own.since + 7)
@@ -138,7 +138,7 @@ def test_ddl_keeps_its_sessions_time_zone_in_the_lake_and_through_routes() -> No
     assert all(zones[job] and zones[job] != "+02:00" for job in zones if job in by_job)
     one = next(ddl for ddl in planned if not ddl.reason)
     assert Definitions.from_json(one.after.to_json()).session == one.after.session
-    assert bytewise_definitions(one.after, "mariadb").session == one.after.session
+    assert make_definitions_bytewise(one.after, "mariadb").session == one.after.session
 
 
 def test_unknown_time_zone_is_refused() -> None:

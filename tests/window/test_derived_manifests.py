@@ -41,12 +41,12 @@ def test_digest_does_not_depend_on_the_order_of_tables(manifest: CompactManifest
     tables = list(manifest.shapes.at_lo.items())
     random.shuffle(tables)
     other = CompactManifest(**{**vars(manifest), "shapes": Shapes(dict(tables))})
-    assert other.digest() == manifest.digest()
+    assert other.compute_digest() == manifest.compute_digest()
 
 
 @given(COMPACT, COMPACT)
 def test_other_manifests_have_other_digests(one: CompactManifest, other: CompactManifest) -> None:
-    assert (one.digest() == other.digest()) == (one == other)
+    assert (one.compute_digest() == other.compute_digest()) == (one == other)
 
 
 @given(st.one_of(COMPACT, MERGE), st.data())
@@ -83,7 +83,7 @@ def test_invalid_manifest_is_refused(text: str) -> None:
 
 def test_another_version_and_missing_values_are_named() -> None:
     merged = Merged(1, 0, True, ("1-2",))
-    body = {"replication": "r", "lo": 1, "hi": 2, "merged": merged.body()}
+    body = {"replication": "r", "lo": 1, "hi": 2, "merged": merged.to_body()}
     assert MergeManifest.from_json(seal("merge", 1, body)) == MergeManifest("r", 1, 2, merged)
     with pytest.raises(DamagedManifest, match=r"another version of Binlake sealed the merge manifest.*sealed=2"):
         MergeManifest.from_json(seal("merge", 2, body))
@@ -105,12 +105,12 @@ def test_apply_manifest_of_an_older_version_keeps_its_digest() -> None:  # R-62:
     assert ApplyManifest.from_json(older.to_json()) == older
     newer = ApplyManifest("r", "sql", 1, 2, 3, "c", "safe", "d", "ch", "st", 1, 4, 9, ("2-3",), (), "rests on")
     assert ApplyManifest.from_json(newer.to_json()) == newer
-    assert newer.digest() != older.digest()
+    assert newer.compute_digest() != older.compute_digest()
 
 
 def test_parts_of_a_range_are_joined() -> None:
     parts = [Merged(1, 0, True, ("1-2",)), Merged(2, 3, False, ("2-9",))]
-    assert Merged.total(parts) == Merged(3, 3, False, ("1-2", "2-9"))
-    assert Merged.total(parts[:1]) == parts[0]
-    assert Merged.total([]).empty
+    assert Merged.add_up(parts) == Merged(3, 3, False, ("1-2", "2-9"))
+    assert Merged.add_up(parts[:1]) == parts[0]
+    assert Merged.add_up([]).empty
     assert not Merged(0, 1, True, ()).empty

@@ -20,7 +20,7 @@ def one_table(*columns: Json, number: int = 1, keys: tuple[Json, ...] = (), **mo
 
 def joined_column(first: Json, second: Json) -> ColumnInfo:
     joined = join_tables((one_table(first), one_table(second, number=2)))
-    column = joined.column(first["name"]["O"])
+    column = joined.find_column(first["name"]["O"])
     assert column is not None
     return column
 
@@ -139,7 +139,7 @@ def test_unique_keys_must_be_in_all_tables_and_plain_ones_in_any() -> None:
     ]
     # A key on a prefix of a column is another key.
     longer = one_table(*columns, number=3, keys=(key("w", ("b", 4)),))
-    assert [index.name for index in join_tables((one, longer)).unique_keys()] == ["PRIMARY"]
+    assert [index.name for index in join_tables((one, longer)).list_unique_keys()] == ["PRIMARY"]
 
 
 def test_tables_without_a_common_key_are_a_conflict() -> None:
@@ -149,8 +149,8 @@ def test_tables_without_a_common_key_are_a_conflict() -> None:
     keyless = table("t_3", col("id"), col("b"), id=3)
     with pytest.raises(Conflict, match=r"d\.t_1, d\.t_2 have no unique key in common"):
         join_tables((one, two))
-    assert join_tables((one, keyless)).unique_keys() == ()
-    assert join_tables((keyless, one)).identity().kind == "row"
+    assert join_tables((one, keyless)).list_unique_keys() == ()
+    assert join_tables((keyless, one)).find_identity().kind == "row"
 
 
 def test_handle_key_of_the_source_becomes_an_index() -> None:

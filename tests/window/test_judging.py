@@ -12,9 +12,9 @@ from binlake.errors import ConfigError, SchemaError, TargetRefused
 from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl
 from binlake.rules import Rules
 from binlake.window.cuts import make_ddl_batch
-from binlake.window.ddls import plan_ddls, window_schemas
+from binlake.window.ddls import build_window_schemas, plan_ddls
 from binlake.window.definitions import LandedDdl
-from binlake.window.extras import extras_of_window
+from binlake.window.extras import list_extras
 from binlake.window.targets import Naming, TargetTables
 from binlake.wire import binlog_pb2 as pb
 
@@ -88,8 +88,8 @@ def test_column_is_added_by_the_first_shard_and_dropped_by_the_last() -> None:  
     assert [ddl.sql.startswith("ALTER TABLE `all`.`t` ") for ddl in (planned[0], planned[3])] == [True, True]
 
     binlogs, jobs = logged(w)
-    schemas = window_schemas(SchemaState(), binlogs, jobs)
-    found = extras_of_window(schemas, Naming(rules(routes=[SHARDS])))
+    schemas = build_window_schemas(SchemaState(), binlogs, jobs)
+    found = list_extras(schemas, Naming(rules(routes=[SHARDS])))
     places = [(x.db, x.since, x.until, x.values) for x in found]
     ts = [ddl.since for ddl in planned]
     # Rows of a shard that does not have the column, yet or any more (a drop starts before its binlog), get its default.
@@ -262,7 +262,7 @@ def test_extract_columns_are_appended_to_rows_and_unique_keys() -> None:  # S4-0
     merged = tables.find("ALL", "T")
     assert merged is not None
     assert [column.name for column in merged.row_columns] == ["id", "name", "c_schema"]
-    assert merged.identity().columns == ("id", "c_schema")
+    assert merged.find_identity().columns == ("id", "c_schema")
     planned = plan(w, routes=[{**rule, "table-pattern": "t_1"}])
     assert (planned[2].reason, planned[2].alert) == ("extract columns", "create the table at the target by hand")
     clash = {**SHARDS, "extract-schema": {"schema-regexp": "s(.)", "target-column": "NAME"}}
@@ -275,9 +275,9 @@ def test_extract_column_gets_the_name_of_the_feeders_source() -> None:  # S4-03
     for job, source in zip(w.jobs[2:], ("shard-1", "shard-2"), strict=True):
         job["binlog"]["TableInfo"]["source_name"] = source
     rule = {**SHARDS, "extract-source": {"source-regexp": "shard-(.*)", "target-column": "c_source"}}
-    found = extras_of_window(window_schemas(SchemaState(), *logged(w)), Naming(rules(routes=[rule])))
+    found = list_extras(build_window_schemas(SchemaState(), *logged(w)), Naming(rules(routes=[rule])))
     assert {(extra.db, extra.values["c_source"]) for extra in found} == {("s1", "1"), ("s2", "2")}
-    plain = extras_of_window(window_schemas(SchemaState(), *logged(two_shards())), Naming(rules(routes=[rule])))
+    plain = list_extras(build_window_schemas(SchemaState(), *logged(two_shards())), Naming(rules(routes=[rule])))
     assert {extra.values["c_source"] for extra in plain} == {""}
 
 
@@ -288,14 +288,14 @@ def test_dropping_changes_of_a_table_with_two_unique_keys_needs_consent() -> Non
     table = w.table("s1", "a")
     deletes = [{"schema-pattern": "s1", "table-pattern": "a", "events": ["delete"], "action": "Ignore"}]
     with pytest.raises(ConfigError, match="more than one unique key"):
-        rules(filters=deletes).kinds(table)
-    assert rules(filters=deletes, filter={"kept-rows": "replace"}).kinds(table) == {"insert", "update"}
+        rules(filters=deletes).list_passed_kinds(table)
+    assert rules(filters=deletes, filter={"kept-rows": "replace"}).list_passed_kinds(table) == {"insert", "update"}
     inserts = [{**deletes[0], "events": ["insert"]}]
-    assert rules(filters=inserts).kinds(table) == {"update", "delete"}
-    assert rules(filters=[{**deletes[0], "events": ["all dml"]}]).kinds(table) == frozenset()
+    assert rules(filters=inserts).list_passed_kinds(table) == {"update", "delete"}
+    assert rules(filters=[{**deletes[0], "events": ["all dml"]}]).list_passed_kinds(table) == frozenset()
     expression = [{"schema": "s1", "table": "a", "delete-value-expr": "id = 1"}]
     with pytest.raises(ConfigError, match="drops delete"):
-        rules(expression_filter=expression).kinds(table)
+        rules(expression_filter=expression).list_passed_kinds(table)
 
 
 def test_keeping_rows_despite_truncate_needs_one_unique_key() -> None:
@@ -317,12 +317,12 @@ def test_filters_on_keyless_tables_may_not_change_rows_that_were_dropped() -> No
     rule = {"schema-pattern": "s1", "table-pattern": "log", "action": "Ignore"}
     for events in (["insert"], ["update"]):
         with pytest.raises(ConfigError, match="without a key"):
-            rules(filters=[{**rule, "events": events}]).kinds(table)
-    assert rules(filters=[{**rule, "events": ["update", "delete"]}]).kinds(table) == {"insert"}
-    assert rules(filters=[{**rule, "events": ["delete"]}]).kinds(table) == {"insert", "update"}
+            rules(filters=[{**rule, "events": events}]).list_passed_kinds(table)
+    assert rules(filters=[{**rule, "events": ["update", "delete"]}]).list_passed_kinds(table) == {"insert"}
+    assert rules(filters=[{**rule, "events": ["delete"]}]).list_passed_kinds(table) == {"insert", "update"}
     expression = [{"schema": "s1", "table": "log", "insert-value-expr": "line = 'x'"}]
     with pytest.raises(ConfigError, match="without a key"):
-        rules(expression_filter=expression).kinds(table)
+        rules(expression_filter=expression).list_passed_kinds(table)
 
 
 def test_tables_of_a_shared_target_must_spell_columns_alike() -> None:  # S4-03 R-15

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from binlake.window.lineage import LINEAGE, MOST_COLUMNS, MOST_TABLES, LineageTable, Table, limit_tables, lineage_of
+from binlake.window.lineage import LINEAGE, MOST_COLUMNS, MOST_TABLES, LineageTable, Table, build_lineage, limit_tables
 
 
 def wide(table: str, columns: int, sources: int = 1) -> LineageTable:
@@ -40,11 +40,11 @@ def test_too_many_tables_are_left_out_entirely() -> None:
 
 
 def test_empty_side_is_left_out_and_inputs_have_only_names() -> None:
-    found = lineage_of(read=iter([wide("a", 3)]))[LINEAGE]
+    found = build_lineage(read=iter([wide("a", 3)]))[LINEAGE]
     assert list(found) == ["read"]
     assert found["read"][0]["columns"] == []
     assert found["read"][0]["sources"] == [{"db": "s0", "table": "a", "columns": []}]
-    assert lineage_of() == {}
+    assert build_lineage() == {}
 
 
 def test_error_while_collecting_lineage_is_only_logged() -> None:
@@ -53,10 +53,10 @@ def test_error_while_collecting_lineage_is_only_logged() -> None:
         raise RuntimeError("no such definition")
 
     with capture_logs() as logs:
-        assert lineage_of(wrote=broken()) == {}
+        assert build_lineage(wrote=broken()) == {}
     assert [(one["event"], one["log_level"]) for one in logs] == [("lineage_not_reported", "error")]
     with pytest.raises(KeyboardInterrupt):
-        lineage_of(wrote=(interrupted() for _ in range(1)))
+        build_lineage(wrote=(interrupted() for _ in range(1)))
 
 
 def interrupted() -> LineageTable:

@@ -22,7 +22,7 @@ PASSED = PassedOver(("all", "t"), ("s2", "T_2"), 25, AFTER)
     [(OPEN, OPEN, 51), (40, OPEN, 40), (OPEN, 45, 45), (40, 45, 40), (45, 40, 40), (60, OPEN, 51)],
 )
 def test_hold_ends_with_the_next_step_its_release_or_the_window(until: int, released: int, end: int) -> None:
-    assert replace(FIRST, until=until, released=released).ends(50) == end
+    assert replace(FIRST, until=until, released=released).compute_end(50) == end
 
 
 def test_locks_are_read_back_from_json() -> None:
@@ -47,7 +47,7 @@ def test_locks_are_read_back_from_json() -> None:
 
 def count_columns(locks: Locks, ts: int) -> dict[str, int]:
     """The number of columns that the target has for each table."""
-    return {source: len(definition.columns) for (_, source), definition in locks.definitions_at(ts).items()}
+    return {source: len(definition.columns) for (_, source), definition in locks.list_definitions_at(ts).items()}
 
 
 def test_target_keeps_the_definition_before_the_first_waiting_step() -> None:
@@ -63,7 +63,7 @@ def test_renamed_table_is_listed_under_its_current_name() -> None:
 
 
 def test_rows_are_held_from_the_start_of_a_hold_until_its_end() -> None:
-    assert [Locks((FIRST,)).held_tables(ts) for ts in (19, 20, 29, 30)] == [
+    assert [Locks((FIRST,)).list_held_tables(ts) for ts in (19, 20, 29, 30)] == [
         set(),
         {FIRST.source},
         {FIRST.source},
@@ -95,7 +95,7 @@ def test_waiting_seconds_and_the_alert_follow_the_clock() -> None:
         return tso.compose(begin + ms, 0)
 
     locks = Locks((hold,))
-    assert locks.waiting(after(3_600_000))[0]["seconds"] == "3600"
-    assert [bool(locks.alerts(after(lo), after(hi), 90)) for lo, hi in (
+    assert locks.list_waiting(after(3_600_000))[0]["seconds"] == "3600"
+    assert [bool(locks.list_alerts(after(lo), after(hi), 90)) for lo, hi in (
         (0, 90_000), (0, 90_001), (90_000, 90_001), (90_000, 200_000), (90_001, 200_000)
     )] == [False, True, True, True, False]  # fmt: skip

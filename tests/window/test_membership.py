@@ -45,7 +45,7 @@ def test_deleted_registry_key_is_detected() -> None:  # R-05
 def test_drained_tombstone_may_be_deleted() -> None:
     (member,) = gather_members([], known("p1", state="offline"), 50, answer(Probe()))
     assert member.problem == ""
-    assert member.drained(50)
+    assert member.is_drained(50)
 
 
 def test_same_node_with_an_empty_disk_is_detected() -> None:
@@ -67,14 +67,14 @@ def test_unreachable_pump_is_named_with_the_reason() -> None:  # S0-56
     (member,) = gather_members([Status("p1")], {}, 50, refuse)
     assert member.problem == "unreachable: connection refused"
     (offline,) = gather_members([Status("p2", state="offline", max_commit_ts=40)], {}, 50, refuse)
-    assert offline.drained(50)
+    assert offline.is_drained(50)
 
 
 def test_forced_offline_keeps_what_a_probe_saw() -> None:
     seen = known("p1", watermark=760, landed_ts=740)
     (member,) = gather_members([Status("p1", state="offline", max_commit_ts=700)], seen, 740, answer(Probe()))
     assert member.watermark == 760
-    assert not member.drained(740)
+    assert not member.is_drained(740)
 
 
 def test_another_pump_at_the_same_address_proves_nothing() -> None:  # R-05 R-06
@@ -100,12 +100,12 @@ def test_plan_fetches_a_new_tso_before_it_doubts_a_watermark() -> None:
         def __init__(self, *given: int) -> None:
             self.given = list(given)
 
-        def tso(self, count: int = 1) -> int:
+        def fetch_ts(self, count: int = 1) -> int:
             del count
             return self.given.pop(0)
 
     class Pumps:
-        def pumps(self) -> list[Status]:
+        def list_pumps(self) -> list[Status]:
             return [Status("p1", max_commit_ts=now + 60 * SECOND)]
 
     now = 470583292723200001

@@ -31,4 +31,4 @@ def test_is_alive_changes_neither_the_plan_nor_the_routes(alive: tuple[bool, ...
     assert (plan.state, plan.hi, plan.blocked_by) == ("ready", 140, ())
     pumps = Pumps(lambda _host: Connection(), {}, label_fallback=False)  # type: ignore[arg-type,return-value]
     pumps.replace(listed)
-    assert [pump.node_id for pump in pumps.usable()] == ["p1", "p2", "p3"]
+    assert [pump.node_id for pump in pumps.list_usable()] == ["p1", "p2", "p3"]

@@ -14,11 +14,11 @@ from binlake.config import Replication
 from binlake.errors import SchemaError
 from binlake.rows.schema import Action, SchemaState
 from binlake.rows.schema import mysqltypes as t
-from binlake.window.ddls import window_schemas
+from binlake.window.ddls import build_window_schemas
 from binlake.window.definitions import LandedDdl
-from binlake.window.extras import extras_of_window
+from binlake.window.extras import list_extras
 from binlake.window.targets import Naming, TargetTables
-from pump_service.workload.definitions import Col, column_json
+from pump_service.workload.definitions import Col, build_column_json
 
 OPTIMISTIC = {"routes": [SHARDS], "shard_mode": "optimistic"}
 
@@ -32,7 +32,7 @@ def alter(w: Workload, db: str, table: str, query: str, *columns: Col) -> int:
     for offset, column in enumerate(columns):
         former = known.get(column.name)
         top += former is None
-        made = column_json(column, former["id"] if former else top, offset, primary=column.name == "id")
+        made = build_column_json(column, former["id"] if former else top, offset, primary=column.name == "id")
         info["cols"].append({**made, "origin_default": former["origin_default"] if former else column.default})
     w._put(db, info)
     return w._ddl(Action.MULTI_SCHEMA_CHANGE, db, table, query, info)
@@ -59,7 +59,7 @@ def test_different_added_columns_are_joined() -> None:  # R-15 S4-03
     names = [[column.name for column in ddl.after.tables[0].columns] for ddl in plan_changes(w)]
     assert names == [["id", "name", "a"], ["id", "name", "a", "b"]]
     binlogs, jobs = logged(w)
-    found = extras_of_window(window_schemas(SchemaState(), binlogs, jobs), Naming(rules(**OPTIMISTIC)))
+    found = list_extras(build_window_schemas(SchemaState(), binlogs, jobs), Naming(rules(**OPTIMISTIC)))
     assert {(extra.db, *extra.values.items()) for extra in found} == {
         ("s2", ("a", "1")), ("s1", ("b", "2"))
     }  # fmt: skip
@@ -112,7 +112,7 @@ def test_joined_type_holds_all_values(first: Col, second: Col, joined: str) -> N
     naming = Naming(rules(**OPTIMISTIC))
     found = TargetTables(SchemaState().fold(logged(w)[1]), naming).find("all", "t")
     assert found is not None
-    column = found.column("name")
+    column = found.find_column("name")
     assert column is not None
     assert (column.type_text, column.not_null) == (joined, False)
 
@@ -209,7 +209,7 @@ def test_joining_table_widens_the_target_and_a_leaving_one_narrows_it() -> None:
 
 def test_unset_mode_keeps_the_data_hash() -> None:
     # The hash of an existing lake must not change.
-    made = [Replication.model_validate({"name": "demo", "lake": {"path": "x"}, **more}).data_hash()
+    made = [Replication.model_validate({"name": "demo", "lake": {"path": "x"}, **more}).compute_data_hash()
             for more in ({}, {"shard-mode": ""}, {"shard-mode": "optimistic"})]  # fmt: skip
     assert made[0] == made[1] != made[2]
 
@@ -261,7 +261,7 @@ def test_column_of_a_new_table_is_filled_with_its_default() -> None:
         "ADD COLUMN `n` varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT 'x'"
     )
     binlogs, jobs = logged(w)
-    extras = extras_of_window(window_schemas(SchemaState(), binlogs, jobs), Naming(rules(**OPTIMISTIC)))
+    extras = list_extras(build_window_schemas(SchemaState(), binlogs, jobs), Naming(rules(**OPTIMISTIC)))
     assert [extra.values for extra in extras] == [{"n": "x"}] * 2
     w.add_column("s1", "t_1", text("n", 9, not_null=True, default="x"))
     assert plan_changes(w)[-1].reason == SAME.removeprefix("- ")

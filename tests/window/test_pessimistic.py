@@ -11,9 +11,9 @@ from test_optimistic import alter
 
 from binlake.errors import SchemaError
 from binlake.rows.schema import SchemaState
-from binlake.window.ddls import plan_locked_ddls, window_schemas
+from binlake.window.ddls import build_window_schemas, plan_locked_ddls
 from binlake.window.definitions import LandedDdl
-from binlake.window.extras import extras_of_window
+from binlake.window.extras import list_extras
 from binlake.window.shardlocks import Locks, Resolution
 from binlake.window.targets import Naming, TargetTables
 
@@ -33,7 +33,7 @@ def list_statements(w: Workload) -> list[str]:
 
 def target_columns(w: Workload, locks: Locks, ts: int) -> list[str]:
     """The columns of the target at `ts` under `locks`."""
-    tables = TargetTables(SchemaState().fold(logged(w)[1]), Naming(rules(**PESSIMISTIC)), locks.definitions_at(ts))
+    tables = TargetTables(SchemaState().fold(logged(w)[1]), Naming(rules(**PESSIMISTIC)), locks.list_definitions_at(ts))
     found = tables.find("all", "t")
     return [column.name for column in found.columns] if found else []
 
@@ -203,8 +203,8 @@ def test_operator_can_continue_without_a_table() -> None:  # S4-53
     binlogs, jobs = (some[before:] for some in logged(w))
     found, later = plan_locked_ddls(base, binlogs, jobs, rules(**PESSIMISTIC), lo=lo, before=locks.still_open)
     assert [ddl.reason for ddl in found] == [SAME.removeprefix("- ")]
-    schemas = window_schemas(base, binlogs, jobs, lo)
-    extras = extras_of_window(schemas, Naming(rules(**PESSIMISTIC)), later, lo)
+    schemas = build_window_schemas(base, binlogs, jobs, lo)
+    extras = list_extras(schemas, Naming(rules(**PESSIMISTIC)), later, lo)
     assert [(extra.db, extra.values, extra.until) for extra in extras] == [("s2", {"n": "5"}, found[0].since)]
     assert not later.still_open
     (row,), _ = resolve(w, held, sql="ALTER TABLE all.t ADD n INT DEFAULT 5")
@@ -228,8 +228,8 @@ def test_rows_of_an_awaited_table_do_not_get_the_others_columns() -> None:
     w = two_shards()
     w.add_column("s1", "t_1", integer("n", default="5"))
     held, base, lo = plan_locked(w)[1], SchemaState().fold(logged(w)[1]), w.clock()
-    schemas = window_schemas(base, [], [], lo)
-    assert extras_of_window(schemas, Naming(rules(**PESSIMISTIC)), held.still_open, lo) == []
+    schemas = build_window_schemas(base, [], [], lo)
+    assert list_extras(schemas, Naming(rules(**PESSIMISTIC)), held.still_open, lo) == []
 
 
 def test_long_wait_is_reported_once() -> None:
@@ -238,11 +238,11 @@ def test_long_wait_is_reported_once() -> None:
     held = plan_locked(w)[1]
     since = held.holds[0].since
     minutes = [since + ((n * 60_000) << 18) for n in range(4)]
-    told = [len(held.alerts(lo, hi, 90)) for lo, hi in pairwise(minutes)]
+    told = [len(held.list_alerts(lo, hi, 90)) for lo, hi in pairwise(minutes)]
     assert told == [0, 1, 0]
-    assert held.alerts(minutes[0], minutes[3], 0) == []
-    assert held.waiting(minutes[1]) == [{"table": "all.t", "since": str(since), "seconds": "60", "held": "s1.t_1"}]
-    assert "rows of s1.t_1 wait since" in held.alerts(minutes[1], minutes[2], 90)[0]
+    assert held.list_alerts(minutes[0], minutes[3], 0) == []
+    assert held.list_waiting(minutes[1]) == [{"table": "all.t", "since": str(since), "seconds": "60", "held": "s1.t_1"}]
+    assert "rows of s1.t_1 wait since" in held.list_alerts(minutes[1], minutes[2], 90)[0]
 
 
 def test_ddl_done_by_hand_is_not_a_step() -> None:

@@ -13,9 +13,9 @@ from test_pessimistic import PESSIMISTIC, plan_locked, resolve
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import Action, SchemaState
 from binlake.rows.schema import mysqltypes as t
-from binlake.window.ddls import plan_locked_ddls, window_schemas
+from binlake.window.ddls import build_window_schemas, plan_locked_ddls
 from binlake.window.definitions import LandedDdl
-from binlake.window.extras import extras_of_window
+from binlake.window.extras import list_extras
 from binlake.window.shardlocks import NEVER, Locks, Resolution
 from binlake.window.targets import Naming
 from pump_service.workload.definitions import Col
@@ -98,7 +98,10 @@ def test_rows_of_a_target_without_tables_are_never_released() -> None:
     # A new table with that name starts from scratch.
     w.create_database("s1")
     w.create_table("s1", "t_1", PLAIN, ["id"])
-    assert (run(w)[-1].split(" (")[0], plan_locked(w)[1].definitions_at(w.clock())) == ("CREATE TABLE `all`.`t`", {})
+    assert (run(w)[-1].split(" (")[0], plan_locked(w)[1].list_definitions_at(w.clock())) == (
+        "CREATE TABLE `all`.`t`",
+        {},
+    )
 
 
 def test_new_table_with_the_name_of_a_waiting_one_does_not_have_its_steps() -> None:
@@ -109,8 +112,8 @@ def test_new_table_with_the_name_of_a_waiting_one_does_not_have_its_steps() -> N
     found, locks = plan_locked(w)
     assert found[-1].reason == "shard lock: waits for s1.t_1"
     # The new table's rows do not wait, and it has its own definition.
-    assert locks.held_tables(w.clock()) == {("s2", "t_2")}
-    assert set(locks.definitions_at(w.clock())) == {("s2", "t_2")}
+    assert locks.list_held_tables(w.clock()) == {("s2", "t_2")}
+    assert set(locks.list_definitions_at(w.clock())) == {("s2", "t_2")}
     w.add_column("s1", "t_1", integer("n", default="5"))
     assert run(w) == [ADD_N]
     assert not plan_locked(w)[1].still_open
@@ -136,8 +139,8 @@ def test_table_can_be_renamed_while_its_rows_wait(name: str) -> None:
     w._tables["s1", name] = w._tables.pop(("s1", name))
     w.rows["s1", name] = []
     _, locks = plan_locked(w)
-    assert locks.held_tables(w.clock()) == {("s1", name)}
-    columns = [column.name for column in locks.definitions_at(w.clock())["s1", name.lower()].columns]
+    assert locks.list_held_tables(w.clock()) == {("s1", name)}
+    columns = [column.name for column in locks.list_definitions_at(w.clock())["s1", name.lower()].columns]
     assert columns == ["id", "name"]
     w.add_column("s2", "t_2", integer("n", default="5"))
     w.add_column("s1", name, integer("k"))
@@ -163,7 +166,7 @@ def test_table_passed_over_can_be_renamed() -> None:
     assert [one.source for one in later.still_open.passed] == [("s2", "t_8")]
     binlogs, jobs = (some[before:] for some in logged(w))
     base = SchemaState().fold(logged(w)[1][:before])
-    extras = extras_of_window(window_schemas(base, binlogs, jobs, lo), Naming(rules(**PESSIMISTIC)), later, lo)
+    extras = list_extras(build_window_schemas(base, binlogs, jobs, lo), Naming(rules(**PESSIMISTIC)), later, lo)
     assert [(extra.table, extra.values) for extra in extras] == [("t_2", {"n": "5"}), ("t_8", {"n": "5"})]
 
 
@@ -176,7 +179,7 @@ def test_rows_of_a_table_passed_over_get_a_column_when_the_target_does() -> None
     assert [ddl.decision for ddl in found] == ["apply", "apply"]
     binlogs, jobs = (some[before:] for some in logged(w))
     base = SchemaState().fold(logged(w)[1][:before])
-    extras = extras_of_window(window_schemas(base, binlogs, jobs, lo), Naming(rules(**PESSIMISTIC)), later, lo)
+    extras = list_extras(build_window_schemas(base, binlogs, jobs, lo), Naming(rules(**PESSIMISTIC)), later, lo)
     since = found[1].since
     assert [(extra.db, extra.since, extra.values) for extra in extras] == [
         ("s2", 0, {"n": "5"}), ("s2", since, {"n": "5", "m": "6"})
@@ -194,7 +197,8 @@ def test_rows_of_a_table_passed_over_lack_a_new_column_until_the_target_has_it()
     assert [ddl.decision for ddl in found] == ["apply", "apply"]
     since = found[1].since
     shown = [
-        [column.name for column in locks.definitions_at(ts)["s2", "t_2"].columns] for ts in (lo + 1, since - 1, since)
+        [column.name for column in locks.list_definitions_at(ts)["s2", "t_2"].columns]
+        for ts in (lo + 1, since - 1, since)
     ]
     assert shown == [["id", "name", "a"], ["id", "name", "a"], ["id", "name", "a", "m"]]
 
@@ -211,8 +215,8 @@ def test_held_row_gets_a_readded_column_once() -> None:
         w.add_column(db, table, integer("name", default="7"))
     w.drop_table("s2", "t_3")
     _, locks = plan_locked(w)
-    schemas = window_schemas(SchemaState(), *logged(w))
-    assert extras_of_window(schemas, Naming(rules(**PESSIMISTIC)), locks) == []
+    schemas = build_window_schemas(SchemaState(), *logged(w))
+    assert list_extras(schemas, Naming(rules(**PESSIMISTIC)), locks) == []
     assert [dict(hold.filled) for hold in locks.holds[-4:]] == [{"name": "7"}, {}, {"name": "7"}, {}]
 
 
@@ -361,7 +365,7 @@ def test_table_truncated_while_its_rows_wait_keeps_its_steps() -> None:
     w.truncate("s1", "t_1")
     w.add_column("s2", "t_2", integer("n", default="5"))
     assert run(w) == [ADD_N]
-    assert [column.name for column in plan_locked(w)[1].definitions_at(w.clock())["s1", "t_1"].columns] == [
+    assert [column.name for column in plan_locked(w)[1].list_definitions_at(w.clock())["s1", "t_1"].columns] == [
         "id",
         "name",
         "n",

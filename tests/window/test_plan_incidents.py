@@ -25,18 +25,18 @@ def test_new_late_commits_are_reported_once_with_the_pumps_name(tmp_path: Path) 
         live.settle()
         ctx = StageContext(live.replication(), "run1", no_spark)  # type: ignore[arg-type]
         assert "incidents" not in plan.run(ctx).detail
-        start, commit_ts = live.pd.tso(), live.pd.tso()
+        start, commit_ts = live.pd.fetch_ts(), live.pd.fetch_ts()
         live.settle()
         service = live.pumps["pump2"].service
-        late = build.commit(build.prewrite(start, b"k", b"v"), commit_ts)
+        late = build.build_commit(build.build_prewrite(start, b"k", b"v"), commit_ts)
         stored = write_binlog(service, live.driver.cluster_id, late.SerializeToString())
         assert stored is not None
         stored.result(10)
         live.settle()
-        assert service.info().late_commits == 1
+        assert service.build_info().late_commits == 1
         told = plan.run(ctx).detail["incidents"]
         assert told == "pump2: 1 late and 0 early commits since its start"
         assert "incidents" not in plan.run(ctx).detail
-        (event,) = ctx.windows.events(stage="incident")
+        (event,) = ctx.windows.read_events(stage="incident")
         assert json.loads(event["detail"])["pumps"]["pump2"]["late_commits"] == 1
         assert event["run_id"] == "run1"

@@ -9,7 +9,7 @@ from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.window.definitions import LandedDdl
-from binlake.window.rewrites import tables_rewritten_by
+from binlake.window.rewrites import find_rewritten_tables
 
 ID, V = col("id"), col("v", t.VARCHAR, flen=20)
 
@@ -61,17 +61,17 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_effect_of_a_ddl_on_rows_follows_from_the_definitions(case: str) -> None:
     before, after, changes = CASES[case]
-    assert bool(tables_rewritten_by([ddl(before, after)])) is changes
+    assert bool(find_rewritten_tables([ddl(before, after)])) is changes
 
 
 def test_mark_follows_the_table_to_the_windows_end() -> None:
     longer = make_table(col("v", t.VARCHAR, flen=40))
     renamed = make_table(col("v", t.VARCHAR, flen=40), name="b")
     history = [ddl(OLD, longer, 5), ddl(longer, renamed, 6)]
-    assert tables_rewritten_by(history) == {("d", "b"): 5}
-    assert tables_rewritten_by([*history, ddl(renamed, None, 7)]) == {}
+    assert find_rewritten_tables(history) == {("d", "b"): 5}
+    assert find_rewritten_tables([*history, ddl(renamed, None, 7)]) == {}
 
 
 def test_ddl_not_run_at_the_target_is_not_checked() -> None:
-    assert tables_rewritten_by([ddl(OLD, make_table(col("v", t.LONG)), decision="skip")]) == {}
-    assert tables_rewritten_by([ddl(OLD, make_table(col("v", t.LONG)), decision="replaced")]) == {("d", "a"): 5}
+    assert find_rewritten_tables([ddl(OLD, make_table(col("v", t.LONG)), decision="skip")]) == {}
+    assert find_rewritten_tables([ddl(OLD, make_table(col("v", t.LONG)), decision="replaced")]) == {("d", "a"): 5}

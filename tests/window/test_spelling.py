@@ -12,7 +12,7 @@ from binlake.config import Replication
 from binlake.dialect import map_ddl
 from binlake.dialect.bounds import put_stored_bounds
 from binlake.dialect.tokens import render, tokenize
-from binlake.lake.rowhistory import where_definitions
+from binlake.lake.rowhistory import match_definitions
 from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl
 from binlake.rows.schema.names import fold_name
 from binlake.rules import Rules
@@ -213,6 +213,6 @@ def test_partitions_are_found_by_their_folded_names() -> None:
 
 def test_table_recreated_in_another_case_keeps_its_history() -> None:
     # binlake audit row shows the rows of both spellings
-    where = str(where_definitions([table("Users", col("id")), table("USERS", col("id"))]))
+    where = str(match_definitions([table("Users", col("id")), table("USERS", col("id"))]))
     assert "Users" in where
     assert "USERS" in where

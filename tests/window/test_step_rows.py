@@ -12,7 +12,7 @@ from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.window.joined import Conflict
 from binlake.window.shardlocks import OPEN, Hold
-from binlake.window.steprows import require_one_fill, rows_stay_readable, unreadable_column
+from binlake.window.steprows import find_unreadable_column, keeps_rows_readable, require_one_fill
 
 ID = col("id", t.LONG)
 
@@ -70,30 +70,30 @@ BLOB = texts(t.BLOB, charset="binary")
     ],
 )
 def test_columns_of_one_kind_read_a_text_as_the_same_value(one: TableDef, other: TableDef, name: str) -> None:
-    assert unreadable_column(one, other) == name
+    assert find_unreadable_column(one, other) == name
 
 
 def test_rows_may_be_read_by_a_later_definition_that_keeps_their_values() -> None:
     added = step(definition(), texts(t.VARCHAR))
-    assert rows_stay_readable([added], texts(t.VARCHAR))
-    assert rows_stay_readable([added], definition(col("N", t.VARCHAR)))
-    assert rows_stay_readable([added], definition())
-    assert not rows_stay_readable([added], BLOB)
+    assert keeps_rows_readable([added], texts(t.VARCHAR))
+    assert keeps_rows_readable([added], definition(col("N", t.VARCHAR)))
+    assert keeps_rows_readable([added], definition())
+    assert not keeps_rows_readable([added], BLOB)
     # One incompatible step is enough.
-    assert not rows_stay_readable([added, step(texts(t.VARCHAR), BLOB)], BLOB)
+    assert not keeps_rows_readable([added, step(texts(t.VARCHAR), BLOB)], BLOB)
 
 
 def test_rows_cannot_be_read_across_a_rename() -> None:
-    assert not rows_stay_readable([step(definition(), texts(t.VARCHAR))], definition(col("m", t.VARCHAR)))
+    assert not keeps_rows_readable([step(definition(), texts(t.VARCHAR))], definition(col("m", t.VARCHAR)))
     # A column with another id is another column.
-    assert rows_stay_readable([step(definition(), texts(t.VARCHAR))], with_id(9, col("m", t.VARCHAR)))
+    assert keeps_rows_readable([step(definition(), texts(t.VARCHAR))], with_id(9, col("m", t.VARCHAR)))
 
 
 def test_step_that_ends_where_it_starts_has_no_rows() -> None:
     def ending(until: int) -> Hold:
         return step(definition(), texts(t.VARCHAR), until=until)
 
-    assert [rows_stay_readable([ending(until)], BLOB) for until in (20, 21, OPEN)] == [True, False, False]
+    assert [keeps_rows_readable([ending(until)], BLOB) for until in (20, 21, OPEN)] == [True, False, False]
 
 
 def filled_by(default: str | None, **more: Any) -> TableDef:

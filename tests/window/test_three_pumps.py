@@ -41,7 +41,7 @@ class Only:
 
     @property
     def pumps(self) -> Sequence[NodeStatus]:
-        return [pump for pump in self._registry.pumps() if pump.node_id == self._node_id]
+        return [pump for pump in self._registry.list_pumps() if pump.node_id == self._node_id]
 
     def __iter__(self) -> Iterator[tuple[str, NodeStatus | None]]:
         self._ended.wait()
@@ -85,28 +85,28 @@ class Race:
         """Write a transaction as TiDB does: P acknowledged, then the commit_ts from the clock, then C (hazards
         R-09).
         """
-        prewrite = build.prewrite(ts(position - 0.5), str(position).encode(), b"x")
+        prewrite = build.build_prewrite(ts(position - 0.5), str(position).encode(), b"x")
         self.clients[name].write_prewrite(prewrite)
         self.clock.lead(ts(position))
-        assert self.pd.tso() < ts(position)
-        self.clients[name].write_commit(build.commit(prewrite, ts(position)))
+        assert self.pd.fetch_ts() < ts(position)
+        self.clients[name].write_commit(build.build_commit(prewrite, ts(position)))
         self._indexed(name, ts(position))
 
     def fake(self, name: str, position: float) -> None:
         self.clock.lead(ts(position) + 1)
-        self.clients[name].write_rollback(build.fake(ts(position)), name)
+        self.clients[name].write_rollback(build.build_fake(ts(position)), name)
         self._indexed(name, ts(position))
 
     def _indexed(self, name: str, commit_ts: int) -> None:
         """Wait until an acknowledged write shows in the watermark, because the schedule is one of watermarks."""
-        (host,) = [pump.host for pump in self.registry.pumps() if pump.node_id == name]
+        (host,) = [pump.host for pump in self.registry.list_pumps() if pump.node_id == name]
         deadline = time.monotonic() + 60
         while self.probe(host).max_commit_ts < commit_ts:
             assert time.monotonic() < deadline, f"the watermark of {name} stays below {commit_ts}"
             time.sleep(0.005)
 
     def probe(self, host: str) -> Probe:
-        info = PumpReader(host, self.driver.cluster_id).info()
+        info = PumpReader(host, self.driver.cluster_id).read_info()
         return Probe(info.store_uuid, info.max_commit_ts, info.gc_ts)
 
     def land(self, plan: Plan) -> list[int]:
@@ -116,8 +116,8 @@ class Race:
             reader = PumpReader(member.host, self.driver.cluster_id)
             found += [c for c, s, _ in reader.pull(plan.lo, plan.hi) if c != s and c <= plan.hi]
         self.lo = plan.hi
-        self.landed += [tso.physical(commit) // 1000 for commit in sorted(found)]
-        return [tso.physical(commit) // 1000 for commit in sorted(found)]
+        self.landed += [tso.extract_physical(commit) // 1000 for commit in sorted(found)]
+        return [tso.extract_physical(commit) // 1000 for commit in sorted(found)]
 
 
 Planner = Callable[[Race, Callable[[], None], int | None], Plan]
@@ -125,18 +125,20 @@ Planner = Callable[[Race, Callable[[], None], int | None], Plan]
 
 def tso_then_members(race: Race, between: Callable[[], None], stop: int | None = None) -> Plan:
     """The window protocol (DESIGN 3.3)."""
-    now = race.pd.tso()
+    now = race.pd.fetch_ts()
     between()
-    members = gather_members(race.registry.pumps(), {}, race.lo, race.probe)
+    members = gather_members(race.registry.list_pumps(), {}, race.lo, race.probe)
     return propose_window(lo=race.lo, tso=now, members=members, stop_points=() if stop is None else (stop,))
 
 
 def members_then_tso(race: Race, between: Callable[[], None], stop: int | None = None) -> Plan:
     """The mutant: the members are listed before the TSO that limits the window is fetched."""
-    pumps = race.registry.pumps()
+    pumps = race.registry.list_pumps()
     between()
     members = gather_members(pumps, {}, race.lo, race.probe)
-    return propose_window(lo=race.lo, tso=race.pd.tso(), members=members, stop_points=() if stop is None else (stop,))
+    return propose_window(
+        lo=race.lo, tso=race.pd.fetch_ts(), members=members, stop_points=() if stop is None else (stop,)
+    )
 
 
 def the_stage(race: Race, between: Callable[[], None], stop: int | None = None) -> Plan:
@@ -154,14 +156,14 @@ def the_stage(race: Race, between: Callable[[], None], stop: int | None = None) 
         return asked
 
     cluster = SimpleNamespace(
-        pd=SimpleNamespace(tso=then(race.pd.tso)),
-        registry=SimpleNamespace(pumps=then(race.registry.pumps)),
+        pd=SimpleNamespace(fetch_ts=then(race.pd.fetch_ts)),
+        registry=SimpleNamespace(list_pumps=then(race.registry.list_pumps)),
         probe=race.probe,
     )
     stops = () if stop is None else (stop,)
     ctx = SimpleNamespace(
         members=SimpleNamespace(read_all=dict),
-        replication=SimpleNamespace(window=SimpleNamespace(max_seconds=3600), stop_points=lambda: stops),
+        replication=SimpleNamespace(window=SimpleNamespace(max_seconds=3600), list_stop_points=lambda: stops),
         stop_ts=None,
     )
     return _propose(ctx, cluster, race.lo, None)  # type: ignore[arg-type]

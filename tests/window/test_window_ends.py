@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from binlake.changes.net import RowEvent, net_changes
+from binlake.changes.net import RowEvent, compute_net_changes
 from binlake.compare.capture import Capture
-from binlake.rows.codec.writers import filled_text
+from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import SchemaState, TableDef
-from binlake.rows.schema.ahead import effective_from
-from binlake.window.ddls import plan_ddls, window_schemas
-from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, key_defaults_of
+from binlake.rows.schema.ahead import compute_effective_ts
+from binlake.window.ddls import build_window_schemas, plan_ddls
+from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, derive_key_defaults
 from deploy.local.commitlog import RULES, CommitLog, read_log
-from deploy.local.direct import decoded
+from deploy.local.direct import decode_changes
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 TABLE = ("Betrieb", "Eindeutig")
@@ -44,7 +44,7 @@ class Target:
         if not ddl.after.tables:
             return
         table = ddl.after.tables[0]
-        filled = {column.name: filled_text(column) for column in table.row_columns}
+        filled = {column.name: derive_filled_text(column) for column in table.row_columns}
         self.rows = {key: {**filled, **row} for key, row in self.rows.items()}
         for key in keys_of(table):
             taken = [values for row in self.rows.values() if None not in (values := key_of(row, key))]
@@ -64,7 +64,7 @@ class Target:
 
 
 def keys_of(table: TableDef) -> list[tuple[str, ...]]:
-    return [tuple(c.name for c in key.columns) for key in table.unique_keys() if not key.primary]
+    return [tuple(c.name for c in key.columns) for key in table.list_unique_keys() if not key.primary]
 
 
 def key_of(row: Row, key: Sequence[str]) -> tuple[str | None, ...]:
@@ -96,18 +96,20 @@ class Replay:
         cuts = [ddl for ddl in planned if ddl.opens_segment]
         segments = Segments(lo, hi, tuple(ddl.since for ddl in cuts))
         definitions = WindowDefinitions(state, lines)
-        events = decoded([row for row in log().rows if lo < row[0] <= hi], window_schemas(state, ddls, jobs, lo))
+        events = decode_changes(
+            [row for row in log().rows if lo < row[0] <= hi], build_window_schemas(state, ddls, jobs, lo)
+        )
         for number in range(len(cuts) + 1):
             if number:
                 self.target.alter(cuts[number - 1])
-            since, until = segments.bounds(number)
+            since, until = segments.find_bounds(number)
             own = [event for event in events.get(TABLE, []) if since <= event.commit_ts < until]
             if own:
-                self.write(own, definitions.within(*TABLE, since, until))
+                self.write(own, definitions.require_definition_within(*TABLE, since, until))
         self.at, self.state = hi, state.fold(jobs)
 
     def write(self, events: Sequence[RowEvent], table: TableDef) -> None:
-        net = net_changes(events, table.identity(), key_defaults_of(table))
+        net = compute_net_changes(events, table.find_identity(), derive_key_defaults(table))
         for change in (one for one in net if one.op == "delete"):
             self.target.rows.pop((change.before or {})["id"], None)
         self.target.write(table, [dict(one.after or {}) for one in net if one.op != "delete"])
@@ -116,7 +118,7 @@ class Replay:
 def around(job_id: int) -> Iterator[int]:
     """Every commit_ts from a few rows before a job's first step to a few after its binlog, except those inside it."""
     commit_ts, job = next((ts, job) for ts, job in log().jobs if job.id == job_id)
-    since = effective_from(job, commit_ts)
+    since = compute_effective_ts(job, commit_ts)
     before = [row[0] for row in log().rows if row[0] < since][-3:]
     between = [row[0] for row in log().rows if since <= row[0] < commit_ts]
     behind = [row[0] for row in log().rows if row[0] >= commit_ts][:6]
@@ -146,7 +148,7 @@ def test_windows_ending_anywhere_around_a_ddl_leave_the_same_rows(job_id: int) -
 def test_window_ending_inside_a_ddl_would_lose_rows() -> None:
     # land lowers hi because the target would still have a key that TiDB does not check any more
     commit_ts, job = next((ts, job) for ts, job in log().jobs if job.id == 106)
-    since = effective_from(job, commit_ts)
+    since = compute_effective_ts(job, commit_ts)
     end = next(row[0] for row in log().rows if row[0] > commit_ts)
     before = Replay()
     before.advance(since - 1)
@@ -157,7 +159,7 @@ def test_window_ending_inside_a_ddl_would_lose_rows() -> None:
 
 @pytest.mark.long
 def test_rows_equal_those_of_the_source() -> None:
-    recorded = [state for state in Capture(CAPTURES / "zones_unique").states() if state.contents]
+    recorded = [state for state in Capture(CAPTURES / "zones_unique").read_states() if state.contents]
     replay, compared = Replay(), 0
     for state in recorded:
         replay.advance(state.commit_ts)

@@ -26,10 +26,10 @@ FAKE = hexed("08 02 10 82 80 a0 ce d0 07 18 82 80 a0 ce d0 07 38 00 40 00")
 
 
 def test_built_binlogs_equal_the_vectors_byte_for_byte() -> None:  # S0-13
-    prewrite = build.prewrite(262144000001, b"k1", hexed(PREWRITE_VALUE))
+    prewrite = build.build_prewrite(262144000001, b"k1", hexed(PREWRITE_VALUE))
     assert prewrite.SerializeToString() == PREWRITE
-    assert build.commit(prewrite, 262157107202).SerializeToString() == COMMIT
-    assert build.fake(262157107202).SerializeToString() == FAKE
+    assert build.build_commit(prewrite, 262157107202).SerializeToString() == COMMIT
+    assert build.build_fake(262157107202).SerializeToString() == FAKE
 
 
 @pytest.mark.parametrize("data", [PREWRITE, COMMIT, FAKE], ids=["prewrite", "commit", "fake"])
@@ -121,4 +121,4 @@ def test_payload_with_only_the_published_fields_is_complete() -> None:  # S1-03
     # The writer does not know ddl_job_id and ddl_schema_state, the last four bytes.
     bare = binlog_pb2.Binlog.FromString(PREWRITE[:-4])
     assert (bare.ddl_job_id, bare.ddl_schema_state) == (0, 0)
-    assert build.commit(bare, 262157107202).SerializeToString() == COMMIT
+    assert build.build_commit(bare, 262157107202).SerializeToString() == COMMIT

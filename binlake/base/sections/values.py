@@ -12,15 +12,15 @@ PlaceText = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,19}$")]
 """A commit_ts of the source, above 0, as decimal text."""
 
 
-def _kebab(name: str) -> str:
+def _to_kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _comma_list(value: object) -> object:
+def _split_comma_list(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-NameList = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
+NameList = Annotated[tuple[str, ...], BeforeValidator(_split_comma_list)]
 """Names as a list or as text with commas."""
 
 
@@ -28,7 +28,7 @@ class Section(BaseModel):
     """A section of the TOML."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=_kebab, populate_by_name=True, allow_inf_nan=False
+        frozen=True, extra="forbid", alias_generator=_to_kebab, populate_by_name=True, allow_inf_nan=False
     )
 
     @model_validator(mode="before")

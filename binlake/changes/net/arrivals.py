@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from binlake.changes.net.events import cell_rows, read_key_events
+from binlake.changes.net.events import read_key_events, split_rows_by_cell
 from binlake.changes.net.images import Ints
 from binlake.changes.net.runs import start_runs
 from binlake.window.definitions import Cell
@@ -53,10 +53,10 @@ def number_histories(cells: Sequence[Cell]) -> dict[History, int]:
     return {history: number for number, history in enumerate(numbered)}
 
 
-def key_steps(batch: pa.RecordBatch, cells: Sequence[Cell], numbers: Mapping[History, int]) -> pa.Table:
+def derive_key_steps(batch: pa.RecordBatch, cells: Sequence[Cell], numbers: Mapping[History, int]) -> pa.Table:
     """STEPS of the rows of `batch` (of `mutation`, with SOURCE) in keyed `cells`. Raises SchemaError."""
     parts = []
-    for rows_of_cell in cell_rows(batch, [cell for cell in cells if cell.identity != "row"]):
+    for rows_of_cell in split_rows_by_cell(batch, [cell for cell in cells if cell.identity != "row"]):
         runs = start_runs(events := read_key_events(rows_of_cell), rows_of_cell)
         if runs.writers is None:
             continue
@@ -75,7 +75,7 @@ def find_arrivals(steps: pa.Table) -> pa.Table:
     """ARRIVALS among all STEPS of some keys, by history and key."""
     steps = steps.combine_chunks()
     sources = steps["source"].combine_chunks().dictionary_encode()
-    keys, source = _key_codes(steps["key"]), np.asarray(sources.indices)
+    keys, source = _encode_keys(steps["key"]), np.asarray(sources.indices)
     columns = [np.asarray(steps[name]) for name in ("seq", "start_ts", "commit_ts")]
     history, table_id = np.asarray(steps["history"]), np.asarray(steps["table_id"])
     order = np.lexsort((*columns, keys, history))
@@ -86,14 +86,14 @@ def find_arrivals(steps: pa.Table) -> pa.Table:
     first = np.append(True, ~same)[: len(order)] & np.asarray(steps["comes"])[order]
     clashing = np.append(-1, np.where(clash, earlier, -1))[: len(order)]
     at = np.flatnonzero(first | (clashing >= 0))
-    return _arrivals_at(steps, order[at], clashing[at])
+    return _select_arrivals(steps, order[at], clashing[at])
 
 
-def _key_codes(keys: pa.ChunkedArray) -> Ints:
+def _encode_keys(keys: pa.ChunkedArray) -> Ints:
     return np.asarray(keys.combine_chunks().dictionary_encode().indices)
 
 
-def _arrivals_at(steps: pa.Table, rows: Ints, clashing: Ints) -> pa.Table:
+def _select_arrivals(steps: pa.Table, rows: Ints, clashing: Ints) -> pa.Table:
     columns = steps.select(["history", "key", "source", "table_id", "commit_ts"]).take(pa.array(rows))
     others = steps.select(["source", "commit_ts"]).take(pa.array(clashing, mask=clashing < 0))
     return pa.Table.from_arrays([*columns.columns, *others.columns], schema=ARRIVALS)

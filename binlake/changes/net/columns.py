@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.base.lakecolumns import Change
-from binlake.base.redaction import key_in_log
-from binlake.changes.net.events import cell_rows, read_key_events
+from binlake.base.redaction import redact_key
+from binlake.changes.net.events import read_key_events, split_rows_by_cell
 from binlake.changes.net.images import ABSENT, MAP, Bools, Ints, complete_images, restrict_images
 from binlake.changes.net.net import CONTRADICTION, CONTRADICTION_HINT
 from binlake.changes.net.runs import Runs, Shown, reduce_runs, start_runs
@@ -41,7 +41,7 @@ NET = pa.schema(
 """The net change of one key in one segment: columns of the lake's `change`."""
 
 
-def net_changes(
+def compute_net_changes(
     rows: pa.Table, cells: Sequence[Cell], *, routed: bool = False, strict: Container[Cell] = ()
 ) -> pa.Table:
     """NET of `rows` (of `mutation`; rows outside all cells are left out), by first appearance of the key in each cell.
@@ -51,38 +51,38 @@ def net_changes(
     of `strict`, for a key whose changes contradict each other (S4-09).
     """
     parts = [
-        net_change_of_runs(
+        compute_net_of_runs(
             reduce_runs(start_runs(read_key_events(rows_of_cell), rows_of_cell if routed else None)),
             rows_of_cell.cell,
             strict=rows_of_cell.cell in strict,
         )
-        for rows_of_cell in cell_rows(batch_of_table(rows), cells)
+        for rows_of_cell in split_rows_by_cell(combine_into_batch(rows), cells)
     ]
     return pa.concat_tables([NET.empty_table(), *parts])
 
 
-def net_change_of_runs(runs: Runs, cell: Cell, *, strict: bool) -> pa.Table:
-    """NET of one run per key. Raises SchemaError like `net_changes`."""
+def compute_net_of_runs(runs: Runs, cell: Cell, *, strict: bool) -> pa.Table:
+    """NET of one run per key. Raises SchemaError like `compute_net_changes`."""
     if cell.identity == "row":
-        return _net_rows(runs, cell)
+        return _compute_net_rows(runs, cell)
     _require_one_writer(runs, cell)
     if strict:
         _require_possible(runs, cell)
     is_there = runs.is_there
-    before = complete_images(_show_where(runs.old, ~is_there).maps(), cell.columns, cell.filled)
-    after = complete_images(_show_where(runs.new, is_there).maps(), cell.columns, cell.filled)
+    before = complete_images(_show_where(runs.old, ~is_there).take_maps(), cell.columns, cell.filled)
+    after = complete_images(_show_where(runs.new, is_there).take_maps(), cell.columns, cell.filled)
     return _make_table(
         runs, cell, _choose_text(is_there, "replace", "delete"), before, after, np.ones(len(runs), np.int64)
     )
 
 
-def _net_rows(runs: Runs, cell: Cell) -> pa.Table:
+def _compute_net_rows(runs: Runs, cell: Cell) -> pa.Table:
     """The net change of rows without a key: copies added minus copies removed."""
     left = np.flatnonzero(runs.weight)
     runs = runs.take(left) if len(left) < len(runs) else runs
     came = runs.weight > 0
-    before = restrict_images(_show_where(runs.old, ~came).maps(), cell.columns, cell.filled)
-    after = restrict_images(_show_where(runs.new, came).maps(), cell.columns, cell.filled)
+    before = restrict_images(_show_where(runs.old, ~came).take_maps(), cell.columns, cell.filled)
+    after = restrict_images(_show_where(runs.new, came).take_maps(), cell.columns, cell.filled)
     return _make_table(runs, cell, _choose_text(came, "insert", "delete"), before, after, np.abs(runs.weight))
 
 
@@ -110,7 +110,7 @@ def _require_one_writer(runs: Runs, cell: Cell) -> None:
     if bad.size:
         n = int(bad[0])
         sources = ",".join(writers.names[int(codes[n])].as_py() for codes in (writers.least, writers.most))
-        where = {"table": f"{cell.db}.{cell.table}", "key": key_in_log(runs.keys[n].as_py())}
+        where = {"table": f"{cell.db}.{cell.table}", "key": redact_key(runs.keys[n].as_py())}
         raise SchemaError(
             "two tables of the source write one key of their common target",
             where={**where, "sources": sources, "commit_ts": int(runs.last.commit_ts[n])},
@@ -123,23 +123,23 @@ def _require_possible(runs: Runs, cell: Cell) -> None:
     bad = np.flatnonzero(runs.weight != runs.is_there.astype(np.int64) - runs.was_there)
     if bad.size:
         n = int(bad[0])
-        where: dict[str, object] = {"table": f"{cell.db}.{cell.table}", "key": key_in_log(runs.keys[n].as_py())}
+        where: dict[str, object] = {"table": f"{cell.db}.{cell.table}", "key": redact_key(runs.keys[n].as_py())}
         where |= {"first_commit_ts": runs.first.commit_ts[n], "last_commit_ts": runs.last.commit_ts[n]}
         raise SchemaError(CONTRADICTION, where=where, hint=CONTRADICTION_HINT)
 
 
-def batch_of_table(rows: pa.Table) -> pa.RecordBatch:
+def combine_into_batch(rows: pa.Table) -> pa.RecordBatch:
     """`rows` as one batch. Raises Permanent if a column does not fit into one batch (2 GiB of text)."""
     try:
         batches = rows.combine_chunks().to_batches()
     except pa.ArrowInvalid as error:
-        raise _too_large_error(rows) from error
+        raise _make_too_large_error(rows) from error
     if len(batches) > 1:
-        raise _too_large_error(rows)
+        raise _make_too_large_error(rows)
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
 
 
-def _too_large_error(rows: pa.Table) -> Permanent:
+def _make_too_large_error(rows: pa.Table) -> Permanent:
     return Permanent(
         "the row changes of a window are too large for one process",
         where={"rows": rows.num_rows, "bytes": rows.nbytes},

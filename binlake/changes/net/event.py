@@ -34,7 +34,7 @@ class RowEvent:
         """The position of the event in the total order."""
         return self.commit_ts, self.start_ts, self.seq
 
-    def images(self) -> tuple[Row | None, Row | None]:
+    def require_images(self) -> tuple[Row | None, Row | None]:
         """(before, after); raises SchemaError if the event does not have exactly the images that its op needs."""
         needs = {"insert": (False, True), "update": (True, True), "delete": (True, False)}[self.op]
         if (self.before is not None, self.after is not None) != needs:
@@ -44,6 +44,6 @@ class RowEvent:
         return self.before, self.after
 
 
-def row_key(row: Row, columns: Sequence[str]) -> str:
+def encode_row_key(row: Row, columns: Sequence[str]) -> str:
     """JSON array of the texts of `columns`; unlike joined text, it is different for different keys. Raises KeyError."""
     return json.dumps([row[name] for name in columns], ensure_ascii=False, separators=(",", ":"))

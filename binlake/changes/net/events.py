@@ -19,7 +19,7 @@ from binlake.base.lakecolumns import Mutation
 from binlake.changes.net.images import ABSENT, Bools, Images, Ints
 from binlake.changes.net.positions import POSITION, Positions
 from binlake.errors import SchemaError
-from binlake.rows.codec.assemble import key_texts
+from binlake.rows.codec.assemble import format_key_texts
 from binlake.window.definitions import Cell
 
 COLUMNS = (*POSITION, Mutation.DB, Mutation.TABLE, Mutation.BEFORE, Mutation.AFTER)
@@ -58,21 +58,21 @@ class CellRows:
     before: Images
     after: Images
 
-    def positions(self) -> Positions:
+    def read_positions(self) -> Positions:
         """The positions of `rows`."""
         return Positions(tuple(np.asarray(self.batch.column(name))[self.rows] for name in POSITION))
 
-    def keys(self, images: Images) -> tuple[Ints, pa.Array]:
+    def read_keys(self, images: Images) -> tuple[Ints, pa.Array]:
         """(which of `rows` have an image, their keys). Raises SchemaError for a NULL in a key."""
         present = np.flatnonzero(images.is_there[self.rows])
         rows = self.rows[present]
         columns = [
-            images.texts(images.entries(rows, name), filled)
+            images.take_texts(images.find_entries(rows, name), filled)
             for name, filled in zip(self.cell.columns, self.cell.filled, strict=True)
         ]
         if self.cell.identity != "row":
             self._require_values(rows, columns)
-        return present, key_texts(columns)
+        return present, format_key_texts(columns)
 
     def _require_values(self, rows: Ints, columns: Sequence[pa.Array]) -> None:
         for texts in columns:
@@ -83,14 +83,14 @@ class CellRows:
                 raise SchemaError("a key column is NULL or absent", where=where)
 
 
-def cell_rows(batch: pa.RecordBatch, cells: Sequence[Cell]) -> Iterator[CellRows]:
+def split_rows_by_cell(batch: pa.RecordBatch, cells: Sequence[Cell]) -> Iterator[CellRows]:
     """The rows of `batch` (COLUMNS of `mutation`) by the cell they fall into; rows outside all cells are left out."""
     if not batch.num_rows:
         return
     before, after = Images(batch.column(Mutation.BEFORE)), Images(batch.column(Mutation.AFTER))
     commit_ts = np.asarray(batch.column(Mutation.COMMIT_TS))
     by_table = {name: list(group) for name, group in groupby(sorted(cells, key=_NAME), key=_NAME)}
-    for name, rows in rows_by_table(batch):
+    for name, rows in group_rows_by_table(batch):
         for cell in by_table.get(name, ()):
             inside = (commit_ts[rows] >= cell.since) & (commit_ts[rows] < cell.until)
             rows_inside = rows if inside.all() else rows[inside]
@@ -101,7 +101,7 @@ def cell_rows(batch: pa.RecordBatch, cells: Sequence[Cell]) -> Iterator[CellRows
 _NAME = attrgetter("db", "table")
 
 
-def rows_by_table(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], Ints]]:
+def group_rows_by_table(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], Ints]]:
     """((db, table), the numbers of its rows in order) of each table in `batch`."""
     names = [pc.dictionary_encode(batch.column(name)) for name in (Mutation.DB, Mutation.TABLE)]
     texts = [column.dictionary.to_pylist() for column in names]
@@ -119,8 +119,8 @@ def rows_by_table(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], Ints
 
 def read_key_events(rows_of_cell: CellRows) -> Events:
     """The events of the rows' keys. Raises SchemaError for a NULL in a key."""
-    old_rows, old_keys = rows_of_cell.keys(rows_of_cell.before)
-    new_rows, new_keys = rows_of_cell.keys(rows_of_cell.after)
+    old_rows, old_keys = rows_of_cell.read_keys(rows_of_cell.before)
+    new_rows, new_keys = rows_of_cell.read_keys(rows_of_cell.after)
     count = len(rows_of_cell.rows)
     if len(old_rows) and len(new_rows) and rows_of_cell.cell.identity != "row":
         old_rows, old_keys, keeps_key = _find_moved_keys(count, (old_rows, old_keys), (new_rows, new_keys))
@@ -130,7 +130,7 @@ def read_key_events(rows_of_cell: CellRows) -> Events:
     ends = np.zeros(len(at), np.bool_)
     ends[: len(old_rows)] = True
     rows, stays = rows_of_cell.rows[at], keeps_key[at] & ~ends
-    positions = rows_of_cell.positions()
+    positions = rows_of_cell.read_positions()
     return Events(
         cell=rows_of_cell.cell,
         keys=_join(old_keys, new_keys),

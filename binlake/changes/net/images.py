@@ -40,7 +40,7 @@ class Images:
     def _values(self) -> pa.Array:
         return self.maps.items
 
-    def entries(self, rows: Ints, name: str) -> Ints:
+    def find_entries(self, rows: Ints, name: str) -> Ints:
         """The number of the entry `name` in the image of each of `rows`; ABSENT if the image has none.
 
         Images of one definition have their columns in the same order; only other images are searched entry by entry.
@@ -59,12 +59,12 @@ class Images:
             entries[fit[hit]] = starts[fit[hit]] + position
             left = filled[entries[filled] == ABSENT]
         if left.size:
-            owners, numbers = _ranges(starts[left], sizes[left])
+            owners, numbers = _expand_ranges(starts[left], sizes[left])
             hit = np.flatnonzero(np.asarray(pc.equal(self._names.take(pa.array(numbers)), name)))
             entries[left[owners[hit]]] = numbers[hit]
         return entries
 
-    def texts(self, entries: Ints, filled: str | None = None) -> pa.Array:
+    def take_texts(self, entries: Ints, filled: str | None = None) -> pa.Array:
         """The texts of `entries`; `filled` for ABSENT ones."""
         missing = entries == ABSENT
         if not missing.any():
@@ -86,10 +86,10 @@ def complete_images(maps: pa.MapArray, names: Sequence[str], filled: Sequence[st
     """Add to `maps` the missing columns of `names` with the values `filled`; NULL stays NULL."""
     images = Images(maps)
     rows = np.arange(len(maps))
-    lacking = [np.flatnonzero(images.is_there & (images.entries(rows, name) == ABSENT)) for name in names]
+    lacking = [np.flatnonzero(images.is_there & (images.find_entries(rows, name) == ABSENT)) for name in names]
     if not any(rows.size for rows in lacking):
         return maps
-    owners, numbers = _ranges(images.starts, images.sizes)
+    owners, numbers = _expand_ranges(images.starts, images.sizes)
     count = len(maps.keys)
     added = [np.full(rows.size, count + n) for n, rows in enumerate(lacking)]
     owners, numbers = np.concatenate([owners, *lacking]), np.concatenate([numbers, *added])
@@ -97,14 +97,14 @@ def complete_images(maps: pa.MapArray, names: Sequence[str], filled: Sequence[st
     sizes = np.bincount(owners, minlength=len(maps))
     keys = pa.concat_arrays([maps.keys, pa.array(names, maps.keys.type)])
     items = pa.concat_arrays([maps.items, pa.array(filled, maps.items.type)])
-    return _maps(sizes, images.is_there, keys.take(numbers), items.take(numbers))
+    return _make_maps(sizes, images.is_there, keys.take(numbers), items.take(numbers))
 
 
 def restrict_images(maps: pa.MapArray, names: Sequence[str], filled: Sequence[str | None]) -> pa.MapArray:
     """Images of exactly the columns `names`, in this order; missing ones get the values `filled`. NULL stays NULL."""
     images, width = Images(maps), len(names)
     rows = np.flatnonzero(images.is_there)
-    entries = [images.entries(rows, name) for name in names]
+    entries = [images.find_entries(rows, name) for name in names]
     in_order = all((at == images.starts[rows] + n).all() for n, at in enumerate(entries))
     if in_order and (images.sizes[rows] == width).all():
         return maps
@@ -112,16 +112,16 @@ def restrict_images(maps: pa.MapArray, names: Sequence[str], filled: Sequence[st
     numbers = np.stack([np.where(at == ABSENT, count + n, at) for n, at in enumerate(entries)], axis=1).ravel()
     items = pa.concat_arrays([maps.items, pa.array(filled, maps.items.type)]).take(pa.array(numbers))
     keys = pa.array(names, maps.keys.type).take(pa.array(np.tile(np.arange(width), len(rows))))
-    return _maps(np.where(images.is_there, width, 0), images.is_there, keys, items)
+    return _make_maps(np.where(images.is_there, width, 0), images.is_there, keys, items)
 
 
-def _maps(sizes: Ints, is_there: Bools, keys: pa.Array, items: pa.Array) -> pa.MapArray:
+def _make_maps(sizes: Ints, is_there: Bools, keys: pa.Array, items: pa.Array) -> pa.MapArray:
     offsets = np.concatenate(([0], sizes.cumsum())).astype(np.int32)
     null = np.append(~is_there, False)
     return pa.MapArray.from_arrays(pa.array(offsets, mask=null if null.any() else None), keys, items)
 
 
-def _ranges(starts: Ints, sizes: Ints) -> tuple[Ints, Ints]:
+def _expand_ranges(starts: Ints, sizes: Ints) -> tuple[Ints, Ints]:
     """(number of the range, number of the entry) for all entries of ranges with these `starts` and `sizes`."""
     owners = np.repeat(np.arange(len(sizes)), sizes)
     return owners, np.repeat(starts - (sizes.cumsum() - sizes), sizes) + np.arange(len(owners))

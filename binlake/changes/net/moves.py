@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from binlake.changes.net.events import cell_rows, read_key_events
+from binlake.changes.net.events import read_key_events, split_rows_by_cell
 from binlake.changes.net.lineage import trace_origins
 from binlake.changes.net.positions import POSITION
 from binlake.window.definitions import Cell
@@ -23,7 +23,7 @@ ORIGINS = pa.schema([*_CELL, ("key", pa.string()), ("origin", pa.string())])
 def find_moves(batch: pa.RecordBatch, cells: Sequence[Cell]) -> pa.Table:
     """MOVES of the rows of `batch` (of `mutation`) in `cells`. Raises SchemaError for a NULL in a key."""
     parts = [MOVES.empty_table()]
-    for rows_of_cell in cell_rows(batch, [cell for cell in cells if cell.identity != "row"]):
+    for rows_of_cell in split_rows_by_cell(batch, [cell for cell in cells if cell.identity != "row"]):
         events = read_key_events(rows_of_cell)
         ended, came = (np.flatnonzero(mask) for mask in (events.ends, events.comes))
         # A row has one event, or two if it changes its key.

@@ -30,8 +30,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from binlake.base.redaction import key_in_log
-from binlake.changes.net.event import Row, RowEvent, row_key
+from binlake.base.redaction import redact_key
+from binlake.changes.net.event import Row, RowEvent, encode_row_key
 from binlake.errors import SchemaError
 from binlake.rows.schema import Identity
 
@@ -56,7 +56,7 @@ class NetChange:
     mutations: int
 
 
-def net_changes(
+def compute_net_changes(
     events: Iterable[RowEvent],
     identity: Identity,
     filled: Mapping[str, str | None] | None = None,
@@ -72,10 +72,10 @@ def net_changes(
     ordered = sorted((complete_event(event, filled or {}) for event in events), key=lambda event: event.position)
     if identity.kind == "row":
         return _count_rows(ordered, identity)
-    seen = _last_images(ordered, identity)
+    seen = _find_last_images(ordered, identity)
     if strict:
         _require_possible(seen)
-    return [_net_keyed(key, entry, identity) for key, entry in seen.items()]
+    return [_make_keyed_change(key, entry, identity) for key, entry in seen.items()]
 
 
 def complete_event(event: RowEvent, filled: Mapping[str, str | None]) -> RowEvent:
@@ -99,7 +99,7 @@ class _Seen:
     was_there: bool = False
 
 
-def _last_images(events: list[RowEvent], identity: Identity) -> dict[str, _Seen]:
+def _find_last_images(events: list[RowEvent], identity: Identity) -> dict[str, _Seen]:
     seen: dict[str, _Seen] = {}
     for event in events:
         for key, before, after in split_by_key(event, identity):
@@ -124,15 +124,15 @@ CONTRADICTION_HINT = (
 def _require_possible(seen: Mapping[str, _Seen]) -> None:
     for key, entry in seen.items():
         if entry.count != (entry.after is not None) - entry.was_there:
-            where = {"key": key_in_log(key), "first_commit_ts": entry.first, "last_commit_ts": entry.last}
+            where = {"key": redact_key(key), "first_commit_ts": entry.first, "last_commit_ts": entry.last}
             raise SchemaError(CONTRADICTION, where=where, hint=CONTRADICTION_HINT)
 
 
 def split_by_key(event: RowEvent, identity: Identity) -> Iterator[tuple[str, Row | None, Row | None]]:
     """The (key, before, after) parts of an event; if the key changes, the delete of the old key comes first."""
-    before, after = event.images()
-    old = None if before is None else row_key(before, identity.columns)
-    new = None if after is None else row_key(after, identity.columns)
+    before, after = event.require_images()
+    old = None if before is None else encode_row_key(before, identity.columns)
+    new = None if after is None else encode_row_key(after, identity.columns)
     if old is not None and new is not None and old != new:
         yield old, before, None
         yield new, None, after
@@ -140,7 +140,7 @@ def split_by_key(event: RowEvent, identity: Identity) -> Iterator[tuple[str, Row
         yield new or old or "", before, after
 
 
-def _net_keyed(key: str, entry: _Seen, identity: Identity) -> NetChange:
+def _make_keyed_change(key: str, entry: _Seen, identity: Identity) -> NetChange:
     op: Literal["delete", "replace"] = "delete" if entry.after is None else "replace"
     before = entry.before if op == "delete" else None
     counts = (1, entry.first, entry.last, entry.mutations)
@@ -150,15 +150,15 @@ def _net_keyed(key: str, entry: _Seen, identity: Identity) -> NetChange:
 def _count_rows(events: list[RowEvent], identity: Identity) -> list[NetChange]:
     seen: dict[str, _Seen] = {}
     for event in events:
-        for image, step in zip(event.images(), (-1, 1), strict=True):
+        for image, step in zip(event.require_images(), (-1, 1), strict=True):
             if image is None:
                 continue
-            entry = _visit(seen, row_key(image, identity.columns), event)
+            entry = _visit(seen, encode_row_key(image, identity.columns), event)
             entry.after, entry.count = image, entry.count + step
-    return [_net_row(key, entry) for key, entry in seen.items() if entry.count]
+    return [_make_row_change(key, entry) for key, entry in seen.items() if entry.count]
 
 
-def _net_row(key: str, entry: _Seen) -> NetChange:
+def _make_row_change(key: str, entry: _Seen) -> NetChange:
     counts = (abs(entry.count), entry.first, entry.last, entry.mutations)
     change = NetChange(key, "row", "insert", None, entry.after, *counts)
     return change if entry.count > 0 else replace(change, op="delete", before=entry.after, after=None)

@@ -34,9 +34,9 @@ class Positions:
     def order(self) -> Ints:
         """The event numbers sorted by position; events at equal positions keep their order."""
         numbers = np.arange(len(self))
-        return numbers if self._ascending() else np.lexsort(self.columns[::-1])
+        return numbers if self._is_ascending() else np.lexsort(self.columns[::-1])
 
-    def _ascending(self) -> bool:
+    def _is_ascending(self) -> bool:
         # Rows from merge are already in order, and checking costs a hundredth of sorting.
         rising = np.zeros(max(len(self) - 1, 0), np.bool_)
         level = ~rising
@@ -54,34 +54,34 @@ class Groups:
     codes: Ints
     count: int
 
-    def first(self, positions: Positions, among: Bools | None = None) -> Ints:
+    def find_first(self, positions: Positions, among: Bools | None = None) -> Ints:
         """The number of each key's first event among those of `among`; ABSENT if there is none."""
-        return self._last_of_each(positions.order[::-1], among)
+        return self._find_last_of_each(positions.order[::-1], among)
 
-    def last(self, positions: Positions, among: Bools | None = None) -> Ints:
+    def find_last(self, positions: Positions, among: Bools | None = None) -> Ints:
         """The number of each key's last event among those of `among`; ABSENT if there is none."""
-        return self._last_of_each(positions.order, among)
+        return self._find_last_of_each(positions.order, among)
 
-    def _last_of_each(self, numbers: Ints, among: Bools | None) -> Ints:
+    def _find_last_of_each(self, numbers: Ints, among: Bools | None) -> Ints:
         edges = np.full(self.count, ABSENT, np.int64)
         numbers = numbers if among is None else numbers[among[numbers]]
         # If several values are assigned to one element, the last one stays.
         edges[self.codes[numbers]] = numbers
         return edges
 
-    def sums(self, values: Ints) -> Ints:
+    def compute_sums(self, values: Ints) -> Ints:
         """The sum of the integer `values` of each key."""
         sums = np.zeros(self.count, np.int64)
         np.add.at(sums, self.codes, values)
         return sums
 
-    def least(self, values: Ints) -> Ints:
+    def find_least(self, values: Ints) -> Ints:
         """The least of the `values` of each key."""
         least = np.full(self.count, np.iinfo(np.int64).max, np.int64)
         np.minimum.at(least, self.codes, values)
         return least
 
-    def most(self, values: Ints) -> Ints:
+    def find_greatest(self, values: Ints) -> Ints:
         """The greatest of the `values` of each key."""
         most = np.full(self.count, np.iinfo(np.int64).min, np.int64)
         np.maximum.at(most, self.codes, values)

@@ -45,7 +45,7 @@ class Shown:
         """The images of the runs `numbers`; ABSENT stays."""
         return Shown(self.images, np.where(numbers == ABSENT, ABSENT, self.rows[numbers]))
 
-    def maps(self) -> pa.MapArray:
+    def take_maps(self) -> pa.MapArray:
         """The images themselves."""
         return self.images.take_maps(self.rows)
 
@@ -150,8 +150,8 @@ def reduce_runs(runs: Runs) -> Runs:
     groups = Groups(np.asarray(coded.indices), len(coded.dictionary))
     if groups.count == len(runs):
         return runs
-    first, last = groups.first(runs.first), groups.last(runs.last)
-    old = groups.first(runs.shown, runs.old.rows != ABSENT)
+    first, last = groups.find_first(runs.first), groups.find_last(runs.last)
+    old = groups.find_first(runs.shown, runs.old.rows != ABSENT)
     return Runs(
         keys=coded.dictionary,
         first=runs.first.take(first),
@@ -159,10 +159,10 @@ def reduce_runs(runs: Runs) -> Runs:
         shown=runs.shown.take(np.where(old == ABSENT, first, old)),
         was_there=runs.was_there[first],
         is_there=runs.is_there[last],
-        weight=groups.sums(runs.weight),
-        mutations=groups.sums(runs.mutations),
+        weight=groups.compute_sums(runs.weight),
+        mutations=groups.compute_sums(runs.mutations),
         old=runs.old.take(old),
-        new=runs.new.take(groups.last(runs.last, runs.new.rows != ABSENT)),
+        new=runs.new.take(groups.find_last(runs.last, runs.new.rows != ABSENT)),
         writers=_merge_writers(runs.writers, groups),
     )
 
@@ -170,8 +170,10 @@ def reduce_runs(runs: Runs) -> Runs:
 def _merge_writers(writers: Writers | None, groups: Groups) -> Writers | None:
     if writers is None:
         return None
-    least, most = groups.least(writers.least), groups.most(writers.most)
-    return Writers(writers.names, least, most, groups.least(writers.least_id), groups.most(writers.most_id))
+    least, most = groups.find_least(writers.least), groups.find_greatest(writers.most)
+    return Writers(
+        writers.names, least, most, groups.find_least(writers.least_id), groups.find_greatest(writers.most_id)
+    )
 
 
 def runs_to_table(runs: Runs) -> pa.Table:
@@ -179,7 +181,7 @@ def runs_to_table(runs: Runs) -> pa.Table:
     kinds = pa.schema(FIELDS)
     positions = [pa.array(column, pa.int64()) for at in (runs.first, runs.last, runs.shown) for column in at.columns]
     sums = [pa.array(runs.was_there), pa.array(runs.is_there), pa.array(runs.weight), pa.array(runs.mutations)]
-    images = [runs.old.maps(), runs.new.maps()]
+    images = [runs.old.take_maps(), runs.new.take_maps()]
     writers = [pa.nulls(len(runs), field.type) for field in kinds][-4:]
     if runs.writers is not None:
         known = runs.writers
@@ -206,7 +208,7 @@ def runs_from_table(table: pa.Table) -> Runs:
         mutations=np.asarray(columns["mutations"]),
         old=_show_all(columns["old"]),
         new=_show_all(columns["new"]),
-        writers=_writers_from_columns(columns),
+        writers=_make_writers(columns),
     )
 
 
@@ -215,7 +217,7 @@ def _show_all(maps: pa.MapArray) -> Shown:
     return Shown(images, np.where(images.is_there, np.arange(len(maps)), ABSENT))
 
 
-def _writers_from_columns(columns: dict[str, pa.Array]) -> Writers | None:
+def _make_writers(columns: dict[str, pa.Array]) -> Writers | None:
     if columns["least_source"].null_count:
         return None
     names, (least, most) = _number_texts([columns["least_source"], columns["most_source"]])

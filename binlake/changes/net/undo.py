@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from binlake.changes.net.event import Row, RowEvent
-from binlake.changes.net.net import complete_event, net_changes, split_by_key
+from binlake.changes.net.net import complete_event, compute_net_changes, split_by_key
 from binlake.rows.schema import Identity
 
 
@@ -31,7 +31,9 @@ def undo_changes(
 ) -> list[Undo]:
     """The undo of one table's `events` (in any order), for each key whose row differs before and after them."""
     if identity.kind == "row":
-        return [Undo(net.key, net.before, net.after, net.copies) for net in net_changes(events, identity, filled)]
+        return [
+            Undo(net.key, net.before, net.after, net.copies) for net in compute_net_changes(events, identity, filled)
+        ]
     first: dict[str, Row | None] = {}
     last: dict[str, Row | None] = {}
     for event in sorted((complete_event(event, filled or {}) for event in events), key=lambda event: event.position):

@@ -12,16 +12,23 @@ from functools import cached_property
 
 from binlake.base.dialects import Dialect
 from binlake.changes.net.event import Row
-from binlake.changes.ordered.keys import image_text
+from binlake.changes.ordered.keys import read_image_text
 from binlake.errors import SchemaError
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.names import fold_name
 from binlake.statements.batch import UNCHECKED
-from binlake.statements.keyless import image_condition
+from binlake.statements.keyless import format_image_condition
 from binlake.statements.lenient import has_error_value, make_lenient
-from binlake.statements.literal import LiteralKind, literal_kind, match_literal, qualified, quote_name, value_literal
-from binlake.statements.writtencolumns import written_columns
+from binlake.statements.literal import (
+    LiteralKind,
+    choose_literal_kind,
+    format_match_literal,
+    format_value_literal,
+    quote_name,
+    quote_qualified_name,
+)
+from binlake.statements.writtencolumns import list_written_columns
 
 
 @dataclass(frozen=True)
@@ -51,26 +58,26 @@ class RowForms:
 
     def insert(self, after: Row) -> Statement:
         """INSERT INTO … VALUES (…)."""
-        return Statement(self.make_lenient_if_needed(f"INSERT {self.into} {self.values(after)}", after), 1)
+        return Statement(self.make_lenient_if_needed(f"INSERT {self.into} {self.render_values(after)}", after), 1)
 
     def replace(self, after: Row) -> Statement:
         """REPLACE INTO … VALUES (…): the safe form of an insert."""
-        return Statement(self.make_lenient_if_needed(f"REPLACE {self.into} {self.values(after)}", after))
+        return Statement(self.make_lenient_if_needed(f"REPLACE {self.into} {self.render_values(after)}", after))
 
     def delete(self, before: Row, *, safe: bool = False) -> Statement:
         """DELETE FROM … WHERE … LIMIT 1. The row must exist, unless `safe` is set and the row has a key."""
         unchecked = safe and self.is_keyed(before)
-        sql = f"DELETE FROM {self.name} WHERE {self.condition(before)} LIMIT 1"
+        sql = f"DELETE FROM {self.name} WHERE {self.render_condition(before)} LIMIT 1"
         return Statement(sql, UNCHECKED if unchecked else 1)
 
     def update(self, before: Row, after: Row) -> Statement:
         """UPDATE … SET all columns WHERE … LIMIT 1; the row must exist (Binlake's sessions count matched rows)."""
-        values = zip(self.columns, self.literals(after), strict=True)
+        values = zip(self.columns, self.render_literals(after), strict=True)
         sets = ", ".join(f"{quote_name(column.name)} = {literal}" for column, literal in values)
-        sql = f"UPDATE {self.name} SET {sets} WHERE {self.condition(before)} LIMIT 1"
+        sql = f"UPDATE {self.name} SET {sets} WHERE {self.render_condition(before)} LIMIT 1"
         return Statement(self.make_lenient_if_needed(sql, after), 1)
 
-    def safe_update(self, before: Row, after: Row) -> list[Statement]:
+    def update_safely(self, before: Row, after: Row) -> list[Statement]:
         """DELETE the old row if one of its keys changes, then REPLACE with the new one."""
         deletes = [self.delete(before, safe=True)] if self.moves(before, after) else []
         return [*deletes, self.replace(after)]
@@ -81,41 +88,44 @@ class RowForms:
 
     def has_error_values(self, after: Row) -> bool:
         """True if the row contains the error value of an ENUM."""
-        return any(image_text(after, column) == "" for column in self._error_columns)
+        return any(read_image_text(after, column) == "" for column in self._error_columns)
 
     def moves(self, before: Row, after: Row) -> bool:
         """True if the value of any unique key changes; in a table without a key, always True."""
-        if self.table.identity().kind == "row" or self._has_hidden_key:
+        if self.table.find_identity().kind == "row" or self._has_hidden_key:
             return True
         columns = (column for column in self._key_columns if column is not None)
-        return any(image_text(before, column) != image_text(after, column) for column in columns)
+        return any(read_image_text(before, column) != read_image_text(after, column) for column in columns)
 
-    def condition(self, before: Row) -> str:
+    def render_condition(self, before: Row) -> str:
         """A condition that matches only the row `before`, or equal rows in a table without a key."""
-        key = self._key_of(before)
+        key = self._choose_key(before)
         if key is None:
-            parts = [image_condition(image_text(before, c), c, self.dialect) for c in self.columns]
+            parts = [format_image_condition(read_image_text(before, c), c, self.dialect) for c in self.columns]
         else:
-            parts = [f"{quote_name(c.name)} = {match_literal(image_text(before, c), literal_kind(c))}" for c in key]
+            parts = [
+                f"{quote_name(c.name)} = {format_match_literal(read_image_text(before, c), choose_literal_kind(c))}"
+                for c in key
+            ]
         return " AND ".join(parts)
 
     def is_keyed(self, before: Row) -> bool:
         """True if a key identifies the row."""
-        return self._key_of(before) is not None
+        return self._choose_key(before) is not None
 
-    def values(self, after: Row) -> str:
+    def render_values(self, after: Row) -> str:
         """The tuple of literals, for example `(1,'a')`."""
-        return f"({','.join(self.literals(after))})"
+        return f"({','.join(self.render_literals(after))})"
 
     @cached_property
     def name(self) -> str:
         """`db`.`table`, quoted."""
-        return qualified(self.table.db, self.table.name)
+        return quote_qualified_name(self.table.db, self.table.name)
 
     @cached_property
     def columns(self) -> tuple[ColumnInfo, ...]:
         """The columns that are written."""
-        return tuple(written_columns(self.table, self.dialect))
+        return tuple(list_written_columns(self.table, self.dialect))
 
     @cached_property
     def into(self) -> str:
@@ -129,48 +139,48 @@ class RowForms:
 
     @cached_property
     def _identity(self) -> tuple[ColumnInfo, ...] | None:
-        identity = self.table.identity()
-        return None if identity.kind == "row" else tuple(self._column(name) for name in identity.columns)
+        identity = self.table.find_identity()
+        return None if identity.kind == "row" else tuple(self._require_column(name) for name in identity.columns)
 
     @cached_property
     def _keys(self) -> list[tuple[ColumnInfo, ...]]:
         """Unique keys that identify a row if its key values are not NULL."""
-        keys = [self._columns_without_prefix(index) for index in self.table.unique_keys()]
+        keys = [self._find_whole_columns(index) for index in self.table.list_unique_keys()]
         return [columns for columns in keys if columns is not None]
 
     @cached_property
     def _key_columns(self) -> list[ColumnInfo | None]:
         """The columns of all unique keys; None for a column that is not visible."""
-        names = dict.fromkeys(fold_name(part.name) for index in self.table.unique_keys() for part in index.columns)
-        return [self.table.column(name) for name in names]
+        names = dict.fromkeys(fold_name(part.name) for index in self.table.list_unique_keys() for part in index.columns)
+        return [self.table.find_column(name) for name in names]
 
     @cached_property
     def _has_hidden_key(self) -> bool:
         """Whether a unique key has values that are not in the images, so that their changes are invisible."""
         return any(column is None or column.is_virtual for column in self._key_columns)
 
-    def _key_of(self, before: Row) -> tuple[ColumnInfo, ...] | None:
+    def _choose_key(self, before: Row) -> tuple[ColumnInfo, ...] | None:
         if self._identity is not None:
             return self._identity
-        full = (key for key in self._keys if all(image_text(before, column) is not None for column in key))
+        full = (key for key in self._keys if all(read_image_text(before, column) is not None for column in key))
         return next(full, None)
 
-    def _columns_without_prefix(self, index: IndexInfo) -> tuple[ColumnInfo, ...] | None:
-        columns = [self.table.column(part.name) for part in index.columns]
+    def _find_whole_columns(self, index: IndexInfo) -> tuple[ColumnInfo, ...] | None:
+        columns = [self.table.find_column(part.name) for part in index.columns]
         is_whole = all(part.length == t.UNSPECIFIED_LENGTH for part in index.columns)
         named = [column for column in columns if column is not None and not column.is_virtual]
         return tuple(named) if is_whole and len(named) == len(columns) else None
 
-    def literals(self, row: Row) -> list[str]:
+    def render_literals(self, row: Row) -> list[str]:
         """The values of `row` in the order of `columns`."""
-        return [value_literal(image_text(row, column), kind) for column, kind in self._kinds]
+        return [format_value_literal(read_image_text(row, column), kind) for column, kind in self._kinds]
 
     @cached_property
     def _kinds(self) -> list[tuple[ColumnInfo, LiteralKind]]:
-        return [(column, literal_kind(column)) for column in self.columns]
+        return [(column, choose_literal_kind(column)) for column in self.columns]
 
-    def _column(self, name: str) -> ColumnInfo:
-        column = self.table.column(name)
+    def _require_column(self, name: str) -> ColumnInfo:
+        column = self.table.find_column(name)
         if column is None:
             where = {"table": f"{self.table.db}.{self.table.name}", "column": name}
             raise SchemaError("a key names a column that its table lacks", where=where)

@@ -17,7 +17,7 @@ from binlake.base.dialects import Dialect
 from binlake.changes.net import RowEvent
 from binlake.changes.net.event import Row
 from binlake.changes.ordered.collation import fold
-from binlake.rows.codec.writers import filled_text
+from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.names import fold_name
@@ -48,16 +48,16 @@ class _KeyPart:
     length: int
     name: str
 
-    def value(self, row: Row) -> str | None:
-        text = image_text(row, self.column)
-        return None if text is None else self._comparable(text)
+    def read_value(self, row: Row) -> str | None:
+        text = read_image_text(row, self.column)
+        return None if text is None else self._make_comparable(text)
 
-    def _comparable(self, text: str) -> str:
+    def _make_comparable(self, text: str) -> str:
         column = self.column
         if column.is_binary:
             return text if self.length < 0 else text[: 2 * self.length]
         if column.tp in (t.FLOAT, t.DOUBLE):
-            return plain_float(text)
+            return format_plain_float(text)
         if column.tp in _TEXTS:
             folded = fold(text if self.length < 0 else text[: self.length], column.collate.lower())
             return UNKNOWN if folded is None else folded
@@ -70,71 +70,73 @@ class ChangeKeys:
     def __init__(self, table: TableDef, dialect: Dialect) -> None:
         self._name = f"{table.db}.{table.name}"
         indexes = [index for index in _sort_indexes(table) if dialect != "mariadb" or _is_visible(index, table)]
-        self._indexes = [parts for index in indexes if (parts := _parts(index, table)) is not None]
+        self._indexes = [parts for index in indexes if (parts := _list_parts(index, table)) is not None]
         # MariaDB has no index on an expression, so nothing can collide there.
         self._serial = tuple(
             ConflictKey(self._name, (f"index {index.name}",), ("any",))
             for index in indexes
-            if _parts(index, table) is None
+            if _list_parts(index, table) is None
         )
         # JSON is left out, because equal documents can have different texts.
         self._row = [_KeyPart(c, -1, fold_name(c.name)) for c in table.row_columns if c.tp != t.JSON]
 
-    def of(self, event: RowEvent) -> tuple[ConflictKey, ...]:
+    def list_keys(self, event: RowEvent) -> tuple[ConflictKey, ...]:
         """The keys of the image before, then of the image after; never empty. Raises SchemaError for wrong images."""
-        return tuple(key for image in event.images() if image is not None for key in self._of_image(image))
+        return tuple(
+            key for image in event.require_images() if image is not None for key in self._list_image_keys(image)
+        )
 
-    def _of_image(self, row: Row) -> Iterator[ConflictKey]:
-        keys = [key for parts in self._indexes if (key := self._key(parts, row)) is not None]
+    def _list_image_keys(self, row: Row) -> Iterator[ConflictKey]:
+        keys = [key for parts in self._indexes if (key := self._make_key(parts, row)) is not None]
         if not keys and not self._serial:
-            yield self._whole_row_key(row)
+            yield self._make_whole_row_key(row)
         yield from keys
         yield from self._serial
 
-    def _key(self, parts: list[_KeyPart], row: Row) -> ConflictKey | None:
+    def _make_key(self, parts: list[_KeyPart], row: Row) -> ConflictKey | None:
         # NULL collides with nothing; only the other columns of a composite index count, as in DM.
-        present = [(part.name, value) for part in parts if (value := part.value(row)) is not None]
+        present = [(part.name, value) for part in parts if (value := part.read_value(row)) is not None]
         if not present:
             return None
         names, values = zip(*present, strict=True)
         return ConflictKey(self._name, names, values)
 
-    def _whole_row_key(self, row: Row) -> ConflictKey:
-        values = [(part.name, _exact(image_text(row, part.column), part.column)) for part in self._row]
+    def _make_whole_row_key(self, row: Row) -> ConflictKey:
+        values = [(part.name, _format_exactly(read_image_text(row, part.column), part.column)) for part in self._row]
         return ConflictKey(self._name, tuple(name for name, _ in values), tuple(value for _, value in values))
 
 
-def image_text(row: Row, column: ColumnInfo) -> str | None:
+def read_image_text(row: Row, column: ColumnInfo) -> str | None:
     """The value of `column`; if a deleted row was written before ADD COLUMN and lacks it, the origin default."""
-    return row[column.name] if column.name in row else filled_text(column)
+    return row[column.name] if column.name in row else derive_filled_text(column)
 
 
-def plain_float(text: str) -> str:
+def format_plain_float(text: str) -> str:
     """A number without an exponent; -0 becomes 0, because they compare as equal."""
     return format(Decimal(repr(float(text) + 0.0)), "f").removesuffix(".0")
 
 
-def _exact(text: str | None, column: ColumnInfo) -> str:
+def _format_exactly(text: str | None, column: ColumnInfo) -> str:
     if text is None:
         return "NULL"
-    return plain_float(text) if column.tp in (t.FLOAT, t.DOUBLE) else text
+    return format_plain_float(text) if column.tp in (t.FLOAT, t.DOUBLE) else text
 
 
 def _sort_indexes(table: TableDef) -> list[IndexInfo]:
     """Unique indexes in order of definition; an integer primary key comes last, as in DM."""
     order = {id(index): number for number, index in enumerate(table.indexes)}
-    return sorted(table.unique_keys(), key=lambda index: order.get(id(index), len(order)))
+    return sorted(table.list_unique_keys(), key=lambda index: order.get(id(index), len(order)))
 
 
 def _is_visible(index: IndexInfo, table: TableDef) -> bool:
-    return all(table.column(part.name) is not None for part in index.columns)
+    return all(table.find_column(part.name) is not None for part in index.columns)
 
 
-def _parts(index: IndexInfo, table: TableDef) -> list[_KeyPart] | None:
+def _list_parts(index: IndexInfo, table: TableDef) -> list[_KeyPart] | None:
     """The parts of an index; None if its values are not in the images."""
     parts = []
     for part in index.columns:
-        column = table.column(part.name)
+        column = table.find_column(part.name)
         if column is None or column.is_virtual:
             return None
         parts.append(_KeyPart(column, part.length, fold_name(column.name)))

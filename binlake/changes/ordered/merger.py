@@ -51,17 +51,17 @@ class Merger:
     multiple_rows: bool
     limits: BatchLimits
 
-    def statements(self, changes: Sequence[Change]) -> list[Statement]:
+    def render_statements(self, changes: Sequence[Change]) -> list[Statement]:
         """The SQL of `changes`, which run in this order on one connection."""
         if not self.multiple_rows:
             statements = [statement for change in changes for statement in write_single(change)]
         else:
-            statements = [statement for group in self._groups(changes) for statement in _merge(group)]
+            statements = [statement for group in self._group_changes(changes) for statement in _merge(group)]
         for statement in statements:
             self._require_fits_packet(statement)
         return statements
 
-    def _groups(self, changes: Sequence[Change]) -> Iterator[list[Change]]:
+    def _group_changes(self, changes: Sequence[Change]) -> Iterator[list[Change]]:
         for _, neighbours in groupby(changes, key=_group_key):
             group: list[Change] = []
             used: set[ConflictKey] = set()
@@ -95,7 +95,7 @@ def write_single(change: Change) -> list[Statement]:
 
 
 def _write_single_sql(change: Change) -> list[Statement]:
-    before, after = change.event.images()
+    before, after = change.event.require_images()
     if before is None:
         return [
             change.forms.replace(_require_image(after)) if change.safe else change.forms.insert(_require_image(after))
@@ -103,13 +103,13 @@ def _write_single_sql(change: Change) -> list[Statement]:
     if after is None:
         return [change.forms.delete(before, safe=change.safe)]
     if change.safe:
-        return change.forms.safe_update(before, after)
+        return change.forms.update_safely(before, after)
     return [change.forms.update(before, after)]
 
 
 def _merge_kind(change: Change) -> Kind:
     """The kind of changes with which `change` can be merged: DM's classes of operations."""
-    before, after = change.event.images()
+    before, after = change.event.require_images()
     forms = change.forms
     if before is None:
         return "replace" if change.safe else "insert"
@@ -124,7 +124,7 @@ def _merge_kind(change: Change) -> Kind:
 
 def _group_key(change: Change) -> tuple[int, Kind, bool]:
     """Neighbours with the same group key become one statement; all rows of a lenient statement must need it."""
-    _, after = change.event.images()
+    _, after = change.event.require_images()
     return id(change.forms), _merge_kind(change), after is not None and change.forms.has_error_values(after)
 
 
@@ -132,11 +132,11 @@ def _merge(group: list[Change]) -> list[Statement]:
     kind = _merge_kind(group[0])
     if kind == "single" or (len(group) == 1 and kind != "upsert"):
         return [statement for change in group for statement in write_single(change)]
-    merged = _MERGED[kind](group[0].forms, [change.event.images() for change in group])
+    merged = _MERGED[kind](group[0].forms, [change.event.require_images() for change in group])
     first, last = group[0].event.commit_ts, group[-1].event.commit_ts
     # A repetition finds no rows to delete, so the number of rows is not checked.
     expect = UNCHECKED if kind == "delete" and group[0].safe else merged.expect
-    _, after = group[0].event.images()
+    _, after = group[0].event.require_images()
     sql = merged.sql if after is None else group[0].forms.make_lenient_if_needed(merged.sql, after)
     return [Statement(sql, expect, str(first) if first == last else f"{first} to {last}")]
 
@@ -159,13 +159,13 @@ def _merge_upserts(forms: RowForms, images: _Images) -> Statement:
 
 
 def _merge_deletes(forms: RowForms, images: _Images) -> Statement:
-    conditions = " OR ".join(f"({forms.condition(_require_image(before))})" for before, _ in images)
+    conditions = " OR ".join(f"({forms.render_condition(_require_image(before))})" for before, _ in images)
     return Statement(f"DELETE FROM {forms.name} WHERE {conditions}", len(images))
 
 
 def _merge_cases(forms: RowForms, images: _Images) -> Statement:
-    conditions = [forms.condition(_require_image(before)) for before, _ in images]
-    rows = [forms.literals(_require_image(after)) for _, after in images]
+    conditions = [forms.render_condition(_require_image(before)) for before, _ in images]
+    rows = [forms.render_literals(_require_image(after)) for _, after in images]
     sets = []
     for number, column in enumerate(forms.columns):
         whens = " ".join(f"WHEN {where} THEN {row[number]}" for where, row in zip(conditions, rows, strict=True))
@@ -184,7 +184,7 @@ _MERGED = {
 
 
 def _format_rows(forms: RowForms, images: _Images) -> str:
-    return ",".join(forms.values(_require_image(after)) for _, after in images)
+    return ",".join(forms.render_values(_require_image(after)) for _, after in images)
 
 
 def _require_image(row: Row | None) -> Row:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from binlake.changes.ordered.causality import Decision, Detector, Strategy, make_detector
 from binlake.changes.ordered.merger import Change, Merger
 from binlake.errors import Permanent
-from binlake.statements.batch import Phase, StatementBatch, statement_digest
+from binlake.statements.batch import Phase, StatementBatch, compute_statement_digest
 from binlake.statements.limits import BatchLimits
 
 ROUND_ROWS = 20_000
@@ -40,7 +40,7 @@ class PlanOptions:
 
 
 class OrderedPlan:
-    """Takes the changes of `segment` in commit order and yields full batches; `end` yields the rest.
+    """Takes the changes of `segment` in commit order and yields full batches; `flush` yields the rest.
 
     Batches are numbered in the order in which they are yielded: by round, and by order in a queue.
     """
@@ -61,23 +61,23 @@ class OrderedPlan:
 
     def add(self, change: Change) -> Iterator[StatementBatch]:
         """Add one change. Raises Permanent if its commit_ts is below the last one's."""
-        self._step(change.event.commit_ts)
+        self._advance(change.event.commit_ts)
         if change.alone or self._alone or self._is_flush_due(change.event.commit_ts):
             self._detector.clear()
-            yield from self._barrier()
+            yield from self._end_round()
         decision = self._detector.add(change.keys)
         if decision.flush:
-            yield from self._barrier()
+            yield from self._end_round()
         self._alone = change.alone
         self._commit_ts = change.event.commit_ts
         yield from self._dispatch(change, decision)
 
-    def end(self) -> Iterator[StatementBatch]:
+    def flush(self) -> Iterator[StatementBatch]:
         """The batches left in the queues."""
         for queue in sorted(self._queues):
-            yield self._batch(queue)
+            yield self._make_batch(queue)
 
-    def _step(self, commit_ts: int) -> None:
+    def _advance(self, commit_ts: int) -> None:
         if commit_ts < self._commit_ts:
             raise Permanent(
                 "row changes are not in commit order", where={"commit_ts": commit_ts, "behind": self._commit_ts}
@@ -89,23 +89,23 @@ class OrderedPlan:
     def _is_flush_due(self, commit_ts: int) -> bool:
         return self._rows >= self._options.round_rows * (1 if commit_ts > self._commit_ts else _LONGEST)
 
-    def _barrier(self) -> Iterator[StatementBatch]:
-        yield from self.end()
+    def _end_round(self) -> Iterator[StatementBatch]:
+        yield from self.flush()
         self._round += 1
         self._rows = 0
         self._round_whole_ts = self._whole_ts
 
     def _dispatch(self, change: Change, decision: Decision) -> Iterator[StatementBatch]:
-        number = queue_number(decision.group, self._options.workers)
+        number = choose_queue(decision.group, self._options.workers)
         queue = self._queues.setdefault(number, _Queue())
         queue.put(change)
         self._rows += 1
         if len(queue.changes) >= self._options.limits.rows or queue.bytes >= self._options.limits.bytes:
-            yield self._batch(number)
+            yield self._make_batch(number)
 
-    def _batch(self, number: int) -> StatementBatch:
+    def _make_batch(self, number: int) -> StatementBatch:
         changes = self._queues.pop(number).changes
-        statements = self._merger.statements(changes)
+        statements = self._merger.render_statements(changes)
         sql = tuple(statement.text for statement in statements)
         tables = {(change.forms.table.db, change.forms.table.name) for change in changes}
         db, table = tables.pop() if len(tables) == 1 else ("", "")
@@ -122,7 +122,7 @@ class OrderedPlan:
             "",
             0,
             len(changes),
-            statement_digest(sql),
+            compute_statement_digest(sql),
             self._round,
             number,
             self._round_whole_ts,
@@ -138,10 +138,10 @@ class _Queue:
 
     def put(self, change: Change) -> None:
         self.changes.append(change)
-        images = (image for image in change.event.images() if image is not None)
+        images = (image for image in change.event.require_images() if image is not None)
         self.bytes += sum(len(text) for image in images for text in image.values() if text is not None)
 
 
-def queue_number(group: Hashable, workers: int) -> int:
+def choose_queue(group: Hashable, workers: int) -> int:
     """The number of a group's worker queue: CRC-32 of its key's text, as in the drainer."""
     return zlib.crc32(str(group).encode()) % workers

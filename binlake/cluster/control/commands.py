@@ -17,9 +17,16 @@ from urllib.parse import quote
 
 from binlake.base.arguments import add_output
 from binlake.cluster.control.http import ask
-from binlake.cluster.control.nodes import format_table, is_ahead, is_stale, node_as_json, time_of, unread_range
+from binlake.cluster.control.nodes import (
+    describe_node,
+    format_table,
+    format_time,
+    format_unread_range,
+    is_ahead,
+    is_stale,
+)
 from binlake.cluster.placement import EtcdClient, NodeStatus, PdClient, Registry
-from binlake.cluster.placement.registry import DRAINERS, PUMPS, unknown_node
+from binlake.cluster.placement.registry import DRAINERS, PUMPS, make_unknown_node_error
 from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable, WireError
 from binlake.rpc import Tls
@@ -50,7 +57,7 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
         add_option(parser, f"ssl-{name}", default="", metavar="FILE", help=f"{text}, PEM; for a cluster with TLS")
 
 
-def tls_of(args: argparse.Namespace) -> Tls | None:
+def make_tls(args: argparse.Namespace) -> Tls | None:
     """The given TLS files; None if there are none."""
     return Tls.of(args.ssl_ca, args.ssl_cert, args.ssl_key)
 
@@ -68,7 +75,7 @@ def add_token(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def token_of(args: argparse.Namespace) -> str:
+def read_token(args: argparse.Namespace) -> str:
     """The token in the given file; empty without a file. Raises ConfigError."""
     if args.token_file is None:
         return ""
@@ -81,14 +88,14 @@ def token_of(args: argparse.Namespace) -> str:
 @contextlib.contextmanager
 def open_registry(args: argparse.Namespace) -> Iterator[Registry]:
     """The registry of the cluster."""
-    with contextlib.closing(EtcdClient(args.pd_urls.split(","), tls=tls_of(args))) as etcd:
+    with contextlib.closing(EtcdClient(args.pd_urls.split(","), tls=make_tls(args))) as etcd:
         yield Registry(etcd)
 
 
 @contextlib.contextmanager
 def open_pd(args: argparse.Namespace) -> Iterator[PdClient]:
     """PD of the cluster."""
-    with contextlib.closing(PdClient(args.pd_urls.split(","), tls=tls_of(args))) as pd:
+    with contextlib.closing(PdClient(args.pd_urls.split(","), tls=make_tls(args))) as pd:
         yield pd
 
 
@@ -115,13 +122,13 @@ class _Listing(abc.ABC):
     def run(self, args: argparse.Namespace) -> int:
         """Print the nodes."""
         with open_registry(args) as registry, open_pd(args) as pd:
-            nodes = self._nodes(registry)
-            now, cluster = pd.tso(), pd.cluster_id()
+            nodes = self._list_nodes(registry)
+            now, cluster = pd.fetch_ts(), pd.fetch_cluster_id()
         nodes = [node for node in nodes if args.show_offline_nodes or node.state != "offline"]
         stale = [is_stale(node, now, args.heartbeat_interval) for node in nodes]
-        problems = self._problems(nodes, cluster, tls_of(args))
+        problems = self._read_problems(nodes, cluster, make_tls(args))
         if args.output == "json":
-            shown = [node_as_json(node, now, stale=old) for node, old in zip(nodes, stale, strict=True)]
+            shown = [describe_node(node, now, stale=old) for node, old in zip(nodes, stale, strict=True)]
             print(json.dumps([{**row, "problem": problems.get(row["nodeId"], "")} for row in shown]))
             return 0
         rows = [
@@ -130,8 +137,8 @@ class _Listing(abc.ABC):
                 node.host,
                 node.state,
                 str(node.max_commit_ts),
-                time_of(node.update_ts),
-                _remark(node, now, stale=old),
+                format_time(node.update_ts),
+                _format_remark(node, now, stale=old),
             )
             for node, old in zip(nodes, stale, strict=True)
         ]
@@ -140,17 +147,17 @@ class _Listing(abc.ABC):
             print(f"{node_id}: {problem}")
         return 0
 
-    def _problems(self, nodes: Sequence[NodeStatus], cluster_id: int, tls: Tls | None) -> dict[str, str]:
+    def _read_problems(self, nodes: Sequence[NodeStatus], cluster_id: int, tls: Tls | None) -> dict[str, str]:
         """The problems that nodes report, by node id."""
         del nodes, cluster_id, tls
         return {}
 
     @abc.abstractmethod
-    def _nodes(self, registry: Registry) -> Sequence[NodeStatus]:
+    def _list_nodes(self, registry: Registry) -> Sequence[NodeStatus]:
         """The nodes of this command's kind."""
 
 
-def _remark(node: NodeStatus, now: int, *, stale: bool) -> str:
+def _format_remark(node: NodeStatus, now: int, *, stale: bool) -> str:
     ahead = "from the future: `binlake pump set-aside`" if is_ahead(node, now) else ""
     return ", ".join(word for word in ("stale" * stale, ahead) if word)
 
@@ -160,17 +167,17 @@ class PumpsCommand(_Listing):
 
     help = "list the pumps of a cluster: address, state, watermark, last heartbeat, what blocks them"
 
-    def _nodes(self, registry: Registry) -> Sequence[NodeStatus]:
-        return registry.pumps()
+    def _list_nodes(self, registry: Registry) -> Sequence[NodeStatus]:
+        return registry.list_pumps()
 
-    def _problems(self, nodes: Sequence[NodeStatus], cluster_id: int, tls: Tls | None) -> dict[str, str]:
+    def _read_problems(self, nodes: Sequence[NodeStatus], cluster_id: int, tls: Tls | None) -> dict[str, str]:
         """The problem that each answering pump reports; an original pump reports none."""
         problems = {}
         for node in nodes:
             if node.state in ("offline", "paused"):
                 continue
             with contextlib.suppress(SourceUnavailable, WireError):
-                problem = PumpReader(node.host, cluster_id, timeout_s=_PROBE_S, tls=tls).info().last_error
+                problem = PumpReader(node.host, cluster_id, timeout_s=_PROBE_S, tls=tls).read_info().last_error
                 problems.update({node.node_id: problem} if problem else {})
         return problems
 
@@ -180,8 +187,8 @@ class DrainersCommand(_Listing):
 
     help = "list the consumers of a cluster: address, state, position"
 
-    def _nodes(self, registry: Registry) -> Sequence[NodeStatus]:
-        return registry.drainers()
+    def _list_nodes(self, registry: Registry) -> Sequence[NodeStatus]:
+        return registry.list_drainers()
 
 
 def _add_node(parser: argparse.ArgumentParser) -> None:
@@ -205,8 +212,8 @@ class UpdatePumpCommand(_Update):
         """Rewrite the state, and warn about binlogs that get lost."""
         with open_registry(args) as registry, open_pd(args) as pd:
             before = registry.set_pump_state(args.node_id, args.state)
-            lost = unread_range(before, registry.drainers()) if args.state == "offline" else ""
-            alive = before.state == "online" and not is_stale(before, pd.tso(), _HEARTBEAT_S)
+            lost = format_unread_range(before, registry.list_drainers()) if args.state == "offline" else ""
+            alive = before.state == "online" and not is_stale(before, pd.fetch_ts(), _HEARTBEAT_S)
         print(f"pump {args.node_id}: {before.state} -> {args.state}")
         if lost:
             _warn(
@@ -249,20 +256,20 @@ class _Action:
     def run(self, args: argparse.Namespace) -> int:
         """Ask the node, which acts after it has answered."""
         with open_registry(args) as registry:
-            node = self._node(registry, args.node_id)
+            node = self._require_node(registry, args.node_id)
             self._apply(registry, node, args)
         return 0
 
     def _apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
         del registry
         path = f"/state/{quote(node.node_id, safe='')}/{self.action}"
-        ask("PUT", node.host, path, tls_of(args), token=token_of(args))
+        ask("PUT", node.host, path, make_tls(args), token=read_token(args))
         print(f"Apply action on node success: {self.action} {node.node_id}")
 
-    def _node(self, registry: Registry, node_id: str) -> NodeStatus:
-        entry = registry.pump(node_id)
+    def _require_node(self, registry: Registry, node_id: str) -> NodeStatus:
+        entry = registry.find_pump(node_id)
         if entry is None:
-            raise unknown_node(PUMPS + node_id)
+            raise make_unknown_node_error(PUMPS + node_id)
         return entry.status
 
 
@@ -280,9 +287,9 @@ class OfflinePumpCommand(_Action):
     action = "close"
 
     def _apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
-        original = _is_original(node, tls_of(args))
+        original = _is_original(node, make_tls(args))
         super()._apply(registry, node, args)
-        missing = unread_range(node, registry.drainers())
+        missing = format_unread_range(node, registry.list_drainers())
         if original:
             _warn(
                 "this is an original pump: it does not check Binlake's windows and may go offline before everything "
@@ -301,10 +308,10 @@ class PauseDrainerCommand(_Action):
     help = "stop an original drainer that will be started again"
     action = "pause"
 
-    def _node(self, registry: Registry, node_id: str) -> NodeStatus:
-        entry = registry.drainer(node_id)
+    def _require_node(self, registry: Registry, node_id: str) -> NodeStatus:
+        entry = registry.find_drainer(node_id)
         if entry is None:
-            raise unknown_node(DRAINERS + node_id)
+            raise make_unknown_node_error(DRAINERS + node_id)
         return entry.status
 
     def _apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
@@ -335,7 +342,7 @@ class OfflineDrainerCommand(PauseDrainerCommand):
 def _is_original(node: NodeStatus, tls: Tls | None) -> bool:
     """Whether a pump is an original one, which has no Info service."""
     try:
-        PumpReader(node.host, 0, timeout_s=_HEARTBEAT_S, tls=tls).info()
+        PumpReader(node.host, 0, timeout_s=_HEARTBEAT_S, tls=tls).read_info()
     except WireError:
         return True
     except BinlakeError:

@@ -29,17 +29,17 @@ class GenerateMetaCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Write the savepoint, and print it."""
         with open_pd(args) as pd:
-            ts = pd.tso()
+            ts = pd.fetch_ts()
         lines = [f"commitTS = {ts}"]
         if args.time_zone:
-            lines.append(f"# {tso.to_datetime(ts).astimezone(_zone(args.time_zone)).isoformat(' ')}")
+            lines.append(f"# {tso.to_datetime(ts).astimezone(_parse_zone(args.time_zone)).isoformat(' ')}")
         args.data_dir.mkdir(parents=True, exist_ok=True)
         (args.data_dir / "savepoint").write_text("\n".join(lines) + "\n")
         print("\n".join(lines))
         return 0
 
 
-def _zone(name: str) -> ZoneInfo:
+def _parse_zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError):

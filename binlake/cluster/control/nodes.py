@@ -14,7 +14,7 @@ _BEATING = frozenset({"online", "pausing", "closing"})
 
 def is_stale(node: NodeStatus, now_ts: int, heartbeat_s: float) -> bool:
     """Whether a node that should write its entry has missed MISSED_BEATS heartbeats (S0-34)."""
-    age_ms = tso.physical(now_ts) - tso.physical(node.update_ts)
+    age_ms = tso.extract_physical(now_ts) - tso.extract_physical(node.update_ts)
     return node.state in _BEATING and age_ms > MISSED_BEATS * heartbeat_s * 1000
 
 
@@ -23,7 +23,7 @@ def is_ahead(node: NodeStatus, now_ts: int) -> bool:
     return node.max_commit_ts > now_ts + tso.FUTURE_SLACK
 
 
-def node_as_json(node: NodeStatus, now_ts: int, *, stale: bool) -> dict[str, Any]:
+def describe_node(node: NodeStatus, now_ts: int, *, stale: bool) -> dict[str, Any]:
     """One node as JSON of Binlake: the registry's names, timestamps as decimal strings."""
     return {
         "nodeId": node.node_id,
@@ -33,18 +33,18 @@ def node_as_json(node: NodeStatus, now_ts: int, *, stale: bool) -> dict[str, Any
         "label": dict(node.label) if node.label else None,
         "maxCommitTS": str(node.max_commit_ts),
         "updateTS": str(node.update_ts),
-        "updateTime": time_of(node.update_ts),
+        "updateTime": format_time(node.update_ts),
         "stale": stale,
         "ahead": is_ahead(node, now_ts),
     }
 
 
-def time_of(ts: int) -> str:
+def format_time(ts: int) -> str:
     """UTC time of `ts` to the second; empty if `ts` is 0."""
     return tso.to_datetime(ts).strftime("%Y-%m-%d %H:%M:%S") if ts else ""
 
 
-def unread_range(pump: NodeStatus, drainers: Sequence[NodeStatus]) -> str:
+def format_unread_range(pump: NodeStatus, drainers: Sequence[NodeStatus]) -> str:
     """The commit_ts range that consumers have not read from `pump`, as text; empty if they have read all."""
     positions = [drainer.max_commit_ts for drainer in drainers if drainer.state != "offline"]
     if not positions:

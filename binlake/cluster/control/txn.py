@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 from binlake.base.arguments import add_output
-from binlake.cluster.control.commands import add_cluster, add_option, add_token, open_registry, tls_of, token_of
+from binlake.cluster.control.commands import add_cluster, add_option, add_token, make_tls, open_registry, read_token
 from binlake.cluster.control.http import ask
-from binlake.cluster.placement.registry import PUMPS, unknown_node
+from binlake.cluster.placement.registry import PUMPS, make_unknown_node_error
 from binlake.errors import BinlakeError, ConfigError, Permanent
 
 
@@ -63,21 +63,21 @@ class TxnCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Send the request to the pump, and print the answer."""
         with open_registry(args) as registry:
-            entry = registry.pump(args.pump)
+            entry = registry.find_pump(args.pump)
         if entry is None:
-            raise unknown_node(PUMPS + args.pump)
+            raise make_unknown_node_error(PUMPS + args.pump)
         actions = {"show": _show, "list": _list, "resolve": _resolve, "give-up": _give_up}
         return actions[args.action](args, entry.status.host)
 
 
 def _show(args: argparse.Namespace, host: str) -> int:
-    binlog = ask("GET", host, f"/debug/binlog/{args.ts}?format=json", tls_of(args))["data"]
+    binlog = ask("GET", host, f"/debug/binlog/{args.ts}?format=json", make_tls(args))["data"]
     print(json.dumps(binlog) if args.output == "json" else _describe(binlog))
     return 0
 
 
 def _list(args: argparse.Namespace, host: str) -> int:
-    prewrites = ask("GET", host, "/txn", tls_of(args))["data"]
+    prewrites = ask("GET", host, "/txn", make_tls(args))["data"]
     if args.output == "json":
         print(json.dumps(prewrites))
         return 0
@@ -94,10 +94,10 @@ def _resolve(args: argparse.Namespace, host: str) -> int:
     if args.commit_ts and len(args.ts) > 1:
         raise ConfigError("a commit_ts belongs to only one transaction", hint="name one START_TS, or use --rolled-back")
     outcome = "rollback" if args.rolled_back else f"commit/{args.commit_ts}"
-    token, refused = token_of(args), list[BinlakeError]()
+    token, refused = read_token(args), list[BinlakeError]()
     for ts in args.ts:
         try:
-            print(ask("PUT", host, f"/txn/{ts}/{outcome}", tls_of(args), token=token)["message"])
+            print(ask("PUT", host, f"/txn/{ts}/{outcome}", make_tls(args), token=token)["message"])
         except Permanent as error:
             if len(args.ts) == 1:
                 raise
@@ -116,7 +116,7 @@ def _give_up(args: argparse.Namespace, host: str) -> int:
         )
         return 1
     path = f"/txn/{args.ts}/give-up/{args.commit_ts}"
-    print(ask("PUT", host, path, tls_of(args), token=token_of(args))["message"])
+    print(ask("PUT", host, path, make_tls(args), token=read_token(args))["message"])
     return 0
 
 

@@ -1,7 +1,7 @@
 """Clients of the placement driver: timestamps, the registry of pumps and consumers in its etcd, locks."""
 
 from binlake.cluster.node import NodeStatus
-from binlake.cluster.placement.answering import pd_answers
+from binlake.cluster.placement.answering import is_pd_reachable
 from binlake.cluster.placement.claim import EtcdClaim
 from binlake.cluster.placement.clock import ClockClient
 from binlake.cluster.placement.etcd import EtcdClient
@@ -20,6 +20,6 @@ __all__ = [
     "PdClient",
     "Placement",
     "Registry",
+    "is_pd_reachable",
     "open_placement",
-    "pd_answers",
 ]

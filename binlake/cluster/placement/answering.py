@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-def pd_answers(source: Source) -> bool:
+def is_pd_reachable(source: Source) -> bool:
     """Whether PD of `source` gives a timestamp. Raises Permanent if it belongs to another cluster."""
     try:
         with open_placement(source) as placement:
-            placement.pd.tso()
+            placement.pd.fetch_ts()
     except SourceUnavailable as error:
         log.info("pd_unreachable", reason=str(error))
         return False

@@ -42,13 +42,13 @@ class EtcdClaim:
         give_up_at = time.monotonic() + self._ttl_s + _MARGIN_S
         while True:
             entry = self._etcd.get(self._key)
-            if entry is None or _part(entry, 0) == self._store:
+            if entry is None or _read_part(entry, 0) == self._store:
                 if self._replace_entry(entry):
                     return
             elif time.monotonic() >= give_up_at:
                 raise Permanent(
                     "another process runs under this node id, at the same address or another one",
-                    where={"node": self._name, "its_store": _part(entry, 0), "its_addr": _part(entry, 2)},
+                    where={"node": self._name, "its_store": _read_part(entry, 0), "its_addr": _read_part(entry, 2)},
                     hint="only one process may have a node id: stop the other one, or choose another --node-id",
                 )
             else:
@@ -57,7 +57,7 @@ class EtcdClaim:
     def renew(self) -> None:
         """Renew the lease. Raises Fenced if another process has the name now."""
         entry = self._etcd.get(self._key)
-        if entry is not None and entry.value == self._value and self._etcd.lease_keep_alive(self._lease) > 0:
+        if entry is not None and entry.value == self._value and self._etcd.keep_lease_alive(self._lease) > 0:
             return
         if entry is None or entry.value == self._value:
             if self._replace_entry(entry):
@@ -66,7 +66,7 @@ class EtcdClaim:
             entry = self._etcd.get(self._key)
         raise Fenced(
             "another process took this node id: this process must stop serving",
-            where={"node": self._name, "its_store": _part(entry, 0), "its_addr": _part(entry, 2)},
+            where={"node": self._name, "its_store": _read_part(entry, 0), "its_addr": _read_part(entry, 2)},
             hint="two processes run with one node id; give each of them another one",
         )
 
@@ -74,18 +74,18 @@ class EtcdClaim:
         """Release the name. Never raises: a lease that cannot be revoked expires."""
         try:
             if self._lease:
-                self._etcd.lease_revoke(self._lease)
+                self._etcd.revoke_lease(self._lease)
         except BinlakeError as error:
             log.warning("claim_left_to_its_lease", name=self._name, seconds=self._ttl_s, error=str(error))
 
     def _replace_entry(self, entry: KeyValue | None) -> bool:
         """Replace the entry that was read, with a new lease; False if it has changed since."""
-        self._lease = self._etcd.lease_grant(self._ttl_s)  # the previous lease expires by itself
+        self._lease = self._etcd.grant_lease(self._ttl_s)  # the previous lease expires by itself
         revision = entry.mod_revision if entry else 0
         return self._etcd.put_if(self._key, self._value, mod_revision=revision, lease=self._lease)
 
 
-def _part(entry: KeyValue | None, number: int) -> str:
+def _read_part(entry: KeyValue | None, number: int) -> str:
     """A part of a claim's value: store, run, address."""
     parts = entry.value.decode(errors="replace").split(" ", 2) if entry is not None else []
     return parts[number] if number < len(parts) else ""

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from binlake.cluster.placement.channel import call_error, connect_serving, unavailable_error
+from binlake.cluster.placement.channel import call_error, connect_serving, make_unavailable_error
 from binlake.errors import BinlakeError, LostRange, SourceUnavailable
 from binlake.rpc import Tls
 from binlake.wire import etcd_pb2 as pb
@@ -18,7 +18,7 @@ from binlake.wire import etcd_rpc as rpc
 KeyValue = pb.KeyValue
 
 
-def prefix_end(prefix: bytes) -> bytes:
+def compute_prefix_end(prefix: bytes) -> bytes:
     """The range_end that makes a range of all keys starting with `prefix`."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else b"\0"
@@ -41,17 +41,17 @@ class EtcdClient:
 
     def get(self, key: bytes) -> pb.KeyValue | None:
         """The entry of `key`, or None."""
-        entries = self.range(pb.RangeRequest(key=key)).kvs
+        entries = self.read_range(pb.RangeRequest(key=key)).kvs
         return entries[0] if entries else None
 
-    def prefix(self, prefix: bytes) -> tuple[list[pb.KeyValue], int]:
+    def read_prefix(self, prefix: bytes) -> tuple[list[pb.KeyValue], int]:
         """The entries below `prefix` by key, and their revision (linearizable)."""
-        answer = self.range(
-            pb.RangeRequest(key=prefix, range_end=prefix_end(prefix), sort_order=pb.RangeRequest.ASCEND)
+        answer = self.read_range(
+            pb.RangeRequest(key=prefix, range_end=compute_prefix_end(prefix), sort_order=pb.RangeRequest.ASCEND)
         )
         return list(answer.kvs), answer.header.revision
 
-    def range(self, request: pb.RangeRequest) -> pb.RangeResponse:
+    def read_range(self, request: pb.RangeRequest) -> pb.RangeResponse:
         """KV.Range."""
         answer: pb.RangeResponse = self._call(rpc.RANGE, request)
         return answer
@@ -66,7 +66,7 @@ class EtcdClient:
         deleted: int = self._call(rpc.DELETE_RANGE, pb.DeleteRangeRequest(key=key, range_end=range_end)).deleted
         return deleted
 
-    def txn(
+    def run_transaction(
         self,
         compare: Iterable[pb.Compare],
         success: Iterable[pb.RequestOp],
@@ -81,26 +81,26 @@ class EtcdClient:
         """Put `key` only if its ModRevision is `mod_revision` (0 = it does not exist); True if done."""
         compare = pb.Compare(result=pb.Compare.EQUAL, target=pb.Compare.MOD, key=key, mod_revision=mod_revision)
         put = pb.RequestOp(request_put=pb.PutRequest(key=key, value=value, lease=lease))
-        return self.txn([compare], [put]).succeeded
+        return self.run_transaction([compare], [put]).succeeded
 
     def watch(self, prefix: bytes, start_revision: int = 0) -> Watch:
         """Watch changes below `prefix`, from `start_revision` on (0 = from now)."""
         return Watch(self._open(), self._urls, prefix, start_revision, self._timeout_s)
 
-    def lease_grant(self, ttl_s: int, lease_id: int = 0) -> int:
+    def grant_lease(self, ttl_s: int, lease_id: int = 0) -> int:
         """Lease.LeaseGrant; returns the lease's id."""
         granted: int = self._call(rpc.LEASE_GRANT, pb.LeaseGrantRequest(TTL=ttl_s, ID=lease_id)).ID
         return granted
 
-    def lease_revoke(self, lease_id: int) -> None:
+    def revoke_lease(self, lease_id: int) -> None:
         """Lease.LeaseRevoke, which also deletes the keys of the lease."""
         self._call(rpc.LEASE_REVOKE, pb.LeaseRevokeRequest(ID=lease_id))
 
-    def lease_keep_alive(self, lease_id: int) -> int:
+    def keep_lease_alive(self, lease_id: int) -> int:
         """One round of Lease.LeaseKeepAlive; returns the seconds left, 0 or less if the lease has ended."""
         method, channel = rpc.LEASE_KEEP_ALIVE, self._open()
         call = channel.stream_stream(
-            method.path, request_serializer=_bytes, response_deserializer=method.response.FromString
+            method.path, request_serializer=_serialize, response_deserializer=method.response.FromString
         )
         try:
             answer = next(call(iter([pb.LeaseKeepAliveRequest(ID=lease_id)]), timeout=self._timeout_s))
@@ -126,7 +126,7 @@ class EtcdClient:
         if len(self._urls) == 1:
             return  # there is no other URL: the call itself will show whether it serves
         read = channel.unary_unary(
-            rpc.RANGE.path, request_serializer=_bytes, response_deserializer=rpc.RANGE.response.FromString
+            rpc.RANGE.path, request_serializer=_serialize, response_deserializer=rpc.RANGE.response.FromString
         )
         try:
             read(pb.RangeRequest(key=b"\0", keys_only=True), timeout=self._timeout_s)
@@ -136,7 +136,7 @@ class EtcdClient:
     def _call(self, method: rpc.Method, request: Any) -> Any:
         channel = self._open()
         call = channel.unary_unary(
-            method.path, request_serializer=_bytes, response_deserializer=method.response.FromString
+            method.path, request_serializer=_serialize, response_deserializer=method.response.FromString
         )
         try:
             return call(request, timeout=self._timeout_s)
@@ -144,7 +144,7 @@ class EtcdClient:
             raise self._handle_failure(channel, error) from None
         except ValueError:
             # grpc raises this if another thread has closed the channel.
-            raise unavailable_error(self._urls, "the connection was closed") from None
+            raise make_unavailable_error(self._urls, "the connection was closed") from None
 
     def _handle_failure(self, channel: grpc.Channel, error: grpc.RpcError) -> BinlakeError:
         failure = call_error(self._urls, error)
@@ -161,13 +161,13 @@ class Watch:
     def __init__(
         self, channel: grpc.Channel, urls: Sequence[str], prefix: bytes, start_revision: int, timeout_s: float
     ) -> None:
-        create = pb.WatchCreateRequest(key=prefix, range_end=prefix_end(prefix), start_revision=start_revision)
+        create = pb.WatchCreateRequest(key=prefix, range_end=compute_prefix_end(prefix), start_revision=start_revision)
         self._urls = urls
         self._ended = threading.Event()
         stream = channel.stream_stream(
-            rpc.WATCH.path, request_serializer=_bytes, response_deserializer=pb.WatchResponse.FromString
+            rpc.WATCH.path, request_serializer=_serialize, response_deserializer=pb.WatchResponse.FromString
         )
-        self._call = stream(self._requests(pb.WatchRequest(create_request=create)))
+        self._call = stream(self._iterate_requests(pb.WatchRequest(create_request=create)))
         self._first = self._await_created(timeout_s)
 
     def cancel(self) -> None:
@@ -191,11 +191,11 @@ class Watch:
                 raise call_error(self._urls, error) from None
             return
         if not self._ended.is_set():
-            raise unavailable_error(self._urls, "the watch ended")
+            raise make_unavailable_error(self._urls, "the watch ended")
 
     def _cancel_error(self, answer: pb.WatchResponse) -> BinlakeError:
         if not answer.compact_revision:
-            return unavailable_error(
+            return make_unavailable_error(
                 self._urls, f"the watch was cancelled: {answer.cancel_reason or 'no reason given'}"
             )
         return LostRange(
@@ -212,17 +212,17 @@ class Watch:
         except grpc.RpcError as error:
             raise call_error(self._urls, error) from None
         except StopIteration:
-            raise unavailable_error(self._urls, "the watch ended") from None
+            raise make_unavailable_error(self._urls, "the watch ended") from None
         finally:
             timer.cancel()
         return first
 
-    def _requests(self, first: pb.WatchRequest) -> Iterator[pb.WatchRequest]:
+    def _iterate_requests(self, first: pb.WatchRequest) -> Iterator[pb.WatchRequest]:
         yield first
         # Our side of the stream must stay open as long as the watch runs.
         self._ended.wait()
 
 
-def _bytes(message: Any) -> bytes:
+def _serialize(message: Any) -> bytes:
     data: bytes = message.SerializeToString()
     return data

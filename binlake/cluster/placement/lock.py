@@ -37,7 +37,7 @@ class EtcdLock:
     def __enter__(self) -> EtcdLock:
         """Take the lock. Raises LeaseHeld, SourceUnavailable."""
         self._held_until = time.monotonic() + self._ttl_s
-        self._lease = self._etcd.lease_grant(self._ttl_s)
+        self._lease = self._etcd.grant_lease(self._ttl_s)
         self._released.clear()
         self._keeper = threading.Thread(target=self._keep_alive, name="etcd-lock", daemon=True)
         self._keeper.start()
@@ -62,7 +62,7 @@ class EtcdLock:
         deadline = time.monotonic() + self._wait_s
         while not self._etcd.put_if(self._key, self._owner.encode(), mod_revision=0, lease=self._lease):
             if time.monotonic() >= deadline:
-                raise self._held_error()
+                raise self._make_held_error()
             time.sleep(_POLL_S)
 
     def _release(self) -> None:
@@ -70,7 +70,7 @@ class EtcdLock:
         if self._keeper is not None:
             self._keeper.join()
         try:
-            self._etcd.lease_revoke(self._lease)
+            self._etcd.revoke_lease(self._lease)
         except BinlakeError as error:
             log.warning("lock_left_to_its_lease", lock=self._key.decode(), seconds=self._ttl_s, error=str(error))
 
@@ -78,14 +78,14 @@ class EtcdLock:
         while not self._released.wait(self._ttl_s / 3):
             requested_at = time.monotonic()
             try:
-                if self._etcd.lease_keep_alive(self._lease) <= 0:
+                if self._etcd.keep_lease_alive(self._lease) <= 0:
                     self._held_until = 0.0
                     return
                 self._held_until = requested_at + self._ttl_s
             except BinlakeError as error:
                 log.warning("lease_not_renewed", lock=self._key.decode(), error=str(error))
 
-    def _held_error(self) -> LeaseHeld:
+    def _make_held_error(self) -> LeaseHeld:
         entry = self._etcd.get(self._key)
         holder = entry.value.decode() if entry else "a process that has just ended"
         return LeaseHeld(

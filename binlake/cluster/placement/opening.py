@@ -29,7 +29,7 @@ class Placement:
 def open_placement(source: Source) -> Iterator[Placement]:
     """PD of `source`; any cluster other than `source.cluster-id` is refused. Each part connects at its first call."""
     expected = source.expected_cluster or None
-    tls = Tls.of(*source.security.files())
+    tls = Tls.of(*source.security.list_files())
     with (
         closing(PdClient(source.pd_urls, source.timeout_s, expected, tls=tls)) as pd,
         closing(EtcdClient(source.pd_urls, source.timeout_s, tls=tls)) as etcd,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import grpc
 
 from binlake import tso as oracle
-from binlake.cluster.placement.channel import call_error, connect, connect_serving, unavailable_error
+from binlake.cluster.placement.channel import call_error, connect, connect_serving, make_unavailable_error
 from binlake.errors import Permanent, SourceUnavailable
 from binlake.rpc import Tls
 from binlake.wire import pd_pb2 as pb
@@ -34,7 +34,7 @@ class PdClient:
         self._stream: _TsoStream | None = None
         self._lock = threading.RLock()
 
-    def cluster_id(self) -> int:
+    def fetch_cluster_id(self) -> int:
         """The cluster's id. Raises SourceUnavailable, or Permanent if it is not the expected one."""
         with self._lock:
             if self._known is None:
@@ -42,7 +42,7 @@ class PdClient:
             assert self._known is not None
             return self._known
 
-    def tso(self, count: int = 1) -> int:
+    def fetch_ts(self, count: int = 1) -> int:
         """A fresh timestamp, the last of a batch of `count`.
 
         Raises SourceUnavailable; Permanent for another cluster or a count that PD refuses.
@@ -73,36 +73,36 @@ class PdClient:
             return stream.ask(count, self._timeout_s)
         except queue.Empty:
             self._disconnect()
-            raise unavailable_error(self._urls, f"no timestamp within {self._timeout_s:g} s") from None
+            raise make_unavailable_error(self._urls, f"no timestamp within {self._timeout_s:g} s") from None
         except grpc.RpcError as error:
             self._disconnect()
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-                raise _other_cluster_error(self._urls, error.details() or "") from None
+                raise _make_other_cluster_error(self._urls, error.details() or "") from None
             raise call_error(self._urls, error) from None
         except _StreamEnded as error:
             self._disconnect()
-            raise unavailable_error(self._urls, error) from None
+            raise make_unavailable_error(self._urls, error) from None
 
     def _connect(self) -> _TsoStream:
         self._disconnect()
-        channel, answer = connect_serving(self._urls, self._timeout_s, self._members, self._tls)
+        channel, answer = connect_serving(self._urls, self._timeout_s, self._fetch_members, self._tls)
         cluster_id = answer.header.cluster_id
         expected = self._known if self._expected is None else self._expected
         if expected is not None and expected != cluster_id:
             channel.close()
-            raise _other_cluster_error(self._urls, f"cluster id {cluster_id}, expected {expected}")
+            raise _make_other_cluster_error(self._urls, f"cluster id {cluster_id}, expected {expected}")
         self._known = cluster_id
         self._channel = self._open_leader(channel, answer)
         self._stream = _TsoStream(self._channel, cluster_id)
         return self._stream
 
-    def _members(self, channel: grpc.Channel) -> pb.GetMembersResponse:
+    def _fetch_members(self, channel: grpc.Channel) -> pb.GetMembersResponse:
         try:
             answer: pb.GetMembersResponse = PDStub(channel).GetMembers(pb.GetMembersRequest(), timeout=self._timeout_s)
         except grpc.RpcError as error:
             raise call_error(self._urls, error) from None
         if answer.header.error.type != pb.OK:
-            raise unavailable_error(self._urls, answer.header.error.message or "it is not ready")
+            raise make_unavailable_error(self._urls, answer.header.error.message or "it is not ready")
         return answer
 
     def _open_leader(self, channel: grpc.Channel, answer: pb.GetMembersResponse) -> grpc.Channel:
@@ -120,7 +120,7 @@ class PdClient:
         self._stream = self._channel = None
 
 
-def _other_cluster_error(urls: Sequence[str], reason: str) -> Permanent:
+def _make_other_cluster_error(urls: Sequence[str], reason: str) -> Permanent:
     return Permanent(
         f"PD belongs to another cluster: {reason}",
         where={"pd-urls": ",".join(urls)},

@@ -36,7 +36,7 @@ class PumpsWatch:
 
     def __iter__(self) -> Iterator[tuple[str, NodeStatus | None]]:
         for _, event in self._watch:
-            key = _key_text(event.kv.key)
+            key = _decode_key(event.kv.key)
             is_deleted = event.type == pb.Event.DELETE
             yield key.removeprefix(PUMPS), None if is_deleted else NodeStatus.from_json(event.kv.value, key)
 
@@ -51,27 +51,27 @@ class Registry:
     def __init__(self, etcd: EtcdClient) -> None:
         self._etcd = etcd
 
-    def pumps(self) -> list[NodeStatus]:
+    def list_pumps(self) -> list[NodeStatus]:
         """All pumps by node id, including offline ones (linearizable)."""
         return self._list(PUMPS)
 
     def watch_pumps(self) -> PumpsWatch:
         """All current pumps, and all later changes, without a gap between the two."""
-        entries, revision = self._etcd.prefix(PUMPS.encode())
-        pumps = [NodeStatus.from_json(entry.value, _key_text(entry.key)) for entry in entries]
+        entries, revision = self._etcd.read_prefix(PUMPS.encode())
+        pumps = [NodeStatus.from_json(entry.value, _decode_key(entry.key)) for entry in entries]
         return PumpsWatch(pumps, self._etcd.watch(PUMPS.encode(), revision + 1))
 
-    def drainers(self) -> list[NodeStatus]:
+    def list_drainers(self) -> list[NodeStatus]:
         """All consumers by node id, including offline ones."""
         return self._list(DRAINERS)
 
-    def pump(self, node_id: str) -> Entry | None:
+    def find_pump(self, node_id: str) -> Entry | None:
         """The entry of one pump, or None."""
-        return self._entry(PUMPS + node_id)
+        return self._find_entry(PUMPS + node_id)
 
-    def drainer(self, node_id: str) -> Entry | None:
+    def find_drainer(self, node_id: str) -> Entry | None:
         """The entry of one consumer, or None."""
-        return self._entry(DRAINERS + node_id)
+        return self._find_entry(DRAINERS + node_id)
 
     def write_pump(self, status: NodeStatus, revision: int) -> int:
         """Write a pump's entry if its ModRevision is `revision` (0 = no entry yet).
@@ -82,7 +82,7 @@ class Registry:
         key = (PUMPS + status.node_id).encode()
         holds = pb.Compare(result=pb.Compare.EQUAL, target=pb.Compare.MOD, key=key, mod_revision=revision)
         put = pb.RequestOp(request_put=pb.PutRequest(key=key, value=status.to_json()))
-        answer = self._etcd.txn([holds], [put])
+        answer = self._etcd.run_transaction([holds], [put])
         written: int = answer.header.revision
         return written if answer.succeeded else 0
 
@@ -121,10 +121,10 @@ class Registry:
         self._change(key, move_entry)
 
     def _list(self, prefix: str) -> list[NodeStatus]:
-        entries, _ = self._etcd.prefix(prefix.encode())
-        return [NodeStatus.from_json(entry.value, _key_text(entry.key)) for entry in entries]
+        entries, _ = self._etcd.read_prefix(prefix.encode())
+        return [NodeStatus.from_json(entry.value, _decode_key(entry.key)) for entry in entries]
 
-    def _entry(self, key: str) -> Entry | None:
+    def _find_entry(self, key: str) -> Entry | None:
         entry = self._etcd.get(key.encode())
         return Entry(NodeStatus.from_json(entry.value, key), entry.mod_revision) if entry else None
 
@@ -133,7 +133,7 @@ class Registry:
 
         def change_entry(known: bytes | None) -> NodeStatus:
             if known is None:
-                raise unknown_node(key)
+                raise make_unknown_node_error(key)
             if state not in STATES:
                 raise ConfigError(f"state {state} is illegal", hint=f"one of {', '.join(sorted(STATES))}")
             before.append(NodeStatus.from_json(known, key))
@@ -157,11 +157,11 @@ class Registry:
         )
 
 
-def _key_text(key: bytes) -> str:
+def _decode_key(key: bytes) -> str:
     """The key as text, whatever its bytes, since one malformed key must not break every listing."""
     return key.decode(errors="backslashreplace")
 
 
-def unknown_node(key: str) -> Permanent:
+def make_unknown_node_error(key: str) -> Permanent:
     """The error for a node that is not in the registry, with the original's text."""
     return Permanent(f"key {key} in etcd not found", hint="`binlake pumps` and `binlake drainers` list the nodes")

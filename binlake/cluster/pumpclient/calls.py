@@ -15,9 +15,9 @@ from google.protobuf.message import DecodeError
 from binlake.cluster.pumpclient.outcomes import (
     Done,
     Refusal,
+    make_refusal_from_error,
+    make_refusal_from_status,
     read_any_outcome,
-    refusal_of_error,
-    refusal_of_status,
 )
 from binlake.rpc import Channel, PendingCall, RpcError, Status
 from binlake.wire.admin_pb2 import WriteBinlogsReq, WriteBinlogsResp
@@ -101,32 +101,32 @@ class Sender:
         try:
             call = self._channel.start(method, message, max(sent.timeout_s for sent in batch))
         except RpcError as error:
-            _refuse(batch, refusal_of_status(error))
+            _refuse(batch, make_refusal_from_status(error))
         except Exception as error:
             # Only this call fails: the thread must go on for later ones.
             log.exception("pump_send_failed")
-            _refuse(batch, refusal_of_error(error))
+            _refuse(batch, make_refusal_from_error(error))
         else:
             self._waiting.append((call, batch))
 
     def _settle(self, call: PendingCall, batch: list[Sent]) -> None:
         if len(batch) == 1:
-            batch[0].done(read_any_outcome(call.result))
+            batch[0].done(read_any_outcome(call.await_result))
             return
         try:
-            refusals = WriteBinlogsResp.FromString(call.result()).refusals
+            refusals = WriteBinlogsResp.FromString(call.await_result()).refusals
         except RpcError as error:
             if error.status in _ONE_BY_ONE:
                 self._one_by_one = self._one_by_one or error.status is Status.UNIMPLEMENTED
                 for sent in batch:
                     self._begin([sent])
             else:
-                _refuse(batch, refusal_of_status(error))
+                _refuse(batch, make_refusal_from_status(error))
         except DecodeError as error:
             _refuse(batch, Refusal(f"damaged answer: {error}"))
         except Exception as error:
             log.exception("pump_send_failed")
-            _refuse(batch, refusal_of_error(error))
+            _refuse(batch, make_refusal_from_error(error))
         else:
             texts = {refusal.number: refusal.text for refusal in refusals}
             for number, sent in enumerate(batch):

@@ -78,14 +78,14 @@ class Ends:
             self._on_outcome(end, Refusal("the pump is not registered"))
             return
 
-        def done(refused: Refusal | None) -> None:
+        def record_outcome(refused: Refusal | None) -> None:
             if refused is None:
                 self._pumps.record_success(pump)
             else:
                 self._pumps.record_failure(pump)
             self._on_outcome(end, refused)
 
-        pump.connection.send(end.request, self._timeout_s, done)
+        pump.connection.send(end.request, self._timeout_s, record_outcome)
 
     def _on_outcome(self, end: End, refused: Refusal | None) -> None:
         late = time.monotonic() - end.begun > self._give_up_s
@@ -109,10 +109,10 @@ class Ends:
             self._thread.start()
 
     def _run(self) -> None:
-        while (end := self._next()) is not None:
+        while (end := self._take_next()) is not None:
             self._try(end)
 
-    def _next(self) -> End | None:
+    def _take_next(self) -> End | None:
         with self._changed:
             while not self._stopped:
                 wait_s = self._queue[0][0] - time.monotonic() if self._queue else None

@@ -57,7 +57,7 @@ class Pumps:
     def replace(self, listed: Iterable[NodeStatus]) -> None:
         """Replace all entries by a listing; pumps that are not in it are removed."""
         statuses = {status.node_id: status for status in listed}
-        for node_id in self.node_ids() - statuses.keys():
+        for node_id in self.list_node_ids() - statuses.keys():
             self.put(node_id, None)
         for node_id, status in statuses.items():
             self.put(node_id, status)
@@ -77,7 +77,7 @@ class Pumps:
                 known.errors = 0  # its state has changed, so earlier refusals no longer count
             known.state, known.score, known.label = status.state, status.score, status.label or {}
 
-    def node_ids(self) -> set[str]:
+    def list_node_ids(self) -> set[str]:
         """The node ids of all known pumps."""
         with self._lock:
             return set(self._known)
@@ -87,11 +87,11 @@ class Pumps:
         with self._lock:
             return self._known.get(node_id)
 
-    def usable(self) -> Sequence[Pump]:
+    def list_usable(self) -> Sequence[Pump]:
         """Pumps that may get a prewrite now, by node id; with `label_fallback`, any pump if none has the label."""
         return self._select_by_label([pump for pump in self._list_sorted() if pump.usable])
 
-    def online(self) -> Sequence[Pump]:
+    def list_online(self) -> Sequence[Pump]:
         """Pumps that could get a prewrite, including avoided ones, by node id."""
         return self._select_by_label([pump for pump in self._list_sorted() if pump.state == ONLINE])
 

@@ -81,46 +81,46 @@ class PumpReader:
         Raises SourceUnavailable (not reachable, connection lost, or silent for too long), LostRange (the pump's GC has
         removed the range), ConfigError (another cluster), WireError (damage in the pump); each names pump and ts.
         """
-        with self._channel() as channel, self._open(channel, after_ts) as stream:
+        with self._open_channel() as channel, self._open(channel, after_ts) as stream:
             yield from self._receive(stream, after_ts, until_ts)
 
     def pull_blocks(self, after_ts: int, until_ts: int) -> Generator[Block, None, None]:
         """Like `pull` with `until_ts`, many at once: a Binlake pump sends blocks; messages of others are grouped."""
         metadata = [blocks.ASKED]
-        with self._channel() as channel, self._open(channel, after_ts, metadata) as stream:
+        with self._open_channel() as channel, self._open(channel, after_ts, metadata) as stream:
             last = after_ts
             try:
-                for messages in stream.batches():
-                    for block in _blocks(messages):
+                for messages in stream.receive_batches():
+                    for block in _parse_blocks(messages):
                         if block.commit_ts[0] <= last or (np.diff(block.commit_ts) <= 0).any():
                             raise WireError("its commit_ts are not ascending")
                         last = int(block.commit_ts[-1])
                         if last >= until_ts:
-                            yield block.upto(int(np.searchsorted(block.commit_ts, until_ts)) + 1)
+                            yield block.take_first(int(np.searchsorted(block.commit_ts, until_ts)) + 1)
                             return
                         yield block
             except RpcError as error:
-                raise self._error(error, last) from None
+                raise self._translate_error(error, last) from None
             except (DecodeError, WireError) as error:
                 raise WireError(
-                    f"the answer of the pump is not a PullBinlogResp: {error}", where=self._where(last)
+                    f"the answer of the pump is not a PullBinlogResp: {error}", where=self._describe_position(last)
                 ) from None
-            raise SourceUnavailable("the pump ended the stream", where=self._where(last))
+            raise SourceUnavailable("the pump ended the stream", where=self._describe_position(last))
 
-    def info(self) -> PumpInfo:
+    def read_info(self) -> PumpInfo:
         """Call PumpAdmin/Info. Raises SourceUnavailable; WireError if the pump has no such service (an original)."""
-        with self._channel() as channel:
+        with self._open_channel() as channel:
             try:
                 answer = channel.call("/binlake.wire.PumpAdmin/Info", InfoReq().SerializeToString(), self._timeout_s)
             except RpcError as error:
                 if error.status is Status.UNIMPLEMENTED:
                     raise WireError("the pump has no Info service", where={"pump": self.addr}) from None
-                raise self._error(error, 0) from None
+                raise self._translate_error(error, 0) from None
         response = InfoResp.FromString(answer)
         values = {field.name: getattr(response, field.name) for field in response.DESCRIPTOR.fields}
         return PumpInfo(**{**values, "lost_commit_ts": tuple(response.lost_commit_ts)})
 
-    def _channel(self) -> Channel:
+    def _open_channel(self) -> Channel:
         return Channel(self.addr, tls=self._tls, connect_timeout_s=self._timeout_s)
 
     def _open(self, channel: Channel, after_ts: int, metadata: Sequence[tuple[str, str]] = ()) -> MessageStream:
@@ -129,13 +129,15 @@ class PumpReader:
         while True:
             try:
                 idle_s = self._idle_timeout_s
-                return channel.stream("/binlog.Pump/PullBinlogs", request, idle_timeout_s=idle_s, metadata=metadata)
+                return channel.open_stream(
+                    "/binlog.Pump/PullBinlogs", request, idle_timeout_s=idle_s, metadata=metadata
+                )
             except RpcError as error:
                 # A pump that is being restarted answers again soon.
                 if time.monotonic() + _RETRY_S > until:
                     raise SourceUnavailable(
                         f"the pump cannot be reached within {self._timeout_s:g} s: {error.message}",
-                        where=self._where(after_ts),
+                        where=self._describe_position(after_ts),
                     ) from None
             time.sleep(_RETRY_S)
 
@@ -143,7 +145,7 @@ class PumpReader:
         last = after_ts
         parse = PullBinlogResp.FromString
         try:
-            for batch in stream.batches():
+            for batch in stream.receive_batches():
                 for message in batch:
                     entity = parse(message).entity
                     meta = entity.meta
@@ -152,38 +154,38 @@ class PumpReader:
                     if until_ts is not None and last >= until_ts:
                         return
         except RpcError as error:
-            raise self._error(error, last) from None
+            raise self._translate_error(error, last) from None
         except DecodeError as error:
             raise WireError(
-                f"the answer of the pump is not a PullBinlogResp: {error}", where=self._where(last)
+                f"the answer of the pump is not a PullBinlogResp: {error}", where=self._describe_position(last)
             ) from None
-        raise SourceUnavailable("the pump ended the stream", where=self._where(last))
+        raise SourceUnavailable("the pump ended the stream", where=self._describe_position(last))
 
-    def _error(self, error: RpcError, last: int) -> BinlakeError:
+    def _translate_error(self, error: RpcError, last: int) -> BinlakeError:
         if error.status is Status.DEADLINE_EXCEEDED:
             return SourceUnavailable(
                 f"the pump sent nothing for {self._idle_timeout_s:g} s: its watermark does not advance",
-                where=self._where(last),
+                where=self._describe_position(last),
                 hint="its Info shows why: a prewrite without a commit or rollback, or no timestamps from PD",
             )
         kind = _KINDS.get(error.status, SourceUnavailable)
-        return kind(f"pull failed: {error.message} ({error.status.name})", where=self._where(last))
+        return kind(f"pull failed: {error.message} ({error.status.name})", where=self._describe_position(last))
 
-    def _where(self, after_ts: int) -> dict[str, object]:
+    def _describe_position(self, after_ts: int) -> dict[str, object]:
         return {"pump": self.addr, "after_ts": after_ts}
 
 
-def _blocks(messages: Sequence[bytes]) -> Iterator[Block]:
+def _parse_blocks(messages: Sequence[bytes]) -> Iterator[Block]:
     """The binlogs of `messages` in their order. Raises DecodeError, WireError."""
     single: list[tuple[int, int, bytes]] = []
     for message in messages:
         if message.startswith(blocks.MAGIC):
             if single:
-                yield blocks.block_of(*zip(*single, strict=True))
+                yield blocks.build_block(*zip(*single, strict=True))
                 single = []
             yield blocks.read_block(message)
         else:
             entity = PullBinlogResp.FromString(message).entity
             single.append((entity.meta.commitTs, entity.meta.startTs, entity.payload))
     if single:
-        yield blocks.block_of(*zip(*single, strict=True))
+        yield blocks.build_block(*zip(*single, strict=True))

@@ -19,8 +19,8 @@ from binlake.cluster.pumpclient.ends import End, Ends
 from binlake.cluster.pumpclient.follow import Follower, PumpList
 from binlake.cluster.pumpclient.pumps import ONLINE, Pump, Pumps
 from binlake.cluster.pumpclient.sending import send_all
-from binlake.cluster.pumpclient.strategy import strategy_of
-from binlake.cluster.pumpclient.transport import Connect, Refusal, rpc_connect
+from binlake.cluster.pumpclient.strategy import make_strategy
+from binlake.cluster.pumpclient.transport import Connect, Refusal, make_rpc_connect
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from binlake.rpc import Tls
 from binlake.wire.binlog_pb2 import Binlog
@@ -91,8 +91,8 @@ class PumpClient:
         self._cluster_id = cluster_id
         self._options = options
         self._times = options.times
-        self._strategy = strategy_of(options.strategy)
-        self._pumps = Pumps(connect or rpc_connect(options.tls), options.label, options.label_fallback)
+        self._strategy = make_strategy(options.strategy)
+        self._pumps = Pumps(connect or make_rpc_connect(options.tls), options.label, options.label_fallback)
         self._follower = None if registry is None else Follower(registry, self._pumps)
         if options.socket:
             self._pumps.put(_SOCKET_NODE, NodeStatus(_SOCKET_NODE, f"unix:{options.socket}", ONLINE))
@@ -116,10 +116,10 @@ class PumpClient:
         """Counts since the client was created."""
         return ClientStats(self._prewrite_retries, self._ends.retries, self._ends.given_up, self._probes)
 
-    def usable_pumps(self) -> list[str]:
+    def list_usable_pumps(self) -> list[str]:
         """Node ids of the pumps that currently get prewrites. Raises SourceUnavailable if pumps were never listed."""
         self._start()
-        return [pump.node_id for pump in self._pumps.usable()]
+        return [pump.node_id for pump in self._pumps.list_usable()]
 
     def write_prewrite(self, binlog: Binlog) -> str:
         """Store a prewrite on one pump; returns the pump's node id, after the fsync.
@@ -127,7 +127,7 @@ class PumpClient:
         Raises SourceUnavailable if no pump confirmed it (one of them may have stored it nevertheless: a timeout proves
         nothing), Permanent for another cluster or a binlog that is too large.
         """
-        request = self._request(binlog)
+        request = self._make_request(binlog)
         self._start()
         pump = self._write_to_any(request, binlog.start_ts)
         with self._lock:
@@ -136,9 +136,9 @@ class PumpClient:
 
     def write_prewrites(self, binlogs: Sequence[Binlog]) -> list[str]:
         """Store many prewrites in parallel; returns their node ids. Raises as write_prewrite: some may be stored."""
-        requests = [self._request(binlog) for binlog in binlogs]
+        requests = [self._make_request(binlog) for binlog in binlogs]
         self._start()
-        pumps = self._pumps.usable()
+        pumps = self._pumps.list_usable()
         if not pumps:
             return [self.write_prewrite(binlog) for binlog in binlogs]
         chosen = [pumps[self._strategy.pick(pumps, binlog.start_ts, 0, ())] for binlog in binlogs]
@@ -173,7 +173,7 @@ class PumpClient:
         """
         node_id = node_id or self._find_pump_of(binlog)
         self._start()
-        self._ends.put(End(binlog.start_ts, node_id, self._request(binlog)))
+        self._ends.put(End(binlog.start_ts, node_id, self._make_request(binlog)))
         return node_id
 
     def send_rollback(self, binlog: Binlog) -> str:
@@ -218,7 +218,7 @@ class PumpClient:
                 self._prober = threading.Thread(target=self._probe, name="pumpclient-probe", daemon=True)
                 self._prober.start()
 
-    def _request(self, binlog: Binlog) -> WriteBinlogReq:
+    def _make_request(self, binlog: Binlog) -> WriteBinlogReq:
         try:
             payload = binlog.SerializeToString()
         except EncodeError:
@@ -233,7 +233,7 @@ class PumpClient:
         begun, tries = time.monotonic(), 0
         failed: dict[str, str] = {}
         while True:
-            pumps = self._pumps.usable()
+            pumps = self._pumps.list_usable()
             if pumps:
                 pump = pumps[self._strategy.pick(pumps, start_ts, tries, failed)]
                 refused = self._try(pump, request)
@@ -244,16 +244,16 @@ class PumpClient:
             self._check_open(start_ts)
             tries += 1
             if time.monotonic() - begun > self._times.write_timeout and tries > len(pumps):
-                return self._last_round(request, start_ts, failed)
+                return self._try_every_pump(request, start_ts, failed)
             # Pumps that were not tried yet are tried at once (MISSION S0-39), others after a pause.
             if all(pump.node_id in failed for pump in pumps):
                 failed = {}
                 self._stopped.wait(self._times.retry_prewrite)
 
-    def _last_round(self, request: WriteBinlogReq, start_ts: int, failed: Mapping[str, str]) -> Pump:
+    def _try_every_pump(self, request: WriteBinlogReq, start_ts: int, failed: Mapping[str, str]) -> Pump:
         """Try every online pump, whatever its errors so far; a success makes a pump usable again."""
         reasons = dict(failed)
-        for pump in self._pumps.online():
+        for pump in self._pumps.list_online():
             refused = self._try(pump, request)
             if refused is None:
                 return pump
@@ -267,7 +267,7 @@ class PumpClient:
 
     def _write_end(self, binlog: Binlog, node_id: str | None) -> str:
         node_id = node_id or self._find_pump_of(binlog)
-        request, begun, last = self._request(binlog), time.monotonic(), ""
+        request, begun, last = self._make_request(binlog), time.monotonic(), ""
         self._start()
         while True:
             pump = self._pumps.find(node_id)

@@ -28,7 +28,7 @@ _RENEW_S = HOLD_S / 4
 @contextmanager
 def hold_gc(source: Source, service: str, ts: int, renew_s: float = _RENEW_S) -> Iterator[None]:
     """Keep rows as of `ts` readable inside the context. Raises LostRange if GC has passed `ts`, SourceUnavailable."""
-    tls = Tls.of(*source.security.files())
+    tls = Tls.of(*source.security.list_files())
     with closing(RegionClient(list(source.pd_urls), source.timeout_s, tls)) as regions:
         if not regions.has_tikv():
             log.info("gc_not_held", reason="this placement driver has no TiKV", commit_ts=str(ts))

@@ -13,7 +13,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from binlake.cluster.placement.channel import parse_urls, unavailable_error
+from binlake.cluster.placement.channel import make_unavailable_error, parse_urls
 from binlake.errors import SourceUnavailable
 from binlake.rpc import Channel, RpcError, Status, Tls
 from binlake.wire import pd_pb2 as pd
@@ -86,7 +86,7 @@ class RegionClient:
         """Note that `peer` is now the leader of the region, as TiKV reports."""
         location.context.peer.CopyFrom(peer)
 
-    def address(self, location: RegionLocation) -> str:
+    def find_address(self, location: RegionLocation) -> str:
         """HOST:PORT of the store with the region's leader."""
         store_id = location.context.peer.store_id
         with self._lock:
@@ -104,7 +104,7 @@ class RegionClient:
         answer = self._ask("UpdateServiceGCSafePoint", request, pb.UpdateServiceGCSafePointResponse)
         return int(answer.min_safe_point)
 
-    def gc_safe_point(self) -> int:
+    def fetch_gc_safe_point(self) -> int:
         """Row versions that were overwritten before this ts may have been removed; 0 = none yet."""
         answer = self._ask("GetGCSafePoint", pb.GetGCSafePointRequest(), pb.GetGCSafePointResponse)
         return int(answer.safe_point)
@@ -118,7 +118,7 @@ class RegionClient:
         answer = self._ask("GetRegion", pb.GetRegionRequest(region_key=encoded), pb.GetRegionResponse)
         region = answer.region
         if not region.id or not answer.leader.id:
-            raise unavailable_error(self._urls, "PD knows no leader of the region")
+            raise make_unavailable_error(self._urls, "PD knows no leader of the region")
         context = pb.Context(region_id=region.id, region_epoch=region.region_epoch, peer=answer.leader)
         location = RegionLocation(region.start_key, region.end_key, context)
         others = [one for one in self._locations if not _overlap(one, location)]
@@ -145,7 +145,7 @@ class RegionClient:
                 # The leader may have changed.
                 self._lose()
                 if last:
-                    raise unavailable_error(self._urls, f"{method}: {reason}")
+                    raise make_unavailable_error(self._urls, f"{method}: {reason}")
         raise AssertionError("unreachable")
 
     def _connect(self) -> tuple[Channel, int]:
@@ -157,11 +157,11 @@ class RegionClient:
                 reasons.append(f"{target}: {error}")
             else:
                 return self._leader
-        raise unavailable_error(self._urls, "; ".join(reasons))
+        raise make_unavailable_error(self._urls, "; ".join(reasons))
 
     def _connect_leader(self, target: str, encrypted: bool) -> tuple[Channel, int]:
         """The channel to the leader that the PD at `target` names, and the cluster's id."""
-        channel = self._channel(target, encrypted)
+        channel = self._open_channel(target, encrypted)
         try:
             answer = pd.GetMembersResponse.FromString(
                 channel.call("/pdpb.PD/GetMembers", pd.GetMembersRequest().SerializeToString(), self._timeout_s)
@@ -172,10 +172,10 @@ class RegionClient:
         # A single PD is the leader, whatever address it advertises.
         if len(answer.members) > 1 and answer.leader.client_urls:
             channel.close()
-            channel = self._channel(*parse_urls(answer.leader.client_urls)[0])
+            channel = self._open_channel(*parse_urls(answer.leader.client_urls)[0])
         return channel, answer.header.cluster_id
 
-    def _channel(self, target: str, encrypted: bool) -> Channel:
+    def _open_channel(self, target: str, encrypted: bool) -> Channel:
         return Channel(target, tls=(self._tls or Tls()) if encrypted else None, connect_timeout_s=self._timeout_s)
 
     def _lose(self) -> None:

@@ -38,24 +38,24 @@ class SqlHistory:
         self._timeout_s = timeout_s
         self._link: pymysql.Connection[Any] | None = None
 
-    def page(self, below: int) -> list[dict[str, Any]]:
+    def fetch_page(self, below: int) -> list[dict[str, Any]]:
         """The newest jobs with id < `below` (0 = no limit), newest first; empty if there are none."""
         where = " WHERE job_id < %s" if below else ""
-        return self._jobs(f"{_PAGE_SQL}{where} ORDER BY job_id DESC LIMIT {PAGE}", (below,) if below else ())
+        return self._fetch_jobs(f"{_PAGE_SQL}{where} ORDER BY job_id DESC LIMIT {PAGE}", (below,) if below else ())
 
-    def by_id(self, ids: Collection[int]) -> dict[int, dict[str, Any]]:
+    def fetch_by_id(self, ids: Collection[int]) -> dict[int, dict[str, Any]]:
         """The finished jobs among `ids`."""
         jobs: dict[int, dict[str, Any]] = {}
         sorted_ids = sorted(ids)
         for start in range(0, len(sorted_ids), PAGE):
             part = sorted_ids[start : start + PAGE]
             marks = ", ".join(["%s"] * len(part))
-            jobs.update((job["id"], job) for job in self._jobs(f"{_PAGE_SQL} WHERE job_id IN ({marks})", part))
+            jobs.update((job["id"], job) for job in self._fetch_jobs(f"{_PAGE_SQL} WHERE job_id IN ({marks})", part))
         return jobs
 
-    def running(self) -> list[dict[str, Any]]:
+    def fetch_running(self) -> list[dict[str, Any]]:
         """The unfinished jobs, including waiting ones."""
-        return self._jobs("SELECT job_id, job_meta FROM mysql.tidb_ddl_job", ())
+        return self._fetch_jobs("SELECT job_id, job_meta FROM mysql.tidb_ddl_job", ())
 
     def close(self) -> None:
         """Close the connection."""
@@ -63,14 +63,14 @@ class SqlHistory:
             self._link.close()
         self._link = None
 
-    def _jobs(self, sql: str, arguments: Sequence[int]) -> list[dict[str, Any]]:
+    def _fetch_jobs(self, sql: str, arguments: Sequence[int]) -> list[dict[str, Any]]:
         # The MySQL driver, which loads ciphers, is imported only here: every pump and window imports this module.
         from pymysql import err
 
         try:
             with self._connect().cursor() as cursor:
                 cursor.execute(sql, tuple(arguments) or None)
-                return [_job(int(job_id), meta) for job_id, meta in cursor.fetchall()]
+                return [_parse_job(int(job_id), meta) for job_id, meta in cursor.fetchall()]
         except (err.MySQLError, OSError) as error:
             self.close()
             refused = bool(error.args) and error.args[0] in _REFUSED
@@ -88,12 +88,12 @@ class SqlHistory:
             self._link = SqlLink(
                 host=self._sql.host, port=self._sql.port, user=self._sql.user, password=self._sql.password,
                 charset="utf8mb4", autocommit=True, connect_timeout=max(1, round(self._timeout_s)),
-                read_timeout=self._timeout_s, ssl=self._tls.http_context() if self._tls else None,
+                read_timeout=self._timeout_s, ssl=self._tls.make_http_context() if self._tls else None,
             )  # fmt: skip
         return self._link
 
 
-def _job(job_id: int, meta: bytes | str) -> dict[str, Any]:
+def _parse_job(job_id: int, meta: bytes | str) -> dict[str, Any]:
     try:
         return {**json.loads(meta), "id": job_id}
     except (ValueError, TypeError) as error:

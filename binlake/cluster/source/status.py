@@ -59,12 +59,12 @@ Status = Committed | RolledBack | Locked | Unknown
 def read_status(body: str, start_ts: int) -> Status:
     """The status of `start_ts` in the JSON of `/mvcc/hex/KEY`. Pure; anything unexpected is Unknown."""
     try:
-        info = mvcc_info(json.loads(body))
+        info = find_mvcc_info(json.loads(body))
         if info is None:
             return Unknown("the answer does not contain the key")
         writes = [write for write in info.get("writes") or [] if int(write.get("start_ts", 0)) == start_ts]
         if writes:
-            return _status_of_write(writes[0])
+            return _parse_write_status(writes[0])
         if any(_has_rollback_flag(write, start_ts) for write in info.get("writes") or []):
             return RolledBack()
         lock = info.get("lock") or {}
@@ -75,7 +75,7 @@ def read_status(body: str, start_ts: int) -> Status:
     return Absent()
 
 
-def _status_of_write(write: Mapping[str, Any]) -> Status:
+def _parse_write_status(write: Mapping[str, Any]) -> Status:
     if int(write.get("type") or 0) == _ROLLBACK:
         return RolledBack()
     commit_ts = int(write.get("commit_ts", 0))
@@ -87,7 +87,7 @@ def _has_rollback_flag(write: Mapping[str, Any], start_ts: int) -> bool:
     return int(write.get("commit_ts", 0)) == start_ts and bool(write.get("has_overlapped_rollback"))
 
 
-def mvcc_info(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def find_mvcc_info(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The key's records in the answer; None if there are none, as in an answer with an error."""
     # v7.5 wraps it in "value"; older versions answer with "info" at the top.
     value = answer.get("value", answer)

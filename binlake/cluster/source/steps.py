@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from binlake.cluster.source.status import mvcc_info
+from binlake.cluster.source.status import find_mvcc_info
 from binlake.errors import SourceUnavailable, WireError
 
 _GROUP = 8
@@ -42,34 +42,34 @@ class Shown:
     info: Mapping[str, Any] | None
 
 
-def meta_key(name: str) -> bytes:
+def encode_meta_key(name: str) -> bytes:
     """The key of a string in TiDB's meta data: the prefix m, the name in groups of eight, its kind."""
     raw = name.encode()
     groups = [raw[at : at + _GROUP] for at in range(0, len(raw) + 1, _GROUP)]
     return b"m" + b"".join(part.ljust(_GROUP, b"\0") + bytes([255 - _GROUP + len(part)]) for part in groups) + _STRING
 
 
-VERSION_KEY = meta_key("SchemaVersionKey")
+VERSION_KEY = encode_meta_key("SchemaVersionKey")
 
 
-def step_key(version: int) -> bytes:
+def encode_step_key(version: int) -> bytes:
     """The key with the changes of a schema version."""
-    return meta_key(f"Diff:{version}")
+    return encode_meta_key(f"Diff:{version}")
 
 
-def newest_version(body: str) -> int | None:
+def parse_newest_version(body: str) -> int | None:
     """The newest schema version in the answer for `VERSION_KEY`; None if the source has none (it is not a TiDB).
 
     If the next version is being written, that one is returned. Raises SourceUnavailable, WireError.
     """
     info = _parse_record(body)
-    value = _value(info)
+    value = _find_value(info)
     if value is None and not info.get("lock"):
         return None
     return int(value or b"0") + bool(info.get("lock"))
 
 
-def step_of(version: int, body: str) -> Step | None:
+def parse_step(version: int, body: str) -> Step | None:
     """The step of `version` in the answer for its key; None if it does not exist, as its transaction never committed.
 
     Raises SourceUnavailable, WireError.
@@ -77,14 +77,14 @@ def step_of(version: int, body: str) -> Step | None:
     info = _parse_record(body)
     if lock := info.get("lock"):
         return Step(version, int(lock["start_ts"]), 0, 0)
-    value = _value(info)
+    value = _find_value(info)
     if value is None:
         return None
     diff = json.loads(value)
-    return Step(version, _newest_write(info)["commit_ts"], int(diff["type"]), int(diff.get("table_id") or 0))
+    return Step(version, _find_newest_write(info)["commit_ts"], int(diff["type"]), int(diff.get("table_id") or 0))
 
 
-def shown_table(body: str | None) -> Shown:
+def parse_shown_table(body: str | None) -> Shown:
     """The definition in an answer to `/db-table/ID`; None if the server knows no such table. Raises WireError."""
     if body is None:
         return Shown(0, None)
@@ -97,7 +97,7 @@ def shown_table(body: str | None) -> Shown:
 
 def _parse_record(body: str) -> Mapping[str, Any]:
     try:
-        info = mvcc_info(json.loads(body))
+        info = find_mvcc_info(json.loads(body))
     except (ValueError, TypeError, AttributeError) as error:
         raise WireError(f"the answer to /mvcc/hex is not a record of a key: {error!r}") from error
     if info is None:
@@ -109,13 +109,13 @@ def _parse_record(body: str) -> Mapping[str, Any]:
     return info
 
 
-def _newest_write(info: Mapping[str, Any]) -> Mapping[str, Any]:
+def _find_newest_write(info: Mapping[str, Any]) -> Mapping[str, Any]:
     puts = [write for write in info.get("writes") or () if int(write.get("type") or 0) == _PUT]
     return max(puts, key=lambda write: int(write["commit_ts"]), default={})
 
 
-def _value(info: Mapping[str, Any]) -> bytes | None:
-    write = _newest_write(info)
+def _find_value(info: Mapping[str, Any]) -> bytes | None:
+    write = _find_newest_write(info)
     if not write:
         return None
     long = (one.get("value") for one in info.get("values") or () if one["start_ts"] == write["start_ts"])

@@ -18,7 +18,15 @@ import httpx
 
 from binlake.cluster.source.protocol import JobHistory
 from binlake.cluster.source.status import Status, Unknown, read_status
-from binlake.cluster.source.steps import VERSION_KEY, Shown, Step, newest_version, shown_table, step_key, step_of
+from binlake.cluster.source.steps import (
+    VERSION_KEY,
+    Shown,
+    Step,
+    encode_step_key,
+    parse_newest_version,
+    parse_shown_table,
+    parse_step,
+)
 from binlake.errors import SourceUnavailable, WireError
 from binlake.rpc import Tls
 from binlake.tso import Clock
@@ -38,7 +46,7 @@ class StatusPort:
         self.urls = tuple(url.strip().rstrip("/") for url in parts if url.strip())
         # Reading the system's certificates takes at least 20 ms of CPU, in each window.
         secure = any(url.lower().startswith("https:") for url in self.urls)
-        verify = tls.http_context() if tls is not None else secure
+        verify = tls.make_http_context() if tls is not None else secure
         self._client = httpx.Client(timeout=timeout_s, trust_env=False, verify=verify)
 
     def get(self, path: str) -> str:
@@ -77,7 +85,7 @@ class HttpHistory:
     def __init__(self, port: StatusPort) -> None:
         self._port = port
 
-    def page(self, below: int) -> list[dict[str, Any]]:
+    def fetch_page(self, below: int) -> list[dict[str, Any]]:
         """The newest jobs with id < `below` (0 = no limit), newest first; empty if there are none."""
         # Depending on the version, the answer includes start_job_id itself or not; both are handled.
         path = f"/ddl/history?start_job_id={below}&limit={PAGE}" if below else f"/ddl/history?limit={PAGE}"
@@ -91,18 +99,18 @@ class HttpHistory:
             )
         return page
 
-    def by_id(self, ids: Collection[int]) -> dict[int, dict[str, Any]]:
+    def fetch_by_id(self, ids: Collection[int]) -> dict[int, dict[str, Any]]:
         """The finished jobs among `ids`."""
         wanted, by_id = set(ids), dict[int, dict[str, Any]]()
         remaining = sorted(wanted)
         while remaining:
-            page = self.page(remaining[-1] + 1)
+            page = self.fetch_page(remaining[-1] + 1)
             by_id.update((job["id"], job) for job in page if job["id"] in wanted)
             least = page[-1]["id"] if page else 0
             remaining = [job_id for job_id in remaining if job_id < least]
         return by_id
 
-    def running(self) -> None:
+    def fetch_running(self) -> None:
         """None: a status port does not list running jobs."""
 
     def close(self) -> None:
@@ -136,65 +144,65 @@ class TidbSource:
         self._port = StatusPort(status_url, timeout_s, tls)
         self._history: JobHistory = history or HttpHistory(self._port)
 
-    def tso(self) -> int:
+    def fetch_ts(self) -> int:
         """A fresh timestamp."""
-        return self._pd.tso()
+        return self._pd.fetch_ts()
 
-    def transaction_status(self, start_ts: int, key: bytes) -> Status:
+    def fetch_transaction_status(self, start_ts: int, key: bytes) -> Status:
         """Committed, RolledBack, Locked or Unknown (Absent is one); raises SourceUnavailable."""
         if not key:
             return Unknown("its prewrite has no key to look up")
         return read_status(self._port.get(f"/mvcc/hex/{key.hex()}"), start_ts)
 
-    def ddl_jobs(self, newer_than_job_id: int, started_by: int | None = None) -> Iterator[dict[str, Any]]:
+    def fetch_ddl_jobs(self, newer_than_job_id: int, started_by: int | None = None) -> Iterator[dict[str, Any]]:
         """Finished jobs with id > `newer_than_job_id`, newest first, a page at a time.
 
         `started_by` (a ts) skips jobs that were submitted later, except for some. This takes a few dozen requests,
         however many jobs there are, so a reader that lags far behind does not read the newest history each time.
         """
-        page = self._history.page(0)
+        page = self._history.fetch_page(0)
         if started_by is not None:
-            page = self._page_at(page, started_by)
+            page = self._find_page(page, started_by)
         while page:
             for job in page:
                 if job["id"] <= newer_than_job_id:
                     return
                 yield job
-            page = self._history.page(page[-1]["id"])
+            page = self._history.fetch_page(page[-1]["id"])
 
-    def _page_at(self, newest: list[dict[str, Any]], ts: int) -> list[dict[str, Any]]:
+    def _find_page(self, newest: list[dict[str, Any]], ts: int) -> list[dict[str, Any]]:
         """The page such that all jobs with start_ts <= `ts` are in it or in older pages; `newest` is the first page."""
         if not newest or _start_ts(newest[-1]) <= ts:
             return newest
         low, high = 0, int(newest[-1]["id"])
         while high - low > SPARE:
-            page = self._history.page((low + high) // 2)
+            page = self._history.fetch_page((low + high) // 2)
             if page and _start_ts(page[0]) > ts:
                 high = int(page[0]["id"])
             else:
                 low = (low + high) // 2
-        return self._history.page(high + SPARE)
+        return self._history.fetch_page(high + SPARE)
 
-    def ddl_jobs_by_id(self, ids: Collection[int]) -> dict[int, dict[str, Any]]:
+    def fetch_ddl_jobs_by_id(self, ids: Collection[int]) -> dict[int, dict[str, Any]]:
         """The finished jobs among `ids`."""
-        return self._history.by_id(ids) if ids else {}
+        return self._history.fetch_by_id(ids) if ids else {}
 
-    def running_jobs(self) -> list[dict[str, Any]] | None:
-        """The unfinished jobs, if the history has them (by SQL); None: use `schema_version` instead."""
-        return self._history.running()
+    def fetch_running_jobs(self) -> list[dict[str, Any]] | None:
+        """The unfinished jobs, if the history has them (by SQL); None: use `fetch_schema_version` instead."""
+        return self._history.fetch_running()
 
-    def schema_version(self) -> int | None:
+    def fetch_schema_version(self) -> int | None:
         """The newest schema version of any DDL step so far; None if the source has no schema versions, so that each of
         its DDL is one step. Raises SourceUnavailable, WireError."""
-        return newest_version(self._port.get(f"/mvcc/hex/{VERSION_KEY.hex()}"))
+        return parse_newest_version(self._port.get(f"/mvcc/hex/{VERSION_KEY.hex()}"))
 
-    def schema_step(self, version: int) -> Step | None:
+    def fetch_schema_step(self, version: int) -> Step | None:
         """The step that created `version`; None if it was never created. Raises SourceUnavailable, WireError."""
-        return step_of(version, self._port.get(f"/mvcc/hex/{step_key(version).hex()}"))
+        return parse_step(version, self._port.get(f"/mvcc/hex/{encode_step_key(version).hex()}"))
 
-    def shown_table(self, table_id: int) -> Shown:
+    def fetch_shown_table(self, table_id: int) -> Shown:
         """The server's current table, including steps of a running DDL. Raises SourceUnavailable, WireError."""
-        return shown_table(self._port.find(f"/db-table/{table_id}"))
+        return parse_shown_table(self._port.find(f"/db-table/{table_id}"))
 
     def close(self) -> None:
         """Close the connections to the status port and the history; the owner of the clock closes it."""

@@ -86,7 +86,7 @@ class TikvStatus:
         for _ in range(3):
             least = self._regions.hold_gc(self._service, safe_point, HOLD_S)
             if least <= safe_point:
-                self._held = max(safe_point, self._regions.gc_safe_point())
+                self._held = max(safe_point, self._regions.fetch_gc_safe_point())
                 return
             safe_point = least
 
@@ -134,7 +134,7 @@ class TikvStatus:
             part = {number: turn[number] for number in numbers[begin : begin + _AT_ONCE]}
             for number, location, pending in self._send(part, now_ts, failed):
                 try:
-                    outcome = _read(turn[number], pending.result(), now_ts)
+                    outcome = _read(turn[number], pending.await_result(), now_ts)
                 except (RpcError, DecodeError) as error:
                     self._lose(location, str(error), failed, number)
                     continue
@@ -151,18 +151,18 @@ class TikvStatus:
         for number, question in part.items():
             try:
                 location = self._regions.find(question.key)
-                channel = self._channel(self._regions.address(location))
+                channel = self._open_channel(self._regions.find_address(location))
             except SourceUnavailable as error:
                 failed[number] = str(error)
                 continue
-            method, message = self._request(question, location, now_ts)
+            method, message = self._make_request(question, location, now_ts)
             try:
                 sent.append((number, location, channel.start(method, message, self._timeout_s)))
             except RpcError as error:
                 self._lose(location, str(error), failed, number)
         return sent
 
-    def _request(self, question: Question, location: RegionLocation, now_ts: int) -> tuple[str, bytes]:
+    def _make_request(self, question: Question, location: RegionLocation, now_ts: int) -> tuple[str, bytes]:
         if question.how is How.LOOK:
             return _LOOK, pb.MvccGetByKeyRequest(context=location.context, key=question.key).SerializeToString()
         start_ts = question.start_ts
@@ -193,7 +193,7 @@ class TikvStatus:
         self._regions.forget(location)
         failed[number] = reason
 
-    def _channel(self, address: str) -> Channel:
+    def _open_channel(self, address: str) -> Channel:
         with self._connecting:
             if address not in self._channels:
                 self._channels[address] = Channel(address, tls=self._tls, connect_timeout_s=self._timeout_s)
@@ -204,22 +204,24 @@ def is_expired(status: Status, start_ts: int, now_ts: int, grace_ms: int) -> boo
     """Whether a lock expired more than `grace_ms` milliseconds ago, so that its holder has ended."""
     if not isinstance(status, Locked) or not status.ttl_ms:
         return False
-    return tso.physical(start_ts) + status.ttl_ms + grace_ms < tso.physical(now_ts)
+    return tso.extract_physical(start_ts) + status.ttl_ms + grace_ms < tso.extract_physical(now_ts)
 
 
 def _read(question: Question, answer: bytes, now_ts: int) -> Status | pb.RegionError:
     if question.how is How.LOOK:
         looked = pb.MvccGetByKeyResponse.FromString(answer)
-        return looked.region_error if looked.HasField("region_error") else _status_of_records(looked, question.start_ts)
+        return (
+            looked.region_error if looked.HasField("region_error") else _parse_records_status(looked, question.start_ts)
+        )
     checked = pb.CheckTxnStatusResponse.FromString(answer)
     return (
         checked.region_error
         if checked.HasField("region_error")
-        else _status_of_check(checked, question.start_ts, now_ts)
+        else _parse_check_status(checked, question.start_ts, now_ts)
     )
 
 
-def _status_of_records(answer: pb.MvccGetByKeyResponse, start_ts: int) -> Status:
+def _parse_records_status(answer: pb.MvccGetByKeyResponse, start_ts: int) -> Status:
     if answer.error:
         return Unknown(answer.error)
     for write in answer.info.writes:
@@ -232,7 +234,7 @@ def _status_of_records(answer: pb.MvccGetByKeyResponse, start_ts: int) -> Status
     return Absent()
 
 
-def _status_of_check(answer: pb.CheckTxnStatusResponse, start_ts: int, now_ts: int) -> Status:
+def _parse_check_status(answer: pb.CheckTxnStatusResponse, start_ts: int, now_ts: int) -> Status:
     if answer.HasField("error"):
         return Absent() if answer.error.HasField("txn_not_found") else Unknown(f"TiKV: {_describe_error(answer.error)}")
     if answer.commit_version:

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from binlake.base.arguments import add_output
-from binlake.base.tomlfile import readable_error
+from binlake.base.tomlfile import make_readable_error
 from binlake.base.tomltext import to_toml_sections
 from binlake.config.importing.dmtask import Choices, import_task
 from binlake.config.importing.document import read_toml_entries, read_yaml
@@ -103,18 +103,20 @@ def _finish(args: argparse.Namespace, outcome: Outcome, source: Path) -> int:
         )
     for path, values in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"# Made from {source} by `binlake {_command(outcome)} import`.\n{to_toml_sections(values)}")
+        path.write_text(
+            f"# Made from {source} by `binlake {_choose_command(outcome)} import`.\n{to_toml_sections(values)}"
+        )
     secrets = list(dict.fromkeys(outcome.secrets))
     if args.output == "json":
         report = {"files": [str(path) for path in files], "lines": [asdict(line) for line in outcome.lines],
-                 "environment": secrets}  # fmt: skip
+                  "environment": secrets}  # fmt: skip
         print(json.dumps(report))
         return 0
     _print_report(outcome, [str(path) for path in files], secrets)
     return 0
 
 
-def _command(outcome: Outcome) -> str:
+def _choose_command(outcome: Outcome) -> str:
     return "dm" if outcome.feeder else "drainer"
 
 
@@ -137,7 +139,7 @@ def _require_valid(values: dict[str, Any], source: Path) -> None:
     try:
         replication = Replication.model_validate(values)
     except ValidationError as error:
-        raise readable_error(error, Replication, source) from None
+        raise make_readable_error(error, Replication, source) from None
     problems = find_problems(replication)
     if problems:
         raise ConfigError("; ".join(problems), where={"file": source})

@@ -14,9 +14,9 @@ from typing import Any
 from binlake.config.importing import notes
 from binlake.config.importing.document import Entry
 from binlake.config.importing.report import Outcome, say_notes, set_value
-from binlake.config.importing.rules import Instance, lists_of, take_rules
+from binlake.config.importing.rules import Instance, find_table_lists, take_rules
 from binlake.config.importing.scope import TEMPLATE, Scope
-from binlake.config.importing.units import UNIT_KEYS, take_syncer, take_validated_sources, take_validator, unit_of
+from binlake.config.importing.units import UNIT_KEYS, find_unit, take_syncer, take_validated_sources, take_validator
 from binlake.errors import ConfigError
 
 _SETS = ("routes", "filters", "expression-filter", "block-allow-list", "black-white-list", "column-mappings")
@@ -52,7 +52,7 @@ class Choices:
 
 def import_task(task: Entry, sources: Sequence[Entry], choices: Choices) -> Outcome:
     """The replication and the feeder of a task. Raises ConfigError."""
-    keys = task.table(TASK_KEYS)
+    keys = task.read_table(TASK_KEYS)
     outcome = Outcome()
     _require(task, keys, ("name", "target-database", "mysql-instances"))
     name = _take_name(outcome, keys["name"])
@@ -63,7 +63,7 @@ def import_task(task: Entry, sources: Sequence[Entry], choices: Choices) -> Outc
     outcome.replication["target"] = {"db-type": choices.db_type}
     _take_switches(outcome, keys)
     _take_target(outcome, keys["target-database"])
-    instances = _instances(keys["mysql-instances"], sources, choices)
+    instances = _read_instances(keys["mysql-instances"], sources, choices)
     take_rules(outcome, keys, instances)
     _take_units(outcome, keys, instances)
     _take_feeder(outcome, name, choices)
@@ -76,14 +76,14 @@ def import_task(task: Entry, sources: Sequence[Entry], choices: Choices) -> Outc
 def _require(entry: Entry, keys: Mapping[str, Entry], names: Sequence[str]) -> None:
     missing = [name for name in names if name not in keys]
     if missing:
-        raise entry.error(f"`{missing[0]}` is missing", "add it: DM requires it too")
+        raise entry.make_error(f"`{missing[0]}` is missing", "add it: DM requires it too")
 
 
 def _take_name(outcome: Outcome, entry: Entry) -> str:
-    text = entry.text()
+    text = entry.read_text()
     name = re.sub(r"[^a-z0-9_-]", "-", text.lower())
     if not _NAME.fullmatch(name):
-        raise entry.error(f"the name {text!r} does not begin with a letter, or is too long", "rename the task")
+        raise entry.make_error(f"the name {text!r} does not begin with a letter, or is too long", "rename the task")
     outcome.replication["name"] = name
     outcome.say(
         entry,
@@ -96,17 +96,17 @@ def _take_name(outcome: Outcome, entry: Entry) -> str:
 def _take_switches(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
     say_notes(outcome, keys, notes.TASK)
     if entry := keys.get("column-mappings"):
-        raise entry.error(
+        raise entry.make_error(
             "column mappings are not supported (nor by DM since 2.0)",
             "use extract-table, extract-schema or extract-source",
         )
     if entry := keys.get("meta-schema"):
-        outcome.take(entry, "target.checkpoint-schema", entry.text())
+        outcome.take(entry, "target.checkpoint-schema", entry.read_text())
     if entry := keys.get("case-sensitive"):
-        same = not entry.truth()
+        same = not entry.read_boolean()
         outcome.say(entry, "taken" if same else "differs", "names are compared case-insensitively")
     if entry := keys.get("online-ddl"):
-        same = entry.truth()
+        same = entry.read_boolean()
         text = "the tables of gh-ost and pt-osc are recognised" + ("" if same else " in any case")
         outcome.say(entry, "taken" if same else "differs", text)
     if entry := keys.get("shard-mode"):
@@ -114,9 +114,9 @@ def _take_switches(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
 
 
 def _say_shard_mode(outcome: Outcome, entry: Entry) -> None:
-    mode = entry.text()
+    mode = entry.read_text()
     if mode not in ("", "pessimistic", "optimistic"):
-        raise entry.error(f"unknown shard-mode {mode!r}", "use pessimistic, optimistic or empty")
+        raise entry.make_error(f"unknown shard-mode {mode!r}", "use pessimistic, optimistic or empty")
     if mode:
         outcome.take(entry, "shard-mode", mode)
         return
@@ -128,44 +128,50 @@ def _say_shard_mode(outcome: Outcome, entry: Entry) -> None:
 
 
 def _take_target(outcome: Outcome, entry: Entry) -> None:
-    keys = entry.table(_SERVER_KEYS)
+    keys = entry.read_table(_SERVER_KEYS)
     for name in ("host", "port", "user"):
         if name in keys:
-            outcome.take(keys[name], f"target.{name}", keys[name].number() if name == "port" else keys[name].text())
+            outcome.take(
+                keys[name], f"target.{name}", keys[name].read_number() if name == "port" else keys[name].read_text()
+            )
     if "password" in keys:
         outcome.take_secret(keys["password"], outcome.replication["target"], "BINLAKE_TARGET_PASSWORD")
     say_notes(outcome, keys, notes.TARGET)
 
 
-def _instances(entry: Entry, sources: Sequence[Entry], choices: Choices) -> list[Instance]:
+def _read_instances(entry: Entry, sources: Sequence[Entry], choices: Choices) -> list[Instance]:
     instances: list[Instance] = []
-    distinct = len(entry.items()) > 1 and not choices.keep_schema_names
-    for one in entry.items():
-        keys = one.table(INSTANCE_KEYS)
+    distinct = len(entry.read_items()) > 1 and not choices.keep_schema_names
+    for one in entry.read_items():
+        keys = one.read_table(INSTANCE_KEYS)
         _require(one, keys, ("source-id",))
         if rules := keys.get("column-mapping-rules"):
-            raise rules.error("column mappings are not supported (nor by DM since 2.0)", "remove the key")
-        source = keys["source-id"].text()
+            raise rules.make_error("column mappings are not supported (nor by DM since 2.0)", "remove the key")
+        source = keys["source-id"].read_text()
         if not _SOURCE.fullmatch(source):
-            raise keys["source-id"].error(f"the source-id {source!r} is not valid as the name of a feeder's source",
-                                          "use only letters, digits, - _ and .")  # fmt: skip
+            raise keys["source-id"].make_error(
+                f"the source-id {source!r} is not valid as the name of a feeder's source",
+                "use only letters, digits, - _ and .",
+            )
         if any(known.source == source for known in instances):
-            raise keys["source-id"].error(f"two instances have the source-id {source!r}")
-        file = next((file for file in sources if _source_id(file) == source), None)
+            raise keys["source-id"].make_error(f"two instances have the source-id {source!r}")
+        file = next((file for file in sources if _read_source_id(file) == source), None)
         if file is None:
-            given = ", ".join(_source_id(file) for file in sources) or "none"
-            raise keys["source-id"].error(f"no source file with the source-id {source!r} is given", f"given: {given}")
-        filters = file.table(SOURCE_KEYS).get("filters")
+            given = ", ".join(_read_source_id(file) for file in sources) or "none"
+            raise keys["source-id"].make_error(
+                f"no source file with the source-id {source!r} is given", f"given: {given}"
+            )
+        filters = file.read_table(SOURCE_KEYS).get("filters")
         instances.append(
-            Instance(source, Scope.of(source, distinct=distinct), keys, filters.items() if filters else ())
+            Instance(source, Scope.of(source, distinct=distinct), keys, filters.read_items() if filters else ())
         )
     if not instances:
-        raise entry.error("the task has no instance")
+        raise entry.make_error("the task has no instance")
     if distinct:
         _require_distinct_names(entry, instances)
     for file in sources:
-        if _source_id(file) not in {one.source for one in instances}:
-            raise file.error(f"the task has no instance of the source {_source_id(file)!r}", "omit the file")
+        if _read_source_id(file) not in {one.source for one in instances}:
+            raise file.make_error(f"the task has no instance of the source {_read_source_id(file)!r}", "omit the file")
     return instances
 
 
@@ -174,34 +180,34 @@ def _require_distinct_names(entry: Entry, instances: Sequence[Instance]) -> None
     names = [instance.scope.prefix.lower() for instance in instances]
     for first, second in permutations(names, 2):
         if second.startswith(first):
-            raise entry.error(
+            raise entry.make_error(
                 f"with the sources {first[:-1]} and {second[:-1]}, the names of their databases would begin alike",
                 "rename one of them, here and in its file, or pass --keep-schema-names",
             )
 
 
-def _source_id(file: Entry) -> str:
-    keys = file.table(SOURCE_KEYS)
+def _read_source_id(file: Entry) -> str:
+    keys = file.read_table(SOURCE_KEYS)
     _require(file, keys, ("source-id", "from"))
-    return keys["source-id"].text()
+    return keys["source-id"].read_text()
 
 
 def _sort_sources(instances: Sequence[Instance], sources: Sequence[Entry]) -> list[Entry]:
-    by_id = {_source_id(file): file for file in sources}
+    by_id = {_read_source_id(file): file for file in sources}
     return [by_id[instance.source] for instance in instances]
 
 
 def _take_units(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence[Instance]) -> None:
     """Take the syncers and validators; the settings of snapshots belong to each source."""
     _check_sets(outcome, task, instances)
-    first, *others = (unit_of(task, one.keys, "syncer") for one in instances)
+    first, *others = (find_unit(task, one.keys, "syncer") for one in instances)
     take_syncer(outcome, first, thread=instances[0].keys.get("syncer-thread"))
     for other in others:
-        if other is not None and (first is None or other.plain() != first.plain()):
+        if other is not None and (first is None or other.strip_positions() != first.strip_positions()):
             outcome.say(
                 other, "differs", f"all sources share one SQL sink, which has the settings for {instances[0].source}"
             )
-    validators = [unit for one in instances if (unit := unit_of(task, one.keys, "validator")) is not None]
+    validators = [unit for one in instances if (unit := find_unit(task, one.keys, "validator")) is not None]
     for entry in {entry.key: entry for entry in validators}.values():
         take_validator(outcome, entry)
 
@@ -209,9 +215,9 @@ def _take_units(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence
 def _check_sets(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence[Instance]) -> None:
     """Check settings that no instance names too, so that no key of the file is ignored."""
     for unit, known in UNIT_KEYS.items():
-        used = {settings.key for one in instances if (settings := unit_of(task, one.keys, unit)) is not None}
-        for entry in (task[f"{unit}s"].named() if f"{unit}s" in task else {}).values():
-            entry.table(known)
+        used = {settings.key for one in instances if (settings := find_unit(task, one.keys, unit)) is not None}
+        for entry in (task[f"{unit}s"].read_mapping() if f"{unit}s" in task else {}).values():
+            entry.read_table(known)
             if entry.key not in used:
                 outcome.say(entry, "none", "omitted, since no instance names it")
 
@@ -229,7 +235,7 @@ def _take_feeder(outcome: Outcome, name: str, choices: Choices) -> None:
 
 
 def _take_source(outcome: Outcome, task: Mapping[str, Entry], instance: Instance, file: Entry) -> None:
-    keys = file.table(SOURCE_KEYS)
+    keys = file.read_table(SOURCE_KEYS)
     values: dict[str, Any] = {"name": instance.source}
     outcome.say(keys["source-id"], "taken", f'source.name = "{instance.source}" of the feeder')
     _take_server(outcome, keys["from"], instance, values)
@@ -239,7 +245,7 @@ def _take_source(outcome: Outcome, task: Mapping[str, Entry], instance: Instance
         " audits and the lake, since sources may have databases of the same name; at the target their"
         " names follow the routes")  # fmt: skip
     if entry := keys.get("case-sensitive"):
-        fate = "differs" if entry.truth() else "taken"
+        fate = "differs" if entry.read_boolean() else "taken"
         outcome.say(entry, fate, "names are compared case-insensitively")  # type: ignore[arg-type]
     if entry := keys.get("filters"):
         outcome.say(entry, "taken", "[[filters]]")
@@ -250,10 +256,10 @@ def _take_source(outcome: Outcome, task: Mapping[str, Entry], instance: Instance
 
 
 def _take_server(outcome: Outcome, entry: Entry, instance: Instance, values: dict[str, Any]) -> None:
-    keys = entry.table(_SERVER_KEYS)
+    keys = entry.read_table(_SERVER_KEYS)
     for name in ("host", "port", "user"):
         if name in keys:
-            values[name] = keys[name].number() if name == "port" else keys[name].text()
+            values[name] = keys[name].read_number() if name == "port" else keys[name].read_text()
             outcome.say(keys[name], "taken", f"source.{name} of the feeder")
     if "password" in keys:
         variable = f"BINLAKE_SOURCE_{re.sub(r'[^A-Z0-9]', '_', instance.source.upper())}_PASSWORD"
@@ -261,9 +267,9 @@ def _take_server(outcome: Outcome, entry: Entry, instance: Instance, values: dic
     say_notes(outcome, keys, notes.FROM)
     if "security" not in keys:
         return
-    for name, one in keys["security"].table(_TLS_KEYS).items():
+    for name, one in keys["security"].read_table(_TLS_KEYS).items():
         if name in ("ssl-ca", "ssl-cert", "ssl-key"):
-            set_value(values, f"security.{name}", one.text())
+            set_value(values, f"security.{name}", one.read_text())
             outcome.say(one, "taken", f"source.security.{name} of the feeder")
         else:
             outcome.say(one, "none", "certificates are read only from files: ssl-ca, ssl-cert, ssl-key")
@@ -277,9 +283,9 @@ _MODES = {
 
 
 def _take_start(outcome: Outcome, mode: Entry | None, instance: Instance, values: dict[str, Any]) -> None:
-    word = mode.text() if mode is not None else "all"
+    word = mode.read_text() if mode is not None else "all"
     if word not in _MODES and mode is not None:
-        raise mode.error(
+        raise mode.make_error(
             f"task-mode {word!r} has no counterpart", "use all, full or incremental; for a base that is loaded"
             " already, incremental with `meta`, then `binlake checkpoint set --base`",
         )  # fmt: skip
@@ -299,38 +305,38 @@ def _take_start(outcome: Outcome, mode: Entry | None, instance: Instance, values
 
 
 def _take_log_position(outcome: Outcome, meta: Entry | None) -> dict[str, Any]:
-    position = meta.table(("binlog-name", "binlog-pos", "binlog-gtid")) if meta is not None else {}
-    if "binlog-gtid" in position and position["binlog-gtid"].text():
+    position = meta.read_table(("binlog-name", "binlog-pos", "binlog-gtid")) if meta is not None else {}
+    if "binlog-gtid" in position and position["binlog-gtid"].read_text():
         outcome.say(
             position["binlog-gtid"], "taken", "source.start.gtid of the feeder; it has priority over file and offset"
         )
-        return {"mode": "gtid", "gtid": position["binlog-gtid"].text()}
+        return {"mode": "gtid", "gtid": position["binlog-gtid"].read_text()}
     if "binlog-name" in position:
-        offset = max(position["binlog-pos"].number(), 4) if "binlog-pos" in position else 4
+        offset = max(position["binlog-pos"].read_number(), 4) if "binlog-pos" in position else 4
         outcome.say(position["binlog-name"], "taken", f"source.start.file of the feeder, offset = {offset}")
-        return {"mode": "position", "file": position["binlog-name"].text(), "offset": offset}
+        return {"mode": "position", "file": position["binlog-name"].read_text(), "offset": offset}
     return {"mode": "now"}
 
 
 def _take_snapshot(outcome: Outcome, task: Mapping[str, Entry], instance: Instance, values: dict[str, Any]) -> None:
     snapshot: dict[str, Any] = {}
-    dump, load = unit_of(task, instance.keys, "mydumper"), unit_of(task, instance.keys, "loader")
+    dump, load = find_unit(task, instance.keys, "mydumper"), find_unit(task, instance.keys, "loader")
     if dump is not None:
-        keys = dump.table(UNIT_KEYS["mydumper"])
+        keys = dump.read_table(UNIT_KEYS["mydumper"])
         say_notes(outcome, keys, notes.MYDUMPERS)
         for name, key in (("threads", "threads"), ("rows", "chunk-rows")):
             if name in keys:
-                snapshot[key] = keys[name].number()
+                snapshot[key] = keys[name].read_number()
                 outcome.say(keys[name], "taken", f"source.snapshot.{key} = {snapshot[key]} of the feeder")
     if thread := instance.keys.get("mydumper-thread"):
-        snapshot["threads"] = thread.number()
+        snapshot["threads"] = thread.read_number()
         outcome.say(thread, "taken", f"source.snapshot.threads = {snapshot['threads']} of the feeder")
     if load is not None:
-        say_notes(outcome, load.table(UNIT_KEYS["loader"]), notes.LOADERS)
+        say_notes(outcome, load.read_table(UNIT_KEYS["loader"]), notes.LOADERS)
     if thread := instance.keys.get("loader-thread"):
         outcome.say(thread, *notes.LOADERS["pool-size"])
-    lists = lists_of(task, instance)
-    if lists is not None and lists.named() and values["start"]["mode"] == "snapshot":
-        snapshot["block-allow-list"] = lists.plain()
+    lists = find_table_lists(task, instance)
+    if lists is not None and lists.read_mapping() and values["start"]["mode"] == "snapshot":
+        snapshot["block-allow-list"] = lists.strip_positions()
     if snapshot:
         values["snapshot"] = snapshot

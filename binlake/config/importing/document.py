@@ -32,61 +32,61 @@ class Entry:
     line: int
     value: Any
 
-    def table(self, known: Collection[str]) -> Mapping[str, Entry]:
+    def read_table(self, known: Collection[str]) -> Mapping[str, Entry]:
         """Its keys that have a value. Raises ConfigError for a key that is not in `known`."""
-        entries = self.named()
+        entries = self.read_mapping()
         for name, entry in entries.items():
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean `{close[0]}`?" if close else f"known keys here: {', '.join(sorted(known))}"
-                raise entry.error(f"unknown key `{entry.key}`", hint)
+                raise entry.make_error(f"unknown key `{entry.key}`", hint)
         return {name: entry for name, entry in entries.items() if entry.value is not None}
 
-    def named(self) -> Mapping[str, Entry]:
+    def read_mapping(self) -> Mapping[str, Entry]:
         """Its entries as a mapping with any names. Raises ConfigError."""
         if self.value is None:
             return {}
         if not isinstance(self.value, Mapping):
-            raise self.error(f"`{self.key}` must be a table of keys", "write `key: value` lines below it")
+            raise self.make_error(f"`{self.key}` must be a table of keys", "write `key: value` lines below it")
         return self.value
 
-    def items(self) -> tuple[Entry, ...]:
+    def read_items(self) -> tuple[Entry, ...]:
         """The entries of a list. Raises ConfigError."""
-        return self._value_of_kind(tuple, "a list")
+        return self._require_kind(tuple, "a list")
 
-    def text(self) -> str:
+    def read_text(self) -> str:
         """Its text; a number as it is written. Raises ConfigError."""
-        return str(self.value) if type(self.value) in (int, float) else self._value_of_kind(str, "a text")
+        return str(self.value) if type(self.value) in (int, float) else self._require_kind(str, "a text")
 
-    def number(self) -> int:
+    def read_number(self) -> int:
         """Its whole number, quoted or not. Raises ConfigError."""
         if isinstance(self.value, str) and self.value.isdecimal():
             return int(self.value)
         if isinstance(self.value, bool):
-            raise self.error(f"`{self.key}` must be a number, not {str(self.value).lower()}")
-        return self._value_of_kind(int, "a whole number")
+            raise self.make_error(f"`{self.key}` must be a number, not {str(self.value).lower()}")
+        return self._require_kind(int, "a whole number")
 
-    def truth(self) -> bool:
+    def read_boolean(self) -> bool:
         """Its boolean. Raises ConfigError."""
-        return self._value_of_kind(bool, "true or false")
+        return self._require_kind(bool, "true or false")
 
-    def texts(self) -> list[str]:
+    def read_texts(self) -> list[str]:
         """Its list of texts. Raises ConfigError."""
-        return [entry.text() for entry in self.items()]
+        return [entry.read_text() for entry in self.read_items()]
 
-    def plain(self) -> Any:
+    def strip_positions(self) -> Any:
         """Its value without positions."""
         if isinstance(self.value, Mapping):
-            return {name: entry.plain() for name, entry in self.value.items()}
-        return [entry.plain() for entry in self.value] if isinstance(self.value, tuple) else self.value
+            return {name: entry.strip_positions() for name, entry in self.value.items()}
+        return [entry.strip_positions() for entry in self.value] if isinstance(self.value, tuple) else self.value
 
-    def error(self, message: str, hint: str = "") -> ConfigError:
+    def make_error(self, message: str, hint: str = "") -> ConfigError:
         """An error at this position."""
         return ConfigError(message, where={"file": self.file, "line": self.line}, hint=hint)
 
-    def _value_of_kind(self, kind: type[_Kind], words: str) -> _Kind:
+    def _require_kind(self, kind: type[_Kind], words: str) -> _Kind:
         if not isinstance(self.value, kind):
-            raise self.error(f"`{self.key}` must be {words}")
+            raise self.make_error(f"`{self.key}` must be {words}")
         return self.value
 
 
@@ -96,7 +96,7 @@ def read_yaml(path: Path) -> Entry:
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()
-        return Entry(str(path), "", 1, None) if node is None else _entry_of_node(loader, node, str(path), "")
+        return Entry(str(path), "", 1, None) if node is None else _convert_node(loader, node, str(path), "")
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = 0 if where is None else where.line + 1
@@ -113,7 +113,7 @@ def read_toml_entries(path: Path) -> Entry:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"not valid TOML: {error}", where={"file": path}, hint="fix the line shown") from None
-    return _entry_of_value(raw, str(path), "", _lines_of_toml(text))
+    return _convert_value(raw, str(path), "", _find_key_lines(text))
 
 
 def _read(path: Path) -> str:
@@ -125,17 +125,17 @@ def _read(path: Path) -> str:
         raise ConfigError("the file is not UTF-8", where={"file": path}) from None
 
 
-def _entry_of_node(loader: yaml.SafeLoader, node: yaml.Node, file: str, key: str) -> Entry:
+def _convert_node(loader: yaml.SafeLoader, node: yaml.Node, file: str, key: str) -> Entry:
     line = node.start_mark.line + 1
     if isinstance(node, yaml.MappingNode):
-        return Entry(file, key, line, _entries_of_node(loader, node, file, key))
+        return Entry(file, key, line, _convert_mapping(loader, node, file, key))
     if isinstance(node, yaml.SequenceNode):
-        items = (_entry_of_node(loader, child, file, f"{key}[{number}]") for number, child in enumerate(node.value))
+        items = (_convert_node(loader, child, file, f"{key}[{number}]") for number, child in enumerate(node.value))
         return Entry(file, key, line, tuple(items))
     return Entry(file, key, line, loader.construct_object(node))
 
 
-def _entries_of_node(loader: yaml.SafeLoader, node: yaml.MappingNode, file: str, key: str) -> dict[str, Entry]:
+def _convert_mapping(loader: yaml.SafeLoader, node: yaml.MappingNode, file: str, key: str) -> dict[str, Entry]:
     names = [str(name.value) for name, _ in node.value]
     loader.flatten_mapping(node)  # keys from `<<` come first, so that the mapping's own keys override them
     entries: dict[str, Entry] = {}
@@ -143,22 +143,22 @@ def _entries_of_node(loader: yaml.SafeLoader, node: yaml.MappingNode, file: str,
         name = str(name_node.value)
         path = f"{key}.{name}" if key else name
         line = name_node.start_mark.line + 1
-        entries[name] = Entry(file, path, line, _entry_of_node(loader, value, file, path).value)
+        entries[name] = Entry(file, path, line, _convert_node(loader, value, file, path).value)
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise entries[twice].error(f"the key `{entries[twice].key}` is given twice", "remove one of the two")
+        raise entries[twice].make_error(f"the key `{entries[twice].key}` is given twice", "remove one of the two")
     return entries
 
 
-def _entry_of_value(value: Any, file: str, key: str, lines: Mapping[str, int]) -> Entry:
+def _convert_value(value: Any, file: str, key: str, lines: Mapping[str, int]) -> Entry:
     line = lines.get(key, 0)
     if isinstance(value, dict):
         named = {
-            name: _entry_of_value(item, file, f"{key}.{name}" if key else name, lines) for name, item in value.items()
+            name: _convert_value(item, file, f"{key}.{name}" if key else name, lines) for name, item in value.items()
         }
         return Entry(file, key, line, named)
     if isinstance(value, list):
-        return Entry(file, key, line, tuple(_entry_of_value(item, file, key, lines) for item in value))
+        return Entry(file, key, line, tuple(_convert_value(item, file, key, lines) for item in value))
     return Entry(file, key, line, value)
 
 
@@ -166,7 +166,7 @@ _HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?")
 _KEY = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
 
 
-def _lines_of_toml(text: str) -> Mapping[str, int]:
+def _find_key_lines(text: str) -> Mapping[str, int]:
     """By path, the line where a key is first written, which tomllib does not return."""
     lines: dict[str, int] = {}
     section = ""

@@ -53,24 +53,26 @@ _CHECKPOINT_KEYS = ("type", "schema", "table", "host", "port", "user", "password
 def import_drainer(file: Entry, *, name: str, lake: str, status_url: str) -> Outcome:
     """Convert a drainer's configuration to a replication. Raises ConfigError."""
     outcome = Outcome({"name": name, "source": {"status-url": status_url}, "lake": {"path": lake}})
-    keys = file.table(_ROOT_KEYS)
+    keys = file.read_table(_ROOT_KEYS)
     say_notes(outcome, keys, _NODE)
     if entry := keys.get("pd-urls"):
-        outcome.take(entry, "source.pd-urls", entry.text())
+        outcome.take(entry, "source.pd-urls", entry.read_text())
     if entry := keys.get("initial-commit-ts"):
-        outcome.take(entry, "initial-commit-ts", entry.text())
+        outcome.take(entry, "initial-commit-ts", entry.read_text())
     _take_security(outcome, keys)
-    _take_syncer(outcome, keys["syncer"].table(_SYNCER_KEYS) if "syncer" in keys else {})
+    _take_syncer(outcome, keys["syncer"].read_table(_SYNCER_KEYS) if "syncer" in keys else {})
     return outcome
 
 
 def _take_security(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
-    files = keys["security"].table(("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")) if "security" in keys else {}
+    files = (
+        keys["security"].read_table(("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")) if "security" in keys else {}
+    )
     for name, entry in files.items():
         if name == "cert-allowed-cn":
             outcome.say(entry, "none", "stages accept no connections")
-        elif entry.text():
-            outcome.take(entry, f"source.security.{name}", entry.text())
+        elif entry.read_text():
+            outcome.take(entry, f"source.security.{name}", entry.read_text())
 
 
 def _take_syncer(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
@@ -78,61 +80,71 @@ def _take_syncer(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
     for name in _LISTS:
         if name in keys:
             outcome.take(keys[name], f"filter.{name}", _read_list(keys[name]))
-    if rules := _event_rules(keys):
+    if rules := _read_event_rules(keys):
         outcome.replication["filters"] = rules
         outcome.say(keys["table-migrate-rule"], "taken", "[[filters]]")
     for name in ("loopback-control", "channel-id", "sync-ddl"):
         if name in keys:
-            value = keys[name].number() if name == "channel-id" else keys[name].truth()
+            value = keys[name].read_number() if name == "channel-id" else keys[name].read_boolean()
             outcome.take(keys[name], f"loopback.{name}", value)
-    relay = keys["relay"].table(("log-dir", "max-file-size")) if "relay" in keys else {}
+    relay = keys["relay"].read_table(("log-dir", "max-file-size")) if "relay" in keys else {}
     for name, entry_of_relay in relay.items():
         outcome.take(
-            entry_of_relay, f"relay.{name}", entry_of_relay.text() if name == "log-dir" else entry_of_relay.number()
+            entry_of_relay,
+            f"relay.{name}",
+            entry_of_relay.read_text() if name == "log-dir" else entry_of_relay.read_number(),
         )
     if entry := keys.get("case-sensitive"):
-        outcome.say(entry, "differs" if entry.truth() else "taken", "names are compared case-insensitively")
+        outcome.say(entry, "differs" if entry.read_boolean() else "taken", "names are compared case-insensitively")
     _take_downstream(outcome, keys)
 
 
 def _read_list(entry: Entry) -> Any:
     """Names as comma-separated text or as a list; tables; timestamps as text."""
     if not isinstance(entry.value, tuple):
-        return entry.text()
-    items = [item.plain() for item in entry.items()]
+        return entry.read_text()
+    items = [item.strip_positions() for item in entry.read_items()]
     return [str(item) if isinstance(item, int) else item for item in items]
 
 
-def _event_rules(keys: Mapping[str, Entry]) -> list[dict[str, Any]]:
+def _read_event_rules(keys: Mapping[str, Entry]) -> list[dict[str, Any]]:
     """Event filters, one for each source in `table-migrate-rule`."""
-    sets = keys["binlog-filter-rule"].named() if "binlog-filter-rule" in keys else {}
+    sets = keys["binlog-filter-rule"].read_mapping() if "binlog-filter-rule" in keys else {}
     by_source: dict[tuple[str, str], dict[str, Any]] = {}
-    for rule in keys["table-migrate-rule"].items() if "table-migrate-rule" in keys else ():
-        parts = rule.table(("source", "target", "binlog-filter-rule"))
+    for rule in keys["table-migrate-rule"].read_items() if "table-migrate-rule" in keys else ():
+        parts = rule.read_table(("source", "target", "binlog-filter-rule"))
         if "target" in parts:
-            raise parts["target"].error(
+            raise parts["target"].make_error(
                 "`target` in `table-migrate-rule` is only supported for Oracle", "use [[routes]]"
             )
         if "source" not in parts:
-            raise rule.error(f"`{rule.key}` has no `source`")
-        source = {name: one.text() for name, one in parts["source"].table(("schema", "table")).items()}
+            raise rule.make_error(f"`{rule.key}` has no `source`")
+        source = {name: one.read_text() for name, one in parts["source"].read_table(("schema", "table")).items()}
         patterns = source.get("schema", "*"), source.get("table", "*")
         event_rule = by_source.setdefault(
-            patterns, {"schema-pattern": patterns[0], "table-pattern": patterns[1], "events": [], "sql-pattern": [],
-                    "action": "Ignore"},
-        )  # fmt: skip
-        for named in parts["binlog-filter-rule"].items() if "binlog-filter-rule" in parts else ():
-            if named.text() not in sets:
-                raise named.error(f"`binlog-filter-rule` has no {named.text()!r}", f"known: {', '.join(sorted(sets))}")
-            words = sets[named.text()].table(("ignore-event", "ignore-sql"))
-            event_rule["events"] += words["ignore-event"].texts() if "ignore-event" in words else []
-            event_rule["sql-pattern"] += words["ignore-sql"].texts() if "ignore-sql" in words else []
+            patterns,
+            {
+                "schema-pattern": patterns[0],
+                "table-pattern": patterns[1],
+                "events": [],
+                "sql-pattern": [],
+                "action": "Ignore",
+            },
+        )
+        for named in parts["binlog-filter-rule"].read_items() if "binlog-filter-rule" in parts else ():
+            if named.read_text() not in sets:
+                raise named.make_error(
+                    f"`binlog-filter-rule` has no {named.read_text()!r}", f"known: {', '.join(sorted(sets))}"
+                )
+            words = sets[named.read_text()].read_table(("ignore-event", "ignore-sql"))
+            event_rule["events"] += words["ignore-event"].read_texts() if "ignore-event" in words else []
+            event_rule["sql-pattern"] += words["ignore-sql"].read_texts() if "ignore-sql" in words else []
     return list(by_source.values())
 
 
 def _take_downstream(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
-    kind = keys["db-type"].text() if "db-type" in keys else "mysql"
-    to = keys["to"].table(_TO_KEYS) if "to" in keys else {}
+    kind = keys["db-type"].read_text() if "db-type" in keys else "mysql"
+    to = keys["to"].read_table(_TO_KEYS) if "to" in keys else {}
     say_notes(outcome, to, _TO)
     if kind not in ("file", "pb"):
         _say_unread(outcome, to, _FILE_KEYS)
@@ -146,21 +158,21 @@ def _take_downstream(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
     elif kind in ("file", "pb"):
         _take_files(outcome, keys, to)
     else:
-        raise keys["db-type"].error(f"db-type {kind!r} has no counterpart", "use mysql, tidb, kafka or file")
+        raise keys["db-type"].make_error(f"db-type {kind!r} has no counterpart", "use mysql, tidb, kafka or file")
 
 
 def _take_target(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entry]) -> None:
     for name in ("txn-batch", "worker-count"):
         if name in keys:
-            outcome.take(keys[name], f"target.{name}", keys[name].number())
+            outcome.take(keys[name], f"target.{name}", keys[name].read_number())
     if entry := keys.get("safe-mode"):
-        outcome.take(entry, "target.safe-mode", entry.truth())
+        outcome.take(entry, "target.safe-mode", entry.read_boolean())
     for name in ("enable-dispatch", "disable-dispatch"):
         if entry := keys.get(name):
-            _take_dispatch(outcome, entry, one_by_one=entry.truth() == (name == "disable-dispatch"))
+            _take_dispatch(outcome, entry, one_by_one=entry.read_boolean() == (name == "disable-dispatch"))
     for name in ("host", "port", "user", "sync-mode"):
         if name in to:
-            value = to[name].text() if name in ("host", "user") else to[name].number()
+            value = to[name].read_text() if name in ("host", "user") else to[name].read_number()
             outcome.take(to[name], f"target.{name}", value)
     for name in ("password", "encrypted_password"):
         if name in to:
@@ -177,7 +189,7 @@ def _take_dispatch(outcome: Outcome, entry: Entry, *, one_by_one: bool) -> None:
 
 
 def _take_merge(outcome: Outcome, to: Mapping[str, Entry]) -> None:
-    if (entry := to.get("merge")) and entry.truth():
+    if (entry := to.get("merge")) and entry.read_boolean():
         outcome.take(entry, "target.mode", "parallel")
     elif entry is not None:
         outcome.say(
@@ -186,24 +198,24 @@ def _take_merge(outcome: Outcome, to: Mapping[str, Entry]) -> None:
 
 
 def _take_checkpoint(outcome: Outcome, to: Mapping[str, Entry]) -> None:
-    for name, entry in (to["checkpoint"].table(_CHECKPOINT_KEYS) if "checkpoint" in to else {}).items():
+    for name, entry in (to["checkpoint"].read_table(_CHECKPOINT_KEYS) if "checkpoint" in to else {}).items():
         if name == "schema":
-            outcome.take(entry, "target.checkpoint-schema", entry.text())
+            outcome.take(entry, "target.checkpoint-schema", entry.read_text())
         else:
             outcome.say(entry, "differs", "the checkpoint is always in the target, in the table `checkpoint`")
 
 
 def _take_topic(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entry]) -> None:
     """Write to one topic whole transactions in the drainer's message format."""
-    if "topic-name" not in to or not to["topic-name"].text():
-        raise (keys.get("to") or keys["db-type"]).error(
+    if "topic-name" not in to or not to["topic-name"].read_text():
+        raise (keys.get("to") or keys["db-type"]).make_error(
             "`syncer.to.topic-name` is missing", "set it: the drainer's default is CLUSTER-ID_obinlog"
         )
-    brokers = to["kafka-addrs"].text() if "kafka-addrs" in to else "127.0.0.1:9092"
-    uri = f"kafka://{brokers}/{to['topic-name'].text()}?protocol=slave-binlog"
+    brokers = to["kafka-addrs"].read_text() if "kafka-addrs" in to else "127.0.0.1:9092"
+    uri = f"kafka://{brokers}/{to['topic-name'].read_text()}?protocol=slave-binlog"
     for name, word in (("kafka-max-message-size", "max-message-bytes"), ("kafka-client-id", "kafka-client-id")):
         if name in to:
-            uri += f"&{word}={to[name].text()}"
+            uri += f"&{word}={to[name].read_text()}"
             outcome.say(to[name], "taken", f"{word} of the feed's sink-uri")
     outcome.replication["feed"] = [{"name": "drainer", "sink-uri": uri}]
     outcome.say(keys["db-type"], "taken", "[[feed]] with protocol slave-binlog")
@@ -215,14 +227,14 @@ def _take_topic(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, En
 
 def _take_files(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entry]) -> None:
     """Write binlog files in a separate folder; the drainer's files are not continued."""
-    if "dir" not in to or not to["dir"].text().startswith("/"):
-        raise (to.get("dir") or keys.get("to") or keys["db-type"]).error(
+    if "dir" not in to or not to["dir"].read_text().startswith("/"):
+        raise (to.get("dir") or keys.get("to") or keys["db-type"]).make_error(
             "`syncer.to.dir` must be an absolute path",
             "the drainer's default, data.drainer, is relative to where it was started",
         )
-    uri = f"file://{quote(to['dir'].text().rstrip('/'))}/binlake?protocol=pb"
+    uri = f"file://{quote(to['dir'].read_text().rstrip('/'))}/binlake?protocol=pb"
     for name in ("retention-time", "compression"):
-        value = str(to[name].number() if name == "retention-time" else to[name].text()) if name in to else ""
+        value = str(to[name].read_number() if name == "retention-time" else to[name].read_text()) if name in to else ""
         if value not in ("", "0"):
             uri += f"&{name}={value}"
             outcome.say(to[name], "taken", f"{name} of the feed's sink-uri")

@@ -53,7 +53,7 @@ class Outcome:
 
     def take_secret(self, entry: Entry, values: dict[str, Any], variable: str) -> None:
         """Set a password to be read from the environment; it is not copied."""
-        if not entry.text():
+        if not entry.read_text():
             self.say(entry, "taken", "empty")
             return
         values["password"] = f"env:{variable}"

@@ -32,33 +32,33 @@ class Instance:
     keys: Mapping[str, Entry]
     filters: Sequence[Entry] = ()
 
-    def names(self, key: str) -> Sequence[Entry]:
+    def list_rule_names(self, key: str) -> Sequence[Entry]:
         """The names of rules under `key`."""
-        return self.keys[key].items() if key in self.keys else ()
+        return self.keys[key].read_items() if key in self.keys else ()
 
 
 def take_rules(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence[Instance]) -> None:
     """Put the rules of the task into the replication. Raises ConfigError."""
     _take_tables(outcome, _read_sets(task, "block-allow-list") | _read_sets(task, "black-white-list"), instances)
-    _take_each(outcome, "filters", _read_sets(task, "filters"), instances, "filter-rules", _event_rule)
-    rules = [_event_rule(entry, instance.scope) for instance in instances for entry in instance.filters]
+    _take_each(outcome, "filters", _read_sets(task, "filters"), instances, "filter-rules", _convert_event_rule)
+    rules = [_convert_event_rule(entry, instance.scope) for instance in instances for entry in instance.filters]
     if rules:
         _add_rules(outcome, "filters", rules)
-    _take_each(outcome, "routes", _read_sets(task, "routes"), instances, "route-rules", _route)
+    _take_each(outcome, "routes", _read_sets(task, "routes"), instances, "route-rules", _convert_route)
     _take_each(
         outcome,
         "expression-filter",
         _read_sets(task, "expression-filter"),
         instances,
         "expression-filters",
-        _expression,
+        _convert_expression,
     )
     if any(instance.scope.prefix for instance in instances):
         _add_route_to_source_names(outcome, instances)
 
 
 def _read_sets(task: Mapping[str, Entry], key: str) -> dict[str, Entry]:
-    return dict(task[key].named()) if key in task else {}
+    return dict(task[key].read_mapping()) if key in task else {}
 
 
 def _add_rules(outcome: Outcome, section: str, rules: Sequence[dict[str, Any]]) -> None:
@@ -77,9 +77,9 @@ def _take_each(
     users: dict[str, list[str]] = {}
     rules = []
     for instance in instances:
-        for named in instance.names(key):
+        for named in instance.list_rule_names(key):
             rule = _require(sets, named, section)
-            users.setdefault(named.text(), []).append(instance.source)
+            users.setdefault(named.read_text(), []).append(instance.source)
             rules.append(convert(rule, instance.scope))
     if rules:
         _add_rules(outcome, section, rules)
@@ -88,11 +88,11 @@ def _take_each(
 
 
 def _require(sets: Mapping[str, Entry], named: Entry, section: str) -> Entry:
-    rule = sets.get(named.text())
+    rule = sets.get(named.read_text())
     if rule is None:
         known = ", ".join(sorted(sets)) or "none"
-        raise named.error(f"`{named.key}` names the rule {named.text()!r}, which `{section}` does not have",
-                          f"known: {known}")  # fmt: skip
+        raise named.make_error(f"`{named.key}` names the rule {named.read_text()!r}, which `{section}` does not have",
+                               f"known: {known}")  # fmt: skip
     return rule
 
 
@@ -107,34 +107,37 @@ def _say_users(
         outcome.say(entry, "differs", f"{section} applies to all sources, not only to {', '.join(users)}")
 
 
-def _event_rule(entry: Entry, scope: Scope) -> dict[str, Any]:
-    keys = entry.table(EVENT_KEYS)
-    rule = {name: value.plain() for name, value in keys.items()}
+def _convert_event_rule(entry: Entry, scope: Scope) -> dict[str, Any]:
+    keys = entry.read_table(EVENT_KEYS)
+    rule = {name: value.strip_positions() for name, value in keys.items()}
     if "schema-pattern" in keys:
-        rule["schema-pattern"] = scope.pattern(keys["schema-pattern"])
+        rule["schema-pattern"] = scope.convert_pattern(keys["schema-pattern"])
     if "action" in keys:
-        rule["action"] = keys["action"].text().capitalize()
+        rule["action"] = keys["action"].read_text().capitalize()
     return rule
 
 
-def _route(entry: Entry, scope: Scope) -> dict[str, Any]:
-    keys = entry.table(_ROUTE_KEYS)
+def _convert_route(entry: Entry, scope: Scope) -> dict[str, Any]:
+    keys = entry.read_table(_ROUTE_KEYS)
     rule: dict[str, Any] = {}
     for name, value in keys.items():
         if not name.startswith("extract-"):
-            rule[name] = scope.pattern(value) if name == "schema-pattern" else value.text()
+            rule[name] = scope.convert_pattern(value) if name == "schema-pattern" else value.read_text()
             continue
         regexp = f"{name.removeprefix('extract-')}-regexp"
-        parts = value.table((regexp, "target-column"))
-        rule[name] = {key: part.text() for key, part in parts.items()}
+        parts = value.read_table((regexp, "target-column"))
+        rule[name] = {key: part.read_text() for key, part in parts.items()}
         if name == "extract-schema" and regexp in parts:
-            rule[name][regexp] = scope.capture(parts[regexp])
+            rule[name][regexp] = scope.convert_capture(parts[regexp])
     return rule
 
 
-def _expression(entry: Entry, scope: Scope) -> dict[str, Any]:
-    keys = entry.table(_EXPRESSION_KEYS)
-    return {name: scope.name(value.text()) if name == "schema" else value.text() for name, value in keys.items()}
+def _convert_expression(entry: Entry, scope: Scope) -> dict[str, Any]:
+    keys = entry.read_table(_EXPRESSION_KEYS)
+    return {
+        name: scope.rename_database(value.read_text()) if name == "schema" else value.read_text()
+        for name, value in keys.items()
+    }
 
 
 def _add_route_to_source_names(outcome: Outcome, instances: Sequence[Instance]) -> None:
@@ -152,7 +155,7 @@ def _take_tables(outcome: Outcome, sets: Mapping[str, Entry], instances: Sequenc
     chosen: list[tuple[Instance, Entry | None]] = []
     users: dict[str, list[str]] = {}
     for instance in instances:
-        lists = _lists_of(sets, instance)
+        lists = _find_named_lists(sets, instance)
         chosen.append((instance, lists))
         if lists is not None:
             users.setdefault(lists.key, []).append(instance.source)
@@ -165,27 +168,29 @@ def _take_tables(outcome: Outcome, sets: Mapping[str, Entry], instances: Sequenc
         outcome.replication["block-allow-list"] = joined
 
 
-def lists_of(task: Mapping[str, Entry], instance: Instance) -> Entry | None:
+def find_table_lists(task: Mapping[str, Entry], instance: Instance) -> Entry | None:
     """The table lists that an instance names; None if it names none. Raises ConfigError."""
-    return _lists_of(_read_sets(task, "block-allow-list") | _read_sets(task, "black-white-list"), instance)
+    return _find_named_lists(_read_sets(task, "block-allow-list") | _read_sets(task, "black-white-list"), instance)
 
 
-def _lists_of(sets: Mapping[str, Entry], instance: Instance) -> Entry | None:
+def _find_named_lists(sets: Mapping[str, Entry], instance: Instance) -> Entry | None:
     named = instance.keys.get("block-allow-list") or instance.keys.get("black-white-list")
-    return _require(sets, named, "block-allow-list") if named is not None and named.text() else None
+    return _require(sets, named, "block-allow-list") if named is not None and named.read_text() else None
 
 
 def _join_lists(joined: dict[str, list[Any]], kind: str, chosen: Sequence[tuple[Instance, Entry | None]]) -> None:
     """Join the lists `do-KIND` and `ignore-KIND` of all instances; if one instance has a do-list, all get one."""
     do, ignore = f"do-{kind}", f"ignore-{kind}"
-    tables = [{} if entry is None else entry.table(_LIST_KEYS) for _, entry in chosen]
-    anyone_does = any(keys[do].items() for keys in tables if do in keys)
+    tables = [{} if entry is None else entry.read_table(_LIST_KEYS) for _, entry in chosen]
+    anyone_does = any(keys[do].read_items() for keys in tables if do in keys)
     for (instance, _), keys in zip(chosen, tables, strict=True):
         wanted = _read_list(keys.get(do), instance.scope, kind)
         left_out = _read_list(keys.get(ignore), instance.scope, kind)
         if anyone_does and not wanted:
-            ignored = keys[ignore].items() if ignore in keys else ()
-            wanted = [instance.scope.all_but(ignored)] if kind == "dbs" else _make_do_tables(ignored, instance.scope)
+            ignored = keys[ignore].read_items() if ignore in keys else ()
+            wanted = (
+                [instance.scope.build_exclusion(ignored)] if kind == "dbs" else _make_do_tables(ignored, instance.scope)
+            )
             left_out = []
         for name, values in ((do, wanted), (ignore, left_out)):
             if values:
@@ -198,27 +203,27 @@ def _make_do_tables(ignored: Sequence[Entry], scope: Scope) -> list[Any]:
     by_db: dict[str, list[Entry]] = {}
     dbs = []
     for table in ignored:
-        keys = _table_name(table)
+        keys = _read_table_name(table)
         db = keys["db-name"]
-        if re.search(r"^~|[*?\[]", db.text()):
-            raise db.error(
+        if re.search(r"^~|[*?\[]", db.read_text()):
+            raise db.make_error(
                 f"`{db.key}` is a pattern in an ignore-list, while another instance has do-tables",
                 "name the databases one by one, or give this instance do-tables",
             )
-        if db.text() not in by_db:
+        if db.read_text() not in by_db:
             dbs.append(db)
-        by_db.setdefault(db.text(), []).append(keys["tbl-name"])
-    tables: list[Any] = [{"db-name": scope.all_but(dbs), "tbl-name": "*"}]
+        by_db.setdefault(db.read_text(), []).append(keys["tbl-name"])
+    tables: list[Any] = [{"db-name": scope.build_exclusion(dbs), "tbl-name": "*"}]
     for name, names in by_db.items():
-        tables.append({"db-name": scope.name(name), "tbl-name": Scope().all_but(names)})
+        tables.append({"db-name": scope.rename_database(name), "tbl-name": Scope().build_exclusion(names)})
     return tables
 
 
-def _table_name(entry: Entry) -> Mapping[str, Entry]:
-    keys = entry.table(("db-name", "tbl-name"))
+def _read_table_name(entry: Entry) -> Mapping[str, Entry]:
+    keys = entry.read_table(("db-name", "tbl-name"))
     missing = [name for name in ("db-name", "tbl-name") if name not in keys]
     if missing:
-        raise entry.error(f"`{entry.key}` has no `{missing[0]}`")
+        raise entry.make_error(f"`{entry.key}` has no `{missing[0]}`")
     return keys
 
 
@@ -226,6 +231,8 @@ def _read_list(entry: Entry | None, scope: Scope, kind: str) -> list[Any]:
     if entry is None:
         return []
     if kind == "dbs":
-        return [scope.pattern(one) for one in entry.items()]
-    names = map(_table_name, entry.items())
-    return [{"db-name": scope.pattern(keys["db-name"]), "tbl-name": keys["tbl-name"].text()} for keys in names]
+        return [scope.convert_pattern(one) for one in entry.read_items()]
+    names = map(_read_table_name, entry.read_items())
+    return [
+        {"db-name": scope.convert_pattern(keys["db-name"]), "tbl-name": keys["tbl-name"].read_text()} for keys in names
+    ]

@@ -34,42 +34,46 @@ class Scope:
         """The scope of a source; `distinct`: its databases are renamed."""
         return cls(TEMPLATE.format(source=source, schema="") if distinct else "")
 
-    def name(self, schema: str) -> str:
+    def rename_database(self, schema: str) -> str:
         """The new name of a database."""
         return self.prefix + schema
 
-    def pattern(self, entry: Entry) -> str:
+    def convert_pattern(self, entry: Entry) -> str:
         """Convert a pattern of databases, wildcards or ~regex. Raises ConfigError."""
-        text = entry.text()
+        text = entry.read_text()
         if not self.prefix or not text.startswith("~"):
             return self.prefix + text
-        return f"~^{escape_name(self.prefix)}{rest_of_name(entry)}"
+        return f"~^{escape_name(self.prefix)}{convert_to_regex(entry)}"
 
-    def all_but(self, entries: Sequence[Entry]) -> str:
+    def build_exclusion(self, entries: Sequence[Entry]) -> str:
         """A pattern of all databases except those that `entries` match and those of the server. Raises ConfigError."""
-        others = [*map(rest_of_name, entries), *([f"(?:{SYSTEM})$"] if self.prefix else [])]
+        others = [*map(convert_to_regex, entries), *([f"(?:{SYSTEM})$"] if self.prefix else [])]
         return f"~^{escape_name(self.prefix)}(?!{'|'.join(others)})" if others else "*"
 
-    def capture(self, entry: Entry) -> str:
+    def convert_capture(self, entry: Entry) -> str:
         """Convert a regular expression that captures parts of a database's name. Raises ConfigError."""
-        return f"^{escape_name(self.prefix)}{_rest_of_regex(entry, entry.text())}" if self.prefix else entry.text()
+        return (
+            f"^{escape_name(self.prefix)}{_remove_anchor(entry, entry.read_text())}"
+            if self.prefix
+            else entry.read_text()
+        )
 
 
-def rest_of_name(entry: Entry) -> str:
+def convert_to_regex(entry: Entry) -> str:
     """A pattern as a regular expression that is matched at the beginning of a name. Raises ConfigError."""
-    text = entry.text()
+    text = entry.read_text()
     if text.startswith("~"):
-        return _rest_of_regex(entry, text[1:])
+        return _remove_anchor(entry, text[1:])
     return compile_wildcard(text).regex.pattern.removeprefix("^")
 
 
-def _rest_of_regex(entry: Entry, regex: str) -> str:
+def _remove_anchor(entry: Entry, regex: str) -> str:
     outside = _CLASS.sub("", regex)
     if regex.startswith("^") and "^" not in outside[1:] and "|" not in outside:
         return regex[1:]
     if "^" not in outside:
         return f".*?(?:{regex})"
-    raise entry.error(
+    raise entry.make_error(
         f"`{entry.key}` cannot be combined with the source's name as prefix",
         "use a single ^, at its beginning, and no |; or pass --keep-schema-names",
     )

@@ -21,46 +21,46 @@ _UNITS_OF_TIME = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(h|ms|us|µs|ns|m|s)")
 
 
-def unit_of(task: Mapping[str, Entry], instance: Mapping[str, Entry], unit: str) -> Entry | None:
+def find_unit(task: Mapping[str, Entry], instance: Mapping[str, Entry], unit: str) -> Entry | None:
     """The settings of a unit for an instance: its own, or those that it names in the task. Raises ConfigError."""
     if unit in instance:
         return instance[unit]
     named = instance.get(f"{unit}-config-name")
-    if named is None or not named.text():
+    if named is None or not named.read_text():
         return None
-    sets = task[f"{unit}s"].named() if f"{unit}s" in task else {}
-    if named.text() not in sets:
+    sets = task[f"{unit}s"].read_mapping() if f"{unit}s" in task else {}
+    if named.read_text() not in sets:
         known = ", ".join(sorted(sets)) or "none"
-        raise named.error(f"`{unit}s` has no {named.text()!r}", f"known: {known}")
-    return sets[named.text()]
+        raise named.make_error(f"`{unit}s` has no {named.read_text()!r}", f"known: {known}")
+    return sets[named.read_text()]
 
 
 def take_syncer(outcome: Outcome, entry: Entry | None, *, thread: Entry | None) -> None:
     """Take worker-count, batch, compact, multiple-rows, safe-mode and its duration. Raises ConfigError."""
-    keys = {} if entry is None else entry.table(UNIT_KEYS["syncer"])
+    keys = {} if entry is None else entry.read_table(UNIT_KEYS["syncer"])
     for name, key in (("worker-count", "target.worker-count"), ("batch", "target.txn-batch")):
         if name in keys:
-            outcome.take(keys[name], key, keys[name].number())
-    if thread is not None and thread.number():
-        outcome.take(thread, "target.worker-count", thread.number())
+            outcome.take(keys[name], key, keys[name].read_number())
+    if thread is not None and thread.read_number():
+        outcome.take(thread, "target.worker-count", thread.read_number())
     if "compact" in keys:
         _take_compact(outcome, keys["compact"])
     if "multiple-rows" in keys:
-        outcome.take(keys["multiple-rows"], "target.multiple-rows", keys["multiple-rows"].truth())
+        outcome.take(keys["multiple-rows"], "target.multiple-rows", keys["multiple-rows"].read_boolean())
     _take_safe_mode(outcome, keys)
     say_notes(outcome, keys, notes.SYNCERS)
 
 
 def _take_compact(outcome: Outcome, entry: Entry) -> None:
     """All modes except `ordered` merge the changes of a key."""
-    if entry.truth():
+    if entry.read_boolean():
         outcome.take(entry, "target.mode", "parallel")
     else:
         outcome.take(entry, "target.mode", "ordered")
 
 
 def _take_safe_mode(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
-    is_on = keys["safe-mode"].truth() if "safe-mode" in keys else False
+    is_on = keys["safe-mode"].read_boolean() if "safe-mode" in keys else False
     filtered = bool(outcome.replication.get("filters") or outcome.replication.get("expression-filter"))
     ordered = outcome.replication["target"].get("mode") == "ordered"
     mode = "always" if is_on or (ordered and filtered) else "auto"
@@ -70,15 +70,17 @@ def _take_safe_mode(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
         why = "" if same else ": mode ordered with filters of rows always needs REPLACE"
         outcome.say(keys["safe-mode"], "taken" if same else "differs", f'target.safe-mode = "{mode}"{why}')
     if "safe-mode-duration" in keys:
-        outcome.take(keys["safe-mode-duration"], "target.safe-mode-duration-s", seconds(keys["safe-mode-duration"]))
+        outcome.take(
+            keys["safe-mode-duration"], "target.safe-mode-duration-s", parse_duration(keys["safe-mode-duration"])
+        )
 
 
 def take_validator(outcome: Outcome, entry: Entry) -> None:
     """Take continuous validation of all rows that windows change. Raises ConfigError."""
-    keys = entry.table(UNIT_KEYS["validator"])
-    mode = keys["mode"].text() if "mode" in keys else "none"
+    keys = entry.read_table(UNIT_KEYS["validator"])
+    mode = keys["mode"].read_text() if "mode" in keys else "none"
     if mode not in ("none", "fast", "full"):
-        raise keys["mode"].error(f"unknown mode {mode!r}", "use none, fast or full")
+        raise keys["mode"].make_error(f"unknown mode {mode!r}", "use none, fast or full")
     if mode == "none" and "mode" in keys:
         outcome.say(keys["mode"], "taken", "nothing is compared")
     elif mode == "full":
@@ -103,16 +105,16 @@ def take_validated_sources(outcome: Outcome) -> None:
 
 
 def _take_max_pending(outcome: Outcome, entry: Entry) -> None:
-    if entry.number() >= _UNBOUNDED:
+    if entry.read_number() >= _UNBOUNDED:
         outcome.say(entry, "differs", "this value is no limit in DM; validation.max-pending-rows has its default")
     else:
-        outcome.take(entry, "validation.max-pending-rows", entry.number())
+        outcome.take(entry, "validation.max-pending-rows", entry.read_number())
 
 
-def seconds(entry: Entry) -> float:
+def parse_duration(entry: Entry) -> float:
     """Parse a duration as Go writes it, such as 1m30s. Raises ConfigError."""
-    text = entry.text()
+    text = entry.read_text()
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise entry.error(f"{text!r} is not a duration", "write 60s or 1m30s")
+        raise entry.make_error(f"{text!r} is not a duration", "write 60s or 1m30s")
     return sum(float(number) * _UNITS_OF_TIME[unit] for number, unit in parts)

@@ -8,12 +8,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from binlake.feed.bytecolumns import Array, Ints, binary_array, fixed_width, parts_of, starts_of, varints
+from binlake.feed.bytecolumns import (
+    Array,
+    Ints,
+    build_binary_array,
+    build_fixed_width_array,
+    compute_starts,
+    encode_varints,
+    split_binary_array,
+)
 
 
 def encode_longs(values: Ints) -> Array:
     """Encode numbers as zig-zag varints, for both `int` and `long`."""
-    return varints(((values << 1) ^ (values >> 63)).view(np.uint64))
+    return encode_varints(((values << 1) ^ (values >> 63)).view(np.uint64))
 
 
 def encode_sizes(values: Array) -> Array:
@@ -24,21 +32,21 @@ def encode_sizes(values: Array) -> Array:
 
 def encode_doubles(values: npt.NDArray[np.float64]) -> Array:
     """Eight bytes each, little-endian."""
-    return fixed_width(values.astype("<f8").view(np.uint8), 8, len(values))
+    return build_fixed_width_array(values.astype("<f8").view(np.uint8), 8, len(values))
 
 
 def encode_floats(values: npt.NDArray[np.float32]) -> Array:
     """Four bytes each, little-endian."""
-    return fixed_width(values.astype("<f4").view(np.uint8), 4, len(values))
+    return build_fixed_width_array(values.astype("<f4").view(np.uint8), 4, len(values))
 
 
 def encode_branches(valid: Array, null_branch: int) -> Array:
     """Each row's branch number in the union of `null` and another type, in one byte."""
     null, value = 2 * null_branch, 2 * (1 - null_branch)
-    return fixed_width(np.where(np.asarray(valid), value, null).astype(np.uint8), 1, len(valid))
+    return build_fixed_width_array(np.where(np.asarray(valid), value, null).astype(np.uint8), 1, len(valid))
 
 
-def shortest_numbers(decimals: Array) -> Array:
+def encode_decimals(decimals: Array) -> Array:
     """The unscaled two's complement of decimals (128 or 256 bits, none NULL), big-endian, in the fewest bytes."""
     width = decimals.type.byte_width
     raw = np.frombuffer(decimals.buffers()[1], np.uint8)
@@ -50,9 +58,9 @@ def shortest_numbers(decimals: Array) -> Array:
     return _drop_leading_bytes(digits, np.logical_and.accumulate(spare, axis=1).sum(axis=1))
 
 
-def shortest_bits(values: Array) -> Array:
+def shorten_bits(values: Array) -> Array:
     """Big-endian numbers without leading zero bytes; 0 is one byte (reference 2.3, BIT). NULL stays NULL."""
-    offsets, data = parts_of(values)
+    offsets, data = split_binary_array(values)
     rows = np.repeat(np.arange(len(values)), np.diff(offsets))
     last = np.zeros(len(data), bool)
     last[offsets[1:][np.diff(offsets) > 0] - 1] = True
@@ -61,10 +69,10 @@ def shortest_bits(values: Array) -> Array:
     before = np.concatenate([[0], nonzero_seen])[offsets[:-1]]
     needed = (nonzero_seen > before[rows]) | last
     lengths = np.bincount(rows[needed], minlength=len(values))
-    return binary_array(starts_of(lengths.astype(np.int64)), data[needed], values)
+    return build_binary_array(compute_starts(lengths.astype(np.int64)), data[needed], values)
 
 
 def _drop_leading_bytes(digits: Any, lead: npt.NDArray[np.int64]) -> Array:
     width = digits.shape[1]
     needed = np.arange(width) >= lead[:, None]
-    return binary_array(starts_of(width - lead), np.ascontiguousarray(digits)[needed])
+    return build_binary_array(compute_starts(width - lead), np.ascontiguousarray(digits)[needed])

@@ -14,36 +14,38 @@ from binlake.config.protocols import AvroOptions
 from binlake.errors import SchemaError
 from binlake.feed.avro import binary
 from binlake.feed.avro.columns import encode_column
-from binlake.feed.avro.schema import key_columns
+from binlake.feed.avro.schema import require_key_columns
 from binlake.feed.bytecolumns import join_parts
 from binlake.rows.schema import ColumnInfo, TableDef
 
 Array = Any
 """A pyarrow Array (pyarrow has no stubs)."""
 Images = Mapping[str, Array]
-"""By column, the canonical texts of all rows (`statements.maps.images_from_maps`)."""
+"""By column, the canonical texts of all rows (`statements.maps.make_images_from_maps`)."""
 
 
 def encode_keys(table: TableDef, images: Images, options: AvroOptions) -> Array:
     """The body of each row's key. Raises ConfigError for a table without a key, SchemaError naming table and column."""
-    return join_parts(_columns(table, key_columns(table), images, options))
+    return join_parts(_encode_columns(table, require_key_columns(table), images, options))
 
 
 def encode_values(table: TableDef, images: Images, ops: Array, commit_ts: Array, options: AvroOptions) -> Array:
     """The body of each row's value. `ops` ("c" or "u") and `commit_ts` (int64) are only for the extension (S2-08)."""
-    parts = _columns(table, table.row_columns, images, options)
+    parts = _encode_columns(table, table.row_columns, images, options)
     if options.extension:
         stamps = np.asarray(commit_ts).astype(np.int64)
         parts += [binary.encode_sizes(ops), ops.cast(pa.binary()), binary.encode_longs(stamps)]
-        parts.append(binary.encode_longs(_physical(stamps)))
+        parts.append(binary.encode_longs(_extract_physical_time(stamps)))
     return join_parts(parts)
 
 
-def _physical(stamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _extract_physical_time(stamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return stamps >> tso.LOGICAL_BITS
 
 
-def _columns(table: TableDef, columns: tuple[ColumnInfo, ...], images: Images, options: AvroOptions) -> list[Array]:
+def _encode_columns(
+    table: TableDef, columns: tuple[ColumnInfo, ...], images: Images, options: AvroOptions
+) -> list[Array]:
     parts: list[Array] = []
     for column in columns:
         try:

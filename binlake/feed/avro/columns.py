@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 from binlake.config.protocols import AvroOptions
 from binlake.errors import SchemaError
 from binlake.feed.avro import binary
-from binlake.feed.avro.schema import avro_type, null_branch
-from binlake.feed.bytecolumns import Array, Ints, bytes_of_hex, scatter
-from binlake.feed.values import texts_in_zone
-from binlake.rows.codec.writers import decimal_layout
+from binlake.feed.avro.schema import choose_avro_type, find_null_branch
+from binlake.feed.bytecolumns import Array, Ints, decode_hex, scatter
+from binlake.feed.values import convert_texts_to_zone
+from binlake.rows.codec.writers import derive_decimal_layout
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 
@@ -29,7 +29,7 @@ def encode_column(column: ColumnInfo, texts: Array, options: AvroOptions) -> lis
     `texts`: string array of canonical texts. Raises SchemaError for a NULL in a NOT NULL column and for a text that
     does not fit the type.
     """
-    branch = null_branch(column)
+    branch = find_null_branch(column)
     if branch is None:
         if texts.null_count:
             raise SchemaError("a NOT NULL column has a NULL", where={"column": column.name})
@@ -52,32 +52,32 @@ def _encode(column: ColumnInfo, texts: Array, options: AvroOptions) -> list[Arra
 
 
 def _encode_values(column: ColumnInfo, texts: Array, options: AvroOptions) -> list[Array]:
-    match avro_type(column, options):
+    match choose_avro_type(column, options):
         case "int" | "long":
-            return [binary.encode_longs(_numbers(column, texts))]
+            return [binary.encode_longs(_parse_numbers(column, texts))]
         case "double":
             kind = pa.float32() if column.tp == t.FLOAT else pa.float64()
             return [binary.encode_doubles(np.asarray(pc.cast(texts, kind)).astype(np.float64))]
         case "float":
             return [binary.encode_floats(np.asarray(pc.cast(texts, pa.float32())))]
         case "bytes":
-            return _add_sizes(_bytes(column, texts))
+            return _add_sizes(_encode_bytes(column, texts))
         case _:
-            return _add_sizes(texts_in_zone(column, texts, options.time_zone))
+            return _add_sizes(convert_texts_to_zone(column, texts, options.time_zone))
 
 
-def _numbers(column: ColumnInfo, texts: Array) -> Ints:
+def _parse_numbers(column: ColumnInfo, texts: Array) -> Ints:
     kind = pa.uint64() if column.unsigned and column.tp == t.LONGLONG else pa.int64()
     return np.asarray(pc.cast(texts, kind)).view(np.int64)
 
 
-def _bytes(column: ColumnInfo, texts: Array) -> Array:
+def _encode_bytes(column: ColumnInfo, texts: Array) -> Array:
     if column.tp == t.NEWDECIMAL:
-        precision, scale = decimal_layout(column)
+        precision, scale = derive_decimal_layout(column)
         kind = pa.decimal128(_MOST_128, scale) if precision <= _MOST_128 else pa.decimal256(76, scale)
-        return binary.shortest_numbers(pc.cast(texts, kind))
-    values = bytes_of_hex(texts)
-    return binary.shortest_bits(values) if column.tp == t.BIT else values
+        return binary.encode_decimals(pc.cast(texts, kind))
+    values = decode_hex(texts)
+    return binary.shorten_bits(values) if column.tp == t.BIT else values
 
 
 def _add_sizes(values: Array) -> list[Array]:

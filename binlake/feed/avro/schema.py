@@ -11,8 +11,8 @@ from typing import Any
 
 from binlake.config.protocols import AvroOptions
 from binlake.errors import ConfigError
-from binlake.feed.formats import row_key
-from binlake.rows.codec.writers import decimal_layout
+from binlake.feed.formats import find_row_key
+from binlake.rows.codec.writers import derive_decimal_layout
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 
@@ -26,37 +26,37 @@ _WORDS = {t.FLOAT: "FLOAT", t.DOUBLE: "DOUBLE", t.YEAR: "YEAR", t.BIT: "BIT", t.
           t.ENUM: "ENUM", t.SET: "SET"}  # fmt: skip
 
 
-def legal_name(name: str) -> str:
+def make_legal_name(name: str) -> str:
     """`name` with `_` instead of each character that Avro refuses, and before a leading digit (S2-46)."""
     legal = _ILLEGAL.sub("_", name)
     return f"_{legal}" if legal[:1].isdigit() else legal
 
 
-def key_columns(table: TableDef) -> tuple[ColumnInfo, ...]:
+def require_key_columns(table: TableDef) -> tuple[ColumnInfo, ...]:
     """The columns of the key: those of the primary key, else of the first NOT NULL unique index (S2-15).
 
     Raises ConfigError for a table without either.
     """
-    if table.identity().kind == "row":
+    if table.find_identity().kind == "row":
         raise ConfigError(
             "a table without a primary key or a NOT NULL unique index cannot be sent as Avro",
             where={"table": f"{table.db}.{table.name}"},
             hint="add a key, or leave the table out of the feed by its filter",
         )
-    return row_key(table)
+    return find_row_key(table)
 
 
-def key_schema(table: TableDef, options: AvroOptions) -> str:
+def build_key_schema(table: TableDef, options: AvroOptions) -> str:
     """The schema of the keys of `table` as compact JSON. Raises ConfigError."""
-    return _record(table, key_columns(table), options, [])
+    return _build_record(table, require_key_columns(table), options, [])
 
 
-def value_schema(table: TableDef, options: AvroOptions) -> str:
+def build_value_schema(table: TableDef, options: AvroOptions) -> str:
     """The schema of the values of `table`: all columns of a row, then the extension. Raises ConfigError."""
-    return _record(table, table.row_columns, options, _extension(options))
+    return _build_record(table, table.row_columns, options, _build_extension(options))
 
 
-def avro_type(column: ColumnInfo, options: AvroOptions) -> str:
+def choose_avro_type(column: ColumnInfo, options: AvroOptions) -> str:
     """The Avro type of the column's values, without a nullable column's union."""
     if column.tp == t.LONGLONG:
         return options.unsigned_bigints if column.unsigned else "long"
@@ -68,15 +68,15 @@ def avro_type(column: ColumnInfo, options: AvroOptions) -> str:
     return simple or ("bytes" if column.is_binary else "string")
 
 
-def null_branch(column: ColumnInfo) -> int | None:
+def find_null_branch(column: ColumnInfo) -> int | None:
     """The index of `null` in the union of the column; None for a NOT NULL column."""
     if column.not_null:
         return None
-    return 0 if _default(column) is None else 1
+    return 0 if _find_default(column) is None else 1
 
 
-def _record(table: TableDef, columns: tuple[ColumnInfo, ...], options: AvroOptions, extension: list[Json]) -> str:
-    fields = [_field(column, options) for column in columns] + extension
+def _build_record(table: TableDef, columns: tuple[ColumnInfo, ...], options: AvroOptions, extension: list[Json]) -> str:
+    fields = [_build_field(column, options) for column in columns] + extension
     names = [field["name"] for field in fields]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -85,12 +85,12 @@ def _record(table: TableDef, columns: tuple[ColumnInfo, ...], options: AvroOptio
             where={"table": f"{table.db}.{table.name}", "names": ",".join(twice)},
             hint="rename one of the columns, or leave the table out of the feed by its filter",
         )
-    namespace = f"{legal_name(options.namespace)}.{legal_name(table.db)}"
-    record = {"type": "record", "name": legal_name(table.name), "namespace": namespace, "fields": fields}
+    namespace = f"{make_legal_name(options.namespace)}.{make_legal_name(table.db)}"
+    record = {"type": "record", "name": make_legal_name(table.name), "namespace": namespace, "fields": fields}
     return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
 
 
-def _extension(options: AvroOptions) -> list[Json]:
+def _build_extension(options: AvroOptions) -> list[Json]:
     if not options.extension:
         return []
     if options.extension_defaults:
@@ -98,37 +98,37 @@ def _extension(options: AvroOptions) -> list[Json]:
     return [{"name": name, "type": kind} for name, kind, _ in _EXTENSION]
 
 
-def _field(column: ColumnInfo, options: AvroOptions) -> Json:
+def _build_field(column: ColumnInfo, options: AvroOptions) -> Json:
     """The column's block, with keys sorted alphabetically, as in TiCDC."""
-    kind, name, default = _block(column, options), legal_name(column.name), _avro_default(column, options)
-    branch = null_branch(column)
+    kind, name, default = _build_block(column, options), make_legal_name(column.name), _convert_default(column, options)
+    branch = find_null_branch(column)
     if branch is None:
         return ({} if default is None else {"default": default}) | {"name": name, "type": kind}
     union: list[Json | str] = ["null", kind] if branch == 0 else [kind, "null"]
     return {"default": default, "name": name, "type": union}
 
 
-def _block(column: ColumnInfo, options: AvroOptions) -> Json:
-    parameters = {"tidb_type": tidb_type(column)}
+def _build_block(column: ColumnInfo, options: AvroOptions) -> Json:
+    parameters = {"tidb_type": format_tidb_type(column)}
     if column.tp == t.BIT:
         parameters = {"length": str(max(column.flen, 1)), **parameters}
     if column.tp in (t.ENUM, t.SET):
         parameters = {"allowed": ",".join(elem.replace(",", r"\,") for elem in column.elems), **parameters}
-    block: Json = {"type": avro_type(column, options), "connect.parameters": parameters}
+    block: Json = {"type": choose_avro_type(column, options), "connect.parameters": parameters}
     if column.tp == t.NEWDECIMAL and options.decimals == "precise":
-        precision, scale = decimal_layout(column)
+        precision, scale = derive_decimal_layout(column)
         block |= {"logicalType": "decimal", "precision": precision, "scale": scale}
     return block
 
 
-def tidb_type(column: ColumnInfo) -> str:
+def format_tidb_type(column: ColumnInfo) -> str:
     """The type's name in schemas, such as `INT UNSIGNED` (S2-20)."""
     if column.tp in t.INTEGERS:
         return ("BIGINT" if column.tp == t.LONGLONG else "INT") + (" UNSIGNED" if column.unsigned else "")
     return _WORDS.get(column.tp) or ("BLOB" if column.is_binary else "TEXT")
 
 
-def _default(column: ColumnInfo) -> str | None:
+def _find_default(column: ColumnInfo) -> str | None:
     """The text of the default in the schema; None if TiCDC writes none or it is not constant."""
     if column.default_is_expr or column.is_generated or column.tp in (t.NEWDECIMAL, t.BIT) or column.is_binary:
         return None
@@ -137,11 +137,11 @@ def _default(column: ColumnInfo) -> str | None:
     return column.default
 
 
-def _avro_default(column: ColumnInfo, options: AvroOptions) -> object:
-    text = _default(column)
+def _convert_default(column: ColumnInfo, options: AvroOptions) -> object:
+    text = _find_default(column)
     if text is None:
         return None
-    kind = avro_type(column, options)
+    kind = choose_avro_type(column, options)
     if kind in ("int", "long"):
         number = int(text)
         # Numbers beyond a long wrap around, as values do (S2-22).

@@ -12,19 +12,19 @@ from pathlib import Path
 from binlake import tso
 from binlake.cluster.placement import open_placement
 from binlake.config.feed import Feed
-from binlake.config.feedfiles import feed_file, write_feed_file
+from binlake.config.feedfiles import build_feed_path, write_feed_file
 from binlake.config.model import Replication
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable
 from binlake.feed.changefeed.replicationfile import ReplicationFile
-from binlake.feed.changefeed.section import make_section, section_keys
+from binlake.feed.changefeed.section import dump_section_keys, make_section
 from binlake.feed.checks import FeedReport, check_tables, read_landed_tables, require_servers_answer
 from binlake.feed.sink import forget_position
 from binlake.feed.state import read_progress, read_state, record_pause, record_removal, record_resume, require_in_lake
-from binlake.lake.lock import lake_lock
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import message_table
+from binlake.lake.tables import make_message_table
 from binlake.lake.windowlog import WindowLog
-from binlake.pipeline import feed_lock
+from binlake.pipeline import name_feed_lock
 
 
 def open_window_log(replication: Replication) -> WindowLog:
@@ -44,7 +44,7 @@ def start_ts_of(file: ReplicationFile, start_ts: int) -> str:
         return str(start_ts or "")
     try:
         with open_placement(source) as placement:
-            now = placement.pd.tso()
+            now = placement.pd.fetch_ts()
     except SourceUnavailable as error:
         if start_ts:
             return str(start_ts)
@@ -96,15 +96,15 @@ def store_new_feed(file: ReplicationFile, feed: Feed) -> Path:
             record_removal(windows, feed.name, reason="its section was removed by hand")
         if read_state(windows, feed.name).number:
             record_resume(windows, feed.name, reason="created")
-    path = feed_file(file.file, file.replication.name, feed.name)
+    path = build_feed_path(file.file, file.replication.name, feed.name)
     write_feed_file(path, feed)
     return path
 
 
 def require_own_file(file: ReplicationFile, feed: str) -> Path:
     """The file of the feed. Raises ConfigError for a feed that is a section of the replication's file."""
-    file.replication.feed_of(feed)
-    path = feed_file(file.file, file.replication.name, feed)
+    file.replication.require_feed(feed)
+    path = build_feed_path(file.file, file.replication.name, feed)
     if not path.is_file():
         raise ConfigError(
             "this changefeed is a section [[feed]] of its replication", where={"id": feed, "file": file.file},
@@ -125,7 +125,7 @@ def move_feed(file: ReplicationFile, feed: Feed, path: Path, ts: str) -> Feed:
             "only a stopped changefeed can be moved", where={"id": feed.name, "state": state.state},
             hint=f"`binlake changefeed pause -c {feed.name}` first",
         )  # fmt: skip
-    moved = make_section({"start-ts": ts}, "", section_keys(feed))
+    moved = make_section({"start-ts": ts}, "", dump_section_keys(feed))
     forget_position(feed, file.replication.name, state.life)
     write_feed_file(path, moved)
     record_removal(windows, feed.name, reason=f"moved to {ts}")
@@ -154,8 +154,8 @@ def remove_feed(file: ReplicationFile, feed: Feed, path: Path, *, force: bool) -
             ) from None  # fmt: skip
         stays.append(f"its position at the sink ({error.message})")
     if windows.exists():
-        with lake_lock(paths, feed_lock(feed.name)):
+        with hold_lake_lock(paths, name_feed_lock(feed.name)):
             record_removal(windows, feed.name, reason="removed by command")
-            shutil.rmtree(paths.table(message_table(feed.name).name), ignore_errors=True)
+            shutil.rmtree(paths.locate_table(make_message_table(feed.name).name), ignore_errors=True)
     path.unlink()
     return stays

@@ -16,8 +16,8 @@ from binlake.config.feedfiles import write_feed_file
 from binlake.errors import ConfigError, Permanent
 from binlake.feed.changefeed import actions
 from binlake.feed.changefeed.replicationfile import ReplicationFile, find_replication_file
-from binlake.feed.changefeed.section import make_section, section_keys
-from binlake.feed.changefeed.summaries import info_of, section_of, summary_of
+from binlake.feed.changefeed.section import dump_section_keys, make_section
+from binlake.feed.changefeed.summaries import describe_feed, describe_section, summarize_feed
 from binlake.feed.checks import FeedReport
 from binlake.feed.state import FeedState, read_state, record_pause, record_resume
 
@@ -41,7 +41,7 @@ class ChangefeedCommand:
             add_output(command)
             if name != "list":
                 command.add_argument("-c", "--changefeed-id", default="", required=name != "create", metavar="ID",
-                                 help="the feed's name; create generates one if omitted")  # fmt: skip
+                                     help="the feed's name; create generates one if omitted")  # fmt: skip
             if name in ("create", "update"):
                 _add_section(command, required=name == "create")
             if name in ("create", "update", "resume", "remove"):
@@ -53,8 +53,8 @@ class ChangefeedCommand:
             if name in ("pause", "resume"):
                 command.add_argument("--reason", default="", help="the reason, shown with the feed's state")
             if name == "resume":
-                command.add_argument("--overwrite-checkpoint-ts", type=_moment_or_now, metavar="TS",
-                                 help="continue after this commit_ts, or `now`, whatever was sent")  # fmt: skip
+                command.add_argument("--overwrite-checkpoint-ts", type=_read_moment_or_now, metavar="TS",
+                                     help="continue after this commit_ts, or `now`, whatever was sent")  # fmt: skip
             if name == "query":
                 command.add_argument("-s", "--simple", action="store_true", help="show only state and checkpoint")
             if name == "remove":
@@ -96,7 +96,7 @@ def _add_section(parser: argparse.ArgumentParser, *, required: bool) -> None:
         parser.add_argument("-n", "--namespace", metavar="NAME", help="first part of Avro's namespace")
 
 
-def _moment_or_now(text: str) -> int:
+def _read_moment_or_now(text: str) -> int:
     return 0 if text == "now" else read_moment(text)
 
 
@@ -109,7 +109,7 @@ def _create(file: ReplicationFile, args: argparse.Namespace) -> None:
     report = actions.check_feed(file, feed, unreachable_ok=args.unreachable_ok)
     path = actions.store_new_feed(file, feed)
     _show_warnings(report)
-    summary = section_of(feed) | {"replication": file.replication.name, "file": str(path)}
+    summary = describe_section(feed) | {"replication": file.replication.name, "file": str(path)}
     if args.output == "json":
         print(json.dumps(summary))
         return
@@ -117,7 +117,7 @@ def _create(file: ReplicationFile, args: argparse.Namespace) -> None:
 
 
 def _list(file: ReplicationFile, args: argparse.Namespace) -> None:
-    feeds = [summary_of(file.replication, feed) for feed in file.replication.feed]
+    feeds = [summarize_feed(file.replication, feed) for feed in file.replication.feed]
     if args.output == "json":
         print(json.dumps(feeds))
         return
@@ -129,13 +129,13 @@ def _list(file: ReplicationFile, args: argparse.Namespace) -> None:
 
 
 def _query(file: ReplicationFile, args: argparse.Namespace) -> None:
-    feed = file.replication.feed_of(args.changefeed_id)
-    info = summary_of(file.replication, feed)["summary"] if args.simple else info_of(file.replication, feed)
+    feed = file.replication.require_feed(args.changefeed_id)
+    info = summarize_feed(file.replication, feed)["summary"] if args.simple else describe_feed(file.replication, feed)
     print(json.dumps(info, indent=None if args.output == "json" else 2, ensure_ascii=False))
 
 
 def _pause(file: ReplicationFile, args: argparse.Namespace) -> None:
-    feed = file.replication.feed_of(args.changefeed_id)
+    feed = file.replication.require_feed(args.changefeed_id)
     windows = actions.open_window_log(file.replication)
     _require_state(read_state(windows, feed.name), feed.name, ("normal", "removed", "stopped", "error"), "paused")
     record_pause(windows, feed.name, reason=args.reason or "paused by command")
@@ -143,7 +143,7 @@ def _pause(file: ReplicationFile, args: argparse.Namespace) -> None:
 
 
 def _resume(file: ReplicationFile, args: argparse.Namespace) -> None:
-    feed = file.replication.feed_of(args.changefeed_id)
+    feed = file.replication.require_feed(args.changefeed_id)
     windows = actions.open_window_log(file.replication)
     if args.overwrite_checkpoint_ts is not None:
         path = actions.require_own_file(file, feed.name)
@@ -162,19 +162,19 @@ def _resume(file: ReplicationFile, args: argparse.Namespace) -> None:
 
 
 def _is_past_target(file: ReplicationFile, feed: Feed) -> bool:
-    checkpoint = summary_of(file.replication, feed)["summary"]["tso"]
+    checkpoint = summarize_feed(file.replication, feed)["summary"]["tso"]
     return bool(feed.target_ts) and int(checkpoint or 0) >= int(feed.target_ts)
 
 
 def _update(file: ReplicationFile, args: argparse.Namespace) -> None:
-    feed = file.replication.feed_of(args.changefeed_id)
+    feed = file.replication.require_feed(args.changefeed_id)
     path = actions.require_own_file(file, feed.name)
     windows = actions.open_window_log(file.replication)
     if windows.exists():
         _require_state(read_state(windows, feed.name), feed.name, ("stopped", "error", "finished"), "updated")
-    changed = make_section(_read_options(args), args.config, section_keys(feed))
-    changes = list(_list_changes(section_of(feed), section_of(changed)))
-    if section_keys(changed) == section_keys(feed):
+    changed = make_section(_read_options(args), args.config, dump_section_keys(feed))
+    changes = list(_list_changes(describe_section(feed), describe_section(changed)))
+    if dump_section_keys(changed) == dump_section_keys(feed):
         raise ConfigError("the update changes nothing", where={"id": feed.name}, hint="see `binlake changefeed query`")
     report = actions.check_feed(file, changed, unreachable_ok=args.unreachable_ok)
     if not args.no_confirm:
@@ -185,9 +185,9 @@ def _update(file: ReplicationFile, args: argparse.Namespace) -> None:
 
 
 def _remove(file: ReplicationFile, args: argparse.Namespace) -> None:
-    feed = file.replication.feed_of(args.changefeed_id)
+    feed = file.replication.require_feed(args.changefeed_id)
     stays = actions.remove_feed(file, feed, actions.require_own_file(file, feed.name), force=args.force)
-    checkpoint = {"id": feed.name, "sink_uri": section_of(feed)["sink_uri"], "stays": stays}
+    checkpoint = {"id": feed.name, "sink_uri": describe_section(feed)["sink_uri"], "stays": stays}
     if args.output == "json":
         print(json.dumps(checkpoint))
         return
@@ -239,7 +239,7 @@ def _show_warnings(report: FeedReport | None) -> None:
 
 def _print_state(args: argparse.Namespace, file: ReplicationFile, feed: Feed, what: str) -> None:
     if args.output == "json":
-        print(json.dumps(summary_of(file.replication, feed)))
+        print(json.dumps(summarize_feed(file.replication, feed)))
         return
     print(f"changefeed {feed.name} of {file.replication.name} {what}")
 

@@ -95,13 +95,13 @@ def read_document(path: Path) -> Document:
         if name in _AS_HERE and value == _AS_HERE[name]:
             continue
         if name in _TAKEN:
-            keys[last] = _dispatchers(value, path) if last == "dispatchers" else value
+            keys[last] = _read_dispatchers(value, path) if last == "dispatchers" else value
         elif section == "sink.csv" and last in _CSV:
             keys.setdefault("csv", {})[last] = value
         elif last in _URI_WORDS.get(section, ()):
             words[last] = str(value).lower() if isinstance(value, bool) else str(value)
         else:
-            raise _refusal_error(name, value, path)
+            raise _make_refusal_error(name, value, path)
     if "protocol" in keys:
         words["protocol"] = str(keys.pop("protocol"))
     if not keys.get("terminator", "-"):
@@ -118,7 +118,7 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{name}", value
 
 
-def _refusal_error(name: str, value: Any, path: Path) -> ConfigError:
+def _make_refusal_error(name: str, value: Any, path: Path) -> ConfigError:
     if name in _AS_HERE:
         hint = f"a feed supports only {name} = {str(_AS_HERE[name]).lower()}"
         return ConfigError("a value of TiCDC has no counterpart here", where={"config": path, name: value}, hint=hint)
@@ -132,7 +132,7 @@ def _refusal_error(name: str, value: Any, path: Path) -> ConfigError:
     return ConfigError(f"unknown key `{name}`", where={"config": path}, hint=hint)
 
 
-def _dispatchers(entries: Any, path: Path) -> list[dict[str, Any]]:
+def _read_dispatchers(entries: Any, path: Path) -> list[dict[str, Any]]:
     """Each entry in a feed's form. TiCDC called `partition` `dispatcher` before 6.1."""
     dispatchers = []
     for entry in entries if isinstance(entries, list) else [entries]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from binlake.config.folder import find_replications, replications_folder
+from binlake.config.folder import find_replications, find_replications_folder
 from binlake.config.load import load_replication
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
@@ -42,17 +42,17 @@ def find_replication_file(pd: str, file: str) -> ReplicationFile:
     broken = f"; not readable: {', '.join(path.name for path in folder.broken)}" if folder.broken else ""
     raise ConfigError(
         "several replications have this PD" if matching else "no replication has this PD",
-        where={"pd": pd or "any", "folder": replications_folder(), "found": names or "none"},
+        where={"pd": pd or "any", "folder": find_replications_folder(), "found": names or "none"},
         hint=f"give its file: --replication FILE{broken}",
     )
 
 
 def _shares_pd(pd: str, replication: Replication) -> bool:
-    addresses = {_address(url) for url in replication.source.pd_urls}
-    return not addresses.isdisjoint(_address(url) for url in pd.split(",") if url.strip())
+    addresses = {_parse_address(url) for url in replication.source.pd_urls}
+    return not addresses.isdisjoint(_parse_address(url) for url in pd.split(",") if url.strip())
 
 
-def _address(url: str) -> tuple[str, int]:
+def _parse_address(url: str) -> tuple[str, int]:
     try:
         parts = urlsplit(url.strip() if "://" in url else f"http://{url.strip()}")
         return (parts.hostname or "").lower(), parts.port or _PD_PORT

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pydantic import ValidationError
 
-from binlake.base.tomlfile import readable_error
+from binlake.base.tomlfile import make_readable_error
 from binlake.config.feed import Feed
 from binlake.config.protocols import AvroOptions
 from binlake.config.sinkuri import parse_sink_uri
@@ -27,7 +27,7 @@ def make_section(given: Keys, config: str, base: Keys | None = None) -> Feed:
     document = read_document(Path(config)) if config else Document()
     for name, value in document.keys.items():
         if given.get(name, value) != value:
-            raise _given_twice_error(name, config)
+            raise _make_given_twice_error(name, config)
     keys = {**(base or {}), **document.keys, **given}
     uri = given.get("sink-uri")
     keys["sink-uri"] = _add_parameters(str(keys["sink-uri"]), document.words, config if uri else "")
@@ -39,12 +39,12 @@ def make_section(given: Keys, config: str, base: Keys | None = None) -> Feed:
     try:
         feed = Feed.model_validate(keys)
     except ValidationError as error:
-        raise readable_error(error, Feed, config or "the command's options") from None
+        raise make_readable_error(error, Feed, config or "the command's options") from None
     feed.require_rules()
     return feed
 
 
-def section_keys(feed: Feed) -> dict[str, Any]:
+def dump_section_keys(feed: Feed) -> dict[str, Any]:
     """The keys of the feed's section."""
     return feed.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
@@ -65,7 +65,7 @@ def _add_parameters(uri: str, words: Mapping[str, str], config: str) -> str:
     present = dict(parse_qsl(urlsplit(uri).query, keep_blank_values=True))
     for name, value in words.items():
         if config and present.get(name, value) != value:
-            raise _given_twice_error(name, config)
+            raise _make_given_twice_error(name, config)
     more = {name: value for name, value in words.items() if present.get(name) != value}
     if not more:
         return uri
@@ -73,7 +73,7 @@ def _add_parameters(uri: str, words: Mapping[str, str], config: str) -> str:
     return parts._replace(query=urlencode({**present, **more}, safe=":/,{}")).geturl()
 
 
-def _given_twice_error(name: str, config: str) -> ConfigError:
+def _make_given_twice_error(name: str, config: str) -> ConfigError:
     return ConfigError(
         f"`{name}` is set twice, with different values", where={"config": config}, hint="remove it from the file"
     )

@@ -13,7 +13,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 
 
-def summary_of(replication: Replication, feed: Feed) -> dict[str, Any]:
+def summarize_feed(replication: Replication, feed: Feed) -> dict[str, Any]:
     """The feed as shown by `list`: id and namespace, state, checkpoint, lag, error."""
     windows = WindowLog(LakePaths.of(replication))
     state, progress = read_state(windows, feed.name), read_progress(windows, feed.name, feed.first_ts)
@@ -22,23 +22,28 @@ def summary_of(replication: Replication, feed: Feed) -> dict[str, Any]:
         "namespace": feed.namespace,
         "replication": replication.name,
         "summary": {
-            "state": visible_state(state),
-            "tso": _text(progress.checkpoint),
-            "checkpoint": _time(progress.checkpoint),
+            "state": choose_visible_state(state),
+            "tso": _format_ts(progress.checkpoint),
+            "checkpoint": _format_time(progress.checkpoint),
             "lag_s": progress.lag_s,
-            "error": _error(state),
+            "error": _describe_error(state),
         },
     }
 
 
-def info_of(replication: Replication, feed: Feed) -> dict[str, Any]:
+def describe_feed(replication: Replication, feed: Feed) -> dict[str, Any]:
     """The feed as shown by `query`: section, progress, state and reason."""
     windows = WindowLog(LakePaths.of(replication))
     state, progress = read_state(windows, feed.name), read_progress(windows, feed.name, feed.first_ts)
-    return {**section_of(feed), "replication": replication.name, **_progress(progress), **_state(state)}
+    return {
+        **describe_section(feed),
+        "replication": replication.name,
+        **_describe_progress(progress),
+        **_describe_state(state),
+    }
 
 
-def section_of(feed: Feed) -> dict[str, Any]:
+def describe_section(feed: Feed) -> dict[str, Any]:
     """The section as printed by `create`."""
     config = {"rules": list(feed.rules), "dispatchers": [rule.model_dump(mode="json") for rule in feed.dispatchers]}
     return {
@@ -52,32 +57,32 @@ def section_of(feed: Feed) -> dict[str, Any]:
     }
 
 
-def visible_state(state: FeedState) -> str:
+def choose_visible_state(state: FeedState) -> str:
     """The state of a configured feed: a removed feed with its name was another feed."""
     return "normal" if state.state == "removed" else state.state
 
 
-def _progress(progress: FeedProgress) -> dict[str, Any]:
+def _describe_progress(progress: FeedProgress) -> dict[str, Any]:
     values = {"checkpoint_tso": progress.checkpoint, "encoded_tso": progress.encoded, "landed_tso": progress.landed}
-    times = {"checkpoint_time": _time(progress.checkpoint), "lag_s": progress.lag_s}
-    return {name: _text(ts) for name, ts in values.items()} | times
+    times = {"checkpoint_time": _format_time(progress.checkpoint), "lag_s": progress.lag_s}
+    return {name: _format_ts(ts) for name, ts in values.items()} | times
 
 
-def _state(state: FeedState) -> dict[str, Any]:
-    values = {"state": visible_state(state), "reason": state.reason}
-    return values | {"error": _error(state)}
+def _describe_state(state: FeedState) -> dict[str, Any]:
+    values = {"state": choose_visible_state(state), "reason": state.reason}
+    return values | {"error": _describe_error(state)}
 
 
-def _error(state: FeedState) -> dict[str, Any] | None:
+def _describe_error(state: FeedState) -> dict[str, Any] | None:
     error = state.error
     if error is None:
         return None
     return {"stage": error.stage, "code": error.error, "message": error.text, "hint": error.hint, **error.where}
 
 
-def _text(ts: int | None) -> str | None:
+def _format_ts(ts: int | None) -> str | None:
     return None if ts is None else str(ts)
 
 
-def _time(ts: int | None) -> str | None:
+def _format_time(ts: int | None) -> str | None:
     return None if ts is None else tso.to_datetime(ts).isoformat(sep=" ", timespec="milliseconds")

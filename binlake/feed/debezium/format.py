@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 from binlake import tso
 from binlake.config.protocols import DebeziumOptions
 from binlake.feed.bytecolumns import Part, join_parts
-from binlake.feed.debezium.schema import envelope_schema, key_schema, record_name
-from binlake.feed.debezium.values import value_parts
-from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Event, Images, RowFormat, row_key
-from binlake.feed.jsontext import json_bytes, number_parts, object_parts
+from binlake.feed.debezium.schema import build_envelope_schema, build_key_schema, build_record_name
+from binlake.feed.debezium.values import encode_values
+from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Event, Images, RowFormat, find_row_key
+from binlake.feed.jsontext import encode_json, encode_numbers, encode_object
 from binlake.rows.schema import ColumnInfo
 
 WATERMARK = "m"
@@ -32,48 +32,59 @@ class DebeziumFormat(RowFormat):
 
     def encode(self, changes: Changes) -> Bodies:
         """As Format.encode: keys with the columns that identify a row, values with the row before and after."""
-        table, columns, key = changes.table, changes.table.row_columns, row_key(changes.table)
-        name = record_name(self._options.cluster, table)
-        payload = self._payload(table.db, table.name, number_parts(changes.commit_ts), _millis(changes))
-        payload += [b',"op":', json_bytes(changes.op)]
+        table, columns, key = changes.table, changes.table.row_columns, find_row_key(changes.table)
+        name = build_record_name(self._options.cluster, table)
+        payload = self._encode_payload_head(
+            table.db, table.name, encode_numbers(changes.commit_ts), _encode_millis(changes)
+        )
+        payload += [b',"op":', encode_json(changes.op)]
         if changes.op != UPDATE or self._options.old_values:
-            payload += [b',"before":', *([b"null"] if changes.op == INSERT else _row(columns, changes.before(columns)))]
-        payload += [b',"after":', *([b"null"] if changes.op == DELETE else _row(columns, changes.after(columns))), b"}"]
-        values = self._wrap_with_schema(payload, envelope_schema(name, columns, extension=self._options.extension))
-        keys = self._wrap_with_schema(_row(key, changes.last(key)), key_schema(name, key))
+            payload += [
+                b',"before":',
+                *([b"null"] if changes.op == INSERT else _encode_row(columns, changes.select_before(columns))),
+            ]
+        payload += [
+            b',"after":',
+            *([b"null"] if changes.op == DELETE else _encode_row(columns, changes.select_after(columns))),
+            b"}",
+        ]
+        values = self._wrap_with_schema(
+            payload, build_envelope_schema(name, columns, extension=self._options.extension)
+        )
+        keys = self._wrap_with_schema(_encode_row(key, changes.select_last(key)), build_key_schema(name, key))
         constant = all(isinstance(part, bytes) for part in keys)
         keys_of_rows = pa.repeat(pa.scalar(b"".join(keys), pa.binary()), len(changes)) if constant else join_parts(keys)
         return Bodies(keys_of_rows, join_parts(values))
 
-    def watermark(self, ts: int, /) -> Event | None:
+    def encode_watermark(self, ts: int, /) -> Event | None:
         """As Format.watermark: to all partitions, only with the extension."""
         if not self._options.extension:
             return None
-        name, moment = f"{self._options.cluster}.watermark", b"%d" % tso.physical(ts)
-        payload = [*self._payload("", "", [b"%d" % ts], [moment]), b',"op":', json_bytes(WATERMARK), b"}"]
-        value = self._wrap_with_schema(payload, envelope_schema(name, None, extension=True))
-        key = self._wrap_with_schema([b"{}"], key_schema(name, ()))
+        name, moment = f"{self._options.cluster}.watermark", b"%d" % tso.extract_physical(ts)
+        payload = [*self._encode_payload_head("", "", [b"%d" % ts], [moment]), b',"op":', encode_json(WATERMARK), b"}"]
+        value = self._wrap_with_schema(payload, build_envelope_schema(name, None, extension=True))
+        key = self._wrap_with_schema([b"{}"], build_key_schema(name, ()))
         return Event(b"".join(key), b"".join(value), True)
 
-    def _payload(self, db: str, table: str, commit_ts: list[Part], millis: list[Part]) -> list[Part]:
+    def _encode_payload_head(self, db: str, table: str, commit_ts: list[Part], millis: list[Part]) -> list[Part]:
         """The beginning of a payload: source, time and transaction."""
-        cluster = json_bytes(self._options.cluster)
+        cluster = encode_json(self._options.cluster)
         head: dict[str, Any] = {"snapshot": "false", "db": db, "table": table, "server_id": 0, "gtid": None,
                                 "file": "", "pos": 0, "row": 0, "thread": 0, "query": None}  # fmt: skip
         return [
             b'{"source":{"version":"2.4.0.Final","connector":"TiCDC","name":', cluster, b',"ts_ms":', *millis, b",",
-            json_bytes(head)[1:-1], b',"commit_ts":', *commit_ts, b',"cluster_id":', cluster, b'},"ts_ms":', *millis,
+            encode_json(head)[1:-1], b',"commit_ts":', *commit_ts, b',"cluster_id":', cluster, b'},"ts_ms":', *millis,
             b',"transaction":null',
         ]  # fmt: skip
 
     def _wrap_with_schema(self, payload: list[Part], schema: dict[str, Any]) -> list[Part]:
-        tail = b',"schema":' + json_bytes(schema) if self._options.schemas else b""
+        tail = b',"schema":' + encode_json(schema) if self._options.schemas else b""
         return [b'{"payload":', *payload, tail, b"}"]
 
 
-def _row(columns: tuple[ColumnInfo, ...], images: Images) -> list[Part]:
-    return object_parts((column.name, value_parts(column, images[column.name])) for column in columns)
+def _encode_row(columns: tuple[ColumnInfo, ...], images: Images) -> list[Part]:
+    return encode_object((column.name, encode_values(column, images[column.name])) for column in columns)
 
 
-def _millis(changes: Changes) -> list[Part]:
-    return number_parts(pc.shift_right(changes.commit_ts, tso.LOGICAL_BITS))
+def _encode_millis(changes: Changes) -> list[Part]:
+    return encode_numbers(pc.shift_right(changes.commit_ts, tso.LOGICAL_BITS))

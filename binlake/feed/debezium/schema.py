@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from binlake.feed.avro.schema import legal_name, tidb_type
+from binlake.feed.avro.schema import format_tidb_type, make_legal_name
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 
@@ -40,41 +40,53 @@ MILLIS_DIGITS = 3
 """The number of fractional digits up to which a DATETIME is in milliseconds."""
 
 
-def record_name(cluster: str, table: TableDef) -> str:
+def build_record_name(cluster: str, table: TableDef) -> str:
     """The prefix of the names of the table's schemas."""
-    return ".".join(map(legal_name, (cluster, table.db, table.name)))
+    return ".".join(map(make_legal_name, (cluster, table.db, table.name)))
 
 
-def key_schema(name: str, columns: tuple[ColumnInfo, ...]) -> Json:
+def build_key_schema(name: str, columns: tuple[ColumnInfo, ...]) -> Json:
     """The schema of the keys."""
     return {
         "type": "struct",
         "name": f"{name}.Key",
         "optional": False,
-        "fields": [field_schema(column) for column in columns],
+        "fields": [build_field_schema(column) for column in columns],
     }
 
 
-def envelope_schema(name: str, columns: tuple[ColumnInfo, ...] | None, *, extension: bool) -> Json:
+def build_envelope_schema(name: str, columns: tuple[ColumnInfo, ...] | None, *, extension: bool) -> Json:
     """The schema of the values. `columns`: None for a message without a row; `extension`: add TiDB's types."""
     images = (
-        [] if columns is None else [_image(name, "before", columns, False), _image(name, "after", columns, extension)]
+        []
+        if columns is None
+        else [_build_image(name, "before", columns, False), _build_image(name, "after", columns, extension)]
     )
     transaction = {
         "type": "struct",
-        "fields": [_simple("id", "string"), _simple("total_order", "int64"), _simple("data_collection_order", "int64")],
+        "fields": [
+            _build_simple_field("id", "string"),
+            _build_simple_field("total_order", "int64"),
+            _build_simple_field("data_collection_order", "int64"),
+        ],
         "optional": True,
         "name": "event.block",
         "version": 1,
         "field": "transaction",
     }
-    fields = [*images, _source(), _simple("op", "string"), _simple("ts_ms", "int64", True), transaction]
+    fields = [
+        *images,
+        _build_source(),
+        _build_simple_field("op", "string"),
+        _build_simple_field("ts_ms", "int64", True),
+        transaction,
+    ]
     return {"type": "struct", "optional": False, "name": f"{name}.Envelope", "version": 1, "fields": fields}
 
 
-def field_schema(column: ColumnInfo) -> Json:
+def build_field_schema(column: ColumnInfo) -> Json:
     """The schema block of a column."""
-    kind, name, parameters = _type_of(column)
+    kind, name, parameters = _choose_type(column)
     block: Json = {"type": kind, "optional": not column.not_null}
     if name:
         block |= {"name": f"io.debezium.{name}", "version": 1}
@@ -83,7 +95,7 @@ def field_schema(column: ColumnInfo) -> Json:
     return block | {"field": column.name}
 
 
-def _type_of(column: ColumnInfo) -> tuple[str, str, Json]:
+def _choose_type(column: ColumnInfo) -> tuple[str, str, Json]:
     """Connect's type, the name of its semantic type, and the parameters of that."""
     if column.tp in _INTEGERS:
         return _INTEGERS[column.tp][column.unsigned], "", {}
@@ -99,13 +111,19 @@ def _type_of(column: ColumnInfo) -> tuple[str, str, Json]:
     return _PLAIN.get(column.tp, "string"), "", {}
 
 
-def _image(name: str, side: str, columns: tuple[ColumnInfo, ...], extension: bool) -> Json:
-    fields = [field_schema(column) | ({"tidb_type": tidb_type(column)} if extension else {}) for column in columns]
+def _build_image(name: str, side: str, columns: tuple[ColumnInfo, ...], extension: bool) -> Json:
+    fields = [
+        build_field_schema(column) | ({"tidb_type": format_tidb_type(column)} if extension else {})
+        for column in columns
+    ]
     return {"type": "struct", "optional": True, "name": f"{name}.Value", "field": side, "fields": fields}
 
 
-def _source() -> Json:
-    fields = [_SNAPSHOT if name == "snapshot" else _simple(name, kind, optional) for name, kind, optional in _SOURCE]
+def _build_source() -> Json:
+    fields = [
+        _SNAPSHOT if name == "snapshot" else _build_simple_field(name, kind, optional)
+        for name, kind, optional in _SOURCE
+    ]
     return {
         "type": "struct",
         "fields": fields,
@@ -115,5 +133,5 @@ def _source() -> Json:
     }
 
 
-def _simple(name: str, kind: str, optional: bool = False) -> Json:
+def _build_simple_field(name: str, kind: str, optional: bool = False) -> Json:
     return {"type": kind, "optional": optional, "field": name}

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.feed.bytecolumns import Array, Part, bytes_of_hex, map_distinct
+from binlake.feed.bytecolumns import Array, Part, decode_hex, map_distinct
 from binlake.feed.debezium.schema import MILLIS_DIGITS
-from binlake.feed.jsontext import as_binary, base64_text, escape_texts, number_parts, string_parts
+from binlake.feed.jsontext import as_binary, encode_base64, encode_numbers, encode_strings, escape_texts
 from binlake.rows.codec.temporal import parse_duration
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
@@ -21,50 +21,50 @@ from binlake.rows.schema import mysqltypes as t
 _NO_MOMENT = "1970-01-01T00:00:00Z"
 
 
-def value_parts(column: ColumnInfo, texts: Array) -> list[Part]:
-    """The values of `column` in the form for `jsontext.object_parts`."""
+def encode_values(column: ColumnInfo, texts: Array) -> list[Part]:
+    """The values of `column` in the form for `jsontext.encode_object`."""
     match column.tp:
         case t.LONGLONG if column.unsigned:
             # Connect has no unsigned numbers: numbers beyond a long wrap around.
-            return number_parts(pc.cast(texts, pa.uint64()).view(pa.int64()))
+            return encode_numbers(pc.cast(texts, pa.uint64()).view(pa.int64()))
         case t.YEAR:
-            return number_parts(pc.cast(texts, pa.int64()))
+            return encode_numbers(pc.cast(texts, pa.int64()))
         case _ if column.tp in t.INTEGERS or column.tp in (t.FLOAT, t.DOUBLE, t.NEWDECIMAL):
-            return number_parts(texts)
+            return encode_numbers(texts)
         case t.DATE | t.NEWDATE:
-            return _calendar_parts(column, _since_epoch(texts, pa.date32(), "D"))
+            return _encode_calendar(column, _count_since_epoch(texts, pa.date32(), "D"))
         case t.DATETIME:
             unit = "ms" if column.fsp <= MILLIS_DIGITS else "us"
-            return _calendar_parts(column, _since_epoch(texts, pa.timestamp(unit), unit))
+            return _encode_calendar(column, _count_since_epoch(texts, pa.timestamp(unit), unit))
         case t.TIMESTAMP:
-            return string_parts(as_binary(_format_zoned(texts)))
+            return encode_strings(as_binary(_format_zoned(texts)))
         case t.DURATION:
-            return number_parts(map_distinct(texts, lambda text: parse_duration(text) // 1000, pa.int64()))
+            return encode_numbers(map_distinct(texts, lambda text: parse_duration(text) // 1000, pa.int64()))
         case t.BIT:
-            return _bits(column, texts)
+            return _encode_bits(column, texts)
         case _ if column.is_binary:
-            return string_parts(base64_text(bytes_of_hex(texts)))
+            return encode_strings(encode_base64(decode_hex(texts)))
         case _:
-            return string_parts(escape_texts(texts))
+            return encode_strings(escape_texts(texts))
 
 
-def _since_epoch(texts: Array, kind: pa.DataType, unit: str) -> Array:
+def _count_since_epoch(texts: Array, kind: pa.DataType, unit: str) -> Array:
     """Days, or fractions of a second in `unit`, since 1970; NULL for an invalid date."""
     try:
         return pc.cast(texts, kind).view(pa.int32() if unit == "D" else pa.int64()).cast(pa.int64())
     except pa.ArrowInvalid:
-        return map_distinct(texts, lambda text: _moment(text, unit), pa.int64())
+        return map_distinct(texts, lambda text: _parse_moment(text, unit), pa.int64())
 
 
-def _moment(text: str, unit: str) -> int | None:
+def _parse_moment(text: str, unit: str) -> int | None:
     try:
         return int(np.datetime64(text).astype(f"datetime64[{unit}]").astype(np.int64))
     except ValueError:
         return None
 
 
-def _calendar_parts(column: ColumnInfo, numbers: Array) -> list[Part]:
-    return number_parts(pc.fill_null(numbers, 0) if column.not_null else numbers)
+def _encode_calendar(column: ColumnInfo, numbers: Array) -> list[Part]:
+    return encode_numbers(pc.fill_null(numbers, 0) if column.not_null else numbers)
 
 
 def _format_zoned(texts: Array) -> Array:
@@ -73,8 +73,8 @@ def _format_zoned(texts: Array) -> Array:
     return pc.if_else(pc.starts_with(texts, "0000-00-00"), _NO_MOMENT, shown)
 
 
-def _bits(column: ColumnInfo, texts: Array) -> list[Part]:
+def _encode_bits(column: ColumnInfo, texts: Array) -> list[Part]:
     if column.flen == 1:
-        return number_parts(map_distinct(texts, lambda text: "true" if int(text, 16) else "false", pa.string()))
+        return encode_numbers(map_distinct(texts, lambda text: "true" if int(text, 16) else "false", pa.string()))
     # Reverse the bytes, as Connect's bits are little-endian.
-    return string_parts(map_distinct(texts, lambda text: b64encode(bytes.fromhex(text)[::-1]), pa.binary()))
+    return encode_strings(map_distinct(texts, lambda text: b64encode(bytes.fromhex(text)[::-1]), pa.binary()))

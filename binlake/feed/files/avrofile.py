@@ -25,7 +25,7 @@ _BLOCK_ROWS = 4096
 NAMESPACE = "binlake.feed"
 
 
-def file_schema(key_schema: str, value_schema: str) -> str:
+def build_file_schema(key_schema: str, value_schema: str) -> str:
     """The schema of a file's records. Key and value have the same name in a registry; here the key gets a suffix."""
     key = json.loads(key_schema)
     fields = [
@@ -37,28 +37,28 @@ def file_schema(key_schema: str, value_schema: str) -> str:
     return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
 
 
-def avro_file(messages: pa.Table, key_schema: str, value_schema: str) -> bytes:
+def encode_avro_file(messages: pa.Table, key_schema: str, value_schema: str) -> bytes:
     """The file of `messages`, which all have these schemas. Equal messages give equal bytes."""
-    schema = file_schema(key_schema, value_schema).encode()
-    records = _records(messages)
+    schema = build_file_schema(key_schema, value_schema).encode()
+    records = _encode_records(messages)
     sync = xxhash.xxh3_128_digest(schema + join_values(records))
     header = (
         _MAGIC
-        + _number(2)
+        + _encode_number(2)
         + _add_size(b"avro.codec")
         + _add_size(b"null")
         + _add_size(b"avro.schema")
         + _add_size(schema)
     )
-    parts = [header + _number(0) + sync]
+    parts = [header + _encode_number(0) + sync]
     for start in range(0, len(records), _BLOCK_ROWS):
         block = records[start : start + _BLOCK_ROWS]
         content = join_values(block)
-        parts += [_number(len(block)), _number(len(content)), content, sync]
+        parts += [_encode_number(len(block)), _encode_number(len(content)), content, sync]
     return b"".join(parts)
 
 
-def _records(messages: pa.Table) -> Any:
+def _encode_records(messages: pa.Table) -> Any:
     one = messages.combine_chunks()
     key, value = (one.column(name).combine_chunks() for name in (Message.KEY, Message.VALUE))
     commits = np.asarray(one.column(Message.COMMIT_TS)).astype(np.int64)
@@ -67,9 +67,9 @@ def _records(messages: pa.Table) -> Any:
     )
 
 
-def _number(value: int) -> bytes:
+def _encode_number(value: int) -> bytes:
     return bytes(binary.encode_longs(np.array([value], np.int64))[0].as_py())
 
 
 def _add_size(value: bytes) -> bytes:
-    return _number(len(value)) + value
+    return _encode_number(len(value)) + value

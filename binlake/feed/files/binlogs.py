@@ -23,17 +23,17 @@ import structlog
 from binlake import tso
 from binlake.base.filestore import Store, open_store
 from binlake.base.lakecolumns import Message
-from binlake.binlogfile.framing import CRC, HEAD, MAGIC, compress, damage
-from binlake.binlogfile.index import PATH, Index, IndexedFile, checksum, read_index
-from binlake.binlogfile.names import Compression, file_name, select_binlog_files
+from binlake.binlogfile.framing import CRC, HEAD, MAGIC, compress, make_damage_error
+from binlake.binlogfile.index import PATH, Index, IndexedFile, compute_checksum, read_index
+from binlake.binlogfile.names import Compression, format_file_name, select_binlog_files
 from binlake.config.storage import Storage
 from binlake.errors import Permanent
-from binlake.feed.bytecolumns import fixed_width, join_parts, parts_of
+from binlake.feed.bytecolumns import build_fixed_width_array, join_parts, split_binary_array
 from binlake.feed.events import DDL
 from binlake.feed.files.publisher import Read
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.position import Position
-from binlake.feed.protobuf import TRANSACTION, lengths_of
+from binlake.feed.protobuf import TRANSACTION, measure_lengths
 
 log = structlog.get_logger(__name__)
 
@@ -129,7 +129,7 @@ class BinlogPublisher:
         """`index` without files whose commits are older than the retention before the checkpoint; the newest stays."""
         if not self._retention_days:
             return index
-        end = tso.compose(max(tso.physical(index.hi) - self._retention_days * _DAY_MS, 0))
+        end = tso.compose(max(tso.extract_physical(index.hi) - self._retention_days * _DAY_MS, 0))
         expired = next((number for number, file in enumerate(index.files) if file.last >= end), len(index.files))
         expired = min(expired, max(len(index.files) - 1, 0))
         lo = index.files[expired - 1].last if expired else index.lo
@@ -170,15 +170,15 @@ def _frame_records(payloads: Any) -> Any:
     """Frame `payloads` as records (tidb-binlog 1.9)."""
     rows = len(payloads)
     heads = np.zeros(rows, [("magic", "<u4"), ("length", "<u8")])
-    heads["magic"], heads["length"] = MAGIC, lengths_of(payloads)
+    heads["magic"], heads["length"] = MAGIC, measure_lengths(payloads)
     tails = np.array([google_crc32c.value(payload) for payload in payloads.to_pylist()], "<u4")
     if not rows:
         return payloads
     return join_parts(
         [
-            fixed_width(heads.view(np.uint8), HEAD.size, rows),
+            build_fixed_width_array(heads.view(np.uint8), HEAD.size, rows),
             payloads,
-            fixed_width(tails.view(np.uint8), CRC.size, rows),
+            build_fixed_width_array(tails.view(np.uint8), CRC.size, rows),
         ]
     )
 
@@ -197,7 +197,7 @@ class _Files:
 
     def add(self, records: _Records) -> None:
         """Write more records. A file ends after the record with which it reaches the size."""
-        ends = np.cumsum(lengths_of(records.framed))
+        ends = np.cumsum(measure_lengths(records.framed))
         start, rows = 0, len(records.commits)
         while start < rows:
             file = self._open or self._begin(int(records.commits[start]))
@@ -219,7 +219,7 @@ class _Files:
         if last is not None and last.size < self._join_bytes and last.file.compression == self._compression:
             self._done.pop()
             return _OpenFile.reopen(last, self._store)
-        name = file_name(self._next, commit_ts, self._compression)
+        name = format_file_name(self._next, commit_ts, self._compression)
         self._next += 1
         return _OpenFile(IndexedFile(name, commit_ts, commit_ts, 0, 0, 0))
 
@@ -245,15 +245,15 @@ class _OpenFile:
     def reopen(cls, indexed: IndexedFile, store: Store) -> _OpenFile:
         """Reopen an existing file to continue it. Raises DamagedFile if it differs from its index."""
         content = (store.get(indexed.name) or b"")[: indexed.size]
-        if len(content) < indexed.size or checksum(content) != indexed.crc:
-            raise damage("it differs from its index", indexed.name, 0)
+        if len(content) < indexed.size or compute_checksum(content) != indexed.crc:
+            raise make_damage_error("it differs from its index", indexed.name, 0)
         file = cls(indexed, len(content))
         file.content.write(content)
         return file
 
     def add(self, records: _Records, compression: Compression) -> None:
         """Append records."""
-        bounds, data = parts_of(records.framed)
+        bounds, data = split_binary_array(records.framed)
         self.plain += int(bounds[-1])
         if compression == "none":
             self._write(data.tobytes())
@@ -276,5 +276,5 @@ class _OpenFile:
 
     def _write(self, content: bytes) -> None:
         self.content.write(content)
-        crc = checksum(content, self.indexed.crc)
+        crc = compute_checksum(content, self.indexed.crc)
         self.indexed = replace(self.indexed, size=self.indexed.size + len(content), crc=crc)

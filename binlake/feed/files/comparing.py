@@ -29,7 +29,7 @@ class LakeComparison:
         """`held`: the range (lo, hi] that the files have completely. Windows completely inside it are compared."""
         self._paths, self._feed = paths, feed
         lo, hi = held
-        landed = WindowLog(paths).landed((lo, hi)) if lo < hi else []
+        landed = WindowLog(paths).list_landed((lo, hi)) if lo < hi else []
         self._windows: Iterator[Bounds] = iter([window for window in landed if lo <= window[0] and window[1] <= hi])
         self._window = next(self._windows, None)
         self._rows: Counter[int] = Counter()

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from binlake import tso
 from binlake.base.lakecolumns import Message
-from binlake.feed.files.layout import data_folder, date_of
+from binlake.feed.files.layout import build_data_folder, format_date
 from binlake.feed.files.versions import Versions
 
 Ints = npt.NDArray[np.int64]
@@ -53,7 +53,7 @@ class Cutter:
         self._versions, self._separator, self._size = versions, separator, file_size
         self._open: dict[Group, pa.Table] = {}
 
-    def folders(self) -> list[str]:
+    def list_folders(self) -> list[str]:
         """The folders of the messages so far."""
         return sorted({group.folder for group in self._open})
 
@@ -63,7 +63,7 @@ class Cutter:
             before = self._open.get(group)
             rows = (own if before is None else pa.concat_tables([before, own])).combine_chunks()
             self._open[group], start = rows, 0
-            for end in _ends(rows, self._size):
+            for end in _find_ends(rows, self._size):
                 yield Piece(group, rows.slice(start, end - start))
                 start = end
             self._open[group] = rows.slice(start)
@@ -86,20 +86,20 @@ class Cutter:
             rows = np.array(part["row_list"], np.int64)
             db, table = part[Message.DB], part[Message.TABLE]
             for version, numbers in self._split_by_version(db, table, rows, commits):
-                folder = data_folder(db, table, version, date_of(int(commits[numbers[0]]), self._separator))
+                folder = build_data_folder(db, table, version, format_date(int(commits[numbers[0]]), self._separator))
                 group = Group(folder, part[Message.KEY_SCHEMA], part[Message.VALUE_SCHEMA])
                 yield group, messages.select(_CONTENT).take(pa.array(numbers))
 
     def _split_by_version(self, db: str, table: str, rows: Ints, commits: Ints) -> Iterator[tuple[int, Ints]]:
-        versions = self._versions.of(db, table)
+        versions = self._versions.look_up(db, table)
         places = np.searchsorted([version.since for version in versions], commits[rows], side="right") - 1
         for place in np.unique(np.maximum(places, 0)):
             yield versions[place].version, rows[np.maximum(places, 0) == place]
 
 
-def _ends(messages: pa.Table, size: int) -> Iterator[int]:
+def _find_ends(messages: pa.Table, size: int) -> Iterator[int]:
     """The row numbers at which files end: ends of transactions, each at least `size` bytes after the previous one."""
-    ends = np.cumsum(_sizes(messages))
+    ends = np.cumsum(_measure_sizes(messages))
     changed = np.zeros(messages.num_rows, bool)
     for name in (Message.COMMIT_TS, Message.START_TS):
         values = np.asarray(messages.column(name)).astype(np.int64)
@@ -115,6 +115,6 @@ def _ends(messages: pa.Table, size: int) -> Iterator[int]:
         written = int(ends[starts[place] - 1])
 
 
-def _sizes(messages: pa.Table) -> Any:
+def _measure_sizes(messages: pa.Table) -> Any:
     lengths = [pc.fill_null(pc.binary_length(messages.column(name)), 0) for name in (Message.KEY, Message.VALUE)]
     return np.asarray(lengths[0]).astype(np.int64) + np.asarray(lengths[1]) + ROW_BYTES

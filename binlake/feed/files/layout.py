@@ -39,7 +39,7 @@ class DataFile:
     number: int
 
 
-def data_file(path: str) -> DataFile | None:
+def parse_data_path(path: str) -> DataFile | None:
     """The data file at `path`; None for another file."""
     match = _DATA.fullmatch(path)
     if match is None:
@@ -48,27 +48,27 @@ def data_file(path: str) -> DataFile | None:
     return DataFile(path, match["folder"], *names, int(match["version"]), match["date"] or "", int(match["number"]))
 
 
-def table_folder(db: str, table: str) -> str:
+def build_table_folder(db: str, table: str) -> str:
     """The folder of a table; each character that a path cannot have is replaced by `%` and its hex code."""
-    return f"{_safe(db)}/{_safe(table)}" if table else _safe(db)
+    return f"{_escape_name(db)}/{_escape_name(table)}" if table else _escape_name(db)
 
 
-def data_folder(db: str, table: str, version: int, date: str) -> str:
+def build_data_folder(db: str, table: str, version: int, date: str) -> str:
     """The folder of a table's data of one version and date."""
-    return "/".join([table_folder(db, table), str(version), *([date] if date else [])])
+    return "/".join([build_table_folder(db, table), str(version), *([date] if date else [])])
 
 
-def data_path(folder: str, number: int, width: int, protocol: str) -> str:
+def build_data_path(folder: str, number: int, width: int, protocol: str) -> str:
     """The path of the data file `number` of `folder`."""
     return f"{folder}/CDC{number:0{width}}.{ENDINGS[protocol]}"
 
 
-def index_path(folder: str) -> str:
+def build_index_path(folder: str) -> str:
     """The path of the index of `folder`."""
     return f"{folder}/meta/CDC.index"
 
 
-def index_number(content: bytes | None, folder: str) -> int:
+def parse_index_number(content: bytes | None, folder: str) -> int:
     """The greatest number in the index; 0 without an index. Raises Permanent for a damaged one."""
     if content is None:
         return 0
@@ -80,17 +80,17 @@ def index_number(content: bytes | None, folder: str) -> int:
     return int(match[1])
 
 
-def schema_path(db: str, table: str, version: int, checksum: int) -> str:
+def build_schema_path(db: str, table: str, version: int, checksum: int) -> str:
     """The path of the file with a table's definition, or with a DDL on a database (`table` empty)."""
-    return f"{table_folder(db, table)}/meta/schema_{version}_{checksum:010}.json"
+    return f"{build_table_folder(db, table)}/meta/schema_{version}_{checksum:010}.json"
 
 
-def date_of(commit_ts: int, separator: str) -> str:
+def format_date(commit_ts: int, separator: str) -> str:
     """The folder of a commit's date in UTC; empty for the separator `none`."""
     return tso.to_datetime(commit_ts).strftime("%Y-%m-%d")[: _DATE_CHARACTERS[separator]]
 
 
-def _safe(name: str) -> str:
+def _escape_name(name: str) -> str:
     if name in (".", "..", "meta"):
         return "".join(f"%{ord(sign):02X}" for sign in name)
     return _UNSAFE.sub(lambda sign: quote(sign[0], safe=""), name)

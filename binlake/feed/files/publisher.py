@@ -21,10 +21,10 @@ from binlake.base.lakecolumns import Message
 from binlake.config.storage import Storage
 from binlake.errors import DamagedManifest, Permanent
 from binlake.feed.files import layout
-from binlake.feed.files.avrofile import avro_file
+from binlake.feed.files.avrofile import encode_avro_file
 from binlake.feed.files.cutting import Cutter, Piece
-from binlake.feed.files.textfile import text_file
-from binlake.feed.files.versions import Versions, versions_of_json
+from binlake.feed.files.textfile import encode_text_file
+from binlake.feed.files.versions import Versions, parse_versions
 from binlake.feed.formats import DELETE, INSERT, UPDATE
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.position import Position
@@ -109,22 +109,22 @@ class FilePublisher:
         if self.checkpoint is not None and self.checkpoint >= manifest.hi:
             return 0
         plan = self._begin(manifest)
-        versions = versions_of_json(manifest.tables)
+        versions = parse_versions(manifest.tables)
         for version in versions:
-            self._write_once(*version.schema_file())
+            self._write_once(*version.build_schema_file())
         sent, last = 0, dict[str, int]()
         cutter = Cutter(Versions(versions), self._storage.date_separator, self._storage.file_size)
-        for piece in self._pieces(cutter, read):
+        for piece in self._cut_pieces(cutter, read):
             folder = piece.group.folder
             if folder not in plan.last:
-                self._note_folders(plan, cutter.folders())
+                self._note_folders(plan, cutter.list_folders())
             number = last[folder] = last.get(folder, plan.last[folder]) + 1
-            path = layout.data_path(folder, number, self._storage.index_width, self._protocol)
-            self._store.put(path, self._content(piece, manifest))
+            path = layout.build_data_path(folder, number, self._storage.index_width, self._protocol)
+            self._store.put(path, self._encode_piece(piece, manifest))
             sent += piece.messages.num_rows
         for folder, number in sorted(last.items()):
-            name = layout.data_path("", number, self._storage.index_width, self._protocol).removeprefix("/")
-            self._store.put(layout.index_path(folder), f"{name}\n".encode())
+            name = layout.build_data_path("", number, self._storage.index_width, self._protocol).removeprefix("/")
+            self._store.put(layout.build_index_path(folder), f"{name}\n".encode())
         self._store.put(layout.METADATA, f'{{"checkpoint-ts":{manifest.hi}}}'.encode())
         self.checkpoint = manifest.hi
         return sent
@@ -144,10 +144,10 @@ class FilePublisher:
         """Record the greatest numbers of `folders` before the window's first file is written there."""
         for folder in folders:
             if folder not in plan.last:
-                plan.last[folder] = layout.index_number(self._store.get(layout.index_path(folder)), folder)
+                plan.last[folder] = layout.parse_index_number(self._store.get(layout.build_index_path(folder)), folder)
         self._store.put(layout.PLAN, plan.to_json())
 
-    def _pieces(self, cutter: Cutter, read: Read) -> Iterator[Piece]:
+    def _cut_pieces(self, cutter: Cutter, read: Read) -> Iterator[Piece]:
         after = None if self.checkpoint is None else Position.after_commit(self.checkpoint)
         changes = pa.array([INSERT, UPDATE, DELETE])
         for part in read(after):
@@ -155,11 +155,11 @@ class FilePublisher:
             yield from cutter.add(part.filter(is_change))
         yield from cutter.finish()
 
-    def _content(self, piece: Piece, manifest: EncodeManifest) -> bytes:
+    def _encode_piece(self, piece: Piece, manifest: EncodeManifest) -> bytes:
         key, value = piece.group.key_schema, piece.group.value_schema
         if key is None or value is None:
-            return text_file(piece.messages, self._terminator)
-        return avro_file(piece.messages, manifest.schemas[key], manifest.schemas[value])
+            return encode_text_file(piece.messages, self._terminator)
+        return encode_avro_file(piece.messages, manifest.schemas[key], manifest.schemas[value])
 
     def _write_once(self, path: str, content: bytes) -> None:
         if path not in self._known and self._store.get(path) is None:

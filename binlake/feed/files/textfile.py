@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from binlake.base.lakecolumns import Message
 
 
-def text_file(messages: pa.Table, terminator: bytes) -> bytes:
+def encode_text_file(messages: pa.Table, terminator: bytes) -> bytes:
     """The values, each followed by `terminator`."""
     values = pc.fill_null(messages.combine_chunks().column(Message.VALUE), b"").combine_chunks()
     return join_values(pc.binary_join_element_wise(values, terminator, b""))

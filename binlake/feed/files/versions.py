@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from binlake.errors import SchemaError
-from binlake.feed.files.layout import schema_path
+from binlake.feed.files.layout import build_schema_path
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 
@@ -42,10 +42,10 @@ class TableVersion:
     @classmethod
     def of(cls, definition: TableDef, version: int, since: int, query: str = "", action: int = 0) -> TableVersion:
         """The version of a table with the columns of `definition`."""
-        columns = json.dumps([_column(column) for column in definition.row_columns], ensure_ascii=False)
+        columns = json.dumps([_describe_column(column) for column in definition.row_columns], ensure_ascii=False)
         return cls(definition.db, definition.name, version, since, query, action, columns)
 
-    def schema_file(self) -> tuple[str, bytes]:
+    def build_schema_file(self) -> tuple[str, bytes]:
         """Path and content of the schema file. The checksum depends only on table and columns."""
         columns = json.loads(self.columns)
         checksum = zlib.crc32(json.dumps([self.db, self.table, columns], ensure_ascii=False).encode())
@@ -59,7 +59,7 @@ class TableVersion:
             "TableColumns": columns if self.table else None,
             "TableColumnsTotal": len(columns),
         }
-        path = schema_path(self.db, self.table, self.version, checksum)
+        path = build_schema_path(self.db, self.table, self.version, checksum)
         return path, json.dumps(content, ensure_ascii=False, indent=4).encode()
 
 
@@ -71,7 +71,7 @@ class Versions:
         for version in sorted(versions, key=lambda each: (each.since, each.version)):
             self._of.setdefault((version.db, version.table), []).append(version)
 
-    def of(self, db: str, table: str) -> list[TableVersion]:
+    def look_up(self, db: str, table: str) -> list[TableVersion]:
         """The versions of a table, in order. Raises SchemaError for a table without one."""
         versions = self._of.get((db, table))
         if versions is None:
@@ -80,23 +80,25 @@ class Versions:
         return versions
 
 
-def versions_of_json(raw: Iterable[Mapping[str, Any]]) -> tuple[TableVersion, ...]:
+def parse_versions(raw: Iterable[Mapping[str, Any]]) -> tuple[TableVersion, ...]:
     """Parse what `to_json` wrote."""
     return tuple(
         TableVersion(**{**entry, "version": int(entry["version"]), "since": int(entry["since"])}) for entry in raw
     )
 
 
-def _column(column: ColumnInfo) -> Json:
-    fields: Json = {"ColumnName": column.name, "ColumnType": _type(column)}
+def _describe_column(column: ColumnInfo) -> Json:
+    fields: Json = {"ColumnName": column.name, "ColumnType": _format_type(column)}
     if column.tp in (t.NEWDECIMAL, t.FLOAT, t.DOUBLE):
-        fields |= _text("ColumnPrecision", column.flen) | _text("ColumnScale", column.decimal)
+        fields |= _build_number_field("ColumnPrecision", column.flen) | _build_number_field(
+            "ColumnScale", column.decimal
+        )
     elif column.tp in (t.DATETIME, t.TIMESTAMP, t.DURATION):
-        fields |= _text("ColumnScale", column.fsp) if column.fsp else {}
+        fields |= _build_number_field("ColumnScale", column.fsp) if column.fsp else {}
     elif column.tp in t.INTEGERS or column.tp in (t.YEAR, t.BIT):
-        fields |= _text("ColumnPrecision", column.flen)
+        fields |= _build_number_field("ColumnPrecision", column.flen)
     elif column.tp in t.STRINGS:
-        fields |= _text("ColumnLength", column.flen)
+        fields |= _build_number_field("ColumnLength", column.flen)
     if column.not_null:
         fields["ColumnNullable"] = "false"
     if column.flag & t.FLAG_PRIMARY:
@@ -106,10 +108,10 @@ def _column(column: ColumnInfo) -> Json:
     return fields
 
 
-def _type(column: ColumnInfo) -> str:
+def _format_type(column: ColumnInfo) -> str:
     numbers = column.tp in t.INTEGERS or column.tp in (t.NEWDECIMAL, t.FLOAT, t.DOUBLE)
     return column.type_name.upper() + (" UNSIGNED" if column.unsigned and numbers else "")
 
 
-def _text(name: str, number: int) -> Json:
+def _build_number_field(name: str, number: int) -> Json:
     return {} if number < 0 else {name: str(number)}

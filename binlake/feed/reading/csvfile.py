@@ -24,14 +24,14 @@ class CsvLine:
     values: tuple[str | None, ...]
 
 
-def csv_events(path: str, content: bytes, columns: Sequence[str], options: CsvOptions) -> Iterator[Event]:
+def decode_csv_file(path: str, content: bytes, columns: Sequence[str], options: CsvOptions) -> Iterator[Event]:
     """The events of a file whose rows have `columns`. Raises WireError.
 
     An update with its old row has two lines and is one event.
     """
     old: Event | None = None
-    for number, fields in enumerate(_lines(content.decode("utf-8"), options, path)):
-        line = _line(f"{path}:{number}", fields, options)
+    for number, fields in enumerate(_read_lines(content.decode("utf-8"), options, path)):
+        line = _parse_line(f"{path}:{number}", fields, options)
         if len(line.values) != len(columns):
             raise WireError(
                 f"a line of CSV has {len(line.values)} values, but the table has {len(columns)} columns",
@@ -49,7 +49,7 @@ def csv_events(path: str, content: bytes, columns: Sequence[str], options: CsvOp
             yield event
 
 
-def _line(place: str, fields: list[str | None], options: CsvOptions) -> CsvLine:
+def _parse_line(place: str, fields: list[str | None], options: CsvOptions) -> CsvLine:
     left = iter(fields)
     try:
         op, table, db = (str(next(left)) for _ in range(3))
@@ -62,11 +62,11 @@ def _line(place: str, fields: list[str | None], options: CsvOptions) -> CsvLine:
     return CsvLine(op, table, db, commit_ts, is_update, tuple(left))
 
 
-def _lines(text: str, options: CsvOptions, path: str) -> Iterator[list[str | None]]:
+def _read_lines(text: str, options: CsvOptions, path: str) -> Iterator[list[str | None]]:
     reader = _Reader(text, options)
     while reader.at < len(text):
         try:
-            yield list(reader.line())
+            yield list(reader.read_line())
         except ValueError as error:
             raise WireError(
                 f"CSV cannot be read: {error}", where={"file": path, "byte": reader.at}, hint=_HINT
@@ -80,7 +80,7 @@ class _Reader:
         self._text, self._options, self.at = text, options, 0
         self._ends = (options.delimiter, options.terminator)
 
-    def line(self) -> Iterator[str | None]:
+    def read_line(self) -> Iterator[str | None]:
         """The values of the next line; NULL is None."""
         yield self._read_value()
         while self._skip_if(self._options.delimiter):

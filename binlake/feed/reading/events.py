@@ -52,14 +52,14 @@ class Event:
         """The event's values for JSON, without missing ones."""
         # A JSON message is shown unchanged, so its row is not repeated.
         parts = {name: one for name, one in vars(self).items() if self.message is None or name not in _ROW}
-        values = {name: json_value(value, name) for name, value in parts.items() if value not in (None, "")}
+        values = {name: convert_to_json(value, name) for name, value in parts.items() if value not in (None, "")}
         ordered = {name: values[name] for name in ("commit_ts", "db", "table", "op") if name in values}
         # Show the value null, by which a deletion is recognized.
         null = {"value": None} if self.value is None and self.op == "d" and self.key is not None else {}
         return ordered | null | values
 
 
-def json_value(value: Any, name: str = "") -> Any:
+def convert_to_json(value: Any, name: str = "") -> Any:
     """`value` of the key `name` in JSON's types."""
     match value:
         case None | bool() | float() | str():
@@ -73,11 +73,11 @@ def json_value(value: Any, name: str = "") -> Any:
         case date() | datetime():
             return value.isoformat()
         case Mapping():
-            return {str(key): json_value(each, str(key)) for key, each in value.items()}
+            return {str(key): convert_to_json(each, str(key)) for key, each in value.items()}
         case _:
-            return [json_value(each, name) for each in value]
+            return [convert_to_json(each, name) for each in value]
 
 
-def undecodable_error(record: Record, why: str) -> WireError:
+def make_undecodable_error(record: Record, why: str) -> WireError:
     """The error for a message that does not match its protocol."""
     return WireError(f"a message cannot be decoded: {why}", where={"at": record.place}, hint=_HINT)

@@ -14,11 +14,17 @@ import fastavro
 from binlake.base.filestore import Store
 from binlake.config.protocols import AvroOptions, CsvOptions, Options, PbOptions
 from binlake.errors import Permanent, WireError
-from binlake.feed.files.layout import DataFile, data_file, index_number, index_path, table_folder
+from binlake.feed.files.layout import (
+    DataFile,
+    build_index_path,
+    build_table_folder,
+    parse_data_path,
+    parse_index_number,
+)
 from binlake.feed.files.publisher import read_checkpoint
 from binlake.feed.reading.binlogs import read_binlog_files
-from binlake.feed.reading.csvfile import csv_events
-from binlake.feed.reading.decoders import row_event
+from binlake.feed.reading.csvfile import decode_csv_file
+from binlake.feed.reading.decoders import make_row_event
 from binlake.feed.reading.events import Event, Record
 from binlake.feed.reading.jsonprotocols import decode_canal_json
 
@@ -40,37 +46,37 @@ def read_files(store: Store, options: Options, is_wanted: Wanted) -> Iterator[Ev
             where={"folder": store.shown},
             hint="check the folder in the URI",
         )
-    columns = cache(partial(_columns, store))
-    for file in _indexed_files(store, is_wanted):
+    columns = cache(partial(_read_columns, store))
+    for file in _list_indexed_files(store, is_wanted):
         content = store.get(file.path) or b""
-        for event in _events(file, content, options, columns):
+        for event in _decode_events(file, content, options, columns):
             # Later changes belong to an incomplete window.
             if event.commit_ts is None or event.commit_ts <= checkpoint:
                 yield event
 
 
-def _indexed_files(store: Store, is_wanted: Wanted) -> list[DataFile]:
+def _list_indexed_files(store: Store, is_wanted: Wanted) -> list[DataFile]:
     """The files up to the number in their folder's index, in order."""
-    files = [file for path in store.list("") if (file := data_file(path)) and is_wanted(file.db, file.table)]
+    files = [file for path in store.list("") if (file := parse_data_path(path)) and is_wanted(file.db, file.table)]
     last = {file.folder: 0 for file in files}
-    last = {folder: index_number(store.get(index_path(folder)), folder) for folder in last}
+    last = {folder: parse_index_number(store.get(build_index_path(folder)), folder) for folder in last}
     indexed = [file for file in files if file.number <= last[file.folder]]
     return sorted(indexed, key=lambda file: (file.db, file.table, file.version, file.date, file.number))
 
 
-def _events(file: DataFile, content: bytes, options: Options, columns: Columns) -> Iterator[Event]:
+def _decode_events(file: DataFile, content: bytes, options: Options, columns: Columns) -> Iterator[Event]:
     match options:
         case AvroOptions():
-            return _avro_events(file, content)
+            return _decode_avro(file, content)
         case CsvOptions():
-            return csv_events(file.path, content, columns(file.db, file.table, file.version), options)
+            return decode_csv_file(file.path, content, columns(file.db, file.table, file.version), options)
         case _:
-            return _line_events(file, content)
+            return _decode_lines(file, content)
 
 
-def _columns(store: Store, db: str, table: str, version: int) -> list[str]:
+def _read_columns(store: Store, db: str, table: str, version: int) -> list[str]:
     """The columns of a table version. Raises Permanent if its schema file is missing."""
-    folder = f"{table_folder(db, table)}/meta"
+    folder = f"{build_table_folder(db, table)}/meta"
     for path in store.list(folder):
         if path.startswith(f"{folder}/schema_{version}_"):
             return [column["ColumnName"] for column in json.loads(store.get(path) or b"{}")["TableColumns"]]
@@ -81,20 +87,20 @@ def _columns(store: Store, db: str, table: str, version: int) -> list[str]:
     )
 
 
-def _avro_events(file: DataFile, content: bytes) -> Iterator[Event]:
+def _decode_avro(file: DataFile, content: bytes) -> Iterator[Event]:
     try:
         reader = fastavro.reader(io.BytesIO(content))
         schema: Any = reader.writer_schema
         key = next(field["type"] for field in schema["fields"] if field["name"] == "key")
         for number, record in enumerate(reader):
             row: Any = record
-            event = row_event(f"{file.path}:{number}", key, row["key"], row["value"], row["commit_ts"])
+            event = make_row_event(f"{file.path}:{number}", key, row["key"], row["value"], row["commit_ts"])
             # The path has the original names; Avro's names have only allowed characters.
             yield replace(event, db=file.db, table=file.table)
     except (ValueError, EOFError, KeyError, StopIteration) as error:
         raise WireError(f"a file is not an Avro file of a feed: {error}", where={"file": file.path}) from error
 
 
-def _line_events(file: DataFile, content: bytes) -> Iterator[Event]:
+def _decode_lines(file: DataFile, content: bytes) -> Iterator[Event]:
     for number, line in enumerate(content.splitlines()):
         yield from decode_canal_json(Record(f"{file.path}:{number}", None, line))

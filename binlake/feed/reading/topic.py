@@ -9,7 +9,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from binlake.config.sinkuri import Kafka
 from binlake.errors import Permanent, Transient
-from binlake.feed.kafkaclient import TIMEOUT_S, client_settings, error_of
+from binlake.feed.kafkaclient import TIMEOUT_S, convert_error, make_client_settings
 from binlake.feed.reading.events import Record
 
 _SETTINGS: dict[str, Any] = {
@@ -24,8 +24,8 @@ def read_topic(kafka: Kafka, topic: str) -> Iterator[Record]:
     """All committed messages of `topic`. Raises Permanent when it does not exist, Transient."""
     where = {"topic": topic, "brokers": ",".join(kafka.brokers)}
     try:
-        with Consumer(client_settings(kafka) | _SETTINGS) as consumer:
-            left = _partitions(consumer, topic, where)
+        with Consumer(make_client_settings(kafka) | _SETTINGS) as consumer:
+            left = _list_partitions(consumer, topic, where)
             consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in left])
             while left:
                 message = consumer.poll(TIMEOUT_S)
@@ -33,16 +33,16 @@ def read_topic(kafka: Kafka, topic: str) -> Iterator[Record]:
                     raise Transient("Kafka does not answer", where=where, hint="check the brokers")
                 problem = message.error()
                 if problem is None:
-                    yield _record(topic, message)
+                    yield _make_record(topic, message)
                 elif problem.code() == KafkaError._PARTITION_EOF:
                     left.discard(message.partition() or 0)
                 else:
                     raise KafkaException(problem)
     except KafkaException as error:
-        raise error_of(error, where) from error
+        raise convert_error(error, where) from error
 
 
-def _partitions(consumer: Consumer, topic: str, where: dict[str, str]) -> set[int]:
+def _list_partitions(consumer: Consumer, topic: str, where: dict[str, str]) -> set[int]:
     known = consumer.list_topics(timeout=TIMEOUT_S).topics
     if topic not in known:
         raise Permanent(
@@ -51,10 +51,10 @@ def _partitions(consumer: Consumer, topic: str, where: dict[str, str]) -> set[in
     return set(known[topic].partitions)
 
 
-def _record(topic: str, message: Message) -> Record:
-    headers = {name: _bytes(value) for name, value in dict(message.headers() or ()).items()}
+def _make_record(topic: str, message: Message) -> Record:
+    headers = {name: _convert_to_bytes(value) for name, value in dict(message.headers() or ()).items()}
     return Record(f"{topic}[{message.partition()}]@{message.offset()}", message.key(), message.value(), headers)
 
 
-def _bytes(value: str | bytes | None) -> bytes:
+def _convert_to_bytes(value: str | bytes | None) -> bytes:
     return value.encode() if isinstance(value, str) else value or b""

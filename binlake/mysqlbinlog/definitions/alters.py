@@ -11,16 +11,16 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from binlake.dialect.columnnames import KEY_HEADS, dropped_columns, read_added_elements, renamed_columns
+from binlake.dialect.columnnames import KEY_HEADS, find_dropped_columns, find_renamed_columns, read_added_elements
 from binlake.dialect.tokens import (
     Token,
     TokenKind,
     find_closing,
     join_list,
-    past_exists,
-    spaced_tokens,
+    skip_exists,
     split_list,
     tokenize,
+    tokenize_with_spaces,
 )
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.columntext import CreateText
@@ -71,15 +71,15 @@ class AlterClauses:
         kinds = [kind for kind, _ in self.specs]
         return kinds[0] if len(kinds) == 1 else Action.MULTI_SCHEMA_CHANGE
 
-    def tokens(self) -> list[Token]:
+    def join_clauses(self) -> list[Token]:
         """The clauses, with commas."""
         return join_list([spec for _, spec in self.specs])
 
 
-def _former_names(specs: Sequence[Token], names: Set[str]) -> dict[str, str | None]:
+def _find_former_names(specs: Sequence[Token], names: Set[str]) -> dict[str, str | None]:
     """`AlterClauses.former` for clauses on a table that had the columns `names`."""
-    renamed = {new: old for new, old in renamed_columns(specs).items() if old in names}
-    return dict.fromkeys((*renamed.values(), *dropped_columns(specs))) | renamed
+    renamed = {new: old for new, old in find_renamed_columns(specs).items() if old in names}
+    return dict.fromkeys((*renamed.values(), *find_dropped_columns(specs))) | renamed
 
 
 def refuse_unlogged_rows(specs: Sequence[Token]) -> None:
@@ -94,13 +94,13 @@ def refuse_unlogged_rows(specs: Sequence[Token]) -> None:
             )
 
 
-def standard_specs(specs: Sequence[Token], before: TableDef, after: CreateText) -> AlterClauses:
+def standardize_specs(specs: Sequence[Token], before: TableDef, after: CreateText) -> AlterClauses:
     """The clauses after `ALTER TABLE name`, for a table that was `before` and is `after`.
 
     Raises SchemaError for an unknown clause.
     """
     reader = _SpecReader(before, after)
-    altered = AlterClauses(former=_former_names(specs, reader.names))
+    altered = AlterClauses(former=_find_former_names(specs, reader.names))
     for spec in _split_clauses(specs):
         # CHARACTER SET and COLLATE are two options, and one clause here.
         altered.specs += [
@@ -119,7 +119,7 @@ def _split_clauses(specs: Sequence[Token]) -> Iterator[list[Token]]:
         if elements:
             exists = " IF NOT EXISTS" * any(token.is_word("EXISTS") for token in spec[:5])
             for part in elements:
-                head = spaced_tokens("ADD" if part[0].is_word(*KEY_HEADS) else f"ADD COLUMN{exists}")
+                head = tokenize_with_spaces("ADD" if part[0].is_word(*KEY_HEADS) else f"ADD COLUMN{exists}")
                 yield [*head, *part]
         elif spec:
             yield from _split_options(spec)
@@ -187,19 +187,19 @@ class _SpecReader:
             "ADD": self._add, "DROP": self._drop, "MODIFY": self._modify, "CHANGE": self._change,
             "ALTER": self._alter, "RENAME": self._rename,
         }  # fmt: skip
-        return readers.get(word, self._option)(spec)
+        return readers.get(word, self._read_option)(spec)
 
     def _add(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         if spec[1].is_word("PARTITION"):
             return [(Action.ADD_PARTITION, spec)]
         if spec[1].is_word(*KEY_HEADS):
             return self._add_key(spec)
-        at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
+        at = skip_exists(spec, 1 + spec[1].is_word("COLUMN"))
         name = fold_name(spec[at].value)
         if name in self.names | self._added and any(t.is_word("EXISTS") for t in spec[1:at]):
             return []
         self._added.add(name)
-        return [(Action.ADD_COLUMN, [*spaced_tokens("ADD COLUMN"), *self._column(spec, at, at + 1)])]
+        return [(Action.ADD_COLUMN, [*tokenize_with_spaces("ADD COLUMN"), *self._read_column(spec, at, at + 1)])]
 
     def _add_key(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         start = next((at for at, token in enumerate(spec) if token.is_mark("(")), len(spec))
@@ -231,7 +231,9 @@ class _SpecReader:
             name = token.kind is TokenKind.WORD and previous is not None and (
                 previous.is_mark("(") or previous.is_mark(",") or previous.is_word("REFERENCES")
             )  # fmt: skip
-            is_column = name and (fold_name(token.text) in self.names or self._after.column(token.text) is not None)
+            is_column = name and (
+                fold_name(token.text) in self.names or self._after.find_column(token.text) is not None
+            )
             put.append(_as_name(token) if is_column or (previous and previous.is_word("REFERENCES")) else token)
             previous = token
         return put
@@ -250,15 +252,15 @@ class _SpecReader:
             return self._drop_key(spec, 2, Action.DROP_CHECK)
         if second.is_word("CONSTRAINT"):
             return self._drop_constraint(spec)
-        at = past_exists(spec, 1 + second.is_word("COLUMN"))
+        at = skip_exists(spec, 1 + second.is_word("COLUMN"))
         name = fold_name(spec[at].value)
         if name not in self.names - self._dropped:
             return []
         self._dropped.add(name)
-        return [(Action.DROP_COLUMN, [*spaced_tokens("DROP COLUMN"), _as_name(spec[at])])]
+        return [(Action.DROP_COLUMN, [*tokenize_with_spaces("DROP COLUMN"), _as_name(spec[at])])]
 
     def _drop_key(self, spec: list[Token], at: int, action: Action) -> list[tuple[Action, list[Token]]]:
-        name_at = past_exists(spec, at)
+        name_at = skip_exists(spec, at)
         name = fold_name(spec[name_at].value)
         if name_at > at and name not in self._keys and name not in self._constraints:
             return []
@@ -266,66 +268,66 @@ class _SpecReader:
 
     def _drop_constraint(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         """DROP CONSTRAINT by the constraint's kind, which only the table before the statement shows."""
-        name = spec[past_exists(spec, 2)]
+        name = spec[skip_exists(spec, 2)]
         kind = self._constraints.get(fold_name(name.value), "")
         if not kind:
             return self._drop_key(spec, 2, Action.DROP_INDEX)
         action = Action.DROP_CHECK if kind == _CHECK else Action.DROP_FOREIGN_KEY
-        return [(action, [*spaced_tokens(f"DROP {kind}"), _as_name(name)])]
+        return [(action, [*tokenize_with_spaces(f"DROP {kind}"), _as_name(name)])]
 
     def _modify(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
-        at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
+        at = skip_exists(spec, 1 + spec[1].is_word("COLUMN"))
         if fold_name(spec[at].value) not in self.names | self._added:
             return []
-        return [(Action.MODIFY_COLUMN, [*spaced_tokens("MODIFY COLUMN"), *self._column(spec, at, at + 1)])]
+        return [(Action.MODIFY_COLUMN, [*tokenize_with_spaces("MODIFY COLUMN"), *self._read_column(spec, at, at + 1)])]
 
     def _change(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
-        at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
+        at = skip_exists(spec, 1 + spec[1].is_word("COLUMN"))
         if fold_name(spec[at].value) not in self.names:
             return []
         self._added.add(fold_name(spec[at + 1].value))
-        head = [*spaced_tokens("CHANGE COLUMN"), _as_name(spec[at])]
-        return [(Action.MODIFY_COLUMN, [*head, *self._column(spec, at + 1, at + 2)])]
+        head = [*tokenize_with_spaces("CHANGE COLUMN"), _as_name(spec[at])]
+        return [(Action.MODIFY_COLUMN, [*head, *self._read_column(spec, at + 1, at + 2)])]
 
-    def _column(self, spec: list[Token], name: int, at: int) -> list[Token]:
+    def _read_column(self, spec: list[Token], name: int, at: int) -> list[Token]:
         """`name definition [UNIQUE] [PRIMARY KEY] [FIRST | AFTER x]`, with the definition of the resulting table."""
-        definition = self._after.column(spec[name].value)
+        definition = self._after.find_column(spec[name].value)
         if definition is None:
             # A later clause removed the column again.
             definition = list(spec[at:])
             return [_as_name(spec[name]), *definition]
-        return [_as_name(spec[name]), *definition, *_inline_keys(spec[at:]), *_column_position(spec[at:])]
+        return [_as_name(spec[name]), *definition, *_find_inline_keys(spec[at:]), *_find_column_position(spec[at:])]
 
     def _alter(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         if spec[1].is_word("INDEX", "KEY"):
-            at = past_exists(spec, 2)
+            at = skip_exists(spec, 2)
             if at > 2 and fold_name(spec[at].value) not in self._keys:
                 return []
             return [(Action.INDEX_VISIBILITY, [*spec[:2], _as_name(spec[at]), *spec[at + 1 :]])]
         if spec[1].is_word("CHECK", "CONSTRAINT"):
             return []
-        at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
+        at = skip_exists(spec, 1 + spec[1].is_word("COLUMN"))
         rest = spec[at + 1 :]
         if rest[:1] and rest[0].is_word("SET") and rest[1].is_word("VISIBLE", "INVISIBLE"):
             return []
         if fold_name(spec[at].value) not in self.names:
             return []
-        return [(Action.SET_DEFAULT, [*spaced_tokens("ALTER COLUMN"), _as_name(spec[at]), *rest])]
+        return [(Action.SET_DEFAULT, [*tokenize_with_spaces("ALTER COLUMN"), _as_name(spec[at]), *rest])]
 
     def _rename(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
-        at = past_exists(spec, 2)
+        at = skip_exists(spec, 2)
         is_column = spec[1].is_word("COLUMN")
         if at > 2 and fold_name(spec[at].value) not in (self.names if is_column else self._keys):
             return []
         action = Action.MODIFY_COLUMN if is_column else Action.RENAME_INDEX
-        return [(action, [*spec[:2], _as_name(spec[at]), *spaced_tokens("TO"), _as_name(spec[at + 2])])]
+        return [(action, [*spec[:2], _as_name(spec[at]), *tokenize_with_spaces("TO"), _as_name(spec[at + 2])])]
 
-    def _option(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
+    def _read_option(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         word = spec[0].text.upper()
         if word == "CONVERT":
-            return [(Action.TABLE_CHARSET, spaced_tokens(f"CONVERT TO {self._after.charset_words}"))]
+            return [(Action.TABLE_CHARSET, tokenize_with_spaces(f"CONVERT TO {self._after.charset_words}"))]
         if any(token.is_word("CHARSET", "CHARACTER", "COLLATE") for token in spec):
-            return [(Action.TABLE_CHARSET, spaced_tokens(self._after.charset_words))]
+            return [(Action.TABLE_CHARSET, tokenize_with_spaces(self._after.charset_words))]
         kinds = {"COMMENT": Action.TABLE_COMMENT, "AUTO_INCREMENT": Action.REBASE_AUTO_ID}
         if word in kinds:
             return [(kinds[word], spec)]
@@ -352,7 +354,7 @@ def _as_name(token: Token) -> Token:
     return Token(TokenKind.NAME, quote_name(token.value), space=True)
 
 
-def _inline_keys(definition: Sequence[Token]) -> list[Token]:
+def _find_inline_keys(definition: Sequence[Token]) -> list[Token]:
     """The keys that a column's definition declares; KEY alone means the primary key."""
     depth, words = 0, list[str]()
     for token in definition:
@@ -361,12 +363,12 @@ def _inline_keys(definition: Sequence[Token]) -> list[Token]:
             words.append(token.text.upper())
     unique = "UNIQUE" in words or "SERIAL" in words
     primary = any(w == "KEY" and (not at or words[at - 1] != "UNIQUE") for at, w in enumerate(words))
-    return spaced_tokens(" UNIQUE KEY" * unique + " PRIMARY KEY" * primary)
+    return tokenize_with_spaces(" UNIQUE KEY" * unique + " PRIMARY KEY" * primary)
 
 
-def _column_position(definition: Sequence[Token]) -> list[Token]:
+def _find_column_position(definition: Sequence[Token]) -> list[Token]:
     if definition and definition[-1].is_word("FIRST"):
-        return spaced_tokens("FIRST")
+        return tokenize_with_spaces("FIRST")
     if len(definition) > 1 and definition[-2].is_word("AFTER"):
-        return [*spaced_tokens("AFTER"), _as_name(definition[-1])]
+        return [*tokenize_with_spaces("AFTER"), _as_name(definition[-1])]
     return []

@@ -41,18 +41,18 @@ class SchemaChange:
         """`ddl_schema_state` of its binlog: 0 if something is removed, else public."""
         return 0 if Action(self.body["type"]) in _REMOVING else PUBLIC
 
-    def job(self, start_ts: int, commit_ts: int) -> Json:
+    def build_job(self, start_ts: int, commit_ts: int) -> Json:
         """The job as `/ddl/history` shows it, and as the journal stores it."""
         binlog = {**self.body["binlog"], "FinishedTS": commit_ts}
         return {**self.body, "start_ts": start_ts, "binlog": binlog}
 
 
-def source_of(job: Mapping[str, Any]) -> str:
+def read_source(job: Mapping[str, Any]) -> str:
     """The source that made a job's change."""
     return str(job["feeder"]["source"])
 
 
-def greatest_id(jobs: Iterable[DdlJob]) -> int:
+def find_greatest_id(jobs: Iterable[DdlJob]) -> int:
     """The greatest id of a job, database or table in `jobs`; 0 if there is none."""
     return max(
         (max(job.id, job.schema_id, job.table_id, (job.table_info or {}).get("id", 0)) for job in jobs), default=0

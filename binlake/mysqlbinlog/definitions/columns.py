@@ -15,7 +15,7 @@ from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.descriptions import ColumnRow
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import Json, name_json
+from binlake.rows.schema.forms import Json, make_name_json
 
 _TYPES = {
     "tinyint": t.TINY, "smallint": t.SHORT, "mediumint": t.INT24, "int": t.LONG, "integer": t.LONG,
@@ -71,16 +71,16 @@ def read_type(text: str) -> SqlType | None:
     zerofill = any(token.is_word("ZEROFILL") for token in tokens)
     if tp in (t.ENUM, t.SET):
         elems = tuple(token.value for token in inside)
-        return SqlType(tp, _elements_width(tp, elems), 0, unsigned, zerofill, elems)
-    return SqlType(tp, *_lengths(tp, [int(token.text) for token in inside], unsigned), unsigned, zerofill, ())
+        return SqlType(tp, _compute_elements_width(tp, elems), 0, unsigned, zerofill, elems)
+    return SqlType(tp, *_compute_lengths(tp, [int(token.text) for token in inside], unsigned), unsigned, zerofill, ())
 
 
-def _elements_width(tp: int, elems: Sequence[str]) -> int:
+def _compute_elements_width(tp: int, elems: Sequence[str]) -> int:
     widths = [len(elem) for elem in elems] or [0]
     return max(widths) if tp == t.ENUM else sum(widths) + len(elems) - 1
 
 
-def _lengths(tp: int, numbers: Sequence[int], unsigned: bool) -> tuple[int, int]:
+def _compute_lengths(tp: int, numbers: Sequence[int], unsigned: bool) -> tuple[int, int]:
     """(Flen, Decimal) of a type with the `numbers` in its parentheses."""
     if tp in _CLOCK_WIDTHS:
         fsp = numbers[0] if numbers else 0
@@ -95,7 +95,7 @@ def _lengths(tp: int, numbers: Sequence[int], unsigned: bool) -> tuple[int, int]
     return (numbers[0] if numbers else _LENGTHS[tp]), _NO_FRACTION.get(tp, 0)
 
 
-def column_info(
+def build_column_info(
     row: ColumnRow, flavor: Flavor, table: str, id_and_offset: tuple[int, int], *, primary: bool, generated: str
 ) -> Json:
     """One element of TableInfo.cols; `id_and_offset`: its own, `generated`: the expression of a generated column.
@@ -104,15 +104,16 @@ def column_info(
     """
     kind = read_type(row.type)
     if kind is None:
-        raise _unsupported_error(row, table, f"the type {row.type}")
+        raise _make_unsupported_error(row, table, f"the type {row.type}")
     default = read_default(row, kind, flavor, table)
-    charset, collate = _charset_of(row, kind)
+    charset, collate = _find_charset(row, kind)
+    flags = _compute_flags(row, kind, primary=primary)
     return {
-        "id": id_and_offset[0], "name": name_json(row.name), "offset": id_and_offset[1], "origin_default": None,
-        "default": default.text, "default_bit": _base64(default.bits), "default_is_expr": default.is_expr,
+        "id": id_and_offset[0], "name": make_name_json(row.name), "offset": id_and_offset[1], "origin_default": None,
+        "default": default.text, "default_bit": _encode_base64(default.bits), "default_is_expr": default.is_expr,
         "generated_expr_string": generated, "generated_stored": bool(generated) and not is_virtual(row), "state": 5,
         "comment": row.comment, "hidden": False, "version": 2,
-        "type": {"Tp": kind.tp, "Flag": _flags(row, kind, primary=primary), "Flen": kind.flen, "Decimal": kind.decimal,
+        "type": {"Tp": kind.tp, "Flag": flags, "Flen": kind.flen, "Decimal": kind.decimal,
                  "Charset": charset, "Collate": collate, "Elems": list(kind.elems) or None},
     }  # fmt: skip
 
@@ -157,24 +158,24 @@ def _decode_default(value: bytes, row: ColumnRow, table: str) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise _unsupported_error(row, table, "a default of bytes that are not UTF-8") from None
+        raise _make_unsupported_error(row, table, "a default of bytes that are not UTF-8") from None
 
 
-def _charset_of(row: ColumnRow, kind: SqlType) -> tuple[str, str]:
+def _find_charset(row: ColumnRow, kind: SqlType) -> tuple[str, str]:
     """(character set, collation) in TiDB's names."""
     if kind.tp == t.JSON:
         return "binary", "binary"
     if not row.charset:
         return "binary", "binary"
-    return tidb_charset(row.charset), tidb_charset(row.collate)
+    return to_tidb_charset(row.charset), to_tidb_charset(row.collate)
 
 
-def tidb_charset(name: str) -> str:
+def to_tidb_charset(name: str) -> str:
     """TiDB's name of a character set or collation: it calls `utf8` what the servers call `utf8mb3`."""
     return "utf8" + name.removeprefix("utf8mb3") if name.startswith("utf8mb3") else name
 
 
-def _flags(row: ColumnRow, kind: SqlType, *, primary: bool) -> int:
+def _compute_flags(row: ColumnRow, kind: SqlType, *, primary: bool) -> int:
     extra = row.extra.upper()
     binary = not row.charset and kind.tp not in (t.BIT,)
     return (
@@ -188,11 +189,11 @@ def _flags(row: ColumnRow, kind: SqlType, *, primary: bool) -> int:
     )
 
 
-def _base64(value: bytes | None) -> str | None:
+def _encode_base64(value: bytes | None) -> str | None:
     return None if value is None else base64.b64encode(value).decode()
 
 
-def _unsupported_error(row: ColumnRow, table: str, what: str) -> SchemaError:
+def _make_unsupported_error(row: ColumnRow, table: str, what: str) -> SchemaError:
     return SchemaError(
         f"a column has {what}, which Binlake cannot replicate",
         hint="exclude the table (ignore-tables of the source in feeder.toml), or change the column at the source",

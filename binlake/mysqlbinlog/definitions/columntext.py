@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from binlake.dialect.source import standard_tokens
+from binlake.dialect.source import standardize_tokens
 from binlake.dialect.tokens import (
     DEFAULT_QUOTING,
     Token,
     TokenKind,
     find_closing,
     join_list,
-    spaced_tokens,
     split_list,
     tokenize,
+    tokenize_with_spaces,
 )
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.statements import unwrap_version_comments
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema.names import fold_name
-from binlake.statements.literal import qualified, quote_name
+from binlake.statements.literal import quote_name, quote_qualified_name
 
 _DROPPED = ("INVISIBLE", "VISIBLE", "COMPRESSED")
 _TABLE_OPTIONS = ("COMMENT", "AUTO_INCREMENT")
@@ -32,7 +32,7 @@ _TABLE_OPTIONS = ("COMMENT", "AUTO_INCREMENT")
 
 def create_tokens(create: str, flavor: Flavor) -> list[Token]:
     """The tokens of a SHOW CREATE TABLE text, with the contents of version comments."""
-    return standard_tokens(unwrap_version_comments(tokenize(create), flavor, DEFAULT_QUOTING))
+    return standardize_tokens(unwrap_version_comments(tokenize(create), flavor, DEFAULT_QUOTING))
 
 
 class CreateText:
@@ -64,27 +64,29 @@ class CreateText:
         charset, collate = self._own
         return f"CHARACTER SET {charset} COLLATE {collate}"
 
-    def column(self, name: str) -> list[Token] | None:
+    def find_column(self, name: str) -> list[Token] | None:
         """The definition of a column, without its name; None if there is no such column."""
         part = self._columns.get(fold_name(name))
-        return None if part is None else self._definition(part)
+        return None if part is None else self._build_definition(part)
 
-    def statement(self, db: str, table: str) -> list[Token]:
+    def build_statement(self, db: str, table: str) -> list[Token]:
         """The CREATE TABLE statement under another name."""
-        parts = [[part[0], *self._definition(part)] if part[0].kind is TokenKind.NAME else part for part in self._parts]
-        options = [*spaced_tokens(f"DEFAULT {self.charset_words}"), *self._table_options()]
-        head = tokenize(f"CREATE TABLE {qualified(db, table)} (")
+        parts = [
+            [part[0], *self._build_definition(part)] if part[0].kind is TokenKind.NAME else part for part in self._parts
+        ]
+        options = [*tokenize_with_spaces(f"DEFAULT {self.charset_words}"), *self._select_table_options()]
+        head = tokenize(f"CREATE TABLE {quote_qualified_name(db, table)} (")
         return [*head, *join_list(parts), *tokenize(")"), *options]
 
-    def _definition(self, part: Sequence[Token]) -> list[Token]:
+    def _build_definition(self, part: Sequence[Token]) -> list[Token]:
         plain = strip_charset([token for token in part[1:] if not token.is_word(*_DROPPED)])
         charset, collate = self._charsets.get(part[0].value, self._own)
         if collate == self._own[1]:
             return plain
         end = find_closing(plain, 1) + 1 if len(plain) > 1 and plain[1].is_mark("(") else 1
-        return [*plain[:end], *spaced_tokens(f"CHARACTER SET {charset} COLLATE {collate}"), *plain[end:]]
+        return [*plain[:end], *tokenize_with_spaces(f"CHARACTER SET {charset} COLLATE {collate}"), *plain[end:]]
 
-    def _table_options(self) -> list[Token]:
+    def _select_table_options(self) -> list[Token]:
         partition = next((at for at, t in enumerate(self._options) if t.is_word("PARTITION")), len(self._options))
         options = list[Token]()
         for at, token in enumerate(self._options[:partition]):

@@ -15,7 +15,7 @@ from typing import Any
 from binlake.dialect.tokens import Token, TokenKind, find_closing, split_list, tokenize
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.model import Flavor
-from binlake.statements.literal import qualified, quote, quote_name
+from binlake.statements.literal import quote, quote_name, quote_qualified_name
 
 SESSION = (
     "SET NAMES utf8mb4",
@@ -123,13 +123,13 @@ def list_tables(query: Query, db: str) -> list[str]:
 
 
 def describe_table(query: Query, flavor: Flavor, db: str, table: str, visibility: str) -> TableDescription | None:
-    """One base table; None if there is none. `visibility`: the SQL from `visible_column`."""
+    """One base table; None if there is none. `visibility`: the SQL from `build_visibility_sql`."""
     name = (db, table)
     rows = list(query(_TABLE, name))
     if not rows:
         return None
     indexes = tuple(map(_read_index, query(_INDEXES.format(visible=visibility), name)))
-    create = next(iter(query(f"SHOW CREATE TABLE {qualified(*name)}", ())))["CREATE TABLE"]
+    create = next(iter(query(f"SHOW CREATE TABLE {quote_qualified_name(*name)}", ())))["CREATE TABLE"]
     columns = tuple(_restore_timestamp_default(_read_column(row), create, flavor) for row in query(_COLUMNS, name))
     for column in columns:
         columns, create = _restore_elements(query, name, column, columns, create)
@@ -151,7 +151,7 @@ def strip_auto_increment(create: str) -> str:
 
 def describe_all(query: Query, flavor: Flavor) -> list[DatabaseDescription]:
     """All databases of users with their base tables, without those of the server and of trackers."""
-    visibility, databases = visible_column(query), list[DatabaseDescription]()
+    visibility, databases = build_visibility_sql(query), list[DatabaseDescription]()
     for database in describe_databases(query):
         if is_user_database(database.name):
             names = list_tables(query, database.name)
@@ -160,7 +160,7 @@ def describe_all(query: Query, flavor: Flavor) -> list[DatabaseDescription]:
     return databases
 
 
-def visible_column(query: Query) -> str:
+def build_visibility_sql(query: Query) -> str:
     """SQL for index visibility in this server's STATISTICS: the column's name differs by family and version."""
     sql = (
         "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'information_schema'"
@@ -206,9 +206,9 @@ def _restore_elements(
     if kind not in ("enum", "set") or "?" not in rest:
         return columns, create
     elements = [token.value for token in tokenize(column.type)[2:] if token.kind is TokenKind.STRING]
-    name, copy = quote_name(column.name), qualified(table[0], "binlake_elements")
+    name, copy = quote_name(column.name), quote_qualified_name(table[0], "binlake_elements")
     numbers = [1 << at if kind == "set" else at + 1 for at in range(len(elements))]
-    query(f"CREATE TEMPORARY TABLE {copy} SELECT {name} FROM {qualified(*table)} LIMIT 0", ())
+    query(f"CREATE TEMPORARY TABLE {copy} SELECT {name} FROM {quote_qualified_name(*table)} LIMIT 0", ())
     try:
         query(f"INSERT INTO {copy} VALUES {', '.join(f'({number})' for number in numbers)}", ())
         shown = {int(row["NUMBER"]): row["ELEMENT"] for row in query(
@@ -226,7 +226,7 @@ def _restore_default(
     query: Query, flavor: Flavor, table: tuple[str, str], column: ColumnRow, create: str
 ) -> tuple[ColumnRow, str]:
     """`column` and `create` with the real default of a text column, read from a row that has it."""
-    shown = _default_text(column, flavor)
+    shown = _read_default_text(column, flavor)
     if not column.charset or "?" not in shown:
         return column, create
     name = quote_name(column.name)
@@ -239,7 +239,7 @@ def _restore_default(
 
 def _read_default(query: Query, table: tuple[str, str], name: str) -> str:
     """The default of a column of `table`. For a NOT NULL column of an empty table only a copied table shows it."""
-    there, copy = qualified(*table), qualified(table[0], "binlake_default")
+    there, copy = quote_qualified_name(*table), quote_qualified_name(table[0], "binlake_default")
     for rows in (f"(SELECT 1 AS one) AS x LEFT JOIN {there} AS t ON FALSE", f"{there} AS t LIMIT 1"):
         for row in query(f"SELECT DEFAULT(t.{name}) AS FILLED FROM {rows}", ()):
             if row["FILLED"] is not None:
@@ -261,7 +261,7 @@ def _replace_default(create: str, name: str, literal: str) -> str:
     return "\n".join(lines)
 
 
-def _default_text(column: ColumnRow, flavor: Flavor) -> str:
+def _read_default_text(column: ColumnRow, flavor: Flavor) -> str:
     """The default if it is a literal: MySQL has its text, MariaDB the literal; "" otherwise."""
     default = column.default or ""
     if flavor is Flavor.MYSQL:

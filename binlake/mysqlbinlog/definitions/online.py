@@ -23,13 +23,13 @@ KEY = "online"
 """The key in a job's `feeder` under which such a table is stored."""
 
 
-def shadow_base(table: str) -> str | None:
+def find_shadow_base(table: str) -> str | None:
     """The table whose shadow `table` would be; None for any other name."""
     match = _SHADOW.match(table)
     return match[1] if match else None
 
 
-def trash_base(table: str) -> str | None:
+def find_trash_base(table: str) -> str | None:
     """The table whose trash `table` would be; None for any other name."""
     match = _TRASH.match(table)
     return match[1] if match else None
@@ -55,7 +55,7 @@ class OnlineTable:
         """(db, table)."""
         return self.db, self.table
 
-    def altered(self, text: str, session: Session) -> OnlineTable:
+    def with_alter(self, text: str, session: Session) -> OnlineTable:
         """The table with one more ALTER."""
         return replace(self, alters=(*self.alters, (text, session)))
 

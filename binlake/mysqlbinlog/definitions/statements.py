@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from binlake.dialect.classify import Classified, Kind, NameRef, classify_tokens, names_object_first, read_name
-from binlake.dialect.source import standard_tokens
-from binlake.dialect.tokens import Quoting, Token, TokenKind, render, spaced_tokens, split_list, tokenize
+from binlake.dialect.source import standardize_tokens
+from binlake.dialect.tokens import Quoting, Token, TokenKind, render, split_list, tokenize, tokenize_with_spaces
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.model import Flavor, Statement
-from binlake.statements.literal import qualified, quote_name
+from binlake.statements.literal import quote_name, quote_qualified_name
 
 ANSI_QUOTES, NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
 """Bits of sql_mode that affect parsing; they are the same in both families."""
@@ -55,7 +55,7 @@ def split_ddl(statement: Statement, flavor: Flavor) -> list[SingleStatement]:
     Raises SchemaError for a statement that changes rows or is unknown.
     """
     tokens = read_tokens(statement, flavor)
-    effect = _effect_of(tokens)
+    effect = _find_effect(tokens)
     if effect is Effect.SKIPPED:
         return []
     if effect is Effect.ROWS:
@@ -71,7 +71,7 @@ def read_tokens(statement: Statement, flavor: Flavor) -> list[Token]:
     """The tokens of a statement in standard form: with comments that the server runs, without all others."""
     mode = statement.session.sql_mode or 0
     quoting = Quoting(bool(mode & ANSI_QUOTES), not mode & NO_BACKSLASH_ESCAPES)
-    tokens = standard_tokens(unwrap_version_comments(tokenize(statement.text, quoting), flavor, quoting))
+    tokens = standardize_tokens(unwrap_version_comments(tokenize(statement.text, quoting), flavor, quoting))
     while tokens and tokens[-1].is_mark(";"):
         tokens.pop()
     tokens = _strip_settings(tokens)
@@ -99,12 +99,12 @@ def unwrap_version_comments(tokens: Sequence[Token], flavor: Flavor, quoting: Qu
     """`tokens` with the contents of comments that a server of `flavor` runs."""
     put = list[Token]()
     for token in tokens:
-        inside = _executable_comment(token, flavor)
+        inside = _parse_executable_comment(token, flavor)
         put += [token] if inside is None else tokenize(" " + inside, quoting)
     return put
 
 
-def _executable_comment(token: Token, flavor: Flavor) -> str | None:
+def _parse_executable_comment(token: Token, flavor: Flavor) -> str | None:
     if token.kind is not TokenKind.COMMENT:
         return None
     mark = "/*!" if token.text.startswith("/*!") else "/*M!"
@@ -139,7 +139,7 @@ _NO_TABLES = frozenset(
 _ROW_VERBS = frozenset({"CALL", "DELETE", "DO", "INSERT", "LOAD", "MERGE", "REPLACE", "UPDATE", "WITH"})
 
 
-def _effect_of(tokens: Sequence[Token]) -> Effect:
+def _find_effect(tokens: Sequence[Token]) -> Effect:
     """The effect of a statement, by its first words. Raises SchemaError for an unknown statement."""
     if not tokens or tokens[0].is_word(*_NO_DEFINITIONS):
         return Effect.SKIPPED
@@ -176,7 +176,7 @@ def _split_by_object(tokens: list[Token], default_db: str) -> Iterator[SingleSta
     if kind in (Kind.CREATE_DATABASE, Kind.ALTER_DATABASE, Kind.DROP_DATABASE):
         name = statement.tables[0][1] if statement.tables else default_db
         if not statement.tables:
-            tokens = [*tokens[: statement.rest], *spaced_tokens(quote_name(name)), *tokens[statement.rest :]]
+            tokens = [*tokens[: statement.rest], *tokenize_with_spaces(quote_name(name)), *tokens[statement.rest :]]
         yield SingleStatement(kind, name, "", tuple(tokens))
     elif kind is Kind.DROP_TABLE:
         for db, table in statement.tables:
@@ -199,13 +199,13 @@ def _index_as_alter(tokens: Sequence[Token], statement: Classified) -> list[Toke
     end = next((at for at in range(statement.rest, len(tokens)) if tokens[at].is_word(*how)), len(tokens))
     index = next(at for at, token in enumerate(tokens) if token.is_word("INDEX"))
     name = tokens[index:on]
-    head = [*spaced_tokens("ALTER TABLE"), *tokens[on + 1 : statement.rest]]
+    head = [*tokenize_with_spaces("ALTER TABLE"), *tokens[on + 1 : statement.rest]]
     if statement.kind is Kind.DROP_INDEX:
-        return [*head, *spaced_tokens("DROP"), *name]
+        return [*head, *tokenize_with_spaces("DROP"), *name]
     kind = [token for token in tokens[1:index] if token.is_word("UNIQUE", "FULLTEXT", "SPATIAL")]
-    added = [*spaced_tokens("ADD"), *kind, *name, *tokens[statement.rest : end]]
+    added = [*tokenize_with_spaces("ADD"), *kind, *name, *tokens[statement.rest : end]]
     if tokens[1].is_word("OR"):
-        return [*head, *spaced_tokens("DROP INDEX IF EXISTS"), name[-1], *tokenize(","), *added]
+        return [*head, *tokenize_with_spaces("DROP INDEX IF EXISTS"), name[-1], *tokenize(","), *added]
     return [*head, *added]
 
 
@@ -220,20 +220,20 @@ def _split_rename(tokens: Sequence[Token], default_db: str) -> Iterator[SingleSt
 
 def rename_table(old: NameRef, new: NameRef) -> SingleStatement:
     """RENAME TABLE of one table."""
-    text = f"RENAME TABLE {qualified(*old)} TO {qualified(*new)}"
+    text = f"RENAME TABLE {quote_qualified_name(*old)} TO {quote_qualified_name(*new)}"
     return SingleStatement(Kind.RENAME_TABLE, *old, tuple(tokenize(text)), new)
 
 
 def drop_table(name: NameRef) -> SingleStatement:
     """DROP TABLE of one table."""
-    return SingleStatement(Kind.DROP_TABLE, *name, tuple(tokenize(f"DROP TABLE {qualified(*name)}")))
+    return SingleStatement(Kind.DROP_TABLE, *name, tuple(tokenize(f"DROP TABLE {quote_qualified_name(*name)}")))
 
 
-def single_alter(db: str, table: str, text: str) -> SingleStatement:
+def build_single_alter(db: str, table: str, text: str) -> SingleStatement:
     """`text`, a single ALTER TABLE, applied to another table."""
     tokens = tokenize(text)
     at = classify_tokens(tokens).rest
-    head = tokenize(f"ALTER TABLE {qualified(db, table)}")
+    head = tokenize(f"ALTER TABLE {quote_qualified_name(db, table)}")
     return SingleStatement(Kind.ALTER_TABLE, db, table, (*head, *tokens[at:]))
 
 
@@ -246,7 +246,7 @@ def _split_alter(main: SingleStatement, rest: int) -> Iterator[SingleStatement]:
         elif spec:
             specs += [Token(TokenKind.MARK, ","), *spec] if specs else spec
     if specs:
-        head = spaced_tokens(f"ALTER TABLE {qualified(main.db, main.table)}")
+        head = tokenize_with_spaces(f"ALTER TABLE {quote_qualified_name(main.db, main.table)}")
         yield SingleStatement(main.kind, main.db, main.table, (*head, *specs))
     # A server accepts a table's own name as its new one.
     if new is not None and (new[0] or main.db, new[1]) != (main.db, main.table):

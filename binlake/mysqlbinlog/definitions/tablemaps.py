@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from binlake.errors import BinlakeError, SchemaError
-from binlake.mysqlbinlog.charsets import charset_of, decode_text
-from binlake.mysqlbinlog.definitions.columns import tidb_charset
+from binlake.mysqlbinlog.charsets import decode_text, look_up_charset
+from binlake.mysqlbinlog.definitions.columns import to_tidb_charset
 from binlake.mysqlbinlog.definitions.descriptions import mask_four_byte_characters
 from binlake.mysqlbinlog.model import TableMap
 from binlake.mysqlbinlog.rowimage.hashkeys import find_hash_columns
@@ -71,7 +71,7 @@ def _compare_values(column: ColumnInfo, event: TableMap, at: int) -> str:
     charset = event.charsets[at] if event.charsets is not None else 0
     if not charset or column.tp not in _WITH_CHARSET:
         return ""
-    if tidb_charset(charset_of(charset)) != tidb_charset(column.charset):
+    if to_tidb_charset(look_up_charset(charset)) != to_tidb_charset(column.charset):
         return "charsets"
     logged = event.elements[at] if event.elements is not None else ()
     if logged and _decode_elements(logged, charset) != tuple(map(mask_four_byte_characters, column.elems)):
@@ -91,18 +91,18 @@ def _compare_keys(table: TableDef, event: TableMap) -> str:
     if event.names is None:
         return ""
     logged = {fold_name(event.names[index]) for index in event.primary_key or ()}
-    return "" if logged in _loggable_keys(table) else "another primary key"
+    return "" if logged in _list_loggable_keys(table) else "another primary key"
 
 
-def _loggable_keys(table: TableDef) -> list[set[str]]:
+def _list_loggable_keys(table: TableDef) -> list[set[str]]:
     """Keys that the log may name as the primary key: for a table without one, servers log a unique key without NULL."""
     keys = [table.primary_key]
     if not table.primary_key:
-        unique = [[part.name for part in index.columns] for index in table.unique_keys()]
+        unique = [[part.name for part in index.columns] for index in table.list_unique_keys()]
         keys += [tuple(names) for names in unique if all(_is_not_null(table, name) for name in names)]
     return [{fold_name(name) for name in key} for key in keys]
 
 
 def _is_not_null(table: TableDef, name: str) -> bool:
-    column = table.column(name)
+    column = table.find_column(name)
     return column is not None and column.not_null

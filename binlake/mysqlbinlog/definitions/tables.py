@@ -12,19 +12,19 @@ from itertools import groupby
 
 from binlake.dialect.tokens import Token, find_closing, render
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.definitions.columns import column_info, is_virtual, tidb_charset
+from binlake.mysqlbinlog.definitions.columns import build_column_info, is_virtual, to_tidb_charset
 from binlake.mysqlbinlog.definitions.descriptions import ColumnRow, IndexRow, TableDescription, read_column_definitions
-from binlake.rows.codec.writers import filled_text
+from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import Json, index_json, table_json
+from binlake.rows.schema.forms import Json, make_index_json, make_table_json
 from binlake.rows.schema.info import CREATE_KEY as CREATE_KEY
 from binlake.rows.schema.names import fold_name
 
 _UNIQUE_TYPES = frozenset({"BTREE", "HASH"})
 
 
-def table_info(
+def build_table_info(
     described: TableDescription,
     table_id: int,
     name: str,
@@ -41,7 +41,7 @@ def table_info(
     known = {fold_name(column.name): column for column in (former.all_columns if former is not None else ())}
     next_id = max((former.raw.get("max_col_id") or 0 if former is not None else 0, *(c.id for c in known.values())))
     primary = [row.column for row in described.indexes if row.index == "PRIMARY"]
-    expressions = _generated_expressions(described)
+    expressions = _read_generated_expressions(described)
     columns = []
     for offset, row in enumerate(described.columns):
         folded = fold_name(row.name)
@@ -50,7 +50,7 @@ def table_info(
         if before is None:
             next_id += 1
         id_and_offset = (before.id if before is not None else next_id, offset)
-        column = column_info(
+        column = build_column_info(
             row,
             described.flavor,
             where,
@@ -61,10 +61,10 @@ def table_info(
         columns.append(column if before is None else _add_origin(column, _preserve_origin(former, before)))
     handle = _is_handle(described, columns)
     indexes = _index_infos(described, former, drop_primary=handle)
-    charset = _charset_of(described.collate)
+    charset = _find_charset(described.collate)
     return {
-        **table_json(table_id, name, columns, indexes, pk_is_handle=handle),
-        "charset": charset, "collate": tidb_charset(described.collate), "comment": described.comment,
+        **make_table_json(table_id, name, columns, indexes, pk_is_handle=handle),
+        "charset": charset, "collate": to_tidb_charset(described.collate), "comment": described.comment,
         "max_col_id": next_id, "max_idx_id": max((index["id"] for index in indexes), default=0),
         CREATE_KEY: described.create,
     }  # fmt: skip
@@ -86,7 +86,7 @@ def _with_origin(column: Json, moment_of: Mapping[str, str]) -> Json:
     if default is None or column["default_is_expr"]:
         return column
     if default == "CURRENT_TIMESTAMP":
-        text = moment_of.get(t.type_name(column["type"]["Tp"], binary=False))
+        text = moment_of.get(t.look_up_type_name(column["type"]["Tp"], binary=False))
         if text is None:
             raise SchemaError(
                 "a new column is filled with the time in a zone that this machine does not know",
@@ -109,14 +109,14 @@ def _add_origin(column: Json, origin: Json) -> Json:
     """
     with_origin = {**column, **origin}
     try:
-        filled_text(ColumnInfo.from_json(with_origin))
+        derive_filled_text(ColumnInfo.from_json(with_origin))
     except SchemaError:
         return column
     return with_origin
 
 
-def _charset_of(collate: str) -> str:
-    return tidb_charset(collate.partition("_")[0])
+def _find_charset(collate: str) -> str:
+    return to_tidb_charset(collate.partition("_")[0])
 
 
 def _is_handle(described: TableDescription, columns: Sequence[Json]) -> bool:
@@ -148,19 +148,19 @@ def _index_infos(described: TableDescription, former: TableDef | None, *, drop_p
 def _index_info(index_id: int, name: str, rows: Sequence[IndexRow], offsets: Mapping[str, int]) -> Json:
     parts = [(row.column or "", offsets[row.column or ""]) for row in rows]
     unique = rows[0].unique and rows[0].type in _UNIQUE_TYPES
-    info = index_json(index_id, name, parts, unique=unique, primary=name == "PRIMARY")
+    info = make_index_json(index_id, name, parts, unique=unique, primary=name == "PRIMARY")
     for part, row in zip(info["idx_cols"], rows, strict=True):
         part["length"] = -1 if row.length is None else row.length
     return {**info, "is_invisible": not rows[0].visible}
 
 
-def _generated_expressions(described: TableDescription) -> dict[str, str]:
+def _read_generated_expressions(described: TableDescription) -> dict[str, str]:
     """The expression of each generated column, by name."""
     names = {row.name for row in described.columns if is_virtual(row) or _is_stored(row)}
     if not names:
         return {}
     definitions = read_column_definitions(described.create)
-    return {name: _expression(definitions[name]) for name in names}
+    return {name: _read_expression(definitions[name]) for name in names}
 
 
 def _is_stored(row: ColumnRow) -> bool:
@@ -168,6 +168,6 @@ def _is_stored(row: ColumnRow) -> bool:
     return "PERSISTENT" in words or ("STORED" in words and "GENERATED" in words)
 
 
-def _expression(definition: Sequence[Token]) -> str:
+def _read_expression(definition: Sequence[Token]) -> str:
     at = next(at for at, token in enumerate(definition) if token.is_word("AS"))
     return render(definition[at + 2 : find_closing(definition, at + 1)])

@@ -9,26 +9,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from binlake.dialect.source import restored_text
+from binlake.dialect.source import restore_text
 from binlake.dialect.tokens import Token, render, tokenize
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.definitions.changes import SchemaChange, greatest_id, source_of
-from binlake.mysqlbinlog.definitions.columns import tidb_charset
+from binlake.mysqlbinlog.definitions.changes import SchemaChange, find_greatest_id, read_source
+from binlake.mysqlbinlog.definitions.columns import to_tidb_charset
 from binlake.mysqlbinlog.definitions.columntext import CreateText, create_database_text
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription, is_user_database
-from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, table_info
+from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, build_table_info
 from binlake.mysqlbinlog.model import Flavor, Session
 from binlake.rows.schema import Action, DbInfo, DdlJob, JobState, SchemaState, TableDef
-from binlake.rows.schema.forms import Json, database_json, job_json
+from binlake.rows.schema.forms import Json, make_database_json, make_job_json
 from binlake.rows.schema.info import SOURCE_KEY
 from binlake.rows.schema.names import fold_name
-from binlake.statements.literal import qualified
+from binlake.statements.literal import quote_qualified_name
 
 _FIRST_ID = 102
 """Lower ids belong to TiDB's own tables."""
 
 
-def _unchanged(db: str) -> str:
+def _return_unchanged(db: str) -> str:
     return db
 
 
@@ -38,14 +38,16 @@ def _ignores_none(_db: str, _table: str) -> bool:
 
 @dataclass(frozen=True)
 class SourceNames:
-    """A source as the catalog knows it. `database`: gives its databases' names here (`SourceFile.database_name`).
+    """A source as the catalog knows it.
+
+    `database`: gives its databases' names here (`SourceFile.derive_database_name`).
 
     `ignores(db, table)`: True for a table (table "": a database) whose definitions and rows are excluded.
     """
 
     name: str
     flavor: Flavor
-    database: Callable[[str], str] = _unchanged
+    database: Callable[[str], str] = _return_unchanged
     ignores: Callable[[str, str], bool] = _ignores_none
 
     def leaves_out(self, db: str, table: str) -> bool:
@@ -63,7 +65,7 @@ class JobWriter:
             self._record_owner(job)
         parsed = [DdlJob.from_dict(job) for job in ordered]
         self.state = SchemaState().fold((0, job) for job in parsed)
-        self._next_id = max(greatest_id(parsed), _FIRST_ID - 1) + 1
+        self._next_id = max(find_greatest_id(parsed), _FIRST_ID - 1) + 1
 
     def save_state(self) -> Callable[[], None]:
         """Returns a function that restores the current state."""
@@ -74,18 +76,18 @@ class JobWriter:
 
         return restore
 
-    def new_id(self) -> int:
+    def allocate_id(self) -> int:
         """Allocate the next id for a job, database or table."""
         self._next_id += 1
         return self._next_id - 1
 
-    def table(self, names: SourceNames, db: str, table: str) -> TableDef | None:
+    def find_table(self, names: SourceNames, db: str, table: str) -> TableDef | None:
         """A table by its name at the source; None if there is none, or another source has the database."""
         name = names.database(db)
         owner = self.owners.get(fold_name(name))
         return self.state.find(name, table) if owner is not None and owner[0] == names.name else None
 
-    def database(self, names: SourceNames, db: str) -> DbInfo | None:
+    def find_database(self, names: SourceNames, db: str) -> DbInfo | None:
         """A database by its name at the source, None if there is none; raises SchemaError if another source has it."""
         name = names.database(db)
         owner = self.owners.get(fold_name(name))
@@ -95,15 +97,15 @@ class JobWriter:
                 hint='set rename-schema = "{source}_{schema}" for one of them in feeder.toml, and route it from there',
                 where={"database": name},
             )
-        return self.state.database(name)
+        return self.state.find_database(name)
 
-    def own_name(self, database: DbInfo) -> str:
+    def look_up_own_name(self, database: DbInfo) -> str:
         """A database's name at its source."""
         return self.owners[fold_name(database.name)][1]
 
-    def known_table(self, names: SourceNames, db: str, table: str) -> TableDef:
+    def require_table(self, names: SourceNames, db: str, table: str) -> TableDef:
         """Like `table`, but raises SchemaError if there is none."""
-        definition = self.table(names, db, table)
+        definition = self.find_table(names, db, table)
         if definition is None:
             raise SchemaError(
                 "the log names a table that the catalog does not have",
@@ -113,9 +115,9 @@ class JobWriter:
             )
         return definition
 
-    def known_database(self, names: SourceNames, db: str) -> DbInfo:
+    def require_database(self, names: SourceNames, db: str) -> DbInfo:
         """Like `database`, but raises SchemaError if there is none."""
-        info = self.database(names, db)
+        info = self.find_database(names, db)
         if info is None:
             raise SchemaError(
                 "the log names a database that the catalog does not have",
@@ -124,32 +126,32 @@ class JobWriter:
             )
         return info
 
-    def database_of(self, table: TableDef) -> DbInfo:
+    def find_database_of(self, table: TableDef) -> DbInfo:
         """The database of a table."""
-        return next(db for db in self.state.databases() if db.id == table.db_id)
+        return next(db for db in self.state.list_databases() if db.id == table.db_id)
 
     def create_database(self, names: SourceNames, database: DatabaseDescription) -> SchemaChange:
         """CREATE DATABASE for one that the catalog does not have."""
         name = names.database(database.name)
-        info = database_info(self.new_id(), name, database)
+        info = build_database_info(self.allocate_id(), name, database)
         text = tokenize(create_database_text(name, info["charset"], info["collate"]))
         self.owners[fold_name(name)] = (names.name, database.name)
         home, more = DbInfo.from_json(info), {"db": database.name}
-        return self.change(names, Action.CREATE_SCHEMA, text, home, db_info=info, more=more)
+        return self.make_change(names, Action.CREATE_SCHEMA, text, home, db_info=info, more=more)
 
     def create_table(self, names: SourceNames, described: TableDescription) -> SchemaChange:
         """CREATE TABLE. Raises SchemaError for what is not supported."""
-        home = self.known_database(names, described.db)
-        info = table_info(described, self.new_id(), described.name)
-        text = create_text(described).statement(home.name, described.name)
-        return self.change(names, Action.CREATE_TABLE, text, home, TableDef.from_json(info, home), info)
+        home = self.require_database(names, described.db)
+        info = build_table_info(described, self.allocate_id(), described.name)
+        text = create_text(described).build_statement(home.name, described.name)
+        return self.make_change(names, Action.CREATE_TABLE, text, home, TableDef.from_json(info, home), info)
 
     def drop_table(self, names: SourceNames, former: TableDef) -> SchemaChange:
         """DROP TABLE."""
-        text = tokenize(f"DROP TABLE {qualified(former.db, former.name)}")
-        return self.change(names, Action.DROP_TABLE, text, self.database_of(former), former, former.raw)
+        text = tokenize(f"DROP TABLE {quote_qualified_name(former.db, former.name)}")
+        return self.make_change(names, Action.DROP_TABLE, text, self.find_database_of(former), former, former.raw)
 
-    def change(
+    def make_change(
         self,
         names: SourceNames,
         action: Action,
@@ -163,38 +165,38 @@ class JobWriter:
         session: Session | None = None,
     ) -> SchemaChange:
         """The next change; on return the state includes it. `session`: for a change that converts values."""
-        job = job_json(
-            self.new_id(), action, render(text), schema=(home.id, home.name),
+        job = make_job_json(
+            self.allocate_id(), action, render(text), schema=(home.id, home.name),
             table=(table.id, table.name) if table is not None else (0, ""), version=self.state.version + 1, start_ts=0,
             finished_ts=0, db_info=db_info, table_info=None if info is None else {**info, SOURCE_KEY: names.name},
         )  # fmt: skip
         body = {**job, "feeder": {"source": names.name, **(more or {})}}
         if session is not None:
-            body["feeder"] |= _conversion_settings(names.flavor, session)
-            body["reorg_meta"] = {"location": _location(session)}
+            body["feeder"] |= _build_conversion_settings(names.flavor, session)
+            body["reorg_meta"] = {"location": _build_location(session)}
         self.state = self.state.apply(DdlJob.from_dict(body))
         if action is Action.DROP_SCHEMA:
             self.owners.pop(fold_name(home.name), None)
-        return SchemaChange(names.name, restored_text(text), body)
+        return SchemaChange(names.name, restore_text(text), body)
 
     def record_note(
         self, names: SourceNames, text: str, home: DbInfo, table: str, more: Mapping[str, Any]
     ) -> SchemaChange:
         """Record a statement that changes nothing downstream: as a job that did not take effect."""
-        job = job_json(
-            self.new_id(), Action.TABLE_COMMENT, text, schema=(home.id, home.name), table=(0, table), version=0,
+        job = make_job_json(
+            self.allocate_id(), Action.TABLE_COMMENT, text, schema=(home.id, home.name), table=(0, table), version=0,
             start_ts=0, finished_ts=0,
         )  # fmt: skip
         body = {**job, "state": int(JobState.CANCELLED), "feeder": {"source": names.name, **more}}
-        return SchemaChange(names.name, restored_text(tokenize(text)), body)
+        return SchemaChange(names.name, restore_text(tokenize(text)), body)
 
     def describe_databases(self, names: SourceNames) -> list[DatabaseDescription]:
         """What a tracker is rebuilt from: the databases of a source with the CREATE texts of their tables."""
         databases = []
-        for db in self.state.databases():
+        for db in self.state.list_databases():
             source, own = self.owners.get(fold_name(db.name), ("", ""))
             if source == names.name:
-                mine = [table for table in self.state.tables() if table.db_id == db.id]
+                mine = [table for table in self.state.list_tables() if table.db_id == db.id]
                 tables = tuple(
                     TableDescription.of_text(names.flavor, own, table.name, table.raw[CREATE_KEY]) for table in mine
                 )
@@ -203,19 +205,19 @@ class JobWriter:
 
     def _record_owner(self, job: Json) -> None:
         if job["type"] == Action.CREATE_SCHEMA:
-            self.owners[fold_name(job["binlog"]["DBInfo"]["db_name"]["O"])] = (source_of(job), job["feeder"]["db"])
+            self.owners[fold_name(job["binlog"]["DBInfo"]["db_name"]["O"])] = (read_source(job), job["feeder"]["db"])
         elif job["type"] == Action.DROP_SCHEMA:
             self.owners.pop(fold_name(job["schema_name"]), None)
 
 
-def _conversion_settings(flavor: Flavor, session: Session) -> Json:
+def _build_conversion_settings(flavor: Flavor, session: Session) -> Json:
     """The settings of `session`, besides the zone, on which converted values depend (`SourceSession`)."""
     seconds = (session.timestamp_us or 0) / 1_000_000
     moment = f"{seconds:.6f}" if seconds else ""
     return {"family": flavor.value, "sql_mode": session.sql_mode or 0, "moment": moment}
 
 
-def _location(session: Session) -> Json:
+def _build_location(session: Session) -> Json:
     """The time zone of `session` as in TiDB's jobs; `SYSTEM` is treated as UTC."""
     zone = session.time_zone or "UTC"
     if zone[:1] in ("+", "-"):
@@ -225,7 +227,7 @@ def _location(session: Session) -> Json:
     return {"name": "UTC" if zone.upper() == "SYSTEM" else zone, "offset": 0}
 
 
-def name_clash_error(names: Sequence[str]) -> SchemaError:
+def make_name_clash_error(names: Sequence[str]) -> SchemaError:
     """The error for two objects of a source whose names differ only in letter case: here they would be one."""
     return SchemaError(
         "two names of the source differ only in letter case, so they are the same name for TiDB and the like",
@@ -234,14 +236,16 @@ def name_clash_error(names: Sequence[str]) -> SchemaError:
     )
 
 
-def database_info(db_id: int, name: str, described: DatabaseDescription) -> Json:
+def build_database_info(db_id: int, name: str, described: DatabaseDescription) -> Json:
     """The DBInfo of a database under the name `name`."""
-    charset, collate = tidb_charset(described.charset), tidb_charset(described.collate)
-    return {**database_json(db_id, name), "charset": charset, "collate": collate}
+    charset, collate = to_tidb_charset(described.charset), to_tidb_charset(described.collate)
+    return {**make_database_json(db_id, name), "charset": charset, "collate": collate}
 
 
 def create_text(described: TableDescription) -> CreateText:
     """The CREATE of a described table in parts."""
-    charsets = {c.name: (tidb_charset(c.charset), tidb_charset(c.collate)) for c in described.columns if c.charset}
-    collate = tidb_charset(described.collate)
+    charsets = {
+        c.name: (to_tidb_charset(c.charset), to_tidb_charset(c.collate)) for c in described.columns if c.charset
+    }
+    collate = to_tidb_charset(described.collate)
     return CreateText(described.create, described.flavor, charsets, (collate.partition("_")[0], collate))

@@ -15,9 +15,9 @@ _END, _COMPRESSION, _UNCOMPRESSED_SIZE = 0, 2, 3
 _ZSTD, _NONE = 0, 255
 
 
-def events_of_payload(event: bytes) -> Iterator[bytes]:
+def read_payload_events(event: bytes) -> Iterator[bytes]:
     """The events in a TRANSACTION_PAYLOAD event without checksum; they have no checksums either. Raises WireError."""
-    fields, at = _payload_fields(event)
+    fields, at = _read_payload_fields(event)
     data: bytes = event[at:]
     algorithm = fields.get(_COMPRESSION, _NONE)
     if algorithm == _ZSTD:
@@ -33,7 +33,7 @@ def events_of_payload(event: bytes) -> Iterator[bytes]:
         at += size
 
 
-def _payload_fields(event: bytes) -> tuple[dict[int, int], int]:
+def _read_payload_fields(event: bytes) -> tuple[dict[int, int], int]:
     fields: dict[int, int] = {}
     at = HEADER_BYTES
     while True:

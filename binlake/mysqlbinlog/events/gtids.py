@@ -42,11 +42,11 @@ class Gtid(NamedTuple):
 def read_mysql_gtid(event: bytes) -> Gtid:
     """Read GTID or ANONYMOUS_GTID, which have the same form; the caller knows which it is."""
     _, uuid, number = _MYSQL.unpack_from(event, HEADER_BYTES)
-    return Gtid(f"{_uuid_text(uuid)}:{number}", _commit_time(event, HEADER_BYTES + _MYSQL.size))
+    return Gtid(f"{_format_uuid(uuid)}:{number}", _commit_time(event, HEADER_BYTES + _MYSQL.size))
 
 
 @lru_cache(maxsize=64)
-def _uuid_text(uuid: bytes) -> str:
+def _format_uuid(uuid: bytes) -> str:
     return str(UUID(bytes=uuid))
 
 
@@ -61,16 +61,16 @@ def _commit_time(event: bytes, at: int) -> int:
 
 def read_tagged_gtid(event: bytes) -> Gtid:
     """Read GTID_TAGGED, in the form of MySQL's serialization library: numbered fields. Raises WireError."""
-    fields = _serialized_fields(event)
+    fields = _read_serialized_fields(event)
     uuid, number, tag = fields.get("uuid"), fields.get("number"), fields["tag"]
     if not isinstance(uuid, bytes) or not isinstance(number, int) or not isinstance(tag, bytes):
         raise WireError("a tagged GTID event has no UUID or no number")
-    origin = f"{_uuid_text(uuid)}:{tag.decode('ascii')}" if tag else _uuid_text(uuid)
+    origin = f"{_format_uuid(uuid)}:{tag.decode('ascii')}" if tag else _format_uuid(uuid)
     time = fields.get("original", fields.get("immediate", 0))
     return Gtid(f"{origin}:{number}", time if isinstance(time, int) else 0)
 
 
-def _serialized_fields(event: bytes) -> dict[str, int | bytes]:
+def _read_serialized_fields(event: bytes) -> dict[str, int | bytes]:
     fields: dict[str, int | bytes] = {"tag": b""}
     at = HEADER_BYTES
     for _ in ("version", "size", "last field that must be understood"):
@@ -142,7 +142,7 @@ def decode_mysql_set(data: bytes) -> MySqlGtidSet:
 
 def encode_mysql_set(done: MySqlGtidSet) -> bytes:
     """`done` in MySQL's binary form; tagged only if it has tags, since servers before 8.3 do not know that form."""
-    origins = list(done.intervals())
+    origins = list(done.iterate_intervals())
     tagged = any(":" in origin for origin, _ in origins)
     count = len(origins)
     parts = [_U64.pack(_TAGGED << 56 | count << 8 | _TAGGED if tagged else count)]

@@ -88,12 +88,12 @@ def read_header(event: bytes) -> Header:
     header = Header._make(_HEADER.unpack_from(event))
     if header.size != len(event):
         raise WireError(
-            f"an event states {header.size} bytes but has {len(event)}", where={"type": event_type_name(header.type)}
+            f"an event states {header.size} bytes but has {len(event)}", where={"type": format_event_type(header.type)}
         )
     return header
 
 
-def event_type_name(number: int) -> str:
+def format_event_type(number: int) -> str:
     """The name of an event type, or its number."""
     try:
         return EventType(number).name
@@ -108,7 +108,7 @@ def without_checksum(event: bytes) -> bytes:
         raise WireError(
             "an event's checksum is wrong: it was damaged in transit or on the server's disk",
             hint="mysqlbinlog --verify-binlog-checksum on the server shows whether its file is damaged",
-            where={"type": event_type_name(event[4])},
+            where={"type": format_event_type(event[4])},
         )
     return body
 

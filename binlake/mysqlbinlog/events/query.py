@@ -81,7 +81,7 @@ _LEADING = re.compile(r"(?:\s+|--[ \t][^\n]*\n|#[^\n]*\n|/\*(?!!|M!).*?\*/|/\*M?
 _WORDS = re.compile(r"(\w+|\()\s*(\w*)")
 
 
-def role_of(text: str) -> Role:
+def find_role(text: str) -> Role:
     """The role of the statement in its transaction."""
     words = _WORDS.match(text, _LEADING.match(text).end())  # type: ignore[union-attr]
     if words is None:

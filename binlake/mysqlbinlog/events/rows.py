@@ -25,7 +25,7 @@ _WITH_EXTRA = frozenset({
 })  # fmt: skip
 
 
-def table_id_of(event: bytes) -> int:
+def read_table_id(event: bytes) -> int:
     """The table id of a row event or table map."""
     return int.from_bytes(event[HEADER_BYTES : HEADER_BYTES + 6], "little")
 

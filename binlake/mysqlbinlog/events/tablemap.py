@@ -76,7 +76,7 @@ def _read(event: bytes, flavor: Flavor) -> TableMap:
     raw, at = read_text(event, at)
     metadata = _read_metadata(types, raw)
     nulls, at = event[at : at + (count + 7) // 8], at + (count + 7) // 8
-    kinds = [real_type(kind, number) for kind, number in zip(types, metadata, strict=True)]
+    kinds = [find_real_type(kind, number) for kind, number in zip(types, metadata, strict=True)]
     more = _read_optional(event, at, kinds, _TEXT | {_LIKE_TEXT[flavor]})
     return TableMap(
         table_id=int.from_bytes(event[HEADER_BYTES : HEADER_BYTES + 6], "little"),
@@ -112,7 +112,7 @@ def _read_metadata(types: bytes, raw: bytes) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def real_type(kind: int, metadata: int) -> int:
+def find_real_type(kind: int, metadata: int) -> int:
     """The real type of a column: ENUM and SET are logged as STRING, with their own number in the metadata."""
     return metadata >> 8 if kind == t.STRING and metadata >> 8 in _CHOICES else kind
 

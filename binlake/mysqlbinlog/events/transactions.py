@@ -12,7 +12,7 @@ from enum import Enum
 from binlake.errors import BinlakeError, LostRange, SourceRefused, WireError
 from binlake.mysqlbinlog.events import gtids as gtidevents
 from binlake.mysqlbinlog.events import query, rows, tablemap, xa
-from binlake.mysqlbinlog.events.compressed import events_of_payload
+from binlake.mysqlbinlog.events.compressed import read_payload_events
 from binlake.mysqlbinlog.events.gtids import Gtid
 from binlake.mysqlbinlog.events.header import (
     ARTIFICIAL,
@@ -21,7 +21,7 @@ from binlake.mysqlbinlog.events.header import (
     IGNORABLE,
     EventType,
     Header,
-    event_type_name,
+    format_event_type,
     has_checksum,
     read_header,
     without_checksum,
@@ -134,13 +134,13 @@ class TransactionReader:
         try:
             return self._process(header, event, before)
         except (WireError, SourceRefused, LostRange) as error:
-            location = {"file": self._file, "offset": before, "transaction": self._id() if self._gtid else ""}
+            location = {"file": self._file, "offset": before, "transaction": self._build_id() if self._gtid else ""}
             raise type(error)(error.message, hint=error.hint, where={**location, **error.where}) from None
         except _DAMAGE as error:
             raise WireError(
                 "an event is damaged: its parts do not fit its length",
                 hint="mysqlbinlog on the server shows whether its file is damaged; binlog_checksum = CRC32 helps",
-                where={"file": self._file, "offset": before, "type": event_type_name(kind)},
+                where={"file": self._file, "offset": before, "type": format_event_type(kind)},
             ) from error
 
     def _advance(self, end: int) -> None:
@@ -181,11 +181,11 @@ class TransactionReader:
         if kind == _E.PREVIOUS_GTIDS:
             self._begin_file(event)
         elif kind == _E.INCIDENT:
-            self._refuse(_incident_error())
+            self._refuse(_make_incident_error())
         elif kind in (_E.BEGIN_LOAD_QUERY, _E.EXECUTE_LOAD_QUERY):
-            self._refuse(_statement_rows_error("LOAD DATA"))
+            self._refuse(_make_statement_rows_error("LOAD DATA"))
         elif kind not in _IGNORED and kind != _E.FORMAT_DESCRIPTION and not header.flags & IGNORABLE:
-            self._refuse(_unknown_event_error(kind))
+            self._refuse(_make_unknown_event_error(kind))
 
     def _begin_file(self, event: bytes) -> None:
         """The set of earlier files counts if the start had none: a position of file and offset."""
@@ -234,7 +234,7 @@ class TransactionReader:
                 "rows occur outside a transaction: the position is in the middle of one",
                 hint="use a position at the end of a transaction",
             )
-        table_id = rows.table_id_of(event)
+        table_id = rows.read_table_id(event)
         if self._is_skipped or table_id == _NO_TABLE:
             return
         table = self._maps.get(table_id)
@@ -244,7 +244,7 @@ class TransactionReader:
 
     def _process_payload(self, event: bytes, before: int) -> SourceTransaction | None:
         ended = None
-        for inner in events_of_payload(event):
+        for inner in read_payload_events(event):
             ended = self._process(read_header(inner), inner, before) or ended
         return ended
 
@@ -252,7 +252,7 @@ class TransactionReader:
         statement_sent = query.read_query(
             event, header.time, self._flavor, is_compressed=header.type == _E.MARIADB_QUERY_COMPRESSED
         )
-        role = query.role_of(statement_sent.text)
+        role = query.find_role(statement_sent.text)
         if role is Role.BEGIN or (role is Role.NEUTRAL and not self._is_open):
             self._open_transaction(header, before)
         elif role is Role.COMMIT:
@@ -260,12 +260,12 @@ class TransactionReader:
         elif role is Role.ROLLBACK:
             return self._roll_back(header)
         elif role is Role.ROLLBACK_TO:
-            self._refuse(_partial_rollback_error())
+            self._refuse(_make_partial_rollback_error())
             self._changes = []
         elif role in (Role.XA_COMMIT, Role.XA_ROLLBACK):
             return self._end_prepared(header, role, statement_sent.text, before)
         elif role is Role.ROWS_AS_TEXT:
-            self._refuse(_statement_rows_error(statement_sent.text))
+            self._refuse(_make_statement_rows_error(statement_sent.text))
         elif role is Role.DEFINITION:
             return self._process_definition(header, statement_sent, before)
         return None
@@ -290,18 +290,18 @@ class TransactionReader:
         if query.is_of_temporary_table(statement_sent.text):
             return None
         if self._changes:
-            self._refuse(_definition_after_rows_error(statement_sent.text))
+            self._refuse(_make_definition_after_rows_error(statement_sent.text))
         if self._is_skipped:
             return None
         text = statement_sent.text.removesuffix(_START_TRANSACTION)
         statement = Statement(statement_sent.db, text, statement_sent.session)
         return SourceTransaction(
-            f"{self._id()}/ddl", self._time(header), self.position, statement=statement, size=header.size
+            f"{self._build_id()}/ddl", self._compute_time(header), self.position, statement=statement, size=header.size
         )
 
     def _roll_back(self, header: Header) -> SourceTransaction | None:
         if self._changes:
-            self._refuse(_partial_rollback_error())
+            self._refuse(_make_partial_rollback_error())
             self._changes = []
         return self._end_transaction(header)
 
@@ -314,13 +314,13 @@ class TransactionReader:
 
     def _end_prepared(self, header: Header, role: Role, text: str, before: int) -> SourceTransaction | None:
         self._open_transaction(header, before)
-        xid = xa.xid_of(text)
+        xid = xa.parse_xid(text)
         changes = self._prepared.pop(xid, None)
         if role is Role.XA_COMMIT and not self._is_skipped:
             self._changes = list(self._find_prepared(xid, Position(*self._begin)) if changes is None else changes)
         return self._end_transaction(header)
 
-    def prepared(self, xid: Xid) -> tuple[RowsEvent, ...] | None:
+    def look_up_prepared(self, xid: Xid) -> tuple[RowsEvent, ...] | None:
         """The rows of a transaction that is prepared and has not ended."""
         return self._prepared.get(xid)
 
@@ -328,46 +328,46 @@ class TransactionReader:
         gtid, changes, is_skipped = self._gtid, tuple(self._changes), self._is_skipped
         if gtid is None:
             raise WireError("a transaction ends that did not begin: the position is in the middle of one")
-        name, time = self._id(), self._time(header)
+        name, time = self._build_id(), self._compute_time(header)
         if gtid.text and self._done is not None:
             self._done.add(gtid.text)
         self._gtid, self._is_open, self._is_skipped, self._changes = None, False, False, []
         if is_skipped:
             return None
-        self.position = Position(self._file, self._offset, self._done.text() if self._done else "")
+        self.position = Position(self._file, self._offset, self._done.format_text() if self._done else "")
         return SourceTransaction(name, time, self.position, changes, statement, self._size)
 
     def _refuse(self, error: BinlakeError) -> None:
-        if not self._is_skipped and self._refuses(self._id()):
+        if not self._is_skipped and self._refuses(self._build_id()):
             raise error
 
-    def _id(self) -> str:
+    def _build_id(self) -> str:
         return (self._gtid.text if self._gtid else "") or "{}:{}".format(*self._begin)
 
-    def _time(self, header: Header) -> int:
+    def _compute_time(self, header: Header) -> int:
         exact = self._gtid.time_us // 1000 if self._gtid else 0
         return exact or header.time * 1000
 
 
-def _unknown_event_error(kind: int) -> SourceRefused:
+def _make_unknown_event_error(kind: int) -> SourceRefused:
     return SourceRefused(
-        f"the log has an unknown event: {event_type_name(kind)}",
+        f"the log has an unknown event: {format_event_type(kind)}",
         hint="a newer server, or one older than MySQL 5.7; see docs/operate/feeder.md for what is supported",
     )
 
 
-def _incident_error() -> LostRange:
+def _make_incident_error() -> LostRange:
     return LostRange(
         "the server wrote an incident into its log: changes before it may be missing",
         hint="its error log says what happened; load the tables again (`binlake bootstrap`)",
     )
 
 
-def _definition_after_rows_error(statement: str) -> SourceRefused:
+def _make_definition_after_rows_error(statement: str) -> SourceRefused:
     return SourceRefused("a definition changes after rows in the same transaction", where={"statement": statement[:80]})
 
 
-def _statement_rows_error(statement: str) -> SourceRefused:
+def _make_statement_rows_error(statement: str) -> SourceRefused:
     return SourceRefused(
         f"the log has a change of rows as a statement, not as rows: {statement[:80]!r}",
         hint="SET GLOBAL binlog_format = ROW and end the sessions that set another one; then load the table again"
@@ -375,7 +375,7 @@ def _statement_rows_error(statement: str) -> SourceRefused:
     )
 
 
-def _partial_rollback_error() -> SourceRefused:
+def _make_partial_rollback_error() -> SourceRefused:
     return SourceRefused(
         "a transaction in the log was partly rolled back: it also changed tables of a non-transactional engine",
         hint="change such tables in separate transactions (or to InnoDB); load them again (`binlake bootstrap`)",

@@ -33,7 +33,7 @@ def read_prepare(event: bytes) -> tuple[Xid, bool]:
     )
 
 
-def xid_of(text: str) -> Xid:
+def parse_xid(text: str) -> Xid:
     """The transaction that `XA COMMIT X'61',X'',1` names; the servers log them in this form. Raises WireError."""
     match = _XID.match(text)
     if match is None:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.texts import UTF8, decoder_of
-from binlake.rows.codec.values import shown_bytes
+from binlake.mysqlbinlog.texts import UTF8, find_decoder
+from binlake.rows.codec.values import format_bytes
 
 _AS_IT_IS = UTF8 | {"binary", ""}
 
 
-def utf8_writer(charset: str) -> Callable[[bytes], bytes] | None:
+def make_utf8_writer(charset: str) -> Callable[[bytes], bytes] | None:
     """A function that converts text of `charset` to UTF-8; None if it already is UTF-8, or bytes.
 
     Raises SchemaError for unsupported charsets. The function raises UnicodeDecodeError for undecodable bytes.
     """
     if charset in _AS_IT_IS:
         return None
-    decode = decoder_of(charset)
+    decode = find_decoder(charset)
     if decode is None:
         raise SchemaError(
             f"texts of the charset {charset} cannot be replicated",
@@ -29,4 +29,4 @@ def utf8_writer(charset: str) -> Callable[[bytes], bytes] | None:
 
 def describe_undecodable(charset: str, raw: bytes) -> str:
     """Describe bytes that are not valid in `charset`."""
-    return f"bytes that are not valid {charset}: {shown_bytes(raw)}"
+    return f"bytes that are not valid {charset}: {format_bytes(raw)}"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from binlake.mysqlbinlog.rowimage.lanes import Ints, Uints
 from binlake.mysqlbinlog.rowimage.layout import DATETIME2, TIME2, TIMESTAMP2, Layout
-from binlake.mysqlbinlog.rowimage.numbers import FRACTION_UNITS, fraction_bytes
+from binlake.mysqlbinlog.rowimage.numbers import FRACTION_UNITS, count_fraction_bytes
 from binlake.rows.schema import mysqltypes as t
 
 LaneReader = Callable[[NDArray[Any], Ints], Ints]
@@ -24,24 +24,24 @@ _DAY, _LAST_DAY = 86_400, 49_711
 """Seconds in a day; the number of days since 1970 that 32 bits of seconds cover."""
 
 
-def lane_reader_of(layout: Layout, unsigned: bool) -> LaneReader | None:
+def make_lane_reader(layout: Layout, unsigned: bool) -> LaneReader | None:
     """The reader of `layout`'s numbers for many rows; None if only the plain reader supports it."""
     if layout.tp in t.INTEGERS and not unsigned:
-        return _signed(8 * layout.size)
+        return _make_signed_reader(8 * layout.size)
     if layout.tp in t.INTEGERS | {t.ENUM, t.SET}:
-        return _unsigned(8 * layout.size)
+        return _make_unsigned_reader(8 * layout.size)
     if layout.tp == t.BIT:
-        return _big_endian(8 * layout.size)
+        return _make_big_endian_reader(8 * layout.size)
     if layout.tp == t.YEAR:
-        return _years
+        return _read_years
     if layout.tp in t.DATES:
-        return _dates
+        return _read_dates
     if layout.tp in (t.TIMESTAMP, t.DATETIME, t.DURATION) and layout.first:
         return None
     return _TEMPORALS[layout.tp](layout)
 
 
-def comparable_floats(words: NDArray[Any], at: Ints, size: int) -> Uints:
+def encode_comparable_floats(words: NDArray[Any], at: Ints, size: int) -> Uints:
     """FLOATs of 4 or DOUBLEs of 8 bytes as TiDB writes them, a word each."""
     raw = words[at]
     if size == 4:
@@ -54,34 +54,34 @@ def comparable_floats(words: NDArray[Any], at: Ints, size: int) -> Uints:
     return comparable
 
 
-def _unsigned(bits: int) -> LaneReader:
+def _make_unsigned_reader(bits: int) -> LaneReader:
     mask = np.uint64((1 << bits) - 1)
     return lambda words, at: (words[at] & mask).view(np.int64)
 
 
-def _signed(bits: int) -> LaneReader:
+def _make_signed_reader(bits: int) -> LaneReader:
     spare = 64 - bits
     return lambda words, at: (words[at] << np.uint64(spare)).view(np.int64) >> spare
 
 
-def _big_endian(bits: int) -> LaneReader:
+def _make_big_endian_reader(bits: int) -> LaneReader:
     spare = np.uint64(64 - bits)
     return lambda words, at: (words[at].byteswap() >> spare).view(np.int64)
 
 
-def _years(words: NDArray[Any], at: Ints) -> Ints:
+def _read_years(words: NDArray[Any], at: Ints) -> Ints:
     year = (words[at] & np.uint64(0xFF)).view(np.int64)
     return np.where(year == 0, 0, year + 1900)
 
 
-def _dates(words: NDArray[Any], at: Ints) -> Ints:
+def _read_dates(words: NDArray[Any], at: Ints) -> Ints:
     number = (words[at] & np.uint64(0xFFFFFF)).view(np.int64)
     months = (number >> 9) * 13 + (number >> 5 & 15)
     return (months << 5 | number & 31) << 41
 
 
-def _datetimes2(layout: Layout) -> LaneReader:
-    size = fraction_bytes(layout)
+def _make_datetime2_reader(layout: Layout) -> LaneReader:
+    size = count_fraction_bytes(layout)
     unit, spare, mask = FRACTION_UNITS[size], 24 - 8 * size, (1 << 8 * size) - 1
 
     def read(words: NDArray[Any], at: Ints) -> Ints:
@@ -92,30 +92,30 @@ def _datetimes2(layout: Layout) -> LaneReader:
     return read
 
 
-def _timestamps2(layout: Layout) -> LaneReader:
-    size = fraction_bytes(layout)
+def _make_timestamp2_reader(layout: Layout) -> LaneReader:
+    size = count_fraction_bytes(layout)
     unit, spare, mask = FRACTION_UNITS[size], 32 - 8 * size, (1 << 8 * size) - 1
 
     def read(words: NDArray[Any], at: Ints) -> Ints:
         number = words[at].byteswap()
         seconds = (number >> np.uint64(32)).view(np.int64)
-        return _moments(seconds, (number.view(np.int64) >> spare & mask) * unit)
+        return _pack_moments(seconds, (number.view(np.int64) >> spare & mask) * unit)
 
     return read
 
 
-def _moments(seconds: Ints, micro: Ints) -> Ints:
+def _pack_moments(seconds: Ints, micro: Ints) -> Ints:
     days = seconds // _DAY
     second = seconds - days * _DAY
     minute = second // 60
     hour = minute // 60
     clock = hour << 12 | (minute - hour * 60) << 6 | second - minute * 60
-    packed = (_days()[days] << 17 | clock) << 24 | micro
+    packed = (_compute_packed_days()[days] << 17 | clock) << 24 | micro
     return np.where(seconds | micro == 0, 0, packed)
 
 
 @cache
-def _days() -> Ints:
+def _compute_packed_days() -> Ints:
     """The date part of TiDB's packed time, by days since 1970."""
     days = np.arange(_LAST_DAY).astype("datetime64[D]")
     months = days.astype("datetime64[M]")
@@ -126,8 +126,8 @@ def _days() -> Ints:
     return ordinals
 
 
-def _times2(layout: Layout) -> LaneReader:
-    size = fraction_bytes(layout)
+def _make_time2_reader(layout: Layout) -> LaneReader:
+    size = count_fraction_bytes(layout)
     bits, unit = 8 * size, FRACTION_UNITS[size]
     spare, offset, mask = np.uint64(64 - 24 - bits), 1 << 23 + bits, (1 << bits) - 1
 
@@ -135,21 +135,21 @@ def _times2(layout: Layout) -> LaneReader:
         number = (words[at].byteswap() >> spare).view(np.int64) - offset
         size_of = np.abs(number)
         clock, micro = size_of >> bits, (size_of & mask) * unit
-        return _durations(number, clock >> 12 & 0x3FF, clock >> 6 & 63, clock & 63, micro)
+        return _compute_durations(number, clock >> 12 & 0x3FF, clock >> 6 & 63, clock & 63, micro)
 
     return read
 
 
-def _durations(sign: Ints, hours: Ints, minutes: Ints, seconds: Ints, micro: Ints | int) -> Ints:
+def _compute_durations(sign: Ints, hours: Ints, minutes: Ints, seconds: Ints, micro: Ints | int) -> Ints:
     nanos = (((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + micro) * 1000
     return np.where(sign < 0, -nanos, nanos)
 
 
-def _old_timestamps(_layout: Layout) -> LaneReader:
-    return lambda words, at: _moments((words[at] & np.uint64(0xFFFFFFFF)).view(np.int64), np.zeros_like(at))
+def _make_old_timestamp_reader(_layout: Layout) -> LaneReader:
+    return lambda words, at: _pack_moments((words[at] & np.uint64(0xFFFFFFFF)).view(np.int64), np.zeros_like(at))
 
 
-def _old_datetimes(_layout: Layout) -> LaneReader:
+def _make_old_datetime_reader(_layout: Layout) -> LaneReader:
     def read(words: NDArray[Any], at: Ints) -> Ints:
         date, clock = np.divmod(words[at].view(np.int64), 1_000_000)
         months = date // 10_000 * 13 + date // 100 % 100
@@ -160,20 +160,20 @@ def _old_datetimes(_layout: Layout) -> LaneReader:
     return read
 
 
-def _old_times(_layout: Layout) -> LaneReader:
+def _make_old_time_reader(_layout: Layout) -> LaneReader:
     def read(words: NDArray[Any], at: Ints) -> Ints:
         number = (words[at] << np.uint64(40)).view(np.int64) >> 40
         digits = np.abs(number)
-        return _durations(number, digits // 10_000, digits // 100 % 100, digits % 100, 0)
+        return _compute_durations(number, digits // 10_000, digits // 100 % 100, digits % 100, 0)
 
     return read
 
 
 _TEMPORALS: dict[int, Callable[[Layout], LaneReader]] = {
-    TIMESTAMP2: _timestamps2,
-    DATETIME2: _datetimes2,
-    TIME2: _times2,
-    t.TIMESTAMP: _old_timestamps,
-    t.DATETIME: _old_datetimes,
-    t.DURATION: _old_times,
+    TIMESTAMP2: _make_timestamp2_reader,
+    DATETIME2: _make_datetime2_reader,
+    TIME2: _make_time2_reader,
+    t.TIMESTAMP: _make_old_timestamp_reader,
+    t.DATETIME: _make_old_datetime_reader,
+    t.DURATION: _make_old_time_reader,
 }

@@ -15,7 +15,7 @@ from binlake.mysqlbinlog.rowimage.pieces import Rows
 from binlake.mysqlbinlog.rowimage.plain import encode_rows
 from binlake.mysqlbinlog.rowimage.shape import Shape
 from binlake.mysqlbinlog.rowimage.together import MOST_COLUMN_ID, CutShort, encode_together
-from binlake.mysqlbinlog.rowimage.walker import walker_of
+from binlake.mysqlbinlog.rowimage.walker import compile_walker
 
 FEWEST = 64
 """Least number of rows for which numpy pays off; fewer are encoded one by one."""
@@ -67,7 +67,7 @@ class Group:
         """Where each row begins, plus the end; the number of each event's first row, plus the total."""
         size = len(self._data) - ROOM
         try:
-            starts = np.asarray([*walker_of(self._shape)(self._data, size), size], np.int64)
+            starts = np.asarray([*compile_walker(self._shape)(self._data, size), size], np.int64)
             bounds: Ints = np.searchsorted(starts, self._limits)
             # No row spans two events.
             if np.array_equal(starts[bounds], self._limits):
@@ -81,15 +81,15 @@ class Group:
     def encode(self, numbers: Ints) -> list[Entries]:
         """The entries of each event; `numbers`: the number of its first row within its transaction."""
         if self._plain is not None:
-            return [self._entries_of(rows) for rows in self._plain]
+            return [self._encode_entries(rows) for rows in self._plain]
         if len(self._starts) <= FEWEST:
-            return self._one_by_one(0, len(self._events), numbers)
+            return self._encode_one_by_one(0, len(self._events), numbers)
         entries: list[Entries] = []
-        for first, last in self._shares():
-            entries += self._together(first, last, numbers)
+        for first, last in self._split_into_shares():
+            entries += self._encode_together(first, last, numbers)
         return entries
 
-    def _shares(self) -> list[tuple[int, int]]:
+    def _split_into_shares(self) -> list[tuple[int, int]]:
         """(first, last) events of pieces of work."""
         shares, first = [], 0
         while first < len(self._events):
@@ -100,7 +100,7 @@ class Group:
             first = last
         return shares
 
-    def _together(self, first: int, last: int, numbers: Ints) -> list[Entries]:
+    def _encode_together(self, first: int, last: int, numbers: Ints) -> list[Entries]:
         low, high = int(self._bounds[first]), int(self._bounds[last])
         if low == high:
             return [self._make_entries(b"", 0)] * (last - first)
@@ -111,7 +111,7 @@ class Group:
             data, row_ends = encode_together(self._shape, rows, row_numbers, _LISTS[self._shape.kind][0])
         except _PLAIN_ERRORS:
             # The plain writer names the damaged row, or handles it.
-            return self._one_by_one(first, last, numbers)
+            return self._encode_one_by_one(first, last, numbers)
         table_id, (_, order, sequence) = self._shape.table.id, _LISTS[self._shape.kind]
         bounds = np.concatenate((np.zeros(1, np.int64), row_ends))[self._bounds[first : last + 1] - low].tolist()
         return [
@@ -119,13 +119,13 @@ class Group:
             for start, end, count in zip(bounds, bounds[1:], counts.tolist(), strict=False)
         ]
 
-    def _one_by_one(self, first: int, last: int, numbers: Ints) -> list[Entries]:
+    def _encode_one_by_one(self, first: int, last: int, numbers: Ints) -> list[Entries]:
         return [
-            self._entries_of(encode_rows(self._events[index], self._shape, int(numbers[index])))
+            self._encode_entries(encode_rows(self._events[index], self._shape, int(numbers[index])))
             for index in range(first, last)
         ]
 
-    def _entries_of(self, rows: list[bytes]) -> Entries:
+    def _encode_entries(self, rows: list[bytes]) -> Entries:
         tag = bytes((_LISTS[self._shape.kind][0],))
         return self._make_entries(b"".join([tag + write_uvarint(len(row)) + row for row in rows]), len(rows))
 

@@ -11,7 +11,7 @@ from binlake.dialect.tokens import tokenize
 from binlake.mysqlbinlog.model import TableMap
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import name_json
+from binlake.rows.schema.forms import make_name_json
 from binlake.rows.schema.info import CREATE_KEY
 from binlake.rows.schema.names import fold_name
 
@@ -44,4 +44,4 @@ def _make_hash_column(name: str, offset: int) -> ColumnInfo:
         "Collate": "binary",
     }
     more = {"id": 0, "offset": offset, "state": 5, "generated_expr_string": "hash", "hidden": True}
-    return ColumnInfo.from_json({"name": name_json(name), "type": kind, **more})
+    return ColumnInfo.from_json({"name": make_name_json(name), "type": kind, **more})

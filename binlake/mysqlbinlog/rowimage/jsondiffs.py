@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any
 
-from binlake.mysqlbinlog.rowimage.jsonbinary import json_value
+from binlake.mysqlbinlog.rowimage.jsonbinary import decode_json
 
 _REPLACE, _INSERT, _REMOVE = range(3)
 _LEG = re.compile(r'\[(?:(last)(?:-(\d+))?|(\d+))\]|\.("(?:[^"\\]|\\.)*")|\.([^.\[]+)', re.DOTALL)
@@ -34,17 +34,17 @@ def apply_diffs(document: Any, diffs: bytes) -> Any:
     root, pos = [document], 0
     while pos < len(diffs):
         operation = diffs[pos]
-        path, pos = _sized(diffs, pos + 1)
-        legs: list[Leg] = [0, *path_legs(path.decode())]
+        path, pos = _read_sized(diffs, pos + 1)
+        legs: list[Leg] = [0, *parse_path(path.decode())]
         if operation == _REMOVE:
             _apply(root, legs, operation, None)
             continue
-        value, pos = _sized(diffs, pos)
-        _apply(root, legs, operation, json_value(value))
+        value, pos = _read_sized(diffs, pos)
+        _apply(root, legs, operation, decode_json(value))
     return root[0]
 
 
-def path_legs(path: str) -> list[Leg]:
+def parse_path(path: str) -> list[Leg]:
     """The legs of a path such as `$.a[2]."b c"[last-1]`: names and array indexes, negative ones from the end."""
     legs: list[Leg] = []
     pos = 1
@@ -62,7 +62,7 @@ def path_legs(path: str) -> list[Leg]:
 
 
 def _apply(root: list[Any], legs: list[Leg], operation: int, value: Any) -> None:
-    *others, last = _real_legs(root, legs)
+    *others, last = _select_real_legs(root, legs)
     parent: Any = root
     for leg in others:
         parent = parent[leg]
@@ -76,7 +76,7 @@ def _apply(root: list[Any], legs: list[Leg], operation: int, value: Any) -> None
         raise ValueError(f"unknown operation {operation} in a JSON difference")
 
 
-def _real_legs(root: list[Any], legs: list[Leg]) -> list[Leg]:
+def _select_real_legs(root: list[Any], legs: list[Leg]) -> list[Leg]:
     """The legs without indexes into non-arrays: there the only element is the value itself."""
     real: list[Leg] = []
     value: Any = root
@@ -89,7 +89,7 @@ def _real_legs(root: list[Any], legs: list[Leg]) -> list[Leg]:
     return real
 
 
-def _sized(data: bytes, pos: int) -> tuple[bytes, int]:
+def _read_sized(data: bytes, pos: int) -> tuple[bytes, int]:
     size, pos = read_packed(data, pos)
     if pos + size > len(data):
         raise ValueError("a JSON difference is cut short")

@@ -30,7 +30,7 @@ _HALVES = tuple(
 )
 
 
-def words_of(data: Bytes) -> NDArray[Any]:
+def view_words(data: Bytes) -> NDArray[Any]:
     """The 8 bytes from each offset on, little endian, as numbers that can be read and written."""
     return np.ndarray(len(data) - 7, "<u8", data, strides=(1,))
 
@@ -45,7 +45,7 @@ class Varints(NamedTuple):
     most: int
 
 
-def varints(values: Uints) -> Varints:
+def encode_varints(values: Uints) -> Varints:
     """The unsigned LEB128 form of each number."""
     top = int(values.max())
     if top < 0x80:
@@ -71,7 +71,7 @@ def varints(values: Uints) -> Varints:
     return Varints(low_word, high_word, np.where(long, 9 + tenth.view(np.int64), size), 10)
 
 
-def zigzag(values: Ints) -> Uints:
+def encode_zigzag(values: Ints) -> Uints:
     """Zigzag-encode signed numbers: numbers of small magnitude become small unsigned ones."""
     return ((values << 1) ^ (values >> 63)).view(np.uint64)
 
@@ -81,7 +81,7 @@ class Sink:
 
     def __init__(self, rows: int, stride: int) -> None:
         self.data: Bytes = np.empty(rows * stride + ROOM, np.uint8)
-        self.words = words_of(self.data)
+        self.words = view_words(self.data)
         self.first: Ints = np.arange(0, rows * stride, stride, dtype=np.int64)
         self.at = self.first
 
@@ -97,8 +97,8 @@ class Sink:
 
     def put_number(self, head: bytes, null_head: bytes, values: Uints, null: Bools | None) -> None:
         """Write `head` and a LEB128 number to each row; `null_head`, of the same length, alone where `null`."""
-        numbers, width = varints(values), len(head)
-        first = self._heads(head, null_head, null)
+        numbers, width = encode_varints(values), len(head)
+        first = self._choose_heads(head, null_head, null)
         if numbers.high is None and numbers.most + width <= 8:
             self.words[self.at] = first | numbers.low << np.uint64(8 * width)
         else:
@@ -111,12 +111,12 @@ class Sink:
 
     def put_words(self, head: bytes, null_head: bytes, words: list[Uints], size: int, null: Bools | None) -> None:
         """Write `head` and `size` bytes, which `words` hold, to each row; `null_head` alone where `null`."""
-        self.words[self.at] = self._heads(head, null_head.ljust(len(head), b"\0"), null)
+        self.words[self.at] = self._choose_heads(head, null_head.ljust(len(head), b"\0"), null)
         for n, word in enumerate(words):
             self.words[self.at + (len(head) + 8 * n)] = word
         whole = len(head) + size
         self.at = self.at + (whole if null is None else np.where(null, len(null_head), whole))
 
-    def _heads(self, head: bytes, null_head: bytes, null: Bools | None) -> Any:
+    def _choose_heads(self, head: bytes, null_head: bytes, null: Bools | None) -> Any:
         word = np.uint64(int.from_bytes(head, "little"))
         return word if null is None else np.where(null, np.uint64(int.from_bytes(null_head, "little")), word)

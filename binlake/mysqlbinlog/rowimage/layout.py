@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from binlake.errors import SchemaError
-from binlake.rows.codec.datum import decimal_size
-from binlake.rows.codec.writers import decimal_layout
+from binlake.rows.codec.datum import compute_decimal_size
+from binlake.rows.codec.writers import derive_decimal_layout
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo
 
@@ -53,11 +53,11 @@ class Layout:
     second: int
 
 
-def layout_of(column: ColumnInfo, tp: int, metadata: int) -> Layout:
+def derive_layout(column: ColumnInfo, tp: int, metadata: int) -> Layout:
     """The layout of `column`'s values. Raises SchemaError, naming the column, for a type that TiDB does not have or
     that contradicts the definition."""
     low, high = metadata & 0xFF, metadata >> 8
-    layout = _layout(column, tp, *((high, low) if tp in _BIG_ENDIAN else (low, high)))
+    layout = _find_layout(column, tp, *((high, low) if tp in _BIG_ENDIAN else (low, high)))
     if layout is None:
         raise SchemaError(
             f"column {column.name} has a type that cannot be replicated: {_NAMES.get(tp, f'type number {tp}')}",
@@ -72,7 +72,7 @@ def layout_of(column: ColumnInfo, tp: int, metadata: int) -> Layout:
     return layout
 
 
-def _layout(column: ColumnInfo, tp: int, first: int, second: int) -> Layout | None:
+def _find_layout(column: ColumnInfo, tp: int, first: int, second: int) -> Layout | None:
     if tp in _SIZES:
         return Layout(tp, _SIZES[tp], 0, first, second)
     if tp in _NEW_TEMPORALS:
@@ -84,13 +84,13 @@ def _layout(column: ColumnInfo, tp: int, first: int, second: int) -> Layout | No
     if tp in (t.BLOB, t.JSON):
         return Layout(tp, 0, first, first, second)
     if tp == t.NEWDECIMAL:
-        return Layout(tp, decimal_size(first, second), 0, first, second)
+        return Layout(tp, compute_decimal_size(first, second), 0, first, second)
     if tp == t.BIT:
         return Layout(tp, second + (first > 0), 0, first, second)
-    return _string_layout(first, second) if tp == t.STRING else None
+    return _find_string_layout(first, second) if tp == t.STRING else None
 
 
-def _string_layout(first: int, second: int) -> Layout | None:
+def _find_string_layout(first: int, second: int) -> Layout | None:
     if first in (t.ENUM, t.SET):
         return Layout(first, second, 0, first, second)
     # Two bits of a length above 255 are in the type, inverted.
@@ -102,7 +102,7 @@ def _string_layout(first: int, second: int) -> Layout | None:
 
 def _agrees(column: ColumnInfo, layout: Layout) -> bool:
     if layout.tp == t.NEWDECIMAL:
-        return (layout.first, layout.second) == decimal_layout(column)
+        return (layout.first, layout.second) == derive_decimal_layout(column)
     if layout.tp == t.BIT:
         return layout.first + 8 * layout.second == max(column.flen, 1)
     if layout.tp in _NEW_TEMPORALS:

@@ -31,100 +31,100 @@ def number_reader(layout: Layout, unsigned: bool) -> Callable[[bytes], int]:
     if layout.tp == t.YEAR:
         return lambda raw: raw[0] + 1900 if raw[0] else 0
     if layout.tp in t.DATES:
-        return _date
+        return _read_date
     return _TEMPORALS[layout.tp](layout)
 
 
-def float_of(raw: bytes) -> float:
+def decode_float(raw: bytes) -> float:
     """The value of a FLOAT or a DOUBLE."""
     value: float = struct.unpack("<f" if len(raw) == 4 else "<d", raw)[0]
     return value
 
 
-def packed_time(year: int, month: int, day: int, clock: int, micro: int = 0) -> int:
+def pack_time(year: int, month: int, day: int, clock: int, micro: int = 0) -> int:
     """TiDB's packed time; `clock`: hour << 12 | minute << 6 | second."""
     return (((year * 13 + month) << 5 | day) << 17 | clock) << 24 | micro
 
 
-def fraction_bytes(layout: Layout) -> int:
+def count_fraction_bytes(layout: Layout) -> int:
     """Size in bytes of the fraction of a temporal type of MySQL 5.6."""
     return (layout.first + 1) // 2
 
 
-def _date(raw: bytes) -> int:
+def _read_date(raw: bytes) -> int:
     number = int.from_bytes(raw, "little")
-    return packed_time(number >> 9, number >> 5 & 15, number & 31, 0)
+    return pack_time(number >> 9, number >> 5 & 15, number & 31, 0)
 
 
-def _moment(seconds: int, micro: int) -> int:
+def _pack_moment(seconds: int, micro: int) -> int:
     """Seconds of Unix time in UTC; zero is the zero date."""
     if not seconds and not micro:
         return 0
     at = datetime.fromtimestamp(seconds, UTC)
-    return packed_time(at.year, at.month, at.day, at.hour << 12 | at.minute << 6 | at.second, micro)
+    return pack_time(at.year, at.month, at.day, at.hour << 12 | at.minute << 6 | at.second, micro)
 
 
-def _timestamps2(layout: Layout) -> Callable[[bytes], int]:
-    unit = FRACTION_UNITS[fraction_bytes(layout)]
-    return lambda raw: _moment(int.from_bytes(raw[:4], "big"), int.from_bytes(raw[4:], "big") * unit)
+def _make_timestamp2_reader(layout: Layout) -> Callable[[bytes], int]:
+    unit = FRACTION_UNITS[count_fraction_bytes(layout)]
+    return lambda raw: _pack_moment(int.from_bytes(raw[:4], "big"), int.from_bytes(raw[4:], "big") * unit)
 
 
-def _datetimes2(layout: Layout) -> Callable[[bytes], int]:
-    unit = FRACTION_UNITS[fraction_bytes(layout)]
+def _make_datetime2_reader(layout: Layout) -> Callable[[bytes], int]:
+    unit = FRACTION_UNITS[count_fraction_bytes(layout)]
     return lambda raw: int.from_bytes(raw[:5], "big") - (1 << 39) << 24 | int.from_bytes(raw[5:], "big") * unit
 
 
-def _times2(layout: Layout) -> Callable[[bytes], int]:
-    size = fraction_bytes(layout)
+def _make_time2_reader(layout: Layout) -> Callable[[bytes], int]:
+    size = count_fraction_bytes(layout)
     bits, unit, offset = 8 * size, FRACTION_UNITS[size], 1 << 23 + 8 * size
 
     def read(raw: bytes) -> int:
         number = int.from_bytes(raw, "big") - offset
         clock, micro = abs(number) >> bits, (abs(number) & (1 << bits) - 1) * unit
-        return _duration(number < 0, clock >> 12 & 0x3FF, clock >> 6 & 63, clock & 63, micro)
+        return _compute_duration(number < 0, clock >> 12 & 0x3FF, clock >> 6 & 63, clock & 63, micro)
 
     return read
 
 
-def _duration(negative: bool, hours: int, minutes: int, seconds: int, micro: int) -> int:
+def _compute_duration(negative: bool, hours: int, minutes: int, seconds: int, micro: int) -> int:
     nanos = (((hours * 60 + minutes) * 60 + seconds) * _MICRO + micro) * 1000
     return -nanos if negative else nanos
 
 
-def _old_timestamps(layout: Layout) -> Callable[[bytes], int]:
+def _make_old_timestamp_reader(layout: Layout) -> Callable[[bytes], int]:
     if not layout.first:
-        return lambda raw: _moment(int.from_bytes(raw, "little"), 0)
+        return lambda raw: _pack_moment(int.from_bytes(raw, "little"), 0)
     unit = 10 ** (6 - layout.first)
-    return lambda raw: _moment(int.from_bytes(raw[:4], "big"), int.from_bytes(raw[4:], "big") * unit)
+    return lambda raw: _pack_moment(int.from_bytes(raw[:4], "big"), int.from_bytes(raw[4:], "big") * unit)
 
 
-def _old_datetimes(layout: Layout) -> Callable[[bytes], int]:
+def _make_old_datetime_reader(layout: Layout) -> Callable[[bytes], int]:
     unit = 10 ** (6 - layout.first)
 
     def read_digits(raw: bytes) -> int:
         date, clock = divmod(int.from_bytes(raw, "little"), _MICRO)
-        return packed_time(date // 10_000, date // 100 % 100, date % 100, _clock(clock))
+        return pack_time(date // 10_000, date // 100 % 100, date % 100, _pack_clock(clock))
 
     def read_units(raw: bytes) -> int:
         seconds, micro = divmod(int.from_bytes(raw, "big") * unit, _MICRO)
         days, second = divmod(seconds, 86_400)
         clock = second // 3600 << 12 | second // 60 % 60 << 6 | second % 60
-        return packed_time(days // 32 // 13, days // 32 % 13, days % 32, clock, micro)
+        return pack_time(days // 32 // 13, days // 32 % 13, days % 32, clock, micro)
 
     return read_units if layout.first else read_digits
 
 
-def _clock(digits: int) -> int:
+def _pack_clock(digits: int) -> int:
     return digits // 10_000 << 12 | digits // 100 % 100 << 6 | digits % 100
 
 
-def _old_times(layout: Layout) -> Callable[[bytes], int]:
+def _make_old_time_reader(layout: Layout) -> Callable[[bytes], int]:
     unit = 10 ** (6 - layout.first)
 
     def read_digits(raw: bytes) -> int:
         number = int.from_bytes(raw, "little", signed=True)
         digits = abs(number)
-        return _duration(number < 0, digits // 10_000, digits // 100 % 100, digits % 100, 0)
+        return _compute_duration(number < 0, digits // 10_000, digits // 100 % 100, digits % 100, 0)
 
     return (
         (lambda raw: (int.from_bytes(raw, "big") * unit - _TIME_SPAN * _MICRO) * 1000) if layout.first else read_digits
@@ -132,10 +132,10 @@ def _old_times(layout: Layout) -> Callable[[bytes], int]:
 
 
 _TEMPORALS: dict[int, Callable[[Layout], Callable[[bytes], int]]] = {
-    TIMESTAMP2: _timestamps2,
-    DATETIME2: _datetimes2,
-    TIME2: _times2,
-    t.TIMESTAMP: _old_timestamps,
-    t.DATETIME: _old_datetimes,
-    t.DURATION: _old_times,
+    TIMESTAMP2: _make_timestamp2_reader,
+    DATETIME2: _make_datetime2_reader,
+    TIME2: _make_time2_reader,
+    t.TIMESTAMP: _make_old_timestamp_reader,
+    t.DATETIME: _make_old_datetime_reader,
+    t.DURATION: _make_old_time_reader,
 }

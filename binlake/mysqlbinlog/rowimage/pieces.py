@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from binlake.mysqlbinlog.rowimage.lanes import Bools, Bytes, Ints, Sink, varints, words_of
+from binlake.mysqlbinlog.rowimage.lanes import Bools, Bytes, Ints, Sink, encode_varints, view_words
 
 FRAME, NUMBER_ROOM, TEXT_ROOM = 8, 20, 40
 """Bytes in the sink: before a row, for a number, for a text's head."""
@@ -41,9 +41,9 @@ class Rows:
     def of(cls, data: bytes, starts: Ints, ends: Ints) -> Rows:
         """Rows in `data`, which ends with ROOM spare bytes."""
         array = np.frombuffer(data, np.uint8)
-        return cls(array, words_of(array), starts, ends)
+        return cls(array, view_words(array), starts, ends)
 
-    def between(self, first: int, last: int) -> Rows:
+    def select_range(self, first: int, last: int) -> Rows:
         """The rows from `first` up to, but not including, `last`."""
         return Rows(self.data, self.words, self.starts[first:last], self.ends[first:last])
 
@@ -68,7 +68,7 @@ class Output:
         assert self.begun is not None
         self.pieces.append((SINK, self.begun, self.sink.at))
 
-    def text(self, source: int, starts: Ints, ends: Ints) -> None:
+    def append_text(self, source: int, starts: Ints, ends: Ints) -> None:
         """End the piece of the sink, and append a piece of another source."""
         self.end()
         self.pieces.append((source, starts, ends))
@@ -77,7 +77,7 @@ class Output:
 def join_pieces(out: Output, tag: int) -> tuple[memoryview, Ints]:
     """(entries, ends): the rows as entries of a field `tag`, preceded by their lengths, and where each ends."""
     size: Ints = sum((end - start for _, start, end in out.pieces), np.zeros(1, np.int64))
-    frames = varints(size.view(np.uint64))
+    frames = encode_varints(size.view(np.uint64))
     bytes_of_frame = np.asarray(frames.size + 1, np.int64)
     # Directly before the first piece, so that both form one piece.
     source, first, end = out.pieces[0]
@@ -118,4 +118,4 @@ def put_text(out: Output, head: bytes, values: Values) -> None:
     """Append texts that are copied as they are, after `head` and their lengths."""
     assert values.size is not None
     out.sink.put_number(head + b"\x02", head + b"\x00", (values.size << 1).view(np.uint64), values.null)
-    out.text(DATA, values.at, values.at + values.size)
+    out.append_text(DATA, values.at, values.at + values.size)

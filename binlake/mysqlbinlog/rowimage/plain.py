@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 from binlake.errors import WireError
 from binlake.mysqlbinlog.model import RowKind, RowsEvent
-from binlake.mysqlbinlog.rowimage.charsets import describe_undecodable, utf8_writer
-from binlake.mysqlbinlog.rowimage.jsonbinary import json_value
+from binlake.mysqlbinlog.rowimage.charsets import describe_undecodable, make_utf8_writer
+from binlake.mysqlbinlog.rowimage.jsonbinary import decode_json
 from binlake.mysqlbinlog.rowimage.jsondiffs import apply_diffs, read_packed
-from binlake.mysqlbinlog.rowimage.jsondirect import tidb_json
-from binlake.mysqlbinlog.rowimage.numbers import float_of, number_reader
+from binlake.mysqlbinlog.rowimage.jsondirect import convert_to_tidb_json
+from binlake.mysqlbinlog.rowimage.numbers import decode_float, number_reader
 from binlake.mysqlbinlog.rowimage.shape import Image, LoggedColumn, Shape
 from binlake.rows.codec import datum as d
-from binlake.rows.codec.jsons import json_bytes, write_json
+from binlake.rows.codec.jsons import encode_json, write_json
 from binlake.rows.schema import mysqltypes as t
 
 WriteDatum = Callable[[bytes], bytes]
@@ -48,8 +48,8 @@ def encode_rows(event: RowsEvent, shape: Shape, first_number: int) -> list[bytes
     rows: list[bytes] = []
     number = 0
     try:
-        for number, datums in enumerate(_rows_of(event, shape)):
-            rows.append(_row(shape, datums, first_number + number))
+        for number, datums in enumerate(_read_rows(event, shape)):
+            rows.append(_encode_row(shape, datums, first_number + number))
         return rows
     except _ERRORS as error:
         what = "it is cut short" if isinstance(error, (IndexError, struct.error)) else str(error)
@@ -59,15 +59,15 @@ def encode_rows(event: RowsEvent, shape: Shape, first_number: int) -> list[bytes
         ) from error
 
 
-def datum_writer(column: LoggedColumn) -> WriteDatum:
+def make_datum_writer(column: LoggedColumn) -> WriteDatum:
     """The writer of a column's values. Raises SchemaError for a charset that cannot be read."""
     layout, info = column.layout, column.info
     if info.tp == t.JSON:
-        return _json_writer(layout.tp == t.JSON)
+        return _make_json_writer(layout.tp == t.JSON)
     if info.tp in t.STRINGS:
-        return _string_writer(column)
+        return _make_string_writer(column)
     if info.tp in (t.FLOAT, t.DOUBLE):
-        return lambda raw: d.write_float(float_of(raw))
+        return lambda raw: d.write_float(decode_float(raw))
     if info.tp == t.NEWDECIMAL:
         head = bytes((d.DECIMAL, layout.first, layout.second))
         return lambda raw: head + raw
@@ -76,19 +76,19 @@ def datum_writer(column: LoggedColumn) -> WriteDatum:
     return (lambda raw: d.write_int(read(raw))) if signed else (lambda raw: d.write_uint(read(raw)))
 
 
-def _json_writer(binary: bool) -> WriteDatum:
+def _make_json_writer(binary: bool) -> WriteDatum:
     if binary:
-        return lambda raw: b"\x0a" + tidb_json(raw)
+        return lambda raw: b"\x0a" + convert_to_tidb_json(raw)
     return lambda raw: b"\x0a" + write_json(raw.decode())
 
 
-def _string_writer(column: LoggedColumn) -> WriteDatum:
+def _make_string_writer(column: LoggedColumn) -> WriteDatum:
     info = column.info
     if info.is_binary:
         # Trailing zeros of BINARY are not logged.
         width = max(info.flen, 0) if info.tp == t.STRING else 0
         return lambda raw: d.write_bytes(raw.ljust(width, b"\0"))
-    to_utf8 = utf8_writer(info.charset)
+    to_utf8 = make_utf8_writer(info.charset)
     if to_utf8 is None:
         return d.write_bytes
 
@@ -102,9 +102,9 @@ def _string_writer(column: LoggedColumn) -> WriteDatum:
 
 
 @lru_cache(_KNOWN_WRITERS)
-def _writers_of(shape: Shape) -> _Writers:
+def _make_writers(shape: Shape) -> _Writers:
     images = tuple(
-        tuple((column, d.write_int(column.info.id), datum_writer(column)) for column in image.columns)
+        tuple((column, d.write_int(column.info.id), make_datum_writer(column)) for column in image.columns)
         for image in shape.images
     )
     key = next((c for c in shape.images[0].columns if c.info is shape.handle), None)
@@ -118,7 +118,7 @@ class _Row(NamedTuple):
     key: int | None
 
 
-def _row(shape: Shape, row: _Row, number: int) -> bytes:
+def _encode_row(shape: Shape, row: _Row, number: int) -> bytes:
     if shape.kind is not RowKind.INSERT:
         return b"".join(pair for image in row.images for _, pair in image)
     if row.key is None:
@@ -129,20 +129,20 @@ def _row(shape: Shape, row: _Row, number: int) -> bytes:
     return d.write_int(handle) + (b"".join(pair for column, pair in row.images[0] if column != key_id) or _NULL)
 
 
-def _rows_of(event: RowsEvent, shape: Shape) -> Iterator[_Row]:
-    data, pos, writers = event.rows, 0, _writers_of(shape)
+def _read_rows(event: RowsEvent, shape: Shape) -> Iterator[_Row]:
+    data, pos, writers = event.rows, 0, _make_writers(shape)
     partial = event.kind is RowKind.PARTIAL_UPDATE
     while pos < len(data):
-        before, pos = _values(data, pos, shape.images[0])
-        images, key = [_pairs(before, writers, 0)], _key(before, shape, writers)
+        before, pos = _read_values(data, pos, shape.images[0])
+        images, key = [_encode_pairs(before, writers, 0)], _read_key(before, shape, writers)
         if shape.is_update:
             differing, pos = _read_differing_columns(data, pos, shape) if partial else (0, pos)
-            after, pos = _values(data, pos, shape.images[1])
-            images.append(_pairs(after, writers, 1, _apply_json_diffs(before, after, shape, differing)))
+            after, pos = _read_values(data, pos, shape.images[1])
+            images.append(_encode_pairs(after, writers, 1, _apply_json_diffs(before, after, shape, differing)))
         yield _Row(images, key)
 
 
-def _key(values: list[bytes | None], shape: Shape, writers: _Writers) -> int | None:
+def _read_key(values: list[bytes | None], shape: Shape, writers: _Writers) -> int | None:
     if writers.handle is None:
         return None
     raw = next(v for v, column in zip(values, shape.images[0].columns, strict=True) if column.info is shape.handle)
@@ -151,7 +151,7 @@ def _key(values: list[bytes | None], shape: Shape, writers: _Writers) -> int | N
     return writers.handle(raw)
 
 
-def _pairs(
+def _encode_pairs(
     values: list[bytes | None], writers: _Writers, image: int, documents: Mapping[int, bytes] = _NO_DOCUMENTS
 ) -> list[tuple[int, bytes]]:
     return [
@@ -161,7 +161,7 @@ def _pairs(
     ]
 
 
-def _values(data: bytes, pos: int, image: Image) -> tuple[list[bytes | None], int]:
+def _read_values(data: bytes, pos: int, image: Image) -> tuple[list[bytes | None], int]:
     """The values of an image as the log has them (None: NULL), and the position after them."""
     nulls = int.from_bytes(d.take(data, pos, image.null_bytes)[0], "little")
     pos += image.null_bytes
@@ -196,7 +196,7 @@ def _apply_json_diffs(
         return {}
     old = {c.info.id: raw for raw, c in zip(before, shape.images[0].columns, strict=True)}
     return {
-        c.info.id: b"\x0a" + json_bytes(apply_diffs(json_value(old[c.info.id] or b""), raw))
+        c.info.id: b"\x0a" + encode_json(apply_diffs(decode_json(old[c.info.id] or b""), raw))
         for raw, c in zip(after, shape.images[1].columns, strict=True)
         if raw is not None and c.json_place >= 0 and differing >> c.json_place & 1
     }

@@ -12,7 +12,7 @@ from functools import lru_cache
 from binlake.errors import BinlakeError, SchemaError, SourceRefused
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
 from binlake.mysqlbinlog.rowimage.hashkeys import find_hash_columns
-from binlake.mysqlbinlog.rowimage.layout import Layout, layout_of
+from binlake.mysqlbinlog.rowimage.layout import Layout, derive_layout
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo, TableDef
 from binlake.rows.schema.names import fold_name
@@ -63,18 +63,18 @@ class Shape:
         return len(self.images) == 2
 
 
-def shape_of(event: RowsEvent, table: TableDef) -> Shape:
+def derive_shape(event: RowsEvent, table: TableDef) -> Shape:
     """The shape of `event`'s rows under the definition `table`. Raises SchemaError, SourceRefused."""
-    return _shape(event.table, event.kind, event.before, event.after, table)
+    return _build_shape(event.table, event.kind, event.before, event.after, table)
 
 
 @lru_cache(_KNOWN_SHAPES)
-def _shape(table_map: TableMap, kind: RowKind, before: bytes, after: bytes, table: TableDef) -> Shape:
+def _build_shape(table_map: TableMap, kind: RowKind, before: bytes, after: bytes, table: TableDef) -> Shape:
     # Cached across batches: preparing a shape costs as much as many rows.
     try:
-        columns = _columns(table_map, table)
+        columns = _build_columns(table_map, table)
         bitmaps = [bitmap for bitmap in (before, after) if bitmap]
-        images = tuple(_image(columns, bitmap) for bitmap in bitmaps)
+        images = tuple(_build_image(columns, bitmap) for bitmap in bitmaps)
     except BinlakeError as error:
         where = {**error.where, "table": f"{table_map.db}.{table_map.table}"}
         raise type(error)(error.message, hint=error.hint, where=where) from error
@@ -82,10 +82,10 @@ def _shape(table_map: TableMap, kind: RowKind, before: bytes, after: bytes, tabl
     return Shape(table, kind, images, _handle(table), json_columns)
 
 
-def _columns(table_map: TableMap, table: TableDef) -> list[LoggedColumn]:
+def _build_columns(table_map: TableMap, table: TableDef) -> list[LoggedColumn]:
     infos = [c for c in table.all_columns if c.is_public]
     infos += find_hash_columns(table, table_map)
-    if len(infos) != len(table_map.types) or not _same_names(table_map.names, infos):
+    if len(infos) != len(table_map.types) or not _has_same_names(table_map.names, infos):
         raise SchemaError(
             f"the definition has the columns {', '.join(c.name for c in infos)}, the log has"
             f" {', '.join(table_map.names or ()) or len(table_map.types)}",
@@ -95,16 +95,16 @@ def _columns(table_map: TableMap, table: TableDef) -> list[LoggedColumn]:
     json_columns = 0
     for info, tp, metadata in zip(infos, table_map.types, table_map.metadata, strict=True):
         is_json = tp == t.JSON
-        columns.append(LoggedColumn(info, layout_of(info, tp, metadata), json_columns if is_json else -1))
+        columns.append(LoggedColumn(info, derive_layout(info, tp, metadata), json_columns if is_json else -1))
         json_columns += is_json
     return columns
 
 
-def _same_names(names: tuple[str, ...] | None, infos: list[ColumnInfo]) -> bool:
+def _has_same_names(names: tuple[str, ...] | None, infos: list[ColumnInfo]) -> bool:
     return names is None or [fold_name(name) for name in names] == [fold_name(c.name) for c in infos]
 
 
-def _image(columns: list[LoggedColumn], bitmap: bytes) -> Image:
+def _build_image(columns: list[LoggedColumn], bitmap: bytes) -> Image:
     bits = int.from_bytes(bitmap, "little")
     absent = [c.info.name for index, c in enumerate(columns) if not bits >> index & 1 and c.is_written]
     if absent:

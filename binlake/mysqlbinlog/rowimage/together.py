@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from binlake.mysqlbinlog.model import RowKind
-from binlake.mysqlbinlog.rowimage.charsets import utf8_writer
-from binlake.mysqlbinlog.rowimage.columns import LaneReader, comparable_floats, lane_reader_of
-from binlake.mysqlbinlog.rowimage.lanes import Bools, Bytes, Ints, Sink, zigzag
+from binlake.mysqlbinlog.rowimage.charsets import make_utf8_writer
+from binlake.mysqlbinlog.rowimage.columns import LaneReader, encode_comparable_floats, make_lane_reader
+from binlake.mysqlbinlog.rowimage.lanes import Bools, Bytes, Ints, Sink, encode_zigzag
 from binlake.mysqlbinlog.rowimage.pieces import (
     FRAME,
     NUMBER_ROOM,
@@ -28,7 +28,7 @@ from binlake.mysqlbinlog.rowimage.pieces import (
     join_pieces,
     put_text,
 )
-from binlake.mysqlbinlog.rowimage.plain import SIGNED, WriteDatum, datum_writer
+from binlake.mysqlbinlog.rowimage.plain import SIGNED, WriteDatum, make_datum_writer
 from binlake.mysqlbinlog.rowimage.shape import LoggedColumn, Shape
 from binlake.mysqlbinlog.texts import has_ascii
 from binlake.rows.codec import datum as d
@@ -70,7 +70,7 @@ def encode_together(shape: Shape, rows: Rows, numbers: Ints, tag: int) -> tuple[
     `numbers`: of the rows in their transactions. Raises CutShort, or what the plain writers raise.
     """
     plan = _plan_of(shape)
-    values = _values(shape, rows)
+    values = _read_values(shape, rows)
     out = Output(rows, Sink(len(rows.starts), plan.stride))
     out.begin(FRAME)
     if shape.kind is RowKind.INSERT:
@@ -92,18 +92,18 @@ def _put_handle(out: Output, plan: _Plan, values: list[Values], numbers: Ints) -
         if values[index].null is not None:
             raise CutShort("a key is NULL")
         numbers = read(out.rows.words, values[index].at)
-    out.sink.put_number(b"\x08", b"\x00", zigzag(numbers), None)
+    out.sink.put_number(b"\x08", b"\x00", encode_zigzag(numbers), None)
     out.offset += NUMBER_ROOM
     if not plan.images[0]:
         # A row with nothing but its handle.
         out.sink.put(np.uint64(0), 1)
 
 
-def _values(shape: Shape, rows: Rows) -> list[list[Values]]:
+def _read_values(shape: Shape, rows: Rows) -> list[list[Values]]:
     """By image, the values of each column. Raises CutShort."""
     at, images = rows.starts, []
     for image in shape.images:
-        nulls = _nulls(rows.data, at, len(image.columns))
+        nulls = _read_nulls(rows.data, at, len(image.columns))
         at = at + image.null_bytes
         column_values: list[Values] = []
         for column, null in zip(image.columns, nulls, strict=True):
@@ -123,7 +123,7 @@ def _values(shape: Shape, rows: Rows) -> list[list[Values]]:
     return images
 
 
-def _nulls(data: Bytes, at: Ints, columns: int) -> list[Bools | None]:
+def _read_nulls(data: Bytes, at: Ints, columns: int) -> list[Bools | None]:
     masks: list[Bools | None] = []
     for byte in range(0, columns, 8):
         bits = data[at + byte // 8]
@@ -140,31 +140,31 @@ def _plan_of(shape: Shape) -> _Plan:
         columns = []
         for index, column in enumerate(image.columns):
             if column.info is shape.handle:
-                reader = lane_reader_of(column.layout, column.info.unsigned)
+                reader = make_lane_reader(column.layout, column.info.unsigned)
                 assert reader is not None
                 key = (index, reader)
                 if shape.kind is RowKind.INSERT:
                     continue
             if column.is_written:
-                columns.append(_column(index, column))
+                columns.append(_make_column(index, column))
         images.append(tuple(columns))
     stride = FRAME + 2 * NUMBER_ROOM + sum(column.room for columns in images for column in columns)
     return _Plan(tuple(images), key, stride + TEXT_ROOM)
 
 
-def _column(index: int, column: LoggedColumn) -> _Column:
+def _make_column(index: int, column: LoggedColumn) -> _Column:
     info, layout = column.info, column.layout
     head = d.write_int(info.id)
     if info.tp == t.NEWDECIMAL:
-        return _Column(index, _decimal_writer(head, column), len(head) + 3 + layout.size + 8, False)
+        return _Column(index, _make_decimal_writer(head, column), len(head) + 3 + layout.size + 8, False)
     if info.tp in (t.FLOAT, t.DOUBLE):
-        return _Column(index, _float_writer(head, layout.size), NUMBER_ROOM, False)
+        return _Column(index, _make_float_writer(head, layout.size), NUMBER_ROOM, False)
     if info.tp in t.STRINGS or info.tp == t.JSON:
-        return _Column(index, _text_writer(head, column), TEXT_ROOM, True)
+        return _Column(index, _make_text_writer(head, column), TEXT_ROOM, True)
     signed = info.tp in SIGNED or (info.tp in t.INTEGERS and not info.unsigned)
-    read = lane_reader_of(layout, info.unsigned)
+    read = make_lane_reader(layout, info.unsigned)
     if read is None:
-        return _Column(index, _plain_value_writer(head, column), TEXT_ROOM, True)
+        return _Column(index, _make_plain_value_writer(head, column), TEXT_ROOM, True)
     return _Column(index, _number_writer(head, read, signed), NUMBER_ROOM, False)
 
 
@@ -175,22 +175,22 @@ def _number_writer(head: bytes, read: LaneReader, signed: bool) -> _Writer:
         numbers = read(out.rows.words, values.at)
         if values.null is not None:
             numbers = np.where(values.null, 0, numbers)
-        out.sink.put_number(full, null_head, zigzag(numbers) if signed else numbers.view(np.uint64), values.null)
+        out.sink.put_number(full, null_head, encode_zigzag(numbers) if signed else numbers.view(np.uint64), values.null)
 
     return write
 
 
-def _float_writer(head: bytes, size: int) -> _Writer:
+def _make_float_writer(head: bytes, size: int) -> _Writer:
     full, null_head = head + b"\x05", head + b"\x00"
 
     def write(out: Output, values: Values) -> None:
-        word = comparable_floats(out.rows.words, values.at, size)
+        word = encode_comparable_floats(out.rows.words, values.at, size)
         out.sink.put_words(full, null_head, [word], 8, values.null)
 
     return write
 
 
-def _decimal_writer(head: bytes, column: LoggedColumn) -> _Writer:
+def _make_decimal_writer(head: bytes, column: LoggedColumn) -> _Writer:
     layout = column.layout
     full, null_head = head + bytes((d.DECIMAL, layout.first, layout.second)), head + b"\x00"
 
@@ -201,39 +201,39 @@ def _decimal_writer(head: bytes, column: LoggedColumn) -> _Writer:
     return write
 
 
-def _text_writer(head: bytes, column: LoggedColumn) -> _Writer:
+def _make_text_writer(head: bytes, column: LoggedColumn) -> _Writer:
     info = column.info
-    made, direct = _plain_value_writer(head, column), _copying_writer(head)
+    made, direct = _make_plain_value_writer(head, column), _make_copying_writer(head)
     if info.tp == t.JSON:
         return made
     if info.is_binary:
-        return _binary_writer(info.flen, direct, made) if info.tp == t.STRING else direct
-    if utf8_writer(info.charset) is None:
+        return _make_binary_writer(info.flen, direct, made) if info.tp == t.STRING else direct
+    if make_utf8_writer(info.charset) is None:
         return direct
-    return _ascii_writer(direct, made) if has_ascii(info.charset) else made
+    return _make_ascii_writer(direct, made) if has_ascii(info.charset) else made
 
 
-def _copying_writer(head: bytes) -> _Writer:
+def _make_copying_writer(head: bytes) -> _Writer:
     return lambda out, values: put_text(out, head, values)
 
 
-def _plain_value_writer(head: bytes, column: LoggedColumn) -> _Writer:
+def _make_plain_value_writer(head: bytes, column: LoggedColumn) -> _Writer:
     """A writer for values that the plain writer encodes."""
-    write_datum = datum_writer(column)
+    write_datum = make_datum_writer(column)
     size = column.layout.size
     word = np.uint64(int.from_bytes(head, "little"))
 
     def write(out: Output, values: Values) -> None:
-        made = _datums(write_datum, out.rows.data, values, size)
+        made = _write_datums(write_datum, out.rows.data, values, size)
         ends = np.fromiter(map(len, made), np.int64, len(made)).cumsum()
         out.made.append(b"".join(made))
         out.sink.put(word, len(head))
-        out.text(len(out.made), np.concatenate((np.zeros(1, np.int64), ends[:-1])), ends)
+        out.append_text(len(out.made), np.concatenate((np.zeros(1, np.int64), ends[:-1])), ends)
 
     return write
 
 
-def _datums(write_datum: WriteDatum, data: Bytes, values: Values, size: int) -> list[bytes]:
+def _write_datums(write_datum: WriteDatum, data: Bytes, values: Values, size: int) -> list[bytes]:
     ends = values.at + (size if values.size is None else values.size)
     low = int(values.at[0])
     block = data[low : int(ends[-1])].tobytes()
@@ -244,7 +244,7 @@ def _datums(write_datum: WriteDatum, data: Bytes, values: Values, size: int) -> 
     return [b"\x00" if null else write_datum(block[start:end]) for null, (start, end) in zip(nulls, spans, strict=True)]
 
 
-def _binary_writer(width: int, direct: _Writer, made: _Writer) -> _Writer:
+def _make_binary_writer(width: int, direct: _Writer, made: _Writer) -> _Writer:
     """A writer for BINARY, whose trailing zeros are not logged."""
 
     def write(out: Output, values: Values) -> None:
@@ -257,7 +257,7 @@ def _binary_writer(width: int, direct: _Writer, made: _Writer) -> _Writer:
     return write
 
 
-def _ascii_writer(direct: _Writer, made: _Writer) -> _Writer:
+def _make_ascii_writer(direct: _Writer, made: _Writer) -> _Writer:
     """A writer for texts that already are UTF-8 if all of them are ASCII."""
 
     def write(out: Output, values: Values) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from binlake.base.varint import write_uvarint
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
 from binlake.mysqlbinlog.rowimage.groups import INSERT_SEQUENCE, Entries, Group
-from binlake.mysqlbinlog.rowimage.shape import Shape, shape_of
+from binlake.mysqlbinlog.rowimage.shape import Shape, derive_shape
 from binlake.rows.schema.info import TableDef
 
 DefinitionOf = Callable[[TableMap], TableDef | None]
@@ -40,7 +40,7 @@ def encode_transactions(
     All of them must lie between the same two DDLs. Raises SchemaError if a definition and the log differ or a type
     cannot be replicated, SourceRefused for incomplete rows, WireError for damaged ones.
     """
-    shape_by_event = _Shapes(definition_of).of
+    shape_by_event = _Shapes(definition_of).find_shape
     shaped: list[tuple[RowsEvent, Shape]] = []
     bounds = [0]
     for events in batch:
@@ -51,13 +51,13 @@ def encode_transactions(
         bounds.append(len(shaped))
     parts = _encode_events(shaped, bounds, on_rows)
     version = _VERSION + write_uvarint(schema_version)
-    return [_value(version, parts[first:last]) for first, last in pairwise(bounds)]
+    return [_encode_value(version, parts[first:last]) for first, last in pairwise(bounds)]
 
 
-def value_of_inserts(schema_version: int, table_id: int, entries: memoryview | bytes, rows: int) -> bytes:
+def encode_inserts(schema_version: int, table_id: int, entries: memoryview | bytes, rows: int) -> bytes:
     """A serialised PrewriteValue of `rows` inserts, given as the `entries` of its list of inserts."""
     part = Entries(table_id, 0, entries, INSERT_SEQUENCE * rows)
-    return _value(_VERSION + write_uvarint(schema_version), [part])
+    return _encode_value(_VERSION + write_uvarint(schema_version), [part])
 
 
 class _Shapes:
@@ -70,22 +70,22 @@ class _Shapes:
         self._shapes: dict[tuple[TableMap, RowKind, bytes, bytes], Shape | None] = {}
         self._tables: dict[TableMap, TableDef | None] = {}
 
-    def of(self, event: RowsEvent) -> Shape | None:
+    def find_shape(self, event: RowsEvent) -> Shape | None:
         """The shape of an event's rows; None if its table is excluded."""
         key = (id(event.table), id(event.kind), event.before, event.after)
         try:
             return self._by_object[key]
         except KeyError:
-            shape = self._by_object[key] = self._by_content(event)
+            shape = self._by_object[key] = self._find_by_content(event)
             return shape
 
-    def _by_content(self, event: RowsEvent) -> Shape | None:
+    def _find_by_content(self, event: RowsEvent) -> Shape | None:
         key = (event.table, event.kind, event.before, event.after)
         if key not in self._shapes:
             if event.table not in self._tables:
                 self._tables[event.table] = self._definition_of(event.table)
             table = self._tables[event.table]
-            self._shapes[key] = None if table is None else shape_of(event, table)
+            self._shapes[key] = None if table is None else derive_shape(event, table)
         return self._shapes[key]
 
 
@@ -111,32 +111,32 @@ def _encode_events(
     return [encoded[index] for index in range(len(shaped))]
 
 
-def _value(version: bytes, parts: list[Entries]) -> bytes:
+def _encode_value(version: bytes, parts: list[Entries]) -> bytes:
     if len(parts) == 1:
         table_id, _, data, sequence = parts[0]
-        head = _table_head(table_id)
-        return b"".join((version, _mutation_head(len(head) + len(data) + len(sequence)), head, data, sequence))
+        head = _encode_table_head(table_id)
+        return b"".join((version, _encode_mutation_head(len(head) + len(data) + len(sequence)), head, data, sequence))
     if not parts:
         return b""
     pieces: list[memoryview | bytes] = [version]
     for table_id, group in groupby(parts, key=itemgetter(0)):
-        pieces += _mutation(table_id, list(group))
+        pieces += _encode_mutation(table_id, list(group))
     return b"".join(pieces)
 
 
-def _mutation(table_id: int, parts: list[Entries]) -> list[memoryview | bytes]:
+def _encode_mutation(table_id: int, parts: list[Entries]) -> list[memoryview | bytes]:
     """The pieces of a mutation, preceded by its tag and length."""
     pieces: list[memoryview | bytes] = [part.data for part in sorted(parts, key=itemgetter(1))]
     pieces += [part.sequence for part in parts]
-    head = _table_head(table_id)
-    return [_mutation_head(len(head) + sum(map(len, pieces))), head, *pieces]
+    head = _encode_table_head(table_id)
+    return [_encode_mutation_head(len(head) + sum(map(len, pieces))), head, *pieces]
 
 
 @lru_cache(_KNOWN_NUMBERS)
-def _mutation_head(size: int) -> bytes:
+def _encode_mutation_head(size: int) -> bytes:
     return _MUTATION + write_uvarint(size)
 
 
 @lru_cache(_KNOWN_NUMBERS)
-def _table_head(table_id: int) -> bytes:
+def _encode_table_head(table_id: int) -> bytes:
     return _TABLE_ID + write_uvarint(table_id)

@@ -19,25 +19,25 @@ _LENGTHS = {1: "d[i]", 2: "(d[i] | d[i + 1] << 8)", 3: "(d[i] | d[i + 1] << 8 | 
 
 
 @lru_cache(_KNOWN_WALKERS)
-def walker_of(shape: Shape) -> Walk:
+def compile_walker(shape: Shape) -> Walk:
     """The walker of a shape; not for partial updates, whose rows contain more than images."""
     lines = ["def walk(d, n):", " i, out = 0, []", " add = out.append", " while i < n:", "  add(i)"]
     for image in shape.images:
-        lines += _image_lines(image)
+        lines += _render_image_lines(image)
     lines += [" if i != n: raise IndexError(i)", " return out"]
     names: dict[str, Walk] = {}
     exec("\n".join(lines), {"u32": Struct("<I").unpack_from}, names)
     return names["walk"]
 
 
-def _image_lines(image: Image) -> Iterator[str]:
+def _render_image_lines(image: Image) -> Iterator[str]:
     size, count = image.null_bytes, len(image.columns)
     bits = _LENGTHS[size] if size < 3 else f"int.from_bytes(d[i:i + {size}], 'little')"
     # Bits beyond the last column may be set.
     yield f"  b = {bits} & {(1 << count) - 1}"
     yield f"  i += {size}"
     yield "  if not b:"
-    yield from (f"   {line}" for line in _whole_lines(image))
+    yield from (f"   {line}" for line in _render_whole_lines(image))
     yield "  else:"
     for index, column in enumerate(image.columns):
         layout = column.layout
@@ -45,7 +45,7 @@ def _image_lines(image: Image) -> Iterator[str]:
         yield f"   if not b & {1 << index}: i += {step}"
 
 
-def _whole_lines(image: Image) -> Iterator[str]:
+def _render_whole_lines(image: Image) -> Iterator[str]:
     """Lines for rows without NULLs: consecutive columns of fixed size are one step."""
     step, length = 0, ""
     for column in image.columns:

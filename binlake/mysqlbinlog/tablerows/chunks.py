@@ -13,7 +13,7 @@ from binlake.mysqlbinlog.tablerows.link import Link, Name, ask
 from binlake.mysqlbinlog.tablerows.ranges import Range, Ranges
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements.literal import qualified, quote, quote_name
+from binlake.statements.literal import quote, quote_name, quote_qualified_name
 
 _NUMBERS = t.INTEGERS | {t.NEWDECIMAL, t.YEAR}
 _ORDERED = _NUMBERS | t.MOMENTS | t.DATES | {t.DURATION, t.VARCHAR, t.VARSTRING, t.STRING}
@@ -36,11 +36,11 @@ class Chunks:
 
     def __init__(self, name: Name, table: TableDef, rows: int, row_id: str = "", ranges: Ranges | None = None) -> None:
         self.ranges = ranges or Ranges()
-        self._from = qualified(*name)
+        self._from = quote_qualified_name(*name)
         column = cut_column(table)
         self._name = quote_name(column.name) if column is not None else row_id
-        self._text_sql = _text_sql(column) if column is not None else row_id
-        self._literal = key_literal(column) if column is not None else str
+        self._text_sql = _format_text_sql(column) if column is not None else row_id
+        self._literal = make_key_formatter(column) if column is not None else str
         self._rows = rows
 
     @property
@@ -51,31 +51,31 @@ class Chunks:
     @property
     def low(self) -> str:
         """Where the next range begins; "" at the beginning of the table, and after its end."""
-        left = self.ranges.next()
+        left = self.ranges.find_next()
         return left.low if left is not None else ""
 
     def take(self, link: Link) -> Chunk | None:
         """The next range; None when all are assigned. `link` sees the snapshot."""
-        left = self.ranges.next()
+        left = self.ranges.find_next()
         if left is None:
             return None
-        part = self.ranges.claim(left, self._bound(link, left))
-        return Chunk(part.low, part.high, self._condition(part.low, part.high))
+        part = self.ranges.claim(left, self._find_bound(link, left))
+        return Chunk(part.low, part.high, self._build_condition(part.low, part.high))
 
     def pass_over(self, high: str) -> None:
         """Claim the next range as one that ends at `high`, without querying the bound."""
-        left = self.ranges.next()
+        left = self.ranges.find_next()
         if left is not None:
             self.ranges.claim(left, high)
 
-    def _condition(self, low: str, high: str) -> str:
+    def _build_condition(self, low: str, high: str) -> str:
         return " AND ".join([f"{self._name} > {low}"] * bool(low) + [f"{self._name} <= {high}"] * bool(high))
 
-    def _bound(self, link: Link, left: Range) -> str:
+    def _find_bound(self, link: Link, left: Range) -> str:
         """The literal of the key `rows` rows further on; the end of `left` if fewer rows are left."""
         if not self._name:
             return left.high
-        condition = self._condition(left.low, left.high)
+        condition = self._build_condition(left.low, left.high)
         where = f" WHERE {condition}" if condition else ""
         query = f"SELECT {self._text_sql} FROM {self._from}{where} ORDER BY {self._name} LIMIT {self._rows - 1}, 1"
         rows = ask(link, query)
@@ -89,16 +89,16 @@ def cut_column(table: TableDef) -> ColumnInfo | None:
     index = table.primary_index
     if index is not None and index.columns[0].length != t.UNSPECIFIED_LENGTH:
         return None
-    column = table.column(table.primary_key[0])
+    column = table.find_column(table.primary_key[0])
     return column if column is not None and column.tp in _ORDERED else None
 
 
-def _text_sql(column: ColumnInfo) -> str:
+def _format_text_sql(column: ColumnInfo) -> str:
     name = quote_name(column.name)
     return f"HEX({name})" if column.is_binary else f"CAST({name} AS CHAR)"
 
 
-def key_literal(column: ColumnInfo) -> Callable[[str], str]:
+def make_key_formatter(column: ColumnInfo) -> Callable[[str], str]:
     """A function that makes an SQL literal of a key's canonical text."""
     if column.is_binary:
         return lambda text: f"X'{text}'"

@@ -37,7 +37,7 @@ class Ranges:
         """Ranges from the result of `store`."""
         return cls([Range(str(low), str(high), int(snapshot)) for low, high, snapshot in stored])
 
-    def next(self) -> Range | None:
+    def find_next(self) -> Range | None:
         """The first range that nobody has claimed or read; None if there is none."""
         with self._lock:
             return next((part for part in self._all if part.snapshot == _UNREAD), None)

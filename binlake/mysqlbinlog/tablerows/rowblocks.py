@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from binlake.base.varint import write_uvarint
-from binlake.mysqlbinlog.rowimage.columns import comparable_floats
-from binlake.mysqlbinlog.rowimage.lanes import Ints, Sink, zigzag
+from binlake.mysqlbinlog.rowimage.columns import encode_comparable_floats
+from binlake.mysqlbinlog.rowimage.lanes import Ints, Sink, encode_zigzag
 from binlake.mysqlbinlog.rowimage.pieces import (
     FRAME,
     NUMBER_ROOM,
@@ -26,9 +26,9 @@ from binlake.mysqlbinlog.rowimage.pieces import (
 )
 from binlake.mysqlbinlog.rowimage.together import MOST_COLUMN_ID, CutShort
 from binlake.mysqlbinlog.tablerows import textlanes
-from binlake.mysqlbinlog.tablerows.rowtexts import AS_NUMBER, RowWriter, handle_datums, row_text_writer
+from binlake.mysqlbinlog.tablerows.rowtexts import AS_NUMBER, RowWriter, handle_datums, make_row_text_writer
 from binlake.rows.codec import datum as d
-from binlake.rows.codec.writers import decimal_layout
+from binlake.rows.codec.writers import derive_decimal_layout
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 
@@ -49,7 +49,7 @@ class Entries(NamedTuple):
     data: memoryview | bytes
     ends: Ints
 
-    def parts(self, most_rows: int, most_bytes: int) -> Iterator[tuple[int, memoryview | bytes]]:
+    def split_into_parts(self, most_rows: int, most_bytes: int) -> Iterator[tuple[int, memoryview | bytes]]:
         """(rows, entries) of parts with at most this many rows and bytes; a longer row is a part by itself."""
         first, begin, count = 0, 0, len(self.ends)
         while first < count:
@@ -90,7 +90,7 @@ class BlockWriter:
         keys = [n for n, c in enumerate(columns) if table.pk_is_handle and c.flag & t.FLAG_PRIMARY]
         self._handle = keys[0] if keys else None
         self._fits = all(0 < column.id < MOST_COLUMN_ID for column in columns) and bool(columns)
-        self._columns = [_column(column) for column in columns] if self._fits else []
+        self._columns = [_make_column(column) for column in columns] if self._fits else []
         self._handles_before = handle_datums(table)
         self._stride = (
             FRAME + NUMBER_ROOM * self._handles_before + sum(column.room for column in self._columns) + TEXT_ROOM
@@ -100,7 +100,7 @@ class BlockWriter:
         """The inserts for the rows, in their order."""
         if self._fits and len(packets) >= _FEWEST:
             try:
-                return self._together(packets)
+                return self._encode_together(packets)
             except _PLAIN_ERRORS:
                 # The plain writer names the damaged row, or handles it.
                 pass
@@ -108,12 +108,12 @@ class BlockWriter:
         entries = [bytes((_INSERTED,)) + write_uvarint(len(row)) + row for row in rows]
         return Entries(b"".join(entries), np.fromiter(map(len, entries), np.int64, len(entries)).cumsum())
 
-    def _together(self, packets: list[bytes]) -> Entries:
+    def _encode_together(self, packets: list[bytes]) -> Entries:
         data, words, starts, ends = textlanes.pad_packets(packets)
-        texts = textlanes.text_values(words, starts, ends, len(self._columns))
+        texts = textlanes.find_texts(words, starts, ends, len(self._columns))
         out = Output(Rows(data, words, starts, ends), Sink(len(packets), self._stride))
         out.begin(FRAME)
-        handles = zigzag(self._handles(out, texts))
+        handles = encode_zigzag(self._handles(out, texts))
         for _ in range(self._handles_before):
             out.sink.put_number(b"\x08", b"\x00", handles, None)
             out.offset += NUMBER_ROOM
@@ -130,71 +130,73 @@ class BlockWriter:
 
     def _handles(self, out: Output, texts: list[Values]) -> Ints:
         if self._handle is not None:
-            return textlanes.integers(out.rows.words, texts[self._handle])
+            return textlanes.read_integers(out.rows.words, texts[self._handle])
         first = self._plain.next_handle
         return np.arange(first, first + len(out.rows.starts), dtype=np.int64)
 
 
-def _column(column: ColumnInfo) -> _Column:
+def _make_column(column: ColumnInfo) -> _Column:
     head = d.write_int(column.id)
     if column.tp in t.STRINGS:
         return _Column(lambda out, values: put_text(out, head, values), TEXT_ROOM, True)
     if column.tp == t.JSON:
-        return _Column(_plain_value_writer(head, column), TEXT_ROOM, True)
+        return _Column(_make_plain_value_writer(head, column), TEXT_ROOM, True)
     if column.tp == t.NEWDECIMAL:
-        precision, scale = decimal_layout(column)
-        room = len(head) + 3 + d.decimal_size(precision, scale) + 8
-        return _Column(_decimal_writer(head, precision, scale), room, False)
+        precision, scale = derive_decimal_layout(column)
+        room = len(head) + 3 + d.compute_decimal_size(precision, scale) + 8
+        return _Column(_make_decimal_writer(head, precision, scale), room, False)
     if column.tp in (t.FLOAT, t.DOUBLE):
-        return _Column(_float_writer(head), NUMBER_ROOM, False)
+        return _Column(_make_float_writer(head), NUMBER_ROOM, False)
     return _Column(_number_writer(head, column), NUMBER_ROOM, False)
 
 
 def _number_writer(head: bytes, column: ColumnInfo) -> _Write:
     is_signed = column.tp in (t.YEAR, t.DURATION) or (column.tp in t.INTEGERS and not column.unsigned)
-    read = _reader(column)
+    read = _choose_reader(column)
     full, null_head = head + (b"\x08" if is_signed else b"\x09"), head + b"\x00"
 
     def write(out: Output, values: Values) -> None:
         numbers = read(out.rows.words, values)
         if values.null is not None:
             numbers = np.where(values.null, 0, numbers)
-        out.sink.put_number(full, null_head, zigzag(numbers) if is_signed else numbers.view(np.uint64), values.null)
+        out.sink.put_number(
+            full, null_head, encode_zigzag(numbers) if is_signed else numbers.view(np.uint64), values.null
+        )
 
     return write
 
 
-def _reader(column: ColumnInfo) -> textlanes.NumberReader:
+def _choose_reader(column: ColumnInfo) -> textlanes.NumberReader:
     if column.tp in t.INTEGERS | AS_NUMBER or column.tp == t.YEAR:
-        return textlanes.integers
-    return textlanes.durations(column) if column.tp == t.DURATION else textlanes.moments(column)
+        return textlanes.read_integers
+    return textlanes.make_duration_reader(column) if column.tp == t.DURATION else textlanes.make_moment_reader(column)
 
 
-def _float_writer(head: bytes) -> _Write:
+def _make_float_writer(head: bytes) -> _Write:
     full, null_head = head + b"\x05", head + b"\x00"
 
     def write(out: Output, values: Values) -> None:
-        bits = textlanes.doubles(out.rows.data, values)
-        word = comparable_floats(bits, np.arange(len(bits)), 8)
+        bits = textlanes.read_doubles(out.rows.data, values)
+        word = encode_comparable_floats(bits, np.arange(len(bits)), 8)
         out.sink.put_words(full, null_head, [word], 8, values.null)
 
     return write
 
 
-def _decimal_writer(head: bytes, precision: int, scale: int) -> _Write:
+def _make_decimal_writer(head: bytes, precision: int, scale: int) -> _Write:
     full, null_head = head + bytes((d.DECIMAL, precision, scale)), head + b"\x00"
-    size = d.decimal_size(precision, scale)
+    size = d.compute_decimal_size(precision, scale)
 
     def write(out: Output, values: Values) -> None:
-        words = textlanes.decimal_words(out.rows.words, values, precision, scale)
+        words = textlanes.read_decimal_words(out.rows.words, values, precision, scale)
         out.sink.put_words(full, null_head, words, size, values.null)
 
     return write
 
 
-def _plain_value_writer(head: bytes, column: ColumnInfo) -> _Write:
+def _make_plain_value_writer(head: bytes, column: ColumnInfo) -> _Write:
     """A writer for values that the plain writer encodes."""
-    write_datum = row_text_writer(column)
+    write_datum = make_row_text_writer(column)
     word = np.uint64(int.from_bytes(head, "little"))
 
     def write(out: Output, values: Values) -> None:
@@ -206,6 +208,6 @@ def _plain_value_writer(head: bytes, column: ColumnInfo) -> _Write:
         ends = np.fromiter(map(len, made), np.int64, len(made)).cumsum()
         out.made.append(b"".join(made))
         out.sink.put(word, len(head))
-        out.text(len(out.made), np.concatenate((np.zeros(1, np.int64), ends[:-1])), ends)
+        out.append_text(len(out.made), np.concatenate((np.zeros(1, np.int64), ends[:-1])), ends)
 
     return write

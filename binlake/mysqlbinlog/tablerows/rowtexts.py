@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from binlake.mysqlbinlog.tablerows.textrows import row_values
+from binlake.mysqlbinlog.tablerows.textrows import read_row_values
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.jsons import write_json
 from binlake.rows.codec.temporal import pack_moment, parse_duration
-from binlake.rows.codec.writers import decimal_layout
+from binlake.rows.codec.writers import derive_decimal_layout
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.literal import quote_name
@@ -28,7 +28,7 @@ Write = Callable[[bytes], bytes]
 
 def select_columns(table: TableDef) -> str:
     """The select list for `table` that `RowWriter` reads."""
-    return ", ".join(_expression(column) for column in table.row_columns)
+    return ", ".join(_build_expression(column) for column in table.row_columns)
 
 
 class RowWriter:
@@ -38,14 +38,14 @@ class RowWriter:
         self.next_handle = next_handle
         columns = table.row_columns
         self._count = len(columns)
-        self._parts: list[tuple[bytes, Write]] = [(d.write_int(c.id), row_text_writer(c)) for c in columns]
+        self._parts: list[tuple[bytes, Write]] = [(d.write_int(c.id), make_row_text_writer(c)) for c in columns]
         keys = [n for n, c in enumerate(columns) if table.pk_is_handle and c.flag & t.FLAG_PRIMARY]
         self._handle = keys[0] if keys else None
         self._handles = handle_datums(table)
 
     def write(self, rows: Sequence[bytes]) -> list[bytes]:
         """The bytes of an insert for each row, in their order."""
-        return [self._insert(row_values(row, self._count)) for row in rows]
+        return [self._insert(read_row_values(row, self._count)) for row in rows]
 
     def _insert(self, values: Sequence[bytes | None]) -> bytes:
         parts = [self._handle_of(values)]
@@ -71,7 +71,7 @@ def handle_datums(table: TableDef) -> int:
     return len(table.primary_key) if table.is_common_handle else 1
 
 
-def _expression(column: ColumnInfo) -> str:
+def _build_expression(column: ColumnInfo) -> str:
     name = quote_name(column.name)
     if column.tp in AS_NUMBER:
         return f"CAST({name} AS UNSIGNED)"
@@ -79,7 +79,7 @@ def _expression(column: ColumnInfo) -> str:
     return f"{name} + 0e0" if is_rounded else name
 
 
-def row_text_writer(column: ColumnInfo) -> Write:
+def make_row_text_writer(column: ColumnInfo) -> Write:
     """A function that converts a text selected by `select_columns` to its datum."""
     if column.tp in t.STRINGS:
         return d.write_bytes
@@ -90,19 +90,19 @@ def row_text_writer(column: ColumnInfo) -> Write:
     if column.tp in (t.FLOAT, t.DOUBLE):
         return lambda text: d.write_float(float(text))
     if column.tp == t.NEWDECIMAL:
-        return _decimal_writer(*decimal_layout(column))
+        return _make_decimal_writer(*derive_decimal_layout(column))
     if column.tp == t.JSON:
         return lambda text: b"\x0a" + write_json(text.decode())
     if column.tp == t.DURATION:
         return lambda text: d.write_int(parse_duration(text.decode()))
-    return lambda text: d.write_uint(_packed(text))
+    return lambda text: d.write_uint(_pack_text(text))
 
 
-def _decimal_writer(precision: int, scale: int) -> Write:
+def _make_decimal_writer(precision: int, scale: int) -> Write:
     """Like `write_decimal` for a text with all its decimals, at a third of the cost."""
-    head, size = bytes((d.DECIMAL, precision, scale)), d.decimal_size(precision, scale)
+    head, size = bytes((d.DECIMAL, precision, scale)), d.compute_decimal_size(precision, scale)
     slices, at = list[tuple[int, int, int]](), 0
-    for width, digits in d.decimal_groups(precision, scale):
+    for width, digits in d.list_decimal_groups(precision, scale):
         slices.append((at, at + digits, width))
         at += digits
     sign, mask = 1 << 8 * size - 1, (1 << 8 * size) - 1
@@ -121,9 +121,9 @@ def _decimal_writer(precision: int, scale: int) -> Write:
     return write
 
 
-def _packed(text: bytes) -> int:
+def _pack_text(text: bytes) -> int:
     """Like `pack_moment`, for a text that a server sent, `YYYY-MM-DD[ HH:MM:SS[.ffffff]]`."""
-    day = _packed_day(text[:10])
+    day = _pack_day(text[:10])
     if len(text) < _SECONDS:
         return day
     clock = int(text[11:13]) << 12 | int(text[14:16]) << 6 | int(text[17:19])
@@ -132,5 +132,5 @@ def _packed(text: bytes) -> int:
 
 
 @lru_cache(maxsize=65536)
-def _packed_day(text: bytes) -> int:
+def _pack_day(text: bytes) -> int:
     return pack_moment(text.decode())

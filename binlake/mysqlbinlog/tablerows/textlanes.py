@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from binlake.mysqlbinlog.rowimage.lanes import Bools, Bytes, Ints, Uints, words_of
+from binlake.mysqlbinlog.rowimage.lanes import Bools, Bytes, Ints, Uints, view_words
 from binlake.mysqlbinlog.rowimage.pieces import Values
 from binlake.mysqlbinlog.rowimage.together import CutShort
 from binlake.rows.codec import datum as d
@@ -45,10 +45,10 @@ def read_digits(words: Words, first: Ints, end: Ints) -> Uints:
     return numbers
 
 
-def integers(words: Words, values: Values) -> Ints:
+def read_integers(words: Words, values: Values) -> Ints:
     """Integers, including unsigned ones above the signed range."""
-    first, negative = _unsigned_part(words, values)
-    end = values.at + _sizes(values)
+    first, negative = _split_sign(words, values)
+    end = values.at + _get_sizes(values)
     longest = int((end - first).max())
     if longest > _MOST_DIGITS:
         raise CutShort("a whole number has too many digits")
@@ -63,7 +63,7 @@ def integers(words: Words, values: Values) -> Ints:
     return np.where(negative, -numbers, numbers) if negative.any() else numbers
 
 
-def moments(column: ColumnInfo) -> NumberReader:
+def make_moment_reader(column: ColumnInfo) -> NumberReader:
     """TiDB's packed time of DATE, DATETIME and TIMESTAMP."""
     fsp = max(column.decimal, 0) if column.tp in t.MOMENTS else 0
     is_date = column.tp in t.DATES
@@ -73,40 +73,40 @@ def moments(column: ColumnInfo) -> NumberReader:
         _require_size(values, whole)
         at = values.at
         year = read_digits(words, at, at + 4).view(np.int64)
-        packed = (year * 13 + _pair(words, at + 5)) << 5 | _pair(words, at + 8)
+        packed = (year * 13 + _read_pair(words, at + 5)) << 5 | _read_pair(words, at + 8)
         packed <<= 17
         if not is_date:
-            packed |= _pair(words, at + 11) << 12 | _pair(words, at + 14) << 6 | _pair(words, at + 17)
-        return packed << 24 | _micro(words, at + whole, fsp)
+            packed |= _read_pair(words, at + 11) << 12 | _read_pair(words, at + 14) << 6 | _read_pair(words, at + 17)
+        return packed << 24 | _read_micro(words, at + whole, fsp)
 
     return read
 
 
-def durations(column: ColumnInfo) -> NumberReader:
+def make_duration_reader(column: ColumnInfo) -> NumberReader:
     """Nanoseconds of TIME."""
     fsp = max(column.decimal, 0)
     tail = len(":MM:SS") + (fsp + 1 if fsp else 0)
 
     def read(words: Words, values: Values) -> Ints:
-        first, negative = _unsigned_part(words, values)
-        end = values.at + _sizes(values)
+        first, negative = _split_sign(words, values)
+        end = values.at + _get_sizes(values)
         colon = end - tail
         hours_size = colon - first if values.null is None else np.where(values.null, 2, colon - first)
         if int(hours_size.min()) < 1 or int(hours_size.max()) > 8:
             raise CutShort("a time does not have the expected form")
         hours = read_digits(words, colon - hours_size, colon).view(np.int64)
-        seconds = (hours * 60 + _pair(words, colon + 1)) * 60 + _pair(words, colon + 4)
-        nanos = (seconds * 1_000_000 + _micro(words, end, fsp)) * 1000
+        seconds = (hours * 60 + _read_pair(words, colon + 1)) * 60 + _read_pair(words, colon + 4)
+        nanos = (seconds * 1_000_000 + _read_micro(words, end, fsp)) * 1000
         return np.where(negative, -nanos, nanos)
 
     return read
 
 
-def decimal_words(words: Words, values: Values, precision: int, scale: int) -> list[Uints]:
+def read_decimal_words(words: Words, values: Values, precision: int, scale: int) -> list[Uints]:
     """The body of TiDB's DECIMAL, 8 bytes per word."""
-    size = d.decimal_size(precision, scale)
-    first, negative = _unsigned_part(words, values)
-    point = values.at + _sizes(values) - (scale + 1 if scale else 0)
+    size = d.compute_decimal_size(precision, scale)
+    first, negative = _split_sign(words, values)
+    point = values.at + _get_sizes(values) - (scale + 1 if scale else 0)
     whole = precision - scale
     if values.null is not None:
         # So that a NULL passes the check below: its digits are not read.
@@ -115,9 +115,9 @@ def decimal_words(words: Words, values: Values, precision: int, scale: int) -> l
         raise CutShort("a DECIMAL does not have the expected form")
     body = np.zeros((len(values.at), -(-size // 8) * 8), np.uint8)
     at, done = 0, 0
-    for width, count in d.decimal_groups(precision, scale):
+    for width, count in d.list_decimal_groups(precision, scale):
         low = point - whole + done + (1 if done >= whole else 0)
-        number = _group(words, np.maximum(low, first), low + count)
+        number = _read_group(words, np.maximum(low, first), low + count)
         body[:, at : at + width] = number.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - width :]
         at, done = at + width, done + count
     flipped = negative & body.any(1)
@@ -128,9 +128,9 @@ def decimal_words(words: Words, values: Values, precision: int, scale: int) -> l
     return [np.ascontiguousarray(body_words[:, n]) for n in range(body_words.shape[1])]
 
 
-def doubles(data: Bytes, values: Values) -> Uints:
+def read_doubles(data: Bytes, values: Values) -> Uints:
     """The bits of each DOUBLE."""
-    at, size = values.at, _sizes(values)
+    at, size = values.at, _get_sizes(values)
     if values.null is not None:
         if values.null.all():
             return np.zeros(len(at), np.uint64)
@@ -143,7 +143,7 @@ def doubles(data: Bytes, values: Values) -> Uints:
     return bits
 
 
-def text_values(words: Words, starts: Ints, ends: Ints, columns: int) -> list[Values]:
+def find_texts(words: Words, starts: Ints, ends: Ints, columns: int) -> list[Values]:
     """The texts of rows as the protocol has them, column by column. Raises CutShort."""
     at, column_texts = starts, list[Values]()
     for _ in range(columns):
@@ -176,13 +176,13 @@ def pad_packets(packets: list[bytes]) -> tuple[Bytes, Words, Ints, Ints]:
     sizes = np.fromiter(map(len, packets), np.int64, len(packets))
     ends = sizes.cumsum() + FRONT
     data = np.frombuffer(b"".join([bytes(FRONT), *packets, bytes(ROOM_BEHIND)]), np.uint8)
-    return data, words_of(data), ends - sizes, ends
+    return data, view_words(data), ends - sizes, ends
 
 
 ROOM_BEHIND = 64
 
 
-def _unsigned_part(words: Words, values: Values) -> tuple[Ints, Bools]:
+def _split_sign(words: Words, values: Values) -> tuple[Ints, Bools]:
     """(where the digits begin, which numbers are negative)."""
     negative: Bools = (words[values.at] & np.uint64(0xFF)) == _MINUS
     if values.null is not None:
@@ -190,29 +190,29 @@ def _unsigned_part(words: Words, values: Values) -> tuple[Ints, Bools]:
     return values.at + negative, negative
 
 
-def _sizes(values: Values) -> Ints:
+def _get_sizes(values: Values) -> Ints:
     assert values.size is not None
     return values.size
 
 
 def _require_size(values: Values, size: int) -> None:
-    wrong = _sizes(values) != size
+    wrong = _get_sizes(values) != size
     if values.null is not None:
         wrong &= ~values.null
     if wrong.any():
         raise CutShort("a time does not have the expected form")
 
 
-def _pair(words: Words, at: Ints) -> Ints:
+def _read_pair(words: Words, at: Ints) -> Ints:
     word = words[at].view(np.int64)
     return (word & 0xF) * 10 + (word >> 8 & 0xF)
 
 
-def _micro(words: Words, end: Ints, fsp: int) -> Ints | int:
+def _read_micro(words: Words, end: Ints, fsp: int) -> Ints | int:
     return read_digits(words, end - fsp, end).view(np.int64) * 10 ** (6 - fsp) if fsp else 0
 
 
-def _group(words: Words, first: Ints, end: Ints) -> Uints:
+def _read_group(words: Words, first: Ints, end: Ints) -> Uints:
     """The number in at most nine digits; 0 if `first` is not below `end`."""
     first = np.minimum(first, end)
     high = np.maximum(first, end - 8)

@@ -45,7 +45,7 @@ def query_rows(link: Link, query: str) -> Iterator[list[bytes]]:
         rest = data[at:]
 
 
-def row_values(row: bytes, count: int) -> list[bytes | None]:
+def read_row_values(row: bytes, count: int) -> list[bytes | None]:
     """The `count` values of a row; None: NULL."""
     values: list[bytes | None] = []
     at = 0

@@ -23,14 +23,14 @@ class BackfillProgress:
     def __init__(self, windows: WindowLog, name: str, lo: int, hi: int) -> None:
         self._windows, self.name, self._lo, self._hi = windows, name, lo, hi
 
-    def remaining(self) -> list[Bounds]:
+    def list_remaining(self) -> list[Bounds]:
         """The landed windows that overlap the range, clipped to it, except those that are done.
 
         Raises ConfigError if the range is not within what has landed.
         """
-        landed = self._windows.landed((self._lo, self._hi)) if self._lo < self._hi else []
+        landed = self._windows.list_landed((self._lo, self._hi)) if self._lo < self._hi else []
         if not landed or landed[0][0] > self._lo or landed[-1][1] < self._hi:
-            known = self._windows.landed_range()
+            known = self._windows.find_landed_range()
             raise ConfigError(
                 "the range is not within what has landed",
                 where={"from": self._lo, "to": self._hi, "landed": f"{known[0]}-{known[1]}" if known else "nothing"},
@@ -50,7 +50,7 @@ class BackfillProgress:
 
     def _read_done(self) -> set[Bounds]:
         done: set[Bounds] = set()
-        for event in self._windows.events(run_id=self.name, stage=STAGE):
+        for event in self._windows.read_events(run_id=self.name, stage=STAGE):
             if event["state"] == _FINISHED:
                 done.clear()
             else:

@@ -19,9 +19,9 @@ from binlake.errors import IncompleteWindow, Transient
 from binlake.lake.paths import LakePaths
 from binlake.repair.backfill.progress import BackfillProgress, Bounds
 from binlake.repair.backfill.touched import TouchedKeys, find_touched_keys
-from binlake.repair.verify.repairing import Repaired, keys_of, make_settled_target, repair_keys
+from binlake.repair.verify.repairing import Repaired, group_keys_by_table, make_settled_target, repair_keys
 from binlake.repair.verify.run import VerifyOptions, verify
-from binlake.repair.verify.tables import tables_at
+from binlake.repair.verify.tables import list_tables_at
 from binlake.rules import Rules
 from binlake.target.apply.settled import SettledTarget
 
@@ -41,7 +41,7 @@ def repair_range(
 ) -> Repaired:
     """Repair the rest of the range. Returns the totals. Raises what `repair_keys` raises, and IncompleteWindow."""
     total = Repaired(0)
-    for bounds in progress.remaining():
+    for bounds in progress.list_remaining():
         began = time.monotonic()
         with hold_target(replication, wait_s, hook=hook) as target:
             done = _repair_window(replication, bounds, target)
@@ -74,14 +74,14 @@ def hold_target(
 
 
 def _repair_window(replication: Replication, bounds: Bounds, target: SettledTarget) -> Repaired:
-    ts = target.checkpoint().commit_ts
+    ts = target.read_checkpoint().commit_ts
     paths = LakePaths.of(replication)
-    merged = Audit(paths, Rules.of(replication)).merged_range()[1]
+    merged = Audit(paths, Rules.of(replication)).read_merged_range()[1]
     if bounds[1] > merged:
         raise IncompleteWindow("a window of the range is not merged yet", where={"to": bounds[1], "merged": merged})
-    touched = find_touched_keys(replication, *bounds, ts, tables_at(replication, paths, ts))
-    left = touched.without(target.aside())
-    done = repair_keys(replication, touched.sorted_keys(), target)
+    touched = find_touched_keys(replication, *bounds, ts, list_tables_at(replication, paths, ts))
+    left = touched.remove_aside(target.read_aside_tables())
+    done = repair_keys(replication, touched.sort_keys(), target)
     if touched.whole:
         done = _add_up(done, _repair_whole_tables(replication, touched, target))
     done.gone += [".".join(name) for name in sorted(touched.gone)]
@@ -93,8 +93,8 @@ def _repair_whole_tables(replication: Replication, touched: TouchedKeys, target:
     """Compare every row of tables whose keys in the range no longer identify rows."""
     names = tuple(".".join(name) for name in sorted(touched.whole))
     compared = verify(replication, VerifyOptions(tables=names, max_differences=MOST_DIFFERENCES, fresh=True))
-    tables = tables_at(replication, LakePaths.of(replication), compared.commit_ts)
-    done = repair_keys(replication, keys_of(compared.differences, tables), target)
+    tables = list_tables_at(replication, LakePaths.of(replication), compared.commit_ts)
+    done = repair_keys(replication, group_keys_by_table(compared.differences, tables), target)
     if not compared.listed_all or any(table.unlisted for table in compared.tables):
         raise Transient("more rows differ than one run repairs", where={"tables": names}, hint="run it again")
     unknown = [f"{table.db}.{table.table}" for table in compared.tables if table.inexact]

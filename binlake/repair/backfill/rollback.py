@@ -12,22 +12,22 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from binlake.audit.audit import Audit
-from binlake.base.redaction import key_in_log
+from binlake.base.redaction import redact_key
 from binlake.changes.net.undo import Undo, undo_changes
 from binlake.config import Replication
 from binlake.errors import ConfigError, Permanent
-from binlake.lake.ddls import landed_ddls
+from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion, read_changes
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.shardlocks import target_tables_at
+from binlake.lake.shardlocks import read_target_tables_at
 from binlake.repair.verify.differences import Difference, Row, RowsOfTable
 from binlake.repair.verify.keyorder import AnyKey
 from binlake.repair.verify.sqltable import SqlTable
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
-from binlake.window.definitions import Base, key_defaults_of
+from binlake.window.definitions import Base, derive_key_defaults
 from binlake.window.targets import Naming
 
 Side = Literal["source", "target"]
@@ -70,7 +70,7 @@ def plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: 
     """
     _require_no_row_filters(replication)
     paths = LakePaths.of(replication)
-    first, merged = Audit(paths).merged_range()
+    first, merged = Audit(paths).read_merged_range()
     if not first <= lo < hi <= min(known, merged):
         raise ConfigError(
             "the range cannot be undone: it must be within the range that the lake has and that has been applied",
@@ -83,21 +83,21 @@ def plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: 
     )
     if len(inside) > MOST_CHANGES:
         raise ConfigError(f"{len(inside)} row changes are more than one rollback accepts", hint="use a smaller range")
-    state = SchemaHistory(paths).state_at(known)
-    base: Base = state if at_source else target_tables_at(paths, Naming(Rules.of(replication)), known, state)
+    state = SchemaHistory(paths).read_state_at(known)
+    base: Base = state if at_source else read_target_tables_at(paths, Naming(Rules.of(replication)), known, state)
     own, later = _group_by_table(inside), _group_by_table(behind)
     naming = Naming(Rules.of(replication))
-    shown = [naming.table(*name) if at_source else name for name in own]
+    shown = [naming.map_table(*name) if at_source else name for name in own]
     _require_no_ddl(paths, lo, known, shown, at_source=at_source)
     undone, again = [], []
     for name, rows in sorted(own.items()):
         table = _find_definition(base, name)
-        identity, filled = table.identity(), key_defaults_of(table)
-        undos = undo_changes([row.event() for row in rows], identity, filled)
+        identity, filled = table.find_identity(), derive_key_defaults(table)
+        undos = undo_changes([row.to_event() for row in rows], identity, filled)
         undone.append(TableUndo(table, tuple(undos)))
         # A change that does not alter a row's values still counts as a later change.
         touched = {key for row in later.get(name, ()) for key in (row.key, row.new_key)}
-        again += [f"{'.'.join(name)} {key_in_log(undo.key)}" for undo in undos if undo.key in touched]
+        again += [f"{'.'.join(name)} {redact_key(undo.key)}" for undo in undos if undo.key in touched]
     return Rollback(lo, hi, known, side, tuple(undone), tuple(again))
 
 
@@ -112,29 +112,29 @@ def require_no_later_changes(plan: Rollback) -> None:
         )
 
 
-def differences_to_undo(undo: TableUndo, current: SqlTable, *, force: bool) -> list[Difference]:
+def find_differences_to_undo(undo: TableUndo, current: SqlTable, *, force: bool) -> list[Difference]:
     """The differences to repair at `current`'s server. Raises Permanent for rows that differ from the lake's.
 
     With `force` such rows are restored too.
     """
-    if undo.table.identity().kind == "row":
-        return [_keyless_differences(undo.table, row_undo) for row_undo in undo.undos]
-    columns = undo.table.identity().columns
+    if undo.table.find_identity().kind == "row":
+        return [_build_keyless_difference(undo.table, row_undo) for row_undo in undo.undos]
+    columns = undo.table.find_identity().columns
     keys: list[AnyKey] = [
-        [image[name] for name in columns] for row_undo in undo.undos for image in [_expected_image(row_undo)]
+        [image[name] for name in columns] for row_undo in undo.undos for image in [_choose_expected_image(row_undo)]
     ]
-    current_rows = current.rows_of_keys(keys)
+    current_rows = current.read_rows_by_key(keys)
     if not force:
         _require_unchanged_since(undo, current_rows)
     return RowsOfTable(
         undo.table, _complete_row(undo.table, (row_undo.before for row_undo in undo.undos)), current_rows
-    ).differences()
+    ).list_differences()
 
 
 def _require_unchanged_since(undo: TableUndo, current_rows: Sequence[Row]) -> None:
     strange = RowsOfTable(
         undo.table, _complete_row(undo.table, (row_undo.after for row_undo in undo.undos)), list(current_rows)
-    ).differences()
+    ).list_differences()
     if strange:
         raise Permanent(
             f"{len(strange)} rows differ from their state after the range, such as {strange[0]}",
@@ -143,7 +143,7 @@ def _require_unchanged_since(undo: TableUndo, current_rows: Sequence[Row]) -> No
         )
 
 
-def _expected_image(undo: Undo) -> Row:
+def _choose_expected_image(undo: Undo) -> Row:
     image = undo.before if undo.before is not None else undo.after
     assert image is not None
     return image
@@ -154,7 +154,7 @@ def _complete_row(table: TableDef, rows: Iterable[Row | None]) -> list[Row]:
     return [{**names, **row} for row in rows if row is not None]
 
 
-def _keyless_differences(table: TableDef, undo: Undo) -> Difference:
+def _build_keyless_difference(table: TableDef, undo: Undo) -> Difference:
     kind: Literal["missing", "extra"] = "missing" if undo.before is not None else "extra"
     return Difference(table.db, table.name, undo.key, kind, (), undo.before, undo.after, undo.copies)
 
@@ -175,7 +175,7 @@ def _find_definition(base: Base, name: Name) -> TableDef:
 
 def _require_no_ddl(paths: LakePaths, lo: int, known: int, own: Iterable[Name], *, at_source: bool) -> None:
     names = {fold_pair(name) for name in own}
-    for ddl in landed_ddls(paths, lo, known):
+    for ddl in read_landed_ddls(paths, lo, known):
         # The source does not know DDL that was injected at the target.
         touched = () if at_source and ddl.decision == "injected" else sorted(ddl.tables)
         for db, table in touched:

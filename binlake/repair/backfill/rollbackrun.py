@@ -17,16 +17,16 @@ from binlake.lake.paths import LakePaths
 from binlake.repair.backfill.rollback import (
     Rollback,
     TableUndo,
-    differences_to_undo,
+    find_differences_to_undo,
     plan_rollback,
     require_no_later_changes,
 )
 from binlake.repair.verify.chunks import ChunkPlan, Cuts
 from binlake.repair.verify.differences import Difference
-from binlake.repair.verify.fixes import fix_batches
+from binlake.repair.verify.fixes import build_fix_batches
 from binlake.repair.verify.fixfile import FixFile
 from binlake.repair.verify.owncolumns import require_no_own_columns
-from binlake.repair.verify.run import source_server
+from binlake.repair.verify.run import require_source_server
 from binlake.repair.verify.sqltable import SqlTable
 from binlake.rules import Rules
 from binlake.statements import BatchLimits, StatementBatch
@@ -40,10 +40,10 @@ def rollback_target(
     replication: Replication, lo: int, hi: int, settled: SettledTarget, *, force: bool
 ) -> tuple[Rollback, int]:
     """Undo (lo, hi] on the held target. Returns the plan and the number of rows changed."""
-    target = replication.sql_target()
-    ts = settled.checkpoint().commit_ts
+    target = replication.require_sql_target()
+    ts = settled.read_checkpoint().commit_ts
     plan = _plan_rollback(replication, lo, hi, ts, "target", force)
-    batches = _undo_batches(plan.tables, settled.session, target.db_type, target.batch_rows, force=force)
+    batches = _build_undo_batches(plan.tables, settled.session, target.db_type, target.batch_rows, force=force)
     return plan, settled.apply(batches, ts, consistent=False)
 
 
@@ -52,19 +52,19 @@ def rollback_source(replication: Replication, lo: int, hi: int, *, force: bool) 
 
     Returns the plan and the number of rows changed.
     """
-    known = Audit(LakePaths.of(replication), Rules.of(replication)).merged_range()[1]
+    known = Audit(LakePaths.of(replication), Rules.of(replication)).read_merged_range()[1]
     plan = _plan_rollback(replication, lo, hi, known, "source", force)
-    source = source_server(replication)
+    source = require_source_server(replication)
     with closing(Session(source)) as probe:
-        dialect = dialect_of(probe)
+        dialect = read_dialect(probe)
     with closing(Session(source.model_copy(update={"db_type": dialect}))) as session:
         session.begin()
-        batches = _undo_batches(plan.tables, session, dialect, source.batch_rows, force=force, lock=True)
+        batches = _build_undo_batches(plan.tables, session, dialect, source.batch_rows, force=force, lock=True)
         with PresenceChecks() as presence:
             for batch in batches:
                 run_batch(session, batch)
                 presence.expect(batch)
-            for checks in presence.groups(session.max_packet()):
+            for checks in presence.group_checks(session.fetch_max_packet()):
                 require_present(session, checks)
         # If the COMMIT's answer is lost, it is not retried: running the command again checks the rows again.
         session.commit()
@@ -75,17 +75,17 @@ def rollback_file(
     replication: Replication, lo: int, hi: int, path: Path, ts: int, *, force: bool
 ) -> tuple[Rollback, int]:
     """Write the undo of (lo, hi] on the target at checkpoint `ts` to the file `path`. Changes nothing."""
-    target = replication.sql_target()
+    target = replication.require_sql_target()
     plan = _plan_rollback(replication, lo, hi, ts, "target", force)
     with closing(Session(target)) as session:
-        batches = _undo_batches(plan.tables, session, target.db_type, target.batch_rows, force=force)
+        batches = _build_undo_batches(plan.tables, session, target.db_type, target.batch_rows, force=force)
     FixFile(replication.name, ts, tuple(batches), "rollback").write(path)
     return plan, sum(batch.rows for batch in batches)
 
 
-def dialect_of(session: Session) -> Dialect:
+def read_dialect(session: Session) -> Dialect:
     """The dialect of the session's server, by its version."""
-    version = str(session.rows("SELECT VERSION()")[0][0]).lower()
+    version = str(session.fetch_rows("SELECT VERSION()")[0][0]).lower()
     if "tidb" in version:
         return "tidb"
     return "mariadb" if "mariadb" in version else "mysql"
@@ -98,7 +98,7 @@ def _plan_rollback(replication: Replication, lo: int, hi: int, known: int, side:
     return plan
 
 
-def _undo_batches(
+def _build_undo_batches(
     tables: Sequence[TableUndo], session: Session, dialect: Dialect, rows: int, *, force: bool, lock: bool = False
 ) -> list[StatementBatch]:
     differences: list[Difference] = []
@@ -106,6 +106,6 @@ def _undo_batches(
     for undo in tables:
         name = (undo.table.db, undo.table.name)
         current = SqlTable(session, ChunkPlan(undo.table, dialect, Cuts()), [name], lock=lock)
-        differences += differences_to_undo(undo, current, force=force)
-    limits = BatchLimits.of(rows, session.max_packet())
-    return fix_batches([undo.table for undo in tables], differences, dialect, limits)
+        differences += find_differences_to_undo(undo, current, force=force)
+    limits = BatchLimits.of(rows, session.fetch_max_packet())
+    return build_fix_batches([undo.table for undo in tables], differences, dialect, limits)

@@ -13,15 +13,15 @@ import structlog
 
 from binlake.audit.audit import Audit
 from binlake.config import Replication
-from binlake.dialect import bytewise_table
+from binlake.dialect import make_table_bytewise
 from binlake.errors import ConfigError, Drift, IncompleteWindow
 from binlake.lake.paths import LakePaths
-from binlake.lake.shardlocks import target_tables_at
+from binlake.lake.shardlocks import read_target_tables_at
 from binlake.repair.backfill.repair import MOST_DIFFERENCES, hold_target
 from binlake.repair.backfill.touched import find_touched_keys
-from binlake.repair.verify.repairing import Repaired, keys_of, repair_keys
+from binlake.repair.verify.repairing import Repaired, group_keys_by_table, repair_keys
 from binlake.repair.verify.run import VerifyOptions, verify
-from binlake.repair.verify.tables import Name, tables_at
+from binlake.repair.verify.tables import Name, list_tables_at
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
@@ -30,8 +30,8 @@ from binlake.target.claim.aside import AsideTable
 from binlake.target.definitions.definitions import (
     Expected,
     compare_definitions,
-    drift_error,
     expect_tables,
+    make_drift_error,
     read_definitions,
 )
 from binlake.window.targets import Naming
@@ -52,13 +52,13 @@ def bring_table_back(
     `hold_target` and `repair_keys` raise.
     """
     with hold_target(replication, wait_s) as target:
-        aside = target.aside().get(fold_pair(name))
+        aside = target.read_aside_tables().get(fold_pair(name))
         if aside is None:
             raise ConfigError(
                 f"the table {'.'.join(name)} is not set aside", hint="`binlake table list` lists the tables that are"
             )
-        ts = target.checkpoint().commit_ts
-        merged = Audit(LakePaths.of(replication), Rules.of(replication)).merged_range()[1]
+        ts = target.read_checkpoint().commit_ts
+        merged = Audit(LakePaths.of(replication), Rules.of(replication)).read_merged_range()[1]
         if ts > merged:
             raise IncompleteWindow("the checkpoint is not merged in this lake", where={"ts": ts, "merged": merged})
         _require_definition(replication, aside, ts, target)
@@ -70,13 +70,13 @@ def bring_table_back(
 
 def _require_definition(replication: Replication, aside: AsideTable, ts: int, target: SettledTarget) -> None:
     """Raises Drift unless the target's table or view equals the source's at `ts`, or neither has it."""
-    config = replication.sql_target()
-    definition = _definition_at(replication, aside, ts)
+    config = replication.require_sql_target()
+    definition = _find_definition_at(replication, aside, ts)
     absent = (aside.db, aside.table)
     expected = expect_tables([definition], config.db_type) if definition else Expected(tables={absent: None})
     differences = compare_definitions(expected, read_definitions(target.session, expected.names, config.db_type))
     if differences:
-        error = drift_error(differences, {"target": target.session.place, "commit_ts": ts})
+        error = make_drift_error(differences, {"target": target.session.place, "commit_ts": ts})
         shown = (
             "create or alter it at the target to match"
             if definition
@@ -85,18 +85,18 @@ def _require_definition(replication: Replication, aside: AsideTable, ts: int, ta
         raise Drift(error.message, where=error.where, hint=f"{shown}; then run this again")
 
 
-def _definition_at(replication: Replication, aside: AsideTable, ts: int) -> TableDef | None:
-    tables = target_tables_at(LakePaths.of(replication), Naming(Rules.of(replication)), ts)
+def _find_definition_at(replication: Replication, aside: AsideTable, ts: int) -> TableDef | None:
+    tables = read_target_tables_at(LakePaths.of(replication), Naming(Rules.of(replication)), ts)
     definition = tables.find(aside.db, aside.table)
     if definition is None or replication.source.new_collation:
         return definition
-    return bytewise_table(definition, replication.sql_target().db_type)
+    return make_table_bytewise(definition, replication.require_sql_target().db_type)
 
 
 def _repair_rows(
     replication: Replication, aside: AsideTable, ts: int, target: SettledTarget, *, rows_are_there: bool
 ) -> Repaired:
-    tables = {fold_pair(table.name): table for table in tables_at(replication, LakePaths.of(replication), ts)}
+    tables = {fold_pair(table.name): table for table in list_tables_at(replication, LakePaths.of(replication), ts)}
     table = tables.get(aside.name)
     if table is None:
         # It is a view, or no longer exists at the source, so it has no rows.
@@ -114,11 +114,13 @@ def _repair_whole(replication: Replication, name: Name, aside: AsideTable, ts: i
         compared = verify(replication, options)
         [table] = compared.tables
         if table.inexact:
-            raise _incomplete_table_error(aside, table.inexact)
+            raise _make_incomplete_table_error(aside, table.inexact)
         if compared.equal:
             return replace(total, keys=compared.rows, looked={table.name: table.expected for table in compared.read})
         done = repair_keys(
-            replication, keys_of(compared.differences, tables_at(replication, LakePaths.of(replication), ts)), target
+            replication,
+            group_keys_by_table(compared.differences, list_tables_at(replication, LakePaths.of(replication), ts)),
+            target,
         )
         total = replace(total, different=total.different + done.different, rows=total.rows + done.rows,
                         written=total.written | done.written)  # fmt: skip
@@ -135,21 +137,21 @@ def _repair_changed_since(
     replication: Replication, name: Name, aside: AsideTable, ts: int, target: SettledTarget
 ) -> Repaired:
     """Repair the rows that changed since the table was set aside; an operator has confirmed the others."""
-    tables = tables_at(replication, LakePaths.of(replication), ts)
+    tables = list_tables_at(replication, LakePaths.of(replication), ts)
     keys = find_touched_keys(replication, aside.since, ts, ts, tables)
     if name in keys.whole:
-        raise _incomplete_table_error(aside, "its key has changed since")
+        raise _make_incomplete_table_error(aside, "its key has changed since")
     done = repair_keys(
-        replication, {own: table_keys for own, table_keys in keys.sorted_keys().items() if own == name}, target
+        replication, {own: table_keys for own, table_keys in keys.sort_keys().items() if own == name}, target
     )
     if done.unknown:
-        raise _incomplete_table_error(
+        raise _make_incomplete_table_error(
             aside, "for rows from before the lake without a key, the number of copies is unknown"
         )
     return done
 
 
-def _incomplete_table_error(aside: AsideTable, why: str) -> ConfigError:
+def _make_incomplete_table_error(aside: AsideTable, why: str) -> ConfigError:
     return ConfigError(
         f"the lake has only part of this table, so not every row can be compared: {why}",
         where={"table": f"{aside.db}.{aside.table}", "since": aside.since},

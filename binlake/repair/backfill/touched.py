@@ -21,12 +21,12 @@ from binlake.base.lakecolumns import Mutation
 from binlake.config import Replication
 from binlake.lake.dataset import open_dataset
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import where_commit_ts
+from binlake.lake.rowhistory import match_commit_ts
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import MUTATION
 from binlake.repair.verify.keyorder import AnyKey
 from binlake.repair.verify.tables import Name, VerifiedTable
-from binlake.rows.codec.casts import cast_form
+from binlake.rows.codec.casts import derive_cast_form
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.rules import Rules
@@ -44,14 +44,14 @@ class TouchedKeys:
     whole: set[Name] = field(default_factory=set)
     gone: set[Name] = field(default_factory=set)
 
-    def without(self, aside: Collection[Name]) -> set[Name]:
+    def remove_aside(self, aside: Collection[Name]) -> set[Name]:
         """Remove tables that are set `aside`, since bringing one back repairs it. Returns the removed tables."""
         left = {name for name in {*self.keys, *self.whole} if is_aside(aside, name)}
         self.keys = {name: keys for name, keys in self.keys.items() if name not in left}
         self.whole -= left
         return left
 
-    def sorted_keys(self) -> dict[Name, list[AnyKey]]:
+    def sort_keys(self) -> dict[Name, list[AnyKey]]:
         """The keys in a stable order."""
         return {name: sorted(keys, key=repr) for name, keys in sorted(self.keys.items())}
 
@@ -76,7 +76,7 @@ class _Reader:
         self._tables = {fold_pair((table.table.db, table.table.name)): table for table in tables}
         rules = Rules.of(replication)
         self._audit, self._naming = Audit(self._paths, rules), Naming(rules)
-        self._state = SchemaHistory(self._paths).state_at(ts)
+        self._state = SchemaHistory(self._paths).read_state_at(ts)
 
     def read(self) -> TouchedKeys:
         touched = TouchedKeys()
@@ -84,7 +84,7 @@ class _Reader:
             now = self._find_current_table(table_id, (db, name))
             if now is None:
                 touched.gone.add((db, name))
-            elif self._has_same_identity((db, name), now.table) and _keys_fit(keys, now.table):
+            elif self._has_same_identity((db, name), now.table) and _matches_key_width(keys, now.table):
                 touched.keys.setdefault(now.name, set()).update(keys)
             else:
                 touched.whole.add(now.name)
@@ -94,22 +94,22 @@ class _Reader:
 
     def _find_current_table(self, table_id: int, then: Name) -> VerifiedTable | None:
         """The target's table that has the rows now, as it may have been renamed or recreated under its old name."""
-        source = self._state.table(table_id)
-        names = [then] if source is None else [self._naming.table(source.db, source.name), then]
+        source = self._state.find_table(table_id)
+        names = [then] if source is None else [self._naming.map_table(source.db, source.name), then]
         return next((self._tables[key] for db, name in names if (key := fold_pair((db, name))) in self._tables), None)
 
     def _has_same_identity(self, then: Name, now: TableDef) -> bool:
         """True if keys had the same form in the range as they have now."""
-        definitions = self._audit.definitions(*then, *self._bounds)
-        return all(_identity(definition) == _identity(now) for definition in definitions)
+        definitions = self._audit.read_definitions(*then, *self._bounds)
+        return all(_describe_identity(definition) == _describe_identity(now) for definition in definitions)
 
     def _read_keys_by_table(self) -> Iterator[tuple[tuple[str, str, int], set[tuple[str | None, ...]]]]:
         keys: dict[tuple[str, str, int], set[str]] = {}
-        data = open_dataset(DeltaTable(self._paths.table(MUTATION.name)))
-        for batch in data.to_batches(columns=list(_COLUMNS), filter=where_commit_ts(*self._bounds)):
+        data = open_dataset(DeltaTable(self._paths.locate_table(MUTATION.name)))
+        for batch in data.to_batches(columns=list(_COLUMNS), filter=match_commit_ts(*self._bounds)):
             rows = pa.Table.from_batches([batch])
             for table in rows.group_by([Mutation.DB, Mutation.TABLE, Mutation.TABLE_ID]).aggregate([]).to_pylist():
-                own = rows.filter(_rows_of_table(rows, table))
+                own = rows.filter(_mask_rows_of_table(rows, table))
                 texts = {*own.column(Mutation.KEY).to_pylist(), *own.column(Mutation.NEW_KEY).to_pylist()} - {None}
                 name = (table[Mutation.DB], table[Mutation.TABLE], table[Mutation.TABLE_ID])
                 keys[name] = self._choose(keys.get(name, set()) | texts)
@@ -120,24 +120,26 @@ class _Reader:
         """The chosen keys: a different choice for each range, but the same one for the same range."""
         if not self._most or len(texts) <= self._most:
             return texts
-        return set(heapq.nsmallest(self._most, texts, key=lambda text: pseudo_random(text, self._bounds[1])))
+        return set(heapq.nsmallest(self._most, texts, key=lambda text: compute_pseudo_random(text, self._bounds[1])))
 
 
-def _keys_fit(keys: Collection[tuple[str | None, ...]], now: TableDef) -> bool:
+def _matches_key_width(keys: Collection[tuple[str | None, ...]], now: TableDef) -> bool:
     """False if routes put extracted columns into the target's key, which the lake's keys lack."""
-    return all(len(key) == len(now.identity().columns) for key in keys)
+    return all(len(key) == len(now.find_identity().columns) for key in keys)
 
 
-def pseudo_random(text: str, seed: int) -> int:
+def compute_pseudo_random(text: str, seed: int) -> int:
     """A pseudo-random number, the same for the same key and `seed`."""
     return zlib.crc32(f"{seed} {text}".encode())
 
 
-def _rows_of_table(rows: pa.Table, table: dict[str, object]) -> pa.ChunkedArray:
+def _mask_rows_of_table(rows: pa.Table, table: dict[str, object]) -> pa.ChunkedArray:
     masks = [pc.equal(rows.column(name), value) for name, value in table.items()]
     return pc.and_(pc.and_(masks[0], masks[1]), masks[2])
 
 
-def _identity(table: TableDef) -> tuple[object, ...]:
-    columns = ((name, table.column(name)) for name in table.identity().columns)
-    return table.identity().kind, tuple((fold_name(name), column and cast_form(column)) for name, column in columns)
+def _describe_identity(table: TableDef) -> tuple[object, ...]:
+    columns = ((name, table.find_column(name)) for name in table.find_identity().columns)
+    return table.find_identity().kind, tuple(
+        (fold_name(name), column and derive_cast_form(column)) for name, column in columns
+    )

@@ -15,20 +15,20 @@ import pyarrow.dataset as ds
 
 from binlake.audit.audit import Audit
 from binlake.base.lakecolumns import Mutation
-from binlake.changes.net import net_changes
+from binlake.changes.net import compute_net_changes
 from binlake.errors import LostRange
-from binlake.lake.ddls import landed_ddls
+from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import RowVersion, read_changes, where_keys, where_table
+from binlake.lake.rowhistory import RowVersion, match_keys, match_table, read_changes
 from binlake.mirror.versions import IN_PART
 from binlake.repair.verify.differences import Row
 from binlake.repair.verify.keyorder import AnyKey
 from binlake.repair.verify.laketable import LakeTable
 from binlake.repair.verify.tables import VerifiedTable
-from binlake.rows.codec import key_text
+from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.actions import Action
-from binlake.window.definitions import key_defaults_of
+from binlake.window.definitions import derive_key_defaults
 
 _FEW = 100
 """Up to this many keys are searched one by one using the files' statistics; more are matched as a set."""
@@ -58,15 +58,15 @@ def read_lake_rows(
     mirrored: bool,
 ) -> LakeRows:
     """The rows at `ts` with one of `keys`, each of which changed in (`lo`, `ts`]."""
-    texts = {key_text(list(key)): key for key in keys}
-    changes = read_changes(paths, lo, ts, where_table(*verified.name) & _where_keys(texts))
+    texts = {format_key_text(list(key)): key for key in keys}
+    changes = read_changes(paths, lo, ts, match_table(*verified.name) & _build_key_filter(texts))
     changed: dict[str, int] = {}
     for change in changes:
         for key in {change.key, change.new_key or change.key}:
             changed[key] = change.commit_ts
-    ddls = [ddl for ddl in landed_ddls(paths, lo, ts, verified.name) if ddl.action != Action.CREATE_TABLE]
+    ddls = [ddl for ddl in read_landed_ddls(paths, lo, ts, verified.name) if ddl.action != Action.CREATE_TABLE]
     cut = max((ddl.commit_ts for ddl in ddls), default=lo)
-    rows = _net_rows(verified.table, [change for change in changes if change.commit_ts > cut])
+    rows = _compute_net_rows(verified.table, [change for change in changes if change.commit_ts > cut])
     before = {text: key for text, key in texts.items() if changed.get(text, lo) <= cut}
     known = [row for key, row in rows.items() if key in texts and key not in before]
     if not before:
@@ -90,11 +90,13 @@ def join_lake_rows(parts: Sequence[LakeRows]) -> LakeRows:
     )
 
 
-def _net_rows(table: TableDef, changes: Sequence[RowVersion]) -> dict[str, Row]:
+def _compute_net_rows(table: TableDef, changes: Sequence[RowVersion]) -> dict[str, Row]:
     """The rows after all changes that follow the last DDL, by key."""
     # If a table shares its target with wider ones, its rows do not have all columns.
     lacking: dict[str, str | None] = dict.fromkeys(column.name for column in table.row_columns)
-    net = net_changes([change.event() for change in changes], table.identity(), key_defaults_of(table))
+    net = compute_net_changes(
+        [change.to_event() for change in changes], table.find_identity(), derive_key_defaults(table)
+    )
     return {change.key: {**lacking, **change.after} for change in net if change.after is not None}
 
 
@@ -107,11 +109,11 @@ def _read_mirror_rows(
     lake = LakeTable(audit, paths, verified.table, ts)
     if lake.inexact not in ("", IN_PART):
         raise LostRange(lake.inexact)
-    return lake.rows_of_keys(keys)
+    return lake.read_rows_by_key(keys)
 
 
-def _where_keys(texts: Collection[str]) -> ds.Expression:
+def _build_key_filter(texts: Collection[str]) -> ds.Expression:
     if len(texts) <= _FEW:
-        return where_keys(texts)
+        return match_keys(texts)
     terms = [ds.field(name).isin(sorted(texts)) for name in (Mutation.KEY, Mutation.NEW_KEY)]
     return functools.reduce(operator.or_, terms)

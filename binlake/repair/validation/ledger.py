@@ -61,7 +61,7 @@ class Entry:
         return {**vars(self), Validation.DIFFERING: list(self.differing)}
 
     @classmethod
-    def of_row(cls, row: dict[str, Any]) -> Entry:
+    def from_row(cls, row: dict[str, Any]) -> Entry:
         """Parse what `to_row` wrote."""
         return cls(**{**row, Validation.DIFFERING: tuple(row[Validation.DIFFERING] or ())})
 
@@ -70,21 +70,21 @@ class Ledger:
     """The entries of one lake. To save, hold the lake's lock `LOCK`."""
 
     def __init__(self, paths: LakePaths) -> None:
-        self._table = ControlTable(paths.table(VALIDATION.name), VALIDATION)
-        self._saved = {entry.entry_key: entry for entry in map(Entry.of_row, self._table.rows())}
+        self._table = ControlTable(paths.locate_table(VALIDATION.name), VALIDATION)
+        self._saved = {entry.entry_key: entry for entry in map(Entry.from_row, self._table.read_rows())}
         self._entries = dict(self._saved)
         self._counts = Counter(entry.status for entry in self._entries.values())
         self._last_number = max((entry.number for entry in self._entries.values()), default=0)
         self._now_ms = time.time_ns() // 1_000_000
 
-    def entries(self, statuses: Collection[Status] | None = None) -> list[Entry]:
+    def list_entries(self, statuses: Collection[Status] | None = None) -> list[Entry]:
         """Entries with one of `statuses` (None: all): errors by number, then pending rows."""
         entries = [entry for entry in self._entries.values() if statuses is None or entry.status in statuses]
         return sorted(entries, key=lambda entry: (not entry.number, entry.number, entry.entry_key))
 
-    def new_errors(self) -> list[Entry]:
+    def list_new_errors(self) -> list[Entry]:
         """Errors that are neither ignored nor resolved, by number."""
-        return [entry for entry in self.entries() if entry.status == "new"]
+        return [entry for entry in self.list_entries() if entry.status == "new"]
 
     def get(self, entry_key: EntryKey) -> Entry | None:
         """The entry with this key, if any."""

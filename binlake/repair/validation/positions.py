@@ -35,7 +35,7 @@ class LogPosition:
         if self.gtids or other.gtids:
             flavor = Flavor(self.flavor)
             return parse_gtid_set(flavor, self.gtids).contains_set(parse_gtid_set(flavor, other.gtids))
-        return (_file_number(self.file), self.offset) >= (_file_number(other.file), other.offset)
+        return (_parse_file_number(self.file), self.offset) >= (_parse_file_number(other.file), other.offset)
 
     def to_json(self) -> str:
         """The position as text."""
@@ -47,22 +47,22 @@ class LogPosition:
         return cls(**json.loads(text))
 
 
-def _file_number(file: str) -> int:
+def _parse_file_number(file: str) -> int:
     match = _FILE_NUMBER.search(file)
     return int(match[1]) if match else 0
 
 
 def read_log_position(session: Session) -> LogPosition:
     """The present position of the server of `session`. Raises BinlakeError."""
-    if "mariadb" in str(session.value("SELECT VERSION()")).lower():
+    if "mariadb" in str(session.fetch_value("SELECT VERSION()")).lower():
         # This covers its own log and the transactions that it executed as a replica.
-        return LogPosition(Flavor.MARIADB.value, str(session.value("SELECT @@GLOBAL.gtid_current_pos") or ""))
-    if str(session.value("SELECT @@GLOBAL.gtid_mode")).upper() == "ON":
-        return LogPosition(Flavor.MYSQL.value, str(session.value("SELECT @@GLOBAL.gtid_executed") or ""))
+        return LogPosition(Flavor.MARIADB.value, str(session.fetch_value("SELECT @@GLOBAL.gtid_current_pos") or ""))
+    if str(session.fetch_value("SELECT @@GLOBAL.gtid_mode")).upper() == "ON":
+        return LogPosition(Flavor.MYSQL.value, str(session.fetch_value("SELECT @@GLOBAL.gtid_executed") or ""))
     try:
-        rows = session.rows("SHOW BINARY LOG STATUS")
+        rows = session.fetch_rows("SHOW BINARY LOG STATUS")
     except BinlakeError:  # before MySQL 8.2
-        rows = session.rows("SHOW MASTER STATUS")
+        rows = session.fetch_rows("SHOW MASTER STATUS")
     if not rows:
         raise SourceUnavailable("the server writes no binary log and has no GTIDs", where={"server": session.place})
     return LogPosition(Flavor.MYSQL.value, "", str(rows[0][0]), int(rows[0][1]))
@@ -77,7 +77,7 @@ class FeederPosition:
     offset: int
     commit_ts: int
 
-    def at(self, flavor: str) -> LogPosition:
+    def to_log_position(self, flavor: str) -> LogPosition:
         """The same position as one of a server of family `flavor`."""
         return LogPosition(flavor, self.gtids, self.file, self.offset)
 
@@ -88,7 +88,7 @@ FeederPositions = Mapping[str, FeederPosition]
 
 def read_feeder_positions(source: Source) -> FeederPositions:
     """How far the feeder at `source.status-url` has read each source. Raises SourceUnavailable, WireError."""
-    port = StatusPort(source.status_url, source.timeout_s, Tls.of(*source.security.files()))
+    port = StatusPort(source.status_url, source.timeout_s, Tls.of(*source.security.list_files()))
     try:
         body = port.find(_FEEDER)
     finally:
@@ -115,7 +115,7 @@ def find_published_ts(feeder_positions: FeederPositions, positions: Positions) -
     reached = 0
     for name, text in positions.items():
         wanted, own = LogPosition.from_json(text), feeder_positions.get(name)
-        if own is None or not own.at(wanted.flavor).has_done(wanted):
+        if own is None or not own.to_log_position(wanted.flavor).has_done(wanted):
             return None
         reached = max(reached, own.commit_ts)
     return reached

@@ -20,35 +20,35 @@ from deltalake.exceptions import TableNotFoundError
 
 from binlake import tso
 from binlake.audit.audit import Audit
-from binlake.base.redaction import key_in_log
-from binlake.changes.net import row_key
+from binlake.base.redaction import redact_key
+from binlake.changes.net import encode_row_key
 from binlake.config import Replication
 from binlake.errors import BinlakeError, Transient
-from binlake.lake.lock import lake_lock
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.shardlocks import read_locks
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.repair.backfill.touched import find_touched_keys, pseudo_random
+from binlake.repair.backfill.touched import compute_pseudo_random, find_touched_keys
 from binlake.repair.validation.lakerows import LakeRows, join_lake_rows, read_lake_rows
 from binlake.repair.validation.ledger import LOCK, Against, Entry, Ledger, Status
 from binlake.repair.validation.proof import Judgement, Proof, Reading, judge
 from binlake.repair.validation.sources import (
     SourceReader,
     SourceRows,
-    digest_of,
+    compute_row_digests,
+    look_up_digest,
     open_source,
-    row_digests,
-    rows_of_keys,
+    read_rows_by_key,
 )
 from binlake.repair.verify.differences import Difference, Row, RowsOfTable
 from binlake.repair.verify.keyorder import AnyKey
-from binlake.repair.verify.snapshot import Snapshot, target_snapshot
-from binlake.repair.verify.tables import Name, VerifiedTable, cluster_of, tables_at
-from binlake.rows.codec import key_text
+from binlake.repair.verify.snapshot import Snapshot, open_target_snapshot
+from binlake.repair.verify.tables import Name, VerifiedTable, list_tables_at, read_cluster_id
+from binlake.rows.codec import format_key_text
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
 from binlake.target.claim.aside import is_aside
-from binlake.window.manifest import window_name
+from binlake.window.manifest import format_window_name
 
 log = structlog.get_logger(__name__)
 
@@ -94,7 +94,7 @@ class ValidationResult:
     why: str = ""
     seconds: float = 0.0
 
-    def detail(self) -> dict[str, Any]:
+    def build_detail(self) -> dict[str, Any]:
         """The detail for the lake's table `window`; without any values of rows."""
         detail = {name: value for name, value in vars(self).items() if name not in _NOT_IN_DETAIL}
         detail |= {"tables": dict(sorted(self.tables.items())[:_LISTED]), "tables_left_out": len(self.tables)}
@@ -117,7 +117,7 @@ def validate(replication: Replication, lo: int, hi: int, run_id: str) -> Validat
     done.seconds = time.monotonic() - began
     windows.record(
         WindowEvent(
-            STAGE, done.lo, done.hi, done.state, done.compared, done.seconds, run_id, "sql", detail=done.detail()
+            STAGE, done.lo, done.hi, done.state, done.compared, done.seconds, run_id, "sql", detail=done.build_detail()
         )
     )
     return done
@@ -146,13 +146,13 @@ class _Run:
         self._paths = LakePaths.of(replication)
 
     def run(self) -> ValidationResult:
-        target, cluster_id = self._replication.sql_target(), cluster_of(self._windows)
+        target, cluster_id = self._replication.require_sql_target(), read_cluster_id(self._windows)
         with (
-            lake_lock(self._paths, LOCK, wait_s=_LOCK_S),
-            target_snapshot(target, cluster_id, self._replication.name) as snapshot,
+            hold_lake_lock(self._paths, LOCK, wait_s=_LOCK_S),
+            open_target_snapshot(target, cluster_id, self._replication.name) as snapshot,
         ):
             ts = snapshot.checkpoint.commit_ts
-            self._done = done = ValidationResult(self._since(ts), ts)
+            self._done = done = ValidationResult(self._compute_since(ts), ts)
             self._ledger = Ledger(self._paths)
             self._audit = Audit(self._paths, Rules.of(self._replication), self._windows)
             self._snapshot = snapshot
@@ -170,19 +170,19 @@ class _Run:
         tell("validated", rows=done.compared, found=done.found, pending=done.pending, errors=done.errors)
         return done
 
-    def _since(self, ts: int) -> int:
+    def _compute_since(self, ts: int) -> int:
         """The commit_ts after which changed rows are compared: the last run's, unless that is too long ago."""
-        reached = self._windows.greatest_hi(STAGE)
+        reached = self._windows.find_greatest_hi(STAGE)
         since = self._lo if reached is None else reached
-        most = tso.compose(max(tso.physical(ts) - 1000 * self._options.max_behind_s, 0))
+        most = tso.compose(max(tso.extract_physical(ts) - 1000 * self._options.max_behind_s, 0))
         self._is_behind = since < most
         return min(max(since, most), ts)
 
     def _plan_work(self, snapshot: Snapshot, ts: int) -> Iterator[_TableWork]:
         done, since = self._done, self._done.lo
         done.passed_over = self._is_behind
-        tables = {verified.name: verified for verified in tables_at(self._replication, self._paths, ts)}
-        least = min((entry.since for entry in self._ledger.entries(_OPEN)), default=since)
+        tables = {verified.name: verified for verified in list_tables_at(self._replication, self._paths, ts)}
+        least = min((entry.since for entry in self._ledger.list_entries(_OPEN)), default=since)
         locks = read_locks(self._windows, Rules.of(self._replication), min(least, since), ts)
         self._waiting = {fold_pair(hold.target) for hold in locks.holds}
         comparable = {name: verified for name, verified in tables.items() if self._is_comparable(verified, snapshot)}
@@ -198,7 +198,7 @@ class _Run:
                 keys = []
 
     def _is_comparable(self, verified: VerifiedTable, snapshot: Snapshot) -> bool:
-        if verified.table.identity().kind == "row":
+        if verified.table.find_identity().kind == "row":
             self._done.tables[".".join(verified.name)] = _NO_KEY
         elif is_aside(snapshot.aside, verified.name):
             self._done.tables[".".join(verified.name)] = "it is set aside"
@@ -216,12 +216,12 @@ class _Run:
         except TableNotFoundError:
             return {}
         self._done.tables |= {".".join(name): _MOVED for name in touched.whole}
-        changed = touched.sorted_keys()
+        changed = touched.sort_keys()
         if not most or sum(map(len, changed.values())) <= most:
             return changed
         # If there are more tables than rows in a sample, each window takes different tables.
-        tables_by_chance = sorted(changed, key=lambda name: (pseudo_random(".".join(name), ts), name))
-        shares = {name: _shuffled(changed[name], ts) for name in tables_by_chance}
+        tables_by_chance = sorted(changed, key=lambda name: (compute_pseudo_random(".".join(name), ts), name))
+        shares = {name: _shuffle_keys(changed[name], ts) for name in tables_by_chance}
         rounds = itertools.zip_longest(*([(name, key) for key in keys] for name, keys in shares.items()))
         chosen: dict[Name, list[AnyKey]] = {}
         for name, key in itertools.islice((pair for round_ in rounds for pair in round_ if pair is not None), most):
@@ -231,12 +231,12 @@ class _Run:
     def _open_entries(self, tables: Mapping[Name, VerifiedTable]) -> dict[Name, list[Entry]]:
         """The ledger's open entries by table. Entries of tables or keys that no longer exist are settled."""
         open_entries: dict[Name, list[Entry]] = {}
-        for entry in self._ledger.entries(_OPEN):
+        for entry in self._ledger.list_entries(_OPEN):
             name = (entry.db, entry.table)
             if name not in tables:
                 if ".".join(name) not in self._done.tables:
                     self._ledger.settle(entry.entry_key)
-            elif len(json.loads(entry.key)) != len(tables[name].table.identity().columns):
+            elif len(json.loads(entry.key)) != len(tables[name].table.find_identity().columns):
                 self._ledger.settle(entry.entry_key)
             else:
                 open_entries.setdefault(name, []).append(entry)
@@ -254,20 +254,20 @@ class _Run:
         except BinlakeError as error:
             self._done.tables[name] = error.message
             return
-        keys = [key for key in work.keys if key_text(list(key)) not in wrong]
+        keys = [key for key in work.keys if format_key_text(list(key)) not in wrong]
         if source is None or not keys:
             return
         try:
-            source_rows = source.rows_of_keys(work.table, keys)
+            source_rows = source.read_rows_by_key(work.table, keys)
             self._compare_with_source(work, keys, target_rows, source_rows, lake, source)
             self._done.against_source += len(keys)
         except BinlakeError as error:
             self._done.tables[name] = f"with the source: {error.message}"
 
     def _read_target_rows(self, work: _TableWork) -> list[Row]:
-        target, verified = self._replication.sql_target(), work.table
+        target, verified = self._replication.require_sql_target(), work.table
         self._snapshot.require_no_waiting_ddl()
-        return rows_of_keys(self._snapshot.session, verified.expected, [verified.name], work.keys, target.db_type)
+        return read_rows_by_key(self._snapshot.session, verified.expected, [verified.name], work.keys, target.db_type)
 
     def _read_lake_rows(self, work: _TableWork) -> LakeRows:
         """Read the lake's rows. The few keys in the ledger changed longer ago, so they are read separately."""
@@ -281,9 +281,9 @@ class _Run:
 
     def _compare_with_lake(self, work: _TableWork, target_rows: list[Row], lake: LakeRows) -> set[str]:
         """Record rows that differ from the lake as errors. Returns their keys."""
-        known = {key_text(list(key)): key for key in work.keys if key_text(list(key)) not in lake.unknown}
-        rows = [row for row in target_rows if row_key(row, work.table.expected.identity().columns) in known]
-        differences = RowsOfTable(work.table.expected, lake.rows, rows).differences()
+        known = {format_key_text(list(key)): key for key in work.keys if format_key_text(list(key)) not in lake.unknown}
+        rows = [row for row in target_rows if encode_row_key(row, work.table.expected.find_identity().columns) in known]
+        differences = RowsOfTable(work.table.expected, lake.rows, rows).list_differences()
         wrong = {difference.key for difference in differences}
         for difference in differences:
             self._record_error("lake", difference, work)
@@ -302,26 +302,26 @@ class _Run:
         lake: LakeRows,
         source: SourceReader,
     ) -> None:
-        expected, texts = work.table.expected, {key_text(list(key)) for key in keys}
-        own = [row for row in target_rows if row_key(row, expected.identity().columns) in texts]
-        differences = RowsOfTable(expected, source_rows.rows, own).differences()
+        expected, texts = work.table.expected, {format_key_text(list(key)) for key in keys}
+        own = [row for row in target_rows if encode_row_key(row, expected.find_identity().columns) in texts]
+        differences = RowsOfTable(expected, source_rows.rows, own).list_differences()
         wrong = {difference.key for difference in differences}
         self._settle("source", work, keys, wrong)
         if source.is_exact:
             for difference in differences:
                 self._record_error("source", difference, work)
             return
-        digests = row_digests(expected, source_rows.rows)
+        digests = compute_row_digests(expected, source_rows.rows)
         for difference in differences:
             reading = Reading(
-                self._done.hi, False, digest_of(digests, difference.key), lake.changed.get(difference.key, 0),
+                self._done.hi, False, look_up_digest(digests, difference.key), lake.changed.get(difference.key, 0),
                 source_rows.is_fresh, source_rows.positions,
             )  # fmt: skip
             entry = self._ledger.get(("source", *work.table.name, difference.key))
             if entry is not None and entry.status in ("new", "ignored"):
                 self._record_error("source", difference, work)
                 continue
-            judged = judge(_proof_of(entry), reading, source.published_ts)
+            judged = judge(_find_proof(entry), reading, source.find_published_ts)
             self._record_judged(judged, difference, work)
 
     def _record_judged(self, judged: Judgement, difference: Difference, work: _TableWork) -> None:
@@ -349,7 +349,7 @@ class _Run:
             if old is None
             else old.since
         )
-        window = window_name(self._done.lo, self._done.hi)
+        window = format_window_name(self._done.lo, self._done.hi)
         made = Entry(
             status,
             against, difference.db, difference.table, difference.key, difference.kind, difference.columns,
@@ -367,7 +367,7 @@ class _Run:
 
     def _settle(self, against: Against, work: _TableWork, keys: Collection[AnyKey], wrong: Collection[str]) -> None:
         for key in keys:
-            text = key_text(list(key))
+            text = format_key_text(list(key))
             if text not in wrong:
                 self._done.settled += self._ledger.settle((against, *work.table.name, text))
 
@@ -381,15 +381,15 @@ def _split_keys(keys: Sequence[AnyKey]) -> Iterator[Sequence[AnyKey]]:
 def list_errors(ledger: Ledger) -> list[dict[str, Any]]:
     """The first new errors, for logs and pages, with only the masked key of each row."""
     return [
-        {"number": entry.number, "table": f"{entry.db}.{entry.table}", "key": key_in_log(entry.key), "kind": entry.kind,
+        {"number": entry.number, "table": f"{entry.db}.{entry.table}", "key": redact_key(entry.key), "kind": entry.kind,
          "columns": list(entry.differing), "against": entry.against, "window": entry.window, "times": entry.times}
-        for entry in ledger.new_errors()[:_LISTED]
+        for entry in ledger.list_new_errors()[:_LISTED]
     ]  # fmt: skip
 
 
-def _proof_of(entry: Entry | None) -> Proof | None:
+def _find_proof(entry: Entry | None) -> Proof | None:
     return entry.known_proof if entry is not None and entry.status == "pending" else None
 
 
-def _shuffled(keys: Sequence[AnyKey], seed: int) -> list[AnyKey]:
-    return sorted(keys, key=lambda key: pseudo_random(key_text(list(key)), seed))
+def _shuffle_keys(keys: Sequence[AnyKey], seed: int) -> list[AnyKey]:
+    return sorted(keys, key=lambda key: compute_pseudo_random(format_key_text(list(key)), seed))

@@ -11,7 +11,7 @@ from typing import Protocol
 import structlog
 
 from binlake.base.dialects import Dialect
-from binlake.changes.net import row_key
+from binlake.changes.net import encode_row_key
 from binlake.config import Replication
 from binlake.config.model import Target
 from binlake.config.validation import ValidatedSource
@@ -21,12 +21,12 @@ from binlake.repair.validation.proof import Positions
 from binlake.repair.verify.chunks import ChunkPlan, Cuts
 from binlake.repair.verify.differences import Row
 from binlake.repair.verify.keyorder import AnyKey
-from binlake.repair.verify.run import rules_that_change_rows, source_server
-from binlake.repair.verify.snapshot import source_snapshot
+from binlake.repair.verify.run import list_rules_that_change_rows, require_source_server
+from binlake.repair.verify.snapshot import open_source_snapshot
 from binlake.repair.verify.sqltable import SqlTable
 from binlake.repair.verify.tables import Name, VerifiedTable
-from binlake.repair.verify.texts import by_value
-from binlake.rows.codec import key_text
+from binlake.repair.verify.texts import make_fold
+from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
 from binlake.target.session.session import Session
 
@@ -49,10 +49,10 @@ class SourceReader(Protocol):
 
     is_exact: bool
 
-    def rows_of_keys(self, verified: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
+    def read_rows_by_key(self, verified: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
         """The rows with one of `keys`. Raises BinlakeError."""
 
-    def published_ts(self, positions: Positions) -> int | None:
+    def find_published_ts(self, positions: Positions) -> int | None:
         """See `proof.Published`. Raises BinlakeError."""
 
 
@@ -64,16 +64,16 @@ def open_source(replication: Replication, ts: int) -> Iterator[SourceReader | st
 
 
 def _open(stack: ExitStack, replication: Replication, ts: int) -> SourceReader | str:
-    changing = rules_that_change_rows(replication)
+    changing = list_rules_that_change_rows(replication)
     if changing:
         return f"with {changing[0]} the target is not a copy of the source"
-    dialect = replication.sql_target().db_type
+    dialect = replication.require_sql_target().db_type
     try:
         if replication.validation.source:
             return _FeederServers(stack, replication, dialect)
         if replication.source.sql is None:
             return "the source does not accept SQL: there is neither [source.sql] nor [[validation.source]]"
-        session = stack.enter_context(source_snapshot(source_server(replication), ts, stands_still=False))
+        session = stack.enter_context(open_source_snapshot(require_source_server(replication), ts, stands_still=False))
         return _TidbAtCheckpoint(session, dialect)
     except BinlakeError as error:
         return error.message
@@ -87,10 +87,10 @@ class _TidbAtCheckpoint:
     def __init__(self, session: Session, dialect: Dialect) -> None:
         self._session, self._dialect = session, dialect
 
-    def rows_of_keys(self, verified: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
-        return SourceRows(rows_of_keys(self._session, verified.expected, verified.sources, keys, self._dialect))
+    def read_rows_by_key(self, verified: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
+        return SourceRows(read_rows_by_key(self._session, verified.expected, verified.sources, keys, self._dialect))
 
-    def published_ts(self, positions: Positions) -> int | None:
+    def find_published_ts(self, positions: Positions) -> int | None:
         raise TypeError(f"rows of the checkpoint need no proof by {sorted(positions)}")
 
 
@@ -106,17 +106,17 @@ class _FeederServers:
         # Read after the target's checkpoint: everything below the checkpoint is published by now.
         self._before = read_feeder_positions(self._source)
 
-    def rows_of_keys(self, verified: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
+    def read_rows_by_key(self, verified: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
         rows: list[Row] = []
         is_fresh, positions = True, dict[str, str]()
-        for server, names in self._servers_of(verified).items():
-            session = self._session(server)
+        for server, names in self._group_tables_by_server(verified).items():
+            session = self._open_session(server)
             is_fresh &= self._has_all_of_feeder(server, read_log_position(session))
-            rows += rows_of_keys(session, verified.expected, names, keys, self._dialect)
+            rows += read_rows_by_key(session, verified.expected, names, keys, self._dialect)
             positions[server.name] = read_log_position(session).to_json()
         return SourceRows(rows, is_fresh, positions)
 
-    def published_ts(self, positions: Positions) -> int | None:
+    def find_published_ts(self, positions: Positions) -> int | None:
         """What the feeder reports now. None if it no longer answers: the row then waits for the next run."""
         try:
             return find_published_ts(read_feeder_positions(self._source), positions)
@@ -126,27 +126,27 @@ class _FeederServers:
 
     def _has_all_of_feeder(self, server: ValidatedSource, position: LogPosition) -> bool:
         fed = self._before.get(server.name)
-        return fed is not None and position.has_done(fed.at(position.flavor))
+        return fed is not None and position.has_done(fed.to_log_position(position.flavor))
 
-    def _servers_of(self, verified: VerifiedTable) -> dict[ValidatedSource, list[Name]]:
+    def _group_tables_by_server(self, verified: VerifiedTable) -> dict[ValidatedSource, list[Name]]:
         by_server: dict[ValidatedSource, list[Name]] = {}
         for db, table in verified.sources:
-            server, schema = self._server_of(db, table)
+            server, schema = self._find_server(db, table)
             by_server.setdefault(server, []).append((schema, table))
         return by_server
 
-    def _server_of(self, db: str, table: str) -> tuple[ValidatedSource, str]:
+    def _find_server(self, db: str, table: str) -> tuple[ValidatedSource, str]:
         for server in self._servers:
-            schema = server.schema_of(db)
+            schema = server.find_schema(db)
             if schema is not None and self._has_table(server, schema, table):
                 return server, schema
         raise SourceUnavailable("no server of [[validation.source]] has the table", where={"table": f"{db}.{table}"})
 
     def _has_table(self, server: ValidatedSource, schema: str, table: str) -> bool:
         query = "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
-        return bool(self._session(server).rows(query, [schema, table]))
+        return bool(self._open_session(server).fetch_rows(query, [schema, table]))
 
-    def _session(self, server: ValidatedSource) -> Session:
+    def _open_session(self, server: ValidatedSource) -> Session:
         if server.name not in self._sessions:
             made = Target(
                 host=server.host, port=server.port, user=server.user, password=server.password, db_type="mysql"
@@ -155,28 +155,28 @@ class _FeederServers:
         return self._sessions[server.name]
 
 
-def rows_of_keys(
+def read_rows_by_key(
     session: Session, table: TableDef, names: Sequence[Name], keys: Sequence[AnyKey], dialect: Dialect
 ) -> list[Row]:
     """The rows of the tables `names` whose key is exactly one of `keys`. Raises BinlakeError."""
-    texts = {key_text(list(key)) for key in keys}
-    rows = SqlTable(session, ChunkPlan(table, dialect, Cuts()), names).rows_of_keys(keys)
-    columns = table.identity().columns
+    texts = {format_key_text(list(key)) for key in keys}
+    rows = SqlTable(session, ChunkPlan(table, dialect, Cuts()), names).read_rows_by_key(keys)
+    columns = table.find_identity().columns
     # A collation may match other keys too.
-    return [row for row in rows if row_key(row, columns) in texts]
+    return [row for row in rows if encode_row_key(row, columns) in texts]
 
 
-def row_digests(table: TableDef, rows: Collection[Row]) -> Mapping[str, str]:
-    """By key, the digest of each row's values. `digest_of` also covers rows that do not exist."""
-    folds = [(column.name, by_value(column)) for column in table.row_columns]
-    columns = table.identity().columns
-    return {row_key(row, columns): _digest([fold(row[name]) for name, fold in folds]) for row in rows}
+def compute_row_digests(table: TableDef, rows: Collection[Row]) -> Mapping[str, str]:
+    """By key, the digest of each row's values. `look_up_digest` also covers rows that do not exist."""
+    folds = [(column.name, make_fold(column)) for column in table.row_columns]
+    columns = table.find_identity().columns
+    return {encode_row_key(row, columns): _compute_digest([fold(row[name]) for name, fold in folds]) for row in rows}
 
 
-def digest_of(digests: Mapping[str, str], key: str) -> str:
+def look_up_digest(digests: Mapping[str, str], key: str) -> str:
     """The digest of the row with `key`, or the one for a row that does not exist."""
     return digests.get(key, _ABSENT)
 
 
-def _digest(values: Sequence[str | None]) -> str:
-    return hashlib.sha256(key_text(list(values)).encode(), usedforsecurity=False).hexdigest()
+def _compute_digest(values: Sequence[str | None]) -> str:
+    return hashlib.sha256(format_key_text(list(values)).encode(), usedforsecurity=False).hexdigest()

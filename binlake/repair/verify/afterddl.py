@@ -23,12 +23,12 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.repair.verify.differences import Difference
 from binlake.repair.verify.run import Against, VerifyOptions, verify
-from binlake.repair.verify.tables import cluster_of, tables_at
+from binlake.repair.verify.tables import list_tables_at, read_cluster_id
 from binlake.rows.schema.names import fold_name
 from binlake.target.claim.aside import read_aside
 from binlake.target.session.session import Session
 from binlake.window.definitions import LandedDdl
-from binlake.window.rewrites import STAGE, tables_rewritten_by
+from binlake.window.rewrites import STAGE, find_rewritten_tables
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +62,9 @@ def record_due_tables(
 
     `is_passed`: tells whether the DDL ran long ago; called only if there are such tables.
     """
-    new = {".".join(name): ts for name, ts in tables_rewritten_by(ddls).items()} if target.verify_after_ddl_rows else {}
+    new = (
+        {".".join(name): ts for name, ts in find_rewritten_tables(ddls).items()} if target.verify_after_ddl_rows else {}
+    )
     if not new or is_passed():
         return
     known = read_due_tables(target, windows)
@@ -72,9 +74,9 @@ def record_due_tables(
 
 def read_due_tables(target: Target, windows: WindowLog) -> dict[str, int]:
     """The tables of `target` that are due for comparison, with their DDL's commit_ts (a replay has another target)."""
-    details = (json.loads(event["detail"]) for event in windows.last_events((STAGE,), _EVENTS))
+    details = (json.loads(event["detail"]) for event in windows.read_last_events((STAGE,), _EVENTS))
     last: dict[str, str] = next(
-        (detail["due"] for detail in details if detail["target"] == _target_address(target)), {}
+        (detail["due"] for detail in details if detail["target"] == _format_target_address(target)), {}
     )
     return {name: int(ts) for name, ts in last.items()}
 
@@ -85,7 +87,7 @@ def compare_due_tables(replication: Replication, windows: WindowLog, hi: int, ru
     A table that cannot be compared is reported without an error, since the window is done. It stays due if waiting may
     help.
     """
-    target = replication.sql_target()
+    target = replication.require_sql_target()
     waiting = read_due_tables(target, windows)
     wanted = {name: ts for name, ts in waiting.items() if ts <= hi}
     if not wanted:
@@ -111,7 +113,7 @@ class _Checker:
     def compare_all(self, wanted: Mapping[str, int]) -> Iterator[Outcome]:
         """The outcomes that can be determined now."""
         try:
-            tables = tables_at(self._replication, LakePaths.of(self._replication), self._hi)
+            tables = list_tables_at(self._replication, LakePaths.of(self._replication), self._hi)
             existing = {".".join(verified.name) for verified in tables}
             sizes, aside = self._read_sizes(wanted)
         except BinlakeError as error:
@@ -127,24 +129,27 @@ class _Checker:
 
     def _read_sizes(self, wanted: Mapping[str, int]) -> tuple[dict[str, int], set[str]]:
         """The target's row estimate for each table, and the tables that are set aside."""
-        target = self._replication.sql_target()
+        target = self._replication.require_sql_target()
         with closing(Session(target)) as session:
-            aside = read_aside(session, target.checkpoint_schema, cluster_of(self._windows))
-            rows = session.rows("SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS FROM information_schema.TABLES"
-                                f" WHERE CONCAT(TABLE_SCHEMA, '.', TABLE_NAME) IN ({', '.join(['%s'] * len(wanted))})",
-                                list(wanted))  # fmt: skip
+            aside = read_aside(session, target.checkpoint_schema, read_cluster_id(self._windows))
+            places = ", ".join(["%s"] * len(wanted))
+            rows = session.fetch_rows(
+                "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS FROM information_schema.TABLES"
+                f" WHERE CONCAT(TABLE_SCHEMA, '.', TABLE_NAME) IN ({places})",
+                list(wanted),
+            )
         sizes = {fold_name(f"{db}.{table}"): int(count or 0) for db, table, count in rows}
         return sizes, {".".join(name) for name in aside}
 
     def _compare_one(self, name: str, ts: int, rows: int) -> Outcome | None:
         """The outcome for one table; None: it cannot be compared yet."""
-        most = self._replication.sql_target().verify_after_ddl_rows
+        most = self._replication.require_sql_target().verify_after_ddl_rows
         if rows > most:
             why = f"about {rows} rows, more than target.verify-after-ddl-rows = {most}: `binlake verify --table {name}`"
             return Outcome(name, ts, "not-comparable", why=why)
         why = "the lake keeps no mirrors"
         if self._replication.mirror.enabled:
-            if (self._windows.greatest_hi("mirror") or 0) < ts:
+            if (self._windows.find_greatest_hi("mirror") or 0) < ts:
                 return None
             outcome = self._compare_against(name, ts, "lake")
             if outcome is None or outcome.state != "not-comparable":
@@ -183,7 +188,7 @@ def _describe_difference(difference: Difference) -> str:
     return f"{difference.kind} {difference.key} {', '.join(difference.columns)}".rstrip()
 
 
-def _target_address(target: Target) -> str:
+def _format_target_address(target: Target) -> str:
     return f"{target.host}:{target.port}/{target.checkpoint_schema}"
 
 
@@ -197,6 +202,9 @@ def _record(
     seconds: float,
     run_id: str,
 ) -> None:
-    detail: dict[str, Any] = {"due": {name: str(ts) for name, ts in left.items()}, "target": _target_address(target)}
+    detail: dict[str, Any] = {
+        "due": {name: str(ts) for name, ts in left.items()},
+        "target": _format_target_address(target),
+    }
     detail |= {"tables": [outcome.to_dict() for outcome in outcomes]} if outcomes else {}
     windows.record(WindowEvent(STAGE, hi, hi, state, 0, seconds, run_id, "sql", detail=detail))

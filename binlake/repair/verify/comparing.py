@@ -26,13 +26,13 @@ _NOTHING = Digest(0, 0)
 class ExpectedRows(Protocol):
     """The rows that a table must have."""
 
-    def digests(self, numbers: Sequence[int]) -> Iterator[tuple[int, Digest]]:
+    def compute_digests(self, numbers: Sequence[int]) -> Iterator[tuple[int, Digest]]:
         """The digest of each chunk."""
 
-    def part_digests(self, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
+    def compute_part_digests(self, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
         """By chunk of `wanted` (number -> parts), the digest of each part that has rows."""
 
-    def rows(self, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
+    def read_rows(self, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
         """The rows of some parts. `wanted`: chunk number -> (number of parts, the wanted parts)."""
 
 
@@ -96,12 +96,12 @@ def compare_table(
     After `most` differences the remaining unequal chunks are only counted.
     """
     name = (result.db, result.table)
-    already_equal = state.equal(name)
+    already_equal = state.look_up_equal_chunks(name)
     result.rows += sum(rows for number, rows in already_equal.items() if number in numbers)
     left = [number for number in numbers if number not in already_equal]
     unequal: dict[int, int] = {}
-    for number, expected in expected_rows.digests(left):
-        actual = target.digest(number)
+    for number, expected in expected_rows.compute_digests(left):
+        actual = target.compute_digest(number)
         result.rows += actual.rows
         if actual == expected:
             state.record_equal(name, number, actual.rows)
@@ -136,8 +136,8 @@ class _Differences:
         for difference in self._found:
             rows.expected += [difference.expected] * difference.copies if difference.expected is not None else []
             rows.found += [difference.found] * difference.copies if difference.found is not None else []
-        differences = rows.differences()
-        if self._result.unlisted and self._target.plan.table.identity().kind == "row":
+        differences = rows.list_differences()
+        if self._result.unlisted and self._target.plan.table.find_identity().kind == "row":
             # The counterpart of a row may be among rows that were not read, so no difference is certain.
             self._result.unlisted += sum(difference.copies for difference in differences)
             return []
@@ -147,10 +147,10 @@ class _Differences:
 
     def _narrow(self, group: Mapping[int, int]) -> None:
         wanted = {number: _count_parts(rows) for number, rows in group.items()}
-        actual, expected = self._target.part_digests(wanted), self._expected_rows.part_digests(wanted)
+        actual, expected = self._target.compute_part_digests(wanted), self._expected_rows.compute_part_digests(wanted)
         piece: dict[int, tuple[int, list[int]]] = {}
         room = READ_ROWS
-        for number, part, rows in _unequal_parts(actual, expected):
+        for number, part, rows in _find_unequal_parts(actual, expected):
             if rows > READ_ROWS or len(self._found) >= self._most:
                 self._result.unlisted += rows
                 continue
@@ -164,14 +164,16 @@ class _Differences:
     def _read(self, piece: Mapping[int, tuple[int, Sequence[int]]]) -> None:
         if piece:
             table = self._target.plan.table
-            self._found += RowsOfTable(table, self._expected_rows.rows(piece), self._target.rows(piece)).differences()
+            self._found += RowsOfTable(
+                table, self._expected_rows.read_rows(piece), self._target.read_rows(piece)
+            ).list_differences()
 
 
 def _count_parts(rows: int) -> int:
     return min(_MOST_PARTS, 1 << max(0, (rows // _PART_ROWS).bit_length()))
 
 
-def _unequal_parts(
+def _find_unequal_parts(
     actual: Mapping[int, Mapping[int, Digest]], expected: Mapping[int, Mapping[int, Digest]]
 ) -> Iterator[tuple[int, int, int]]:
     for number in expected:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from binlake.base.redaction import key_in_log
-from binlake.changes.net import row_key
-from binlake.repair.verify.texts import by_value
+from binlake.base.redaction import redact_key
+from binlake.changes.net import encode_row_key
+from binlake.repair.verify.texts import make_fold
 from binlake.rows.schema import TableDef
 
 Row = Mapping[str, str | None]
@@ -48,9 +48,9 @@ class Difference:
         values = (f"{c}: {_shorten(self.found[c])} instead of {_shorten(self.expected[c])}" for c in self.columns)
         return f"{subject}: {', '.join(values)}"
 
-    def without_values(self) -> str:
+    def format_without_values(self) -> str:
         """The difference as text for a log."""
-        subject, columns = f"{self.db}.{self.table} {key_in_log(self.key)}", ", ".join(self.columns)
+        subject, columns = f"{self.db}.{self.table} {redact_key(self.key)}", ", ".join(self.columns)
         what = {"missing": "missing", "different": f"differs in {columns}"}.get(self.kind, "only on the target")
         return f"{subject}: {what}" + (f" ({self.copies} rows)" if self.copies > 1 else "")
 
@@ -62,32 +62,32 @@ class Difference:
 
 @dataclass
 class RowsOfTable:
-    """Rows of both sides that may differ; `differences` finds those that do."""
+    """Rows of both sides that may differ; `list_differences` finds those that do."""
 
     table: TableDef
     expected: list[Row] = field(default_factory=list)
     found: list[Row] = field(default_factory=list)
 
-    def differences(self) -> list[Difference]:
+    def list_differences(self) -> list[Difference]:
         """All differences, sorted by key."""
-        keyed = self.table.identity().kind != "row"
+        keyed = self.table.find_identity().kind != "row"
         return sorted(
             self._compare_by_key() if keyed else self._compare_by_count(),
             key=lambda difference: (difference.key, difference.kind),
         )
 
     def _compare_by_key(self) -> Iterator[Difference]:
-        expected, actual = self._by_key(self.expected), self._by_key(self.found)
+        expected, actual = self._group_by_key(self.expected), self._group_by_key(self.found)
         for key in expected.keys() | actual.keys():
             mine, theirs = expected.get(key, []), actual.get(key, [])
             if not theirs:
-                yield self._difference(key, "missing", (), mine[0], None)
+                yield self._build_difference(key, "missing", (), mine[0], None)
             elif not mine:
-                yield self._difference(key, "extra", (), None, theirs[0], len(theirs))
-            elif columns := self._differing(mine[0], theirs):
-                yield self._difference(key, "different", columns, mine[0], theirs[0])
+                yield self._build_difference(key, "extra", (), None, theirs[0], len(theirs))
+            elif columns := self._find_differing_columns(mine[0], theirs):
+                yield self._build_difference(key, "different", columns, mine[0], theirs[0])
 
-    def _differing(self, mine: Row, theirs: Sequence[Row]) -> tuple[str, ...]:
+    def _find_differing_columns(self, mine: Row, theirs: Sequence[Row]) -> tuple[str, ...]:
         return tuple(name for name, fold in self._folds if any(fold(row[name]) != fold(mine[name]) for row in theirs))
 
     def _compare_by_count(self) -> Iterator[Difference]:
@@ -102,23 +102,23 @@ class RowsOfTable:
                 images[value] = row if step > 0 else images.get(value, row)
         actual_rows = {tuple(fold(row[name]) for name, fold in folds): row for row in self.found}
         for value, count in counts.items():
-            key = row_key(images[value], self.table.identity().columns)
+            key = encode_row_key(images[value], self.table.find_identity().columns)
             if count > 0:
-                yield self._difference(key, "missing", (), images[value], None, count)
+                yield self._build_difference(key, "missing", (), images[value], None, count)
             elif count < 0:
-                yield self._difference(key, "extra", (), None, actual_rows[value], -count)
+                yield self._build_difference(key, "extra", (), None, actual_rows[value], -count)
 
     @cached_property
     def _folds(self) -> list[tuple[str, Callable[[str | None], str | None]]]:
-        return [(column.name, by_value(column)) for column in self.table.row_columns]
+        return [(column.name, make_fold(column)) for column in self.table.row_columns]
 
-    def _by_key(self, rows: Iterable[Row]) -> dict[str, list[Row]]:
+    def _group_by_key(self, rows: Iterable[Row]) -> dict[str, list[Row]]:
         by_key: dict[str, list[Row]] = {}
         for row in rows:
-            by_key.setdefault(row_key(row, self.table.identity().columns), []).append(row)
+            by_key.setdefault(encode_row_key(row, self.table.find_identity().columns), []).append(row)
         return by_key
 
-    def _difference(
+    def _build_difference(
         self, key: str, kind: Kind, columns: tuple[str, ...], expected: Row | None, found: Row | None, copies: int = 1
     ) -> Difference:
         return Difference(self.table.db, self.table.name, key, kind, columns, expected, found, copies)

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from binlake.base.dialects import Dialect
 from binlake.repair.verify.differences import Difference, Row
 from binlake.rows.schema import TableDef
-from binlake.statements import BatchLimits, StatementBatch, TableStatements, images_from_rows
+from binlake.statements import BatchLimits, StatementBatch, TableStatements, make_images_from_rows
 
 
-def fix_batches(
+def build_fix_batches(
     tables: Iterable[TableDef], differences: Sequence[Difference], dialect: Dialect, limits: BatchLimits
 ) -> list[StatementBatch]:
     """The batches that remove `differences`, all deletes first."""
@@ -23,7 +23,9 @@ def fix_batches(
         own = [difference for difference in differences if (difference.db, difference.table) == (table.db, table.name)]
         render = TableStatements(table, 0, dialect=dialect, limits=limits, first_batch=len(batches))
         batches += (
-            _render_keyless(table, render, own) if table.identity().kind == "row" else _render_keyed(table, render, own)
+            _render_keyless(table, render, own)
+            if table.find_identity().kind == "row"
+            else _render_keyed(table, render, own)
         )
     return sorted(batches, key=lambda batch: (batch.phase, batch.batch))
 
@@ -31,21 +33,23 @@ def fix_batches(
 def _render_keyed(table: TableDef, render: TableStatements, own: Sequence[Difference]) -> Iterator[StatementBatch]:
     gone = [difference.found for difference in own if difference.found is not None]
     if gone:
-        yield from render.render_deletes(images_from_rows(gone, table.identity().columns))
+        yield from render.render_deletes(make_images_from_rows(gone, table.find_identity().columns))
     put = [difference.expected for difference in own if difference.expected is not None]
     if put:
         # Never use REPLACE: a row with another key but the same unique value must cause an error, not be deleted.
-        yield from render.render_inserts(_images(table, put), [1] * len(put))
+        yield from render.render_inserts(_build_images(table, put), [1] * len(put))
 
 
 def _render_keyless(table: TableDef, render: TableStatements, own: Sequence[Difference]) -> Iterator[StatementBatch]:
     gone = [(difference.found, difference.copies) for difference in own if difference.found is not None]
     if gone:
-        yield from render.render_image_deletes(_images(table, [row for row, _ in gone]), [copies for _, copies in gone])
+        yield from render.render_image_deletes(
+            _build_images(table, [row for row, _ in gone]), [copies for _, copies in gone]
+        )
     put = [(difference.expected, difference.copies) for difference in own if difference.expected is not None]
     if put:
-        yield from render.render_inserts(_images(table, [row for row, _ in put]), [copies for _, copies in put])
+        yield from render.render_inserts(_build_images(table, [row for row, _ in put]), [copies for _, copies in put])
 
 
-def _images(table: TableDef, rows: Sequence[Row]) -> dict[str, object]:
-    return images_from_rows(rows, [column.name for column in table.row_columns])
+def _build_images(table: TableDef, rows: Sequence[Row]) -> dict[str, object]:
+    return make_images_from_rows(rows, [column.name for column in table.row_columns])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from binlake.errors import ConfigError
-from binlake.statements import Phase, StatementBatch, statement_digest
+from binlake.statements import Phase, StatementBatch, compute_statement_digest
 from binlake.target.session.session import SQL_MODE
 
 _HEAD, _BATCH, _END = "-- binlake fix ", "-- batch ", "-- end "
@@ -39,10 +39,10 @@ class FixFile:
     def write(self, path: Path) -> None:
         """Write the file; an existing one is replaced."""
         with path.open("wb") as file:
-            for piece in self._pieces():
+            for piece in self._render_pieces():
                 file.write(piece.encode())
 
-    def _pieces(self) -> Iterator[str]:
+    def _render_pieces(self) -> Iterator[str]:
         rows = sum(batch.rows for batch in self.batches)
         head = {"replication": self.replication, "commit_ts": str(self.commit_ts), "rows": rows}
         head["purpose"] = self.purpose
@@ -53,9 +53,9 @@ class FixFile:
             yield f"{_BATCH}{json.dumps(about)}\n"
             yield from (f"{sql};\n" for sql in batch.sql)
         yield _DONE
-        yield f"{_END}{json.dumps({'batches': len(self.batches), 'sha256': self._digest()})}\n"
+        yield f"{_END}{json.dumps({'batches': len(self.batches), 'sha256': self._compute_digest()})}\n"
 
-    def _digest(self) -> str:
+    def _compute_digest(self) -> str:
         return hashlib.sha256("".join(batch.digest for batch in self.batches).encode()).hexdigest()
 
     @classmethod
@@ -64,15 +64,15 @@ class FixFile:
         try:
             fixes, end = _parse(path.read_bytes())
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-            raise _unreadable_error(path, str(error)) from error
-        if end != {"batches": len(fixes.batches), "sha256": fixes._digest()}:
-            raise _unreadable_error(path, "its statements were changed")
+            raise _make_unreadable_error(path, str(error)) from error
+        if end != {"batches": len(fixes.batches), "sha256": fixes._compute_digest()}:
+            raise _make_unreadable_error(path, "its statements were changed")
         return fixes
 
 
 def _parse(data: bytes) -> tuple[FixFile, dict[str, Any]]:
     at = data.index(b"\n") + 1
-    head = _json(data[:at], _HEAD)
+    head = _parse_json(data[:at], _HEAD)
     at += len(_SETTINGS.encode())
     batches: list[StatementBatch] = []
     while True:
@@ -81,23 +81,23 @@ def _parse(data: bytes) -> tuple[FixFile, dict[str, Any]]:
         if line == _DONE.encode():
             continue
         if line.startswith(_END.encode()):
-            return FixFile(head["replication"], int(head["commit_ts"]), tuple(batches), head["purpose"]), _json(
+            return FixFile(head["replication"], int(head["commit_ts"]), tuple(batches), head["purpose"]), _parse_json(
                 line, _END
             )
-        about = _json(line, _BATCH)
+        about = _parse_json(line, _BATCH)
         sql = []
         for size in about.pop("bytes"):
             sql.append(data[at : at + size].decode())
             at += size + len(";\n")
-        batches.append(_batch(about, tuple(sql)))
+        batches.append(_build_batch(about, tuple(sql)))
 
 
-def _batch(about: dict[str, Any], sql: Sequence[str]) -> StatementBatch:
+def _build_batch(about: dict[str, Any], sql: Sequence[str]) -> StatementBatch:
     fields = {**about, "phase": Phase(about["phase"]), "sql": tuple(sql), "expect": tuple(about["expect"])}
-    return StatementBatch(**fields, digest=statement_digest(sql))
+    return StatementBatch(**fields, digest=compute_statement_digest(sql))
 
 
-def _json(line: bytes, mark: str) -> dict[str, Any]:
+def _parse_json(line: bytes, mark: str) -> dict[str, Any]:
     text = line.decode()
     if not text.startswith(mark):
         raise ValueError(f"`{mark.strip()}` is missing")
@@ -105,6 +105,6 @@ def _json(line: bytes, mark: str) -> dict[str, Any]:
     return value
 
 
-def _unreadable_error(path: Path, reason: str) -> ConfigError:
+def _make_unreadable_error(path: Path, reason: str) -> ConfigError:
     hint = "verify again and use the file that it writes; statements that you edit must be run by hand"
     return ConfigError(f"the fix file cannot be used: {reason}", where={"file": path}, hint=hint)

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from binlake.base.dialects import Dialect
-from binlake.dialect.collations import target_collation
+from binlake.dialect.collations import find_target_collation
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 
@@ -36,21 +36,23 @@ class KeyOrder:
     @classmethod
     def of(cls, table: TableDef, dialect: Dialect) -> KeyOrder | None:
         """The order of the table's key; None without a key, or if only the server knows the order."""
-        identity = table.identity()
+        identity = table.find_identity()
         if identity.kind == "row":
             return None
         candidates = [
-            _rank_of(column, dialect) for name in identity.columns if (column := table.column(name)) is not None
+            _choose_rank(column, dialect)
+            for name in identity.columns
+            if (column := table.find_column(name)) is not None
         ]
         ranks = [rank for rank in candidates if rank is not None]
         return cls(ranks) if len(ranks) == len(identity.columns) else None
 
-    def rank(self, key: Sequence[str]) -> tuple[Any, ...]:
+    def compute_rank(self, key: Sequence[str]) -> tuple[Any, ...]:
         """The value by which `key` is compared."""
         return tuple(rank(text) for rank, text in zip(self._ranks, key, strict=True))
 
 
-def _rank_of(column: ColumnInfo, dialect: Dialect) -> Rank | None:
+def _choose_rank(column: ColumnInfo, dialect: Dialect) -> Rank | None:
     if column.tp in t.INTEGERS or column.tp == t.YEAR:
         return int
     if column.tp == t.NEWDECIMAL:
@@ -59,11 +61,11 @@ def _rank_of(column: ColumnInfo, dialect: Dialect) -> Rank | None:
     if column.tp in t.DATES | t.MOMENTS or (column.is_binary and column.tp not in (t.BIT, *t.BLOBS)):
         return str
     if column.tp in t.STRINGS - t.BLOBS:
-        return _text_rank(column, target_collation(column.collate, dialect))
+        return _choose_text_rank(column, find_target_collation(column.collate, dialect))
     return None
 
 
-def _text_rank(column: ColumnInfo, collation: str) -> Rank | None:
+def _choose_text_rank(column: ColumnInfo, collation: str) -> Rank | None:
     if collation in _NO_PAD:
         return str
     # Texts are compared as if padded with blanks, so `a` followed by a tab sorts before `a`.

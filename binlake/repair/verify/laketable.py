@@ -17,19 +17,19 @@ import pyarrow.compute as pc
 
 from binlake.audit.audit import Audit
 from binlake.base.lakecolumns import Mirror
-from binlake.changes.net import NetChange, net_changes
+from binlake.changes.net import NetChange, compute_net_changes
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import read_changes, where_table
-from binlake.mirror.rows import mirror_texts
+from binlake.lake.rowhistory import match_table, read_changes
+from binlake.mirror.rows import read_mirror_texts
 from binlake.repair.verify.chunks import ChunkPlan, Numbers
 from binlake.repair.verify.differences import Row
 from binlake.repair.verify.keyorder import AnyKey
 from binlake.repair.verify.sqltable import Digest
 from binlake.repair.verify.texts import Hashes, Texts
-from binlake.rows.codec import key_text
+from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
-from binlake.statements.columns import images_from_rows
-from binlake.window.definitions import key_defaults_of
+from binlake.statements.columns import make_images_from_rows
+from binlake.window.definitions import derive_key_defaults
 
 _MODULUS = 1 << 64
 
@@ -49,62 +49,62 @@ class LakeTable:
 
     def __init__(self, audit: Audit, paths: LakePaths, table: TableDef, ts: int) -> None:
         self._audit, self._paths, self._table, self._ts = audit, paths, table, ts
-        self._base = audit.known_base_version(table.db, table.name, ts)
+        self._base = audit.look_up_base_version(table.db, table.name, ts)
         self.inexact = self._base.inexact
 
     @cached_property
     def _net(self) -> dict[str, NetChange]:
         """The net change of each key after the mirror's version."""
         table = self._table
-        since = self._audit.changes_start_ts(self._base, self._ts)
-        later = read_changes(self._paths, since, self._ts, where_table(table.db, table.name))
-        events = [change.event() for change in later]
-        return {net.key: net for net in net_changes(events, table.identity(), key_defaults_of(table))}
+        since = self._audit.find_changes_start_ts(self._base, self._ts)
+        later = read_changes(self._paths, since, self._ts, match_table(table.db, table.name))
+        events = [change.to_event() for change in later]
+        return {net.key: net for net in compute_net_changes(events, table.find_identity(), derive_key_defaults(table))}
 
-    def digests(self, plan: ChunkPlan, numbers: Sequence[int]) -> Iterator[tuple[int, Digest]]:
+    def compute_digests(self, plan: ChunkPlan, numbers: Sequence[int]) -> Iterator[tuple[int, Digest]]:
         """The digest of each chunk, all in one pass."""
         counts = np.zeros(plan.cuts.count, np.int64)
         sums = np.zeros(plan.cuts.count, np.uint64)
-        for _, chunks, batch in self._rows_by_chunk(plan, numbers):
-            hashed = plan.row_hashes(batch.texts)
+        for _, chunks, batch in self._read_rows_by_chunk(plan, numbers):
+            hashed = plan.hash_rows(batch.texts)
             np.add.at(counts, chunks, batch.weights)
             np.add.at(sums, chunks, hashed * batch.weights.astype(np.uint64))
         for number in numbers:
             yield number, Digest(int(counts[number]), int(sums[number]))
 
-    def part_digests(self, plan: ChunkPlan, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
+    def compute_part_digests(self, plan: ChunkPlan, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
         """By chunk of `wanted` (number -> parts), the digest of each part that has rows."""
         digests: dict[int, dict[int, Digest]] = {number: {} for number in wanted}
-        for number, chunks, batch in self._rows_by_chunk(plan, list(wanted), each=True):
+        for number, chunks, batch in self._read_rows_by_chunk(plan, list(wanted), each=True):
             del chunks
-            parts, hashed = plan.part_numbers(batch.texts, wanted[number]), plan.row_hashes(batch.texts)
+            parts, hashed = plan.compute_part_numbers(batch.texts, wanted[number]), plan.hash_rows(batch.texts)
             for part in np.unique(parts).tolist():
                 old = digests[number].get(part, Digest(0, 0))
                 digests[number][part] = _add_rows(old, hashed[parts == part], batch.weights[parts == part])
         return {number: {p: digest for p, digest in parts.items() if digest.rows} for number, parts in digests.items()}
 
-    def rows(self, plan: ChunkPlan, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
+    def read_rows(self, plan: ChunkPlan, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
         """The rows of some parts. `wanted`: chunk number -> (number of parts, the wanted parts)."""
         gathered = _RowCollector(self._table)
-        for number, _, batch in self._rows_by_chunk(plan, list(wanted), each=True):
+        for number, _, batch in self._read_rows_by_chunk(plan, list(wanted), each=True):
             parts, chosen = wanted[number]
-            gathered.add(_filter_batch(batch, np.isin(plan.part_numbers(batch.texts, parts), list(chosen))))
-        return gathered.rows()
+            gathered.add(_filter_batch(batch, np.isin(plan.compute_part_numbers(batch.texts, parts), list(chosen))))
+        return gathered.list_rows()
 
-    def rows_of_keys(self, keys: Sequence[AnyKey]) -> list[Row]:
+    def read_rows_by_key(self, keys: Sequence[AnyKey]) -> list[Row]:
         """The rows with one of `keys`, with all copies."""
-        texts = {key_text(list(key)) for key in keys}
+        texts = {format_key_text(list(key)) for key in keys}
         gathered = _RowCollector(self._table)
-        for batch in self._batches(texts):
+        for batch in self._read_batches(texts):
             gathered.add(batch)
-        return gathered.rows()
+        return gathered.list_rows()
 
-    def _rows_by_chunk(
+    def _read_rows_by_chunk(
         self, plan: ChunkPlan, numbers: Sequence[int], *, each: bool = False
     ) -> Iterator[tuple[int, Numbers, _Batch]]:
         """(number, chunk of each row, rows) for the chunks `numbers`. `each`: one chunk at a time, with its number."""
-        for batch in self._batches():
-            chunks = plan.chunk_numbers(batch.texts)
+        for batch in self._read_batches():
+            chunks = plan.compute_chunk_numbers(batch.texts)
             inside = np.isin(chunks, list(numbers))
             batch, chunks = _filter_batch(batch, inside), chunks[inside]
             if not each:
@@ -113,10 +113,10 @@ class LakeTable:
             for number in np.unique(chunks).tolist():
                 yield number, chunks[chunks == number], _filter_batch(batch, chunks == number)
 
-    def _batches(self, keys: set[str] | None = None) -> Iterator[_Batch]:
+    def _read_batches(self, keys: set[str] | None = None) -> Iterator[_Batch]:
         """All rows, or those with one of `keys` (in the form of the mirror's `_rowkey`)."""
         changed = pa.array(list(self._net), pa.string())
-        keyed = self._table.identity().kind != "row"
+        keyed = self._table.find_identity().kind != "row"
         for batch in self._audit.read_base(self._base):
             rows = pa.Table.from_batches([batch])
             if keyed:
@@ -124,17 +124,17 @@ class LakeTable:
             if keys is not None:
                 rows = rows.filter(pc.is_in(rows.column(Mirror.ROWKEY), pa.array(sorted(keys), pa.string())))
             if rows.num_rows:
-                yield _Batch(mirror_texts(self._table, rows), np.ones(rows.num_rows, np.int64))
+                yield _Batch(read_mirror_texts(self._table, rows), np.ones(rows.num_rows, np.int64))
         later = [net for key, net in self._net.items() if keys is None or key in keys]
-        images = [(image, weight) for net in later for image, weight in _images(net)]
+        images = [(image, weight) for net in later for image, weight in _weigh_images(net)]
         if images:
             names = [column.name for column in self._table.row_columns]
-            columns = images_from_rows([{**dict.fromkeys(names), **image} for image, _ in images], names)
+            columns = make_images_from_rows([{**dict.fromkeys(names), **image} for image, _ in images], names)
             texts = {name: values.to_pylist() for name, values in columns.items()}
             yield _Batch(texts, np.asarray([weight for _, weight in images], np.int64))
 
 
-def _images(net: NetChange) -> Iterator[tuple[Row, int]]:
+def _weigh_images(net: NetChange) -> Iterator[tuple[Row, int]]:
     if net.after is not None:
         yield net.after, net.copies
     elif net.identity == "row" and net.before is not None:
@@ -145,7 +145,7 @@ class _RowCollector:
     """Collects rows from batches. A row with a negative weight removes as many equal rows."""
 
     def __init__(self, table: TableDef) -> None:
-        self._identity = table.identity()
+        self._identity = table.find_identity()
         self._rows: list[Row] = []
         self._gone: dict[str, int] = {}
 
@@ -154,24 +154,24 @@ class _RowCollector:
         for values, weight in zip(zip(*batch.texts.values(), strict=True), batch.weights.tolist(), strict=True):
             row = dict(zip(names, values, strict=True))
             if weight < 0:
-                self._gone[self._key(row)] = self._gone.get(self._key(row), 0) - weight
+                self._gone[self._format_key(row)] = self._gone.get(self._format_key(row), 0) - weight
             else:
                 self._rows += [row] * weight
 
-    def rows(self) -> list[Row]:
+    def list_rows(self) -> list[Row]:
         if not self._gone:
             return self._rows
         left, gone = [], dict(self._gone)
         for row in self._rows:
-            key = self._key(row)
+            key = self._format_key(row)
             if gone.get(key, 0):
                 gone[key] -= 1
             else:
                 left.append(row)
         return left
 
-    def _key(self, row: Row) -> str:
-        return key_text([row[name] for name in self._identity.columns])
+    def _format_key(self, row: Row) -> str:
+        return format_key_text([row[name] for name in self._identity.columns])
 
 
 def _filter_batch(batch: _Batch, mask: npt.NDArray[np.bool_]) -> _Batch:

@@ -18,19 +18,24 @@ from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import IN_PART
 from binlake.repair.verify.chunks import ChunkPlan, Cuts
 from binlake.repair.verify.differences import Difference, RowsOfTable
-from binlake.repair.verify.fixes import fix_batches
+from binlake.repair.verify.fixes import build_fix_batches
 from binlake.repair.verify.fixfile import FixFile
 from binlake.repair.verify.keyorder import AnyKey
 from binlake.repair.verify.laketable import LakeTable
 from binlake.repair.verify.owncolumns import require_no_own_columns
 from binlake.repair.verify.sqltable import SqlTable
-from binlake.repair.verify.tables import Name, VerifiedTable, cluster_of, tables_at
+from binlake.repair.verify.tables import Name, VerifiedTable, list_tables_at, read_cluster_id
 from binlake.rows.schema import TableDef
 from binlake.rules import Rules
 from binlake.statements import BatchLimits
 from binlake.target.apply.settled import SettledTarget
 from binlake.target.claim.loopback import LoopbackMarks
-from binlake.target.definitions.definitions import compare_definitions, drift_error, expect_tables, read_definitions
+from binlake.target.definitions.definitions import (
+    compare_definitions,
+    expect_tables,
+    make_drift_error,
+    read_definitions,
+)
 
 KEYS_AT_ONCE = 5_000
 
@@ -61,8 +66,8 @@ class Repaired:
 
 def make_settled_target(replication: Replication, *, hook: Callable[[str], None] | None = None) -> SettledTarget:
     """The replication's target, not claimed yet. Raises ConfigError without a target or with an empty lake."""
-    target = replication.sql_target()
-    cluster_id = cluster_of(WindowLog(LakePaths.of(replication)))
+    target = replication.require_sql_target()
+    cluster_id = read_cluster_id(WindowLog(LakePaths.of(replication)))
     marks = LoopbackMarks.of(replication.loopback, replication.name)
     return SettledTarget(target, replication.name, cluster_id, marks=marks, hook=hook)
 
@@ -72,11 +77,11 @@ def repair_keys(replication: Replication, keys: Keys, settled: SettledTarget) ->
 
     Raises what SettledTarget raises, LostRange, Drift.
     """
-    ts, paths = settled.checkpoint().commit_ts, LakePaths.of(replication)
+    ts, paths = settled.read_checkpoint().commit_ts, LakePaths.of(replication)
     done = Repaired(ts)
     audit = Audit(paths, Rules.of(replication))
     audit.clip_range(-1, ts)
-    tables = {verified.name: verified for verified in tables_at(replication, paths, ts)}
+    tables = {verified.name: verified for verified in list_tables_at(replication, paths, ts)}
     for name, wanted in keys.items():
         if name in tables:
             _repair_table(replication, audit, tables[name], wanted, settled, done)
@@ -93,27 +98,29 @@ def _repair_table(
     settled: SettledTarget,
     done: Repaired,
 ) -> None:
-    target, paths = replication.sql_target(), LakePaths.of(replication)
+    target, paths = replication.require_sql_target(), LakePaths.of(replication)
     expected = expect_tables([verified.expected], target.db_type)
     # The definition must match exactly, whatever `target.tables` accepts, because whole rows are written.
     differing = compare_definitions(expected, read_definitions(settled.session, expected.names, target.db_type))
     if differing:
-        raise drift_error(differing, {"target": settled.session.place})
+        raise make_drift_error(differing, {"target": settled.session.place})
     lake = LakeTable(audit, paths, verified.table, done.commit_ts)
     # The lake knows every key that changed in it. For rows without a key, it does not know copies from before the lake.
-    keyless = verified.table.identity().kind == "row"
+    keyless = verified.table.find_identity().kind == "row"
     if (keyless and (verified.begun_before or lake.inexact)) or lake.inexact not in ("", IN_PART):
         done.unknown.append(".".join(verified.name))
         return
     done.looked[verified.name] = verified.expected
-    limits = BatchLimits.of(target.batch_rows, settled.session.max_packet())
+    limits = BatchLimits.of(target.batch_rows, settled.session.fetch_max_packet())
     for batch in _split_keys(keys):
         target_table = SqlTable(settled.session, ChunkPlan(verified.expected, target.db_type, Cuts()), [verified.name])
-        rows = RowsOfTable(verified.expected, lake.rows_of_keys(batch), target_table.rows_of_keys(batch))
-        differences = rows.differences()
+        rows = RowsOfTable(verified.expected, lake.read_rows_by_key(batch), target_table.read_rows_by_key(batch))
+        differences = rows.list_differences()
         done.keys += len(batch)
         done.different += len(differences)
-        written = settled.apply(fix_batches([verified.expected], differences, target.db_type, limits), done.commit_ts)
+        written = settled.apply(
+            build_fix_batches([verified.expected], differences, target.db_type, limits), done.commit_ts
+        )
         done.rows += written
         if written:
             done.written.add(verified.name)
@@ -132,9 +139,9 @@ def apply_file(replication: Replication, path: Path, settled: SettledTarget) -> 
                 "replication": replication.name,
             },
         )
-    target = replication.sql_target()
+    target = replication.require_sql_target()
     written = {(batch.db, batch.table) for batch in fixes.batches}
-    tables = tables_at(replication, LakePaths.of(replication), fixes.commit_ts)
+    tables = list_tables_at(replication, LakePaths.of(replication), fixes.commit_ts)
     require_no_own_columns(
         settled.session, [verified.expected for verified in tables if verified.name in written], target.db_type
     )
@@ -142,9 +149,9 @@ def apply_file(replication: Replication, path: Path, settled: SettledTarget) -> 
     return Repaired(fixes.commit_ts, rows=rows, different=sum(batch.rows for batch in fixes.batches))
 
 
-def keys_of(differences: Sequence[Difference], tables: Sequence[VerifiedTable]) -> Keys:
+def group_keys_by_table(differences: Sequence[Difference], tables: Sequence[VerifiedTable]) -> Keys:
     """The differing keys by table."""
-    names = {verified.name: verified.table.identity().columns for verified in tables}
+    names = {verified.name: verified.table.find_identity().columns for verified in tables}
     by_table: dict[Name, list[AnyKey]] = {}
     for difference in differences:
         row = difference.expected or difference.found or {}

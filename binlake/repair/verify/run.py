@@ -21,7 +21,7 @@ from binlake.audit.audit import Audit
 from binlake.config import Replication
 from binlake.config.model import Target
 from binlake.errors import ConfigError
-from binlake.lake.lock import lake_lock
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import IN_PART
@@ -29,10 +29,10 @@ from binlake.repair.verify.chunks import ChunkPlan, Cuts
 from binlake.repair.verify.comparing import ExpectedRows, Pace, TableResult, compare_table
 from binlake.repair.verify.differences import Difference, Row
 from binlake.repair.verify.laketable import LakeTable
-from binlake.repair.verify.snapshot import Snapshot, source_snapshot, target_snapshot
+from binlake.repair.verify.snapshot import Snapshot, open_source_snapshot, open_target_snapshot
 from binlake.repair.verify.sqltable import MOST_BUCKETS, Digest, SqlTable
 from binlake.repair.verify.state import VerifyState
-from binlake.repair.verify.tables import VerifiedTable, cluster_of, tables_at
+from binlake.repair.verify.tables import VerifiedTable, list_tables_at, read_cluster_id
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
 from binlake.target.claim.aside import is_aside
@@ -108,12 +108,12 @@ def verify(
     does not have the checkpoint), ConfigError, TargetUnavailable, TargetRefused.
     """
     options = options or VerifyOptions()
-    target = replication.sql_target()
+    target = replication.require_sql_target()
     paths = LakePaths.of(replication)
     _require_comparable(replication, options)
-    with lake_lock(paths, "verify", wait_s=options.lock_wait_s):
-        cluster_id = cluster_of(WindowLog(paths))
-        with target_snapshot(target, cluster_id, replication.name, options.wait_s) as snapshot:
+    with hold_lake_lock(paths, "verify", wait_s=options.lock_wait_s):
+        cluster_id = read_cluster_id(WindowLog(paths))
+        with open_target_snapshot(target, cluster_id, replication.name, options.wait_s) as snapshot:
             return _Run(replication, paths, options, snapshot, hook).run()
 
 
@@ -127,13 +127,13 @@ class _Run:
         hook: Callable[[str], None] | None,
     ) -> None:
         self._replication, self._paths, self._options, self._snapshot = replication, paths, options, snapshot
-        self._target, self._ts = replication.sql_target(), snapshot.checkpoint.commit_ts
+        self._target, self._ts = replication.require_sql_target(), snapshot.checkpoint.commit_ts
         self._hook = hook
         self._pace = Pace(options.rows_per_second)
         self._audit = Audit(paths, Rules.of(replication))
         self._state = VerifyState(paths, self._ts, options.against)
         every = max(1, round(1 / options.sample))
-        self._done = Verification(self._ts, options.against, every, _next_turn(paths, options.against, every))
+        self._done = Verification(self._ts, options.against, every, _compute_next_turn(paths, options.against, every))
 
     def run(self) -> Verification:
         began = time.monotonic()
@@ -142,7 +142,7 @@ class _Run:
             self._state = VerifyState(self._paths, self._ts, self._options.against)
         if self._options.against == "lake":
             self._audit.clip_range(-1, self._ts)
-        tables = tables_at(self._replication, self._paths, self._ts, self._options.tables)
+        tables = list_tables_at(self._replication, self._paths, self._ts, self._options.tables)
         with self._open_source() as source:
             for verified in tables:
                 self._verify_table(verified, source)
@@ -165,7 +165,7 @@ class _Run:
         if not result.inexact and not any(_prevents_reading(text) for text in result.structure):
             plan = self._cut_table(verified, source)
             expected_rows = (
-                _ChunkedLakeTable(lake, plan) if lake is not None else self._source_table(verified, plan, source)
+                _ChunkedLakeTable(lake, plan) if lake is not None else self._make_source_table(verified, plan, source)
             )
             self._add_differences(self._compare(verified, plan, expected_rows, result))
             if result.compared:
@@ -177,9 +177,9 @@ class _Run:
 
     def _cut_table(self, verified: VerifiedTable, source: Session | None) -> ChunkPlan:
         """The chunks of the table: those of the unfinished run that this one continues, or new ones."""
-        cuts = self._state.cuts(verified.name)
+        cuts = self._state.find_cuts(verified.name)
         if cuts is None:
-            cuts = SqlTable(self._snapshot.session, self._make_plan(verified, Cuts()), [verified.name]).cuts(
+            cuts = SqlTable(self._snapshot.session, self._make_plan(verified, Cuts()), [verified.name]).compute_cuts(
                 self._options.chunk_rows
             )
             if source is not None and len(verified.sources) > 1:
@@ -195,7 +195,7 @@ class _Run:
         numbers, most = self._choose_chunks(verified, result.chunks), self._options.max_differences
         return compare_table(target, expected_rows, numbers, result, self._state, self._on_chunk, most)
 
-    def _source_table(self, verified: VerifiedTable, plan: ChunkPlan, source: Session | None) -> SqlTable:
+    def _make_source_table(self, verified: VerifiedTable, plan: ChunkPlan, source: Session | None) -> SqlTable:
         assert source is not None
         return SqlTable(source, plan, verified.sources)
 
@@ -230,8 +230,8 @@ class _Run:
         if self._options.against == "lake":
             yield None
             return
-        with source_snapshot(
-            source_server(self._replication), self._ts, stands_still=self._options.source_stands_still
+        with open_source_snapshot(
+            require_source_server(self._replication), self._ts, stands_still=self._options.source_stands_still
         ) as session:
             yield session
 
@@ -242,17 +242,17 @@ class _ChunkedLakeTable:
     def __init__(self, lake: LakeTable, plan: ChunkPlan) -> None:
         self._lake, self._plan = lake, plan
 
-    def digests(self, numbers: Sequence[int]) -> Iterator[tuple[int, Digest]]:
-        return self._lake.digests(self._plan, numbers)
+    def compute_digests(self, numbers: Sequence[int]) -> Iterator[tuple[int, Digest]]:
+        return self._lake.compute_digests(self._plan, numbers)
 
-    def part_digests(self, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
-        return self._lake.part_digests(self._plan, wanted)
+    def compute_part_digests(self, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
+        return self._lake.compute_part_digests(self._plan, wanted)
 
-    def rows(self, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
-        return self._lake.rows(self._plan, wanted)
+    def read_rows(self, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
+        return self._lake.read_rows(self._plan, wanted)
 
 
-def source_server(replication: Replication) -> Target:
+def require_source_server(replication: Replication) -> Target:
     """`[source.sql]` as a server to connect to. Raises ConfigError if it is not configured."""
     sql = replication.source.sql
     if sql is None:
@@ -275,7 +275,7 @@ def _require_comparable(replication: Replication, options: VerifyOptions) -> Non
                 hint="set mirror.enabled, or compare with the source (--against source)",
             )
         return
-    rows = rules_that_change_rows(replication)
+    rows = list_rules_that_change_rows(replication)
     if rows:
         raise ConfigError(
             f"with {rows[0]} the target is not a copy of the source",
@@ -283,7 +283,7 @@ def _require_comparable(replication: Replication, options: VerifyOptions) -> Non
         )
 
 
-def rules_that_change_rows(replication: Replication) -> list[str]:
+def list_rules_that_change_rows(replication: Replication) -> list[str]:
     """The configured rules that make the target's rows differ from the source's."""
     rows = ["filters"] if replication.filters else []
     rows += ["expression-filter"] if replication.expression_filter else []
@@ -292,9 +292,9 @@ def rules_that_change_rows(replication: Replication) -> list[str]:
     return rows + (["routes with extract columns"] if extracted else [])
 
 
-def _next_turn(paths: LakePaths, against: Against, every: int) -> int:
+def _compute_next_turn(paths: LakePaths, against: Against, every: int) -> int:
     """The number of this run's turn among `every`: the one after the last finished run's."""
     if every == 1:
         return 0
-    details = [json.loads(event["detail"]) for event in WindowLog(paths).events(stage="verify")]
+    details = [json.loads(event["detail"]) for event in WindowLog(paths).read_events(stage="verify")]
     return sum((detail.get("every"), detail.get("against")) == (every, against) for detail in details) % every

@@ -33,7 +33,7 @@ class Snapshot:
 
     def require_no_waiting_ddl(self) -> None:
         """Raises Transient when a DDL waits for a table that this transaction has read."""
-        if int(self.session.rows(_WAITING)[0][0]):
+        if int(self.session.fetch_rows(_WAITING)[0][0]):
             raise Transient(
                 "a DDL waits for a table that is being compared: the comparison stops to let it run",
                 hint="run it again: chunks found equal at the same checkpoint are not read again",
@@ -41,7 +41,7 @@ class Snapshot:
 
 
 @contextmanager
-def target_snapshot(target: Target, cluster_id: int, replication: str, wait_s: float = 0.0) -> Iterator[Snapshot]:
+def open_target_snapshot(target: Target, cluster_id: int, replication: str, wait_s: float = 0.0) -> Iterator[Snapshot]:
     """A snapshot of the target between two windows of `replication`. Waits for it up to `wait_s` seconds.
 
     Raises ConfigError without a checkpoint, Transient inside a window, TargetUnavailable.
@@ -69,11 +69,11 @@ def _wait_for_checkpoint(
             return Snapshot(session, checkpoint, aside)
         session.execute("ROLLBACK")
         if time.monotonic() >= deadline:
-            raise not_consistent_error(checkpoint)
+            raise make_not_consistent_error(checkpoint)
         time.sleep(_ASK_EVERY_S)
 
 
-def not_consistent_error(checkpoint: Checkpoint) -> Transient:
+def make_not_consistent_error(checkpoint: Checkpoint) -> Transient:
     """The error for a target in the middle of a window."""
     return Transient(
         "the target is inside a window (consistent = false): it does not equal the source at any commit_ts",
@@ -83,13 +83,13 @@ def not_consistent_error(checkpoint: Checkpoint) -> Transient:
 
 
 @contextmanager
-def source_snapshot(source: Target, ts: int, *, stands_still: bool) -> Iterator[Session]:
+def open_source_snapshot(source: Target, ts: int, *, stands_still: bool) -> Iterator[Session]:
     """A session that reads the source at commit_ts `ts`: TiDB by `tidb_snapshot`, other servers in their present state.
 
     Raises ConfigError for a server without such snapshots, unless the operator states that it `stands_still` at `ts`.
     """
     with closing(Session(source)) as session:
-        if "tidb" in str(session.rows("SELECT VERSION()")[0][0]).lower():
+        if "tidb" in str(session.fetch_rows("SELECT VERSION()")[0][0]).lower():
             session.execute(f"SET SESSION tidb_snapshot = '{ts}'")
         elif stands_still:
             session.execute(_ISOLATION)

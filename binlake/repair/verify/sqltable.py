@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from binlake.repair.verify.chunks import ChunkPlan, Cuts, after_key_sql
+from binlake.repair.verify.chunks import ChunkPlan, Cuts, render_after_key
 from binlake.repair.verify.differences import Row
 from binlake.repair.verify.keyorder import AnyKey, Key, KeyOrder
-from binlake.repair.verify.texts import read_text, shown_sql
+from binlake.repair.verify.texts import make_text_reader, render_column_sql
 from binlake.rows.schema import ColumnInfo
-from binlake.statements.keyless import image_condition
-from binlake.statements.literal import literal_kind, match_literal, qualified, quote_name
+from binlake.statements.keyless import format_image_condition
+from binlake.statements.literal import choose_literal_kind, format_match_literal, quote_name, quote_qualified_name
 from binlake.target.session.session import Session
 
 MOST_BUCKETS = 16
@@ -43,97 +43,97 @@ class SqlTable:
     ) -> None:
         self.plan = plan
         self._session = session
-        self._names = [qualified(*name) for name in names]
+        self._names = [quote_qualified_name(*name) for name in names]
         self._columns = plan.table.row_columns
         self._lock = " FOR UPDATE" if lock else ""
 
-    def cuts(self, chunk_rows: int) -> Cuts:
+    def compute_cuts(self, chunk_rows: int) -> Cuts:
         """Split into chunks of about `chunk_rows` current rows. Reads the index, or counts rows."""
         table = self.plan.table
         if KeyOrder.of(table, self.plan.dialect) is None or len(self._names) > 1:
-            return Cuts(buckets=min(MOST_BUCKETS, self._count() // chunk_rows + 1))
-        return Cuts(tuple(self._uppers(chunk_rows)))
+            return Cuts(buckets=min(MOST_BUCKETS, self._count_rows() // chunk_rows + 1))
+        return Cuts(tuple(self._read_uppers(chunk_rows)))
 
-    def digests(self, numbers: Sequence[int]) -> Iterator[tuple[int, Digest]]:
+    def compute_digests(self, numbers: Sequence[int]) -> Iterator[tuple[int, Digest]]:
         """The digest of each chunk, computed when it is iterated."""
         for number in numbers:
-            yield number, self.digest(number)
+            yield number, self.compute_digest(number)
 
-    def digest(self, number: int) -> Digest:
+    def compute_digest(self, number: int) -> Digest:
         """The digest of chunk `number`."""
-        hashed = self._union(f"{self.plan.row_sql} AS h", self.plan.where(number))
-        return _digest(*self._session.rows(f"SELECT COUNT(*), SUM(h) FROM ({hashed}) hashed")[0])
+        hashed = self._render_union(f"{self.plan.row_sql} AS h", self.plan.render_condition(number))
+        return _build_digest(*self._session.fetch_rows(f"SELECT COUNT(*), SUM(h) FROM ({hashed}) hashed")[0])
 
-    def part_digests(self, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
+    def compute_part_digests(self, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
         """By chunk of `wanted` (number -> parts), the digest of each part that has rows."""
         digests = {}
         for number, parts in wanted.items():
-            columns = f"{self.plan.part_sql(parts)} AS part, {self.plan.row_sql} AS h"
-            hashed = self._union(columns, self.plan.where(number))
-            rows = self._session.rows(f"SELECT part, COUNT(*), SUM(h) FROM ({hashed}) hashed GROUP BY part")
-            digests[number] = {int(part): _digest(*rest) for part, *rest in rows}
+            columns = f"{self.plan.render_part_sql(parts)} AS part, {self.plan.row_sql} AS h"
+            hashed = self._render_union(columns, self.plan.render_condition(number))
+            rows = self._session.fetch_rows(f"SELECT part, COUNT(*), SUM(h) FROM ({hashed}) hashed GROUP BY part")
+            digests[number] = {int(part): _build_digest(*rest) for part, *rest in rows}
         return digests
 
-    def rows(self, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
+    def read_rows(self, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
         """The rows of some parts. `wanted`: chunk number -> (number of parts, the wanted parts)."""
         rows: list[Row] = []
         for number, (parts, chosen) in wanted.items():
-            inside = f"{self.plan.part_sql(parts)} IN ({','.join(map(str, chosen))})"
-            rows += self._read(f"{self.plan.where(number)} AND {inside}")
+            inside = f"{self.plan.render_part_sql(parts)} IN ({','.join(map(str, chosen))})"
+            rows += self._read(f"{self.plan.render_condition(number)} AND {inside}")
         return rows
 
-    def rows_of_keys(self, keys: Sequence[AnyKey]) -> list[Row]:
+    def read_rows_by_key(self, keys: Sequence[AnyKey]) -> list[Row]:
         """The rows with one of `keys`. In a table without a key, whose keys are whole rows, all copies."""
-        if self.plan.table.identity().kind == "row":
-            return [row for key in keys for row in self._read(self._image(key), self._lock)]
+        if self.plan.table.find_identity().kind == "row":
+            return [row for key in keys for row in self._read(self._render_image_condition(key), self._lock)]
         rows: list[Row] = []
         for start in range(0, len(keys), _KEYS_A_QUERY):
-            literals = ",".join(map(self._key_literal, keys[start : start + _KEYS_A_QUERY]))
+            literals = ",".join(map(self._render_key_literal, keys[start : start + _KEYS_A_QUERY]))
             rows += self._read(f"{self._key_names} IN ({literals})", self._lock)
         return rows
 
     def _read(self, where: str, tail: str = "") -> list[Row]:
-        shown = ",".join(shown_sql(column) for column in self._columns)
-        rows = self._session.rows(self._union(shown, where) + tail)
-        readers = [(column.name, read_text(column)) for column in self._columns]
+        shown = ",".join(render_column_sql(column) for column in self._columns)
+        rows = self._session.fetch_rows(self._render_union(shown, where) + tail)
+        readers = [(column.name, make_text_reader(column)) for column in self._columns]
         return [{name: read(value) for (name, read), value in zip(readers, row, strict=True)} for row in rows]
 
-    def _union(self, columns: str, where: str) -> str:
+    def _render_union(self, columns: str, where: str) -> str:
         return " UNION ALL ".join(f"SELECT {columns} FROM {name} WHERE {where}" for name in self._names)
 
-    def _uppers(self, chunk_rows: int) -> Iterator[Key]:
+    def _read_uppers(self, chunk_rows: int) -> Iterator[Key]:
         key = self.plan.key
-        shown, names = ",".join(map(shown_sql, key)), ",".join(quote_name(column.name) for column in key)
-        where, readers = "TRUE", [read_text(column) for column in key]
+        shown, names = ",".join(map(render_column_sql, key)), ",".join(quote_name(column.name) for column in key)
+        where, readers = "TRUE", [make_text_reader(column) for column in key]
         while True:
             tail = f" ORDER BY {names} LIMIT 1 OFFSET {chunk_rows - 1}"
-            rows = self._session.rows(f"SELECT {shown} FROM {self._names[0]} WHERE {where}{tail}")
+            rows = self._session.fetch_rows(f"SELECT {shown} FROM {self._names[0]} WHERE {where}{tail}")
             if not rows:
                 return
             upper = tuple(str(read(value)) for read, value in zip(readers, rows[0], strict=True))
             yield upper
-            where = after_key_sql(key, upper)
+            where = render_after_key(key, upper)
 
-    def _count(self) -> int:
-        return sum(int(self._session.rows(f"SELECT COUNT(*) FROM {name}")[0][0]) for name in self._names)
+    def _count_rows(self) -> int:
+        return sum(int(self._session.fetch_rows(f"SELECT COUNT(*) FROM {name}")[0][0]) for name in self._names)
 
     @property
     def _key_names(self) -> str:
         names = ",".join(quote_name(column.name) for column in self.plan.key)
         return names if len(self.plan.key) == 1 else f"({names})"
 
-    def _key_literal(self, key: AnyKey) -> str:
-        texts = [_literal(column, text) for column, text in zip(self.plan.key, key, strict=True)]
+    def _render_key_literal(self, key: AnyKey) -> str:
+        texts = [_render_literal(column, text) for column, text in zip(self.plan.key, key, strict=True)]
         return texts[0] if len(texts) == 1 else f"({','.join(texts)})"
 
-    def _image(self, key: AnyKey) -> str:
+    def _render_image_condition(self, key: AnyKey) -> str:
         pairs = zip(key, self.plan.key, strict=True)
-        return " AND ".join(image_condition(text, column, self.plan.dialect) for text, column in pairs)
+        return " AND ".join(format_image_condition(text, column, self.plan.dialect) for text, column in pairs)
 
 
-def _literal(column: ColumnInfo, text: str | None) -> str:
-    return match_literal(text, literal_kind(column))
+def _render_literal(column: ColumnInfo, text: str | None) -> str:
+    return format_match_literal(text, choose_literal_kind(column))
 
 
-def _digest(rows: Any, total: Any) -> Digest:
+def _build_digest(rows: Any, total: Any) -> Digest:
     return Digest(int(rows), int(total or 0) % _MODULUS)

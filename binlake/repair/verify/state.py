@@ -27,12 +27,14 @@ class VerifyState:
     """Progress at commit_ts `ts` `against` lake or source. The caller holds the lake's lock `verify`."""
 
     def __init__(self, paths: LakePaths, ts: int, against: str) -> None:
-        self._table = ControlTable(paths.table(VERIFY.name), VERIFY)
+        self._table = ControlTable(paths.locate_table(VERIFY.name), VERIFY)
         self._run_columns = {Verify.COMMIT_TS: ts, Verify.AGAINST: against}
         self._pending: list[dict[str, object]] = []
         self._cuts: dict[Name, Cuts] = {}
         self._equal: dict[Name, dict[int, int]] = {}
-        for row in self._table.rows(where=(ds.field(Verify.COMMIT_TS) == ts) & (ds.field(Verify.AGAINST) == against)):
+        for row in self._table.read_rows(
+            where=(ds.field(Verify.COMMIT_TS) == ts) & (ds.field(Verify.AGAINST) == against)
+        ):
             name = (row[Verify.DB], row[Verify.TABLE])
             if row[Verify.CHUNK] != _CUTS:
                 self._equal.setdefault(name, {})[row[Verify.CHUNK]] = row[Verify.ROWS]
@@ -44,7 +46,7 @@ class VerifyState:
                 self._cuts, self._equal = {}, {}
                 return
 
-    def cuts(self, name: Name) -> Cuts | None:
+    def find_cuts(self, name: Name) -> Cuts | None:
         """How the table was split; None if its comparison did not begin."""
         return self._cuts.get(name)
 
@@ -54,7 +56,7 @@ class VerifyState:
         if cuts.count > 1:
             self.flush()
 
-    def equal(self, name: Name) -> dict[int, int]:
+    def look_up_equal_chunks(self, name: Name) -> dict[int, int]:
         """By chunk number, the number of rows of the chunks that need not be read again."""
         # Without the recorded cuts, the chunks would differ.
         return self._equal.get(name, {}) if name in self._cuts else {}

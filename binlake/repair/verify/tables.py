@@ -6,11 +6,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from binlake.config import Replication
-from binlake.dialect import bytewise_table
+from binlake.dialect import make_table_bytewise
 from binlake.errors import ConfigError
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.shardlocks import target_tables_at
+from binlake.lake.shardlocks import read_target_tables_at
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import MirrorVersions
 from binlake.rows.schema import SchemaState, TableDef
@@ -41,46 +41,50 @@ class VerifiedTable:
         return self.table.db, self.table.name
 
 
-def tables_at(replication: Replication, paths: LakePaths, ts: int, wanted: Sequence[str] = ()) -> list[VerifiedTable]:
+def list_tables_at(
+    replication: Replication, paths: LakePaths, ts: int, wanted: Sequence[str] = ()
+) -> list[VerifiedTable]:
     """The target's tables at `ts`, sorted by name; only `wanted` (db.table) if given.
 
     Raises ConfigError for a wanted table that does not exist.
     """
     rules = Rules.of(replication)
-    state, naming = SchemaHistory(paths).state_at(ts), Naming(rules)
-    tables = target_tables_at(paths, naming, ts, state)
+    state, naming = SchemaHistory(paths).read_state_at(ts), Naming(rules)
+    tables = read_target_tables_at(paths, naming, ts, state)
     sources: dict[Name, list[TableDef]] = {}
-    for table in naming.select_replicated(state.tables()):
+    for table in naming.select_replicated(state.list_tables()):
         if table.kind == "table":
-            db, name = naming.table(table.db, table.name)
+            db, name = naming.map_table(table.db, table.name)
             sources.setdefault(fold_pair((db, name)), []).append(table)
-    old = _tables_older_than_lake(paths, state)
-    verified = [_verified_table(replication, tables, name, sources[name], old) for name in sorted(sources)]
+    old = _find_tables_older_than_lake(paths, state)
+    verified = [_build_verified_table(replication, tables, name, sources[name], old) for name in sorted(sources)]
     return _select_wanted(verified, wanted)
 
 
-def _tables_older_than_lake(paths: LakePaths, state: SchemaState) -> set[int]:
+def _find_tables_older_than_lake(paths: LakePaths, state: SchemaState) -> set[int]:
     """Ids in `state` of tables that existed at the lake's start, without a mirror of their rows at that time (R-34)."""
-    landed = WindowLog(paths).landed_range()
+    landed = WindowLog(paths).find_landed_range()
     if landed is None:
         return set()
     first, versions = landed[0], MirrorVersions(paths)
-    known = SchemaHistory(paths).state_at(first).tables()
-    now = [(then, state.table(then.id)) for then in known]
-    return {table.id for then, table in now if table is not None and versions.at(then.db, then.name, first) is None}
+    known = SchemaHistory(paths).read_state_at(first).list_tables()
+    now = [(then, state.find_table(then.id)) for then in known]
+    return {
+        table.id for then, table in now if table is not None and versions.find_at(then.db, then.name, first) is None
+    }
 
 
-def cluster_of(windows: WindowLog) -> int:
+def read_cluster_id(windows: WindowLog) -> int:
     """The source cluster of the lake. Raises ConfigError for an empty lake."""
-    landed = windows.landed_ts()
-    newest = windows.landed((landed - 1, landed)) if landed is not None else []
-    manifest = windows.manifest(*newest[0]) if newest else None
+    landed = windows.find_landed_ts()
+    newest = windows.list_landed((landed - 1, landed)) if landed is not None else []
+    manifest = windows.read_manifest(*newest[0]) if newest else None
     if manifest is None:
         raise ConfigError("the lake is empty", hint="run the replication's first window")
     return manifest.cluster_id
 
 
-def _verified_table(
+def _build_verified_table(
     replication: Replication, tables: TargetTables, name: Name, sources: list[TableDef], old: Collection[int]
 ) -> VerifiedTable:
     table = tables.find(*name)
@@ -88,7 +92,7 @@ def _verified_table(
         raise ConfigError("a routed table has no definition", where={"table": ".".join(name)})
     expected = table
     if replication.target is not None and not replication.source.new_collation:
-        expected = bytewise_table(table, replication.target.db_type)
+        expected = make_table_bytewise(table, replication.target.db_type)
     names = tuple((source.db, source.name) for source in sources)
     return VerifiedTable(table, expected, names, any(source.id in old for source in sources))
 

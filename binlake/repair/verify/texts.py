@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.compare.values import canonical_text_of
-from binlake.rows.codec.floats import as_float32, double_text, float_text
+from binlake.compare.values import make_canonical_converter
+from binlake.rows.codec.floats import as_float32, format_double, format_float
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.literal import quote_name
@@ -34,38 +34,38 @@ _LARGE = t.BLOBS | {t.JSON}
 _CHARACTERS = t.STRINGS | {t.ENUM, t.SET, t.JSON}
 
 
-def hash_sql(columns: Sequence[ColumnInfo]) -> str:
+def render_hash_sql(columns: Sequence[ColumnInfo]) -> str:
     """The SQL of a row's hash over `columns`: an unsigned 64-bit number."""
-    row = ",".join(_part_sql(column) for column in columns)
+    row = ",".join(_render_part_sql(column) for column in columns)
     return f"CAST(CONV(LEFT(SHA2(CONCAT({row}),256),16),16,10) AS UNSIGNED)"
 
 
-def shown_sql(column: ColumnInfo) -> str:
-    """The SQL whose result `read_text` converts to the canonical text of a value of `column`."""
+def render_column_sql(column: ColumnInfo) -> str:
+    """The SQL whose result `make_text_reader` converts to the canonical text of a value of `column`."""
     # HEX of a large value may exceed a packet, so bytes are sent unchanged.
-    return quote_name(column.name) if _is_bytes(column) else _text_sql(column)
+    return quote_name(column.name) if _is_bytes(column) else _render_text_sql(column)
 
 
-def read_text(column: ColumnInfo) -> Callable[[Any], str | None]:
-    """The function that converts a server's result of `shown_sql` to the canonical text."""
+def make_text_reader(column: ColumnInfo) -> Callable[[Any], str | None]:
+    """The function that converts a server's result of `render_column_sql` to the canonical text."""
     if _is_bytes(column):
         return lambda value: None if value is None else bytes(value).hex().upper()
     if column.tp == t.FLOAT:
-        return lambda value: None if value is None else float_text(float(value))
+        return lambda value: None if value is None else format_float(float(value))
     if column.tp == t.DOUBLE:
-        return lambda value: None if value is None else double_text(float(value))
+        return lambda value: None if value is None else format_double(float(value))
     return lambda value: value.decode() if isinstance(value, bytes) else value
 
 
-def by_value(column: ColumnInfo) -> Callable[[str | None], str | None]:
+def make_fold(column: ColumnInfo) -> Callable[[str | None], str | None]:
     """A function whose results are equal for canonical texts that docs/understand/equality.md calls equal."""
     # The lake's text of a binary value already has that page's form.
-    return (lambda text: text) if column.is_binary else canonical_text_of(column.type_name)
+    return (lambda text: text) if column.is_binary else make_canonical_converter(column.type_name)
 
 
-def hashes(columns: Sequence[ColumnInfo], texts: Texts) -> Hashes:
-    """The value of `hash_sql` for each row of `texts`."""
-    parts = [_part(column, texts[column.name]) for column in columns]
+def hash_texts(columns: Sequence[ColumnInfo], texts: Texts) -> Hashes:
+    """The value of `render_hash_sql` for each row of `texts`."""
+    parts = [_encode_part(column, texts[column.name]) for column in columns]
     rows = pc.binary_join_element_wise(*parts, pa.scalar("", pa.large_string())).cast(pa.large_binary())
     sha256 = hashlib.sha256
     numbers = (int.from_bytes(sha256(row, usedforsecurity=False).digest()[:8], "big") for row in rows.to_pylist())
@@ -76,17 +76,17 @@ def _is_bytes(column: ColumnInfo) -> bool:
     return column.is_binary and column.tp != t.BIT
 
 
-def _part_sql(column: ColumnInfo) -> str:
+def _render_part_sql(column: ColumnInfo) -> str:
     if column.tp in _LARGE:
-        return f"IFNULL(SHA2({shown_sql(column)},256),'-')"
-    text = f"HEX({quote_name(column.name)})" if _is_bytes(column) else _text_sql(column)
+        return f"IFNULL(SHA2({render_column_sql(column)},256),'-')"
+    text = f"HEX({quote_name(column.name)})" if _is_bytes(column) else _render_text_sql(column)
     return f"IFNULL(CONCAT(LENGTH({text}),':',{text}),'-')"
 
 
-def _text_sql(column: ColumnInfo) -> str:
+def _render_text_sql(column: ColumnInfo) -> str:
     name = quote_name(column.name)
     if column.tp == t.BIT:
-        return f"LPAD(HEX({name} + 0),{_bit_digits(column)},'0')"
+        return f"LPAD(HEX({name} + 0),{_count_bit_digits(column)},'0')"
     if column.tp in _CHARACTERS:
         return f"CONVERT({name} USING utf8mb4)"
     if column.tp == t.FLOAT:
@@ -96,21 +96,21 @@ def _text_sql(column: ColumnInfo) -> str:
     return f"CONCAT({name} + 0)" if column.tp in t.INTEGERS else f"CONCAT({name})"
 
 
-def _bit_digits(column: ColumnInfo) -> int:
+def _count_bit_digits(column: ColumnInfo) -> int:
     return (max(column.flen, 1) + 7) // 8 * 2
 
 
-def _part(column: ColumnInfo, texts: Sequence[str | None]) -> Any:
+def _encode_part(column: ColumnInfo, texts: Sequence[str | None]) -> Any:
     if column.tp in _LARGE:
-        return pa.array([_large(column, text) for text in texts], pa.large_string())
+        return pa.array([_hash_large(column, text) for text in texts], pa.large_string())
     if column.tp == t.FLOAT:
-        texts = [None if text is None else double_text(as_float32(text)) for text in texts]
+        texts = [None if text is None else format_double(as_float32(text)) for text in texts]
     values = pa.array(texts, pa.large_string())
     sizes = pc.binary_length(values).cast(pa.large_string())
     return pc.fill_null(pc.binary_join_element_wise(sizes, values, pa.scalar(":", pa.large_string())), "-")
 
 
-def _large(column: ColumnInfo, text: str | None) -> str:
+def _hash_large(column: ColumnInfo, text: str | None) -> str:
     if text is None:
         return "-"
     data = bytes.fromhex(text) if column.is_binary else text.encode()

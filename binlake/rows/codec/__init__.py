@@ -3,9 +3,9 @@
 `decode_transaction` serves people and tests, `MutationBatch` serves Arrow; `MutationBuilder` encodes what both decode.
 """
 
-from binlake.rows.codec.assemble import key_text
+from binlake.rows.codec.assemble import format_key_text
 from binlake.rows.codec.batch import BATCH_BYTES, BATCH_ROWS, MUTATION_SCHEMA, MutationBatch
-from binlake.rows.codec.encode import MutationBuilder, RowEncoder, commit_binlog, prewrite_value
+from binlake.rows.codec.encode import MutationBuilder, RowEncoder, encode_commit_binlog, encode_prewrite_value
 from binlake.rows.codec.transaction import DecodeStats, RowChange, TableLookup, decode_transaction
 
 __all__ = [
@@ -18,8 +18,8 @@ __all__ = [
     "RowChange",
     "RowEncoder",
     "TableLookup",
-    "commit_binlog",
     "decode_transaction",
-    "key_text",
-    "prewrite_value",
+    "encode_commit_binlog",
+    "encode_prewrite_value",
+    "format_key_text",
 ]

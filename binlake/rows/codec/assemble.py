@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 
 from binlake.rows.codec.lanes import Bools, Ints
 from binlake.rows.codec.tabledecoder import Image, Names, Values
-from binlake.rows.codec.texts import even_names, text_array, text_bytes
+from binlake.rows.codec.texts import build_text_array, read_text_bytes, repeat_names
 from binlake.rows.codec.walk import ABSENT, FILLED, NULL, Slot
 
 _NONE = pa.scalar("", pa.string())
 
 
-def key_text(values: Values) -> str:
+def format_key_text(values: Values) -> str:
     """The `key` column: a compact JSON array of texts, null for NULL."""
     return f"[{','.join('null' if value is None else encode_basestring(value) for value in values)}]"
 
@@ -60,7 +60,7 @@ class Maps:
     names: Sequence[str] = ()
 
 
-def column_of(slot: Slot, filled: str | None) -> Column:
+def build_column(slot: Slot, filled: str | None) -> Column:
     """The column of a slot, with the text `filled` in place of FILLED."""
     index, texts = slot.index, slot.texts
     present = index >= 0
@@ -75,10 +75,10 @@ def column_of(slot: Slot, filled: str | None) -> Column:
     return Column(texts.take(pa.array(index, mask=~present)), absent if absent.any() else None)
 
 
-def maps_part(rows: Ints, names: Names, columns: Sequence[Column]) -> Maps:
+def build_maps_part(rows: Ints, names: Names, columns: Sequence[Column]) -> Maps:
     """The maps of walked rows; absent values are left out."""
     texts, width = _join_texts([column.texts for column in columns]), len(columns)
-    sizes = np.stack([_text_sizes(column.texts) for column in columns], axis=1)
+    sizes = np.stack([_compute_text_sizes(column.texts) for column in columns], axis=1)
     if all(column.absent is None for column in columns):
         return Maps(rows, texts, sizes.ravel(), np.full(len(rows), width), names)
     all_false = np.zeros(len(rows), np.bool_)
@@ -87,7 +87,7 @@ def maps_part(rows: Ints, names: Names, columns: Sequence[Column]) -> Maps:
     return Maps(rows, texts, sizes[present], present.sum(axis=1), names=value_names)
 
 
-def plain_maps_part(rows: Sequence[int], images: Sequence[Image]) -> Maps:
+def build_plain_maps_part(rows: Sequence[int], images: Sequence[Image]) -> Maps:
     """The maps of rows that were decoded one by one."""
     values = [value for image in images for value in image[1]]
     sizes = np.fromiter((-1 if value is None else len(value.encode()) for value in values), np.int64, len(values))
@@ -97,7 +97,7 @@ def plain_maps_part(rows: Sequence[int], images: Sequence[Image]) -> Maps:
     return Maps(np.asarray(rows, np.int64), texts, sizes, entries, names=names)
 
 
-def maps_of(parts: Sequence[Maps], count: int) -> pa.MapArray:
+def join_maps(parts: Sequence[Maps], count: int) -> pa.MapArray:
     """`count` maps; rows of no part are NULL."""
     if not parts:
         return pa.nulls(count, pa.map_(pa.string(), pa.string()))
@@ -111,7 +111,7 @@ def maps_of(parts: Sequence[Maps], count: int) -> pa.MapArray:
     return pa.MapArray.from_arrays(offsets, _join_names(parts, entries, order), values)
 
 
-def keys_of(parts: Sequence[Keys], count: int) -> pa.Array:
+def join_keys(parts: Sequence[Keys], count: int) -> pa.Array:
     """`count` texts; rows of no part are NULL."""
     if not parts:
         return pa.nulls(count, pa.string())
@@ -131,10 +131,10 @@ def _sort_indexes(rows: Ints) -> Ints | None:
 
 def _sort_sizes(parts: Sequence[Maps], entries: Ints, order: Ints | None) -> Ints:
     sizes = np.concatenate([part.sizes for part in parts])
-    return sizes if order is None else sizes[_entry_indexes(entries, order)]
+    return sizes if order is None else sizes[_compute_entry_indexes(entries, order)]
 
 
-def _entry_indexes(entries: Ints, order: Ints) -> Ints:
+def _compute_entry_indexes(entries: Ints, order: Ints) -> Ints:
     """The indexes that bring the entries of all rows into a new `order` of the rows; `entries`: their number per
     row."""
     width = int(entries[0])
@@ -150,11 +150,11 @@ def _entry_indexes(entries: Ints, order: Ints) -> Ints:
 def _join_names(parts: Sequence[Maps], entries: Ints, order: Ints | None) -> pa.Array:
     shapes = {part.shape for part in parts}
     if len(shapes) == 1 and () not in shapes:
-        return even_names(shapes.pop(), len(entries))
+        return repeat_names(shapes.pop(), len(entries))
     known: dict[str, int] = {}
     numbers = [_number_names(part, known) for part in parts]
     index = np.concatenate(numbers)
-    index = index if order is None else index[_entry_indexes(entries, order)]
+    index = index if order is None else index[_compute_entry_indexes(entries, order)]
     return pa.array(list(known), pa.string()).take(pa.array(index))
 
 
@@ -170,11 +170,11 @@ def _cut_values(texts: pa.Array, sizes: Ints) -> pa.Array:
     null = sizes < 0
     offsets = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(np.maximum(sizes, 0), out=offsets[1:])
-    return text_array(offsets, text_bytes(texts)[1], null if null.any() else None)
+    return build_text_array(offsets, read_text_bytes(texts)[1], null if null.any() else None)
 
 
-def _text_sizes(texts: pa.Array) -> Ints:
-    offsets = text_bytes(texts)[0].astype(np.int64)
+def _compute_text_sizes(texts: pa.Array) -> Ints:
+    offsets = read_text_bytes(texts)[0].astype(np.int64)
     sizes: Ints = offsets[1:] - offsets[:-1]
     if texts.null_count:
         sizes[np.asarray(texts.is_null())] = NULL
@@ -186,8 +186,8 @@ def _join_texts(texts: Sequence[pa.Array | pa.Scalar]) -> pa.Array:
     return pc.binary_join_element_wise(*texts, _NONE, null_handling="replace", null_replacement="")
 
 
-def key_texts(columns: Sequence[pa.Array], plain: Sequence[bool] = ()) -> pa.Array:
-    """`key_text` of all rows of `columns`. A column whose flag in `plain` is True needs no escapes."""
+def format_key_texts(columns: Sequence[pa.Array], plain: Sequence[bool] = ()) -> pa.Array:
+    """`format_key_text` of all rows of `columns`. A column whose flag in `plain` is True needs no escapes."""
     pieces: list[pa.Array | pa.Scalar | str] = []
     for number, (texts, safe) in enumerate(zip(columns, plain or [False] * len(columns), strict=True)):
         escaped = texts if safe else _escape_texts(texts)
@@ -226,14 +226,14 @@ def _escape_texts(texts: pa.Array) -> pa.Array:
 
 def _find_rows_to_escape(texts: pa.Array) -> Ints:
     """The rows whose text contains a quote, a backslash or a control character."""
-    offsets, data = text_bytes(texts)
+    offsets, data = read_text_bytes(texts)
     odd: Bools = (data < 0x20) | (data == ord('"')) | (data == ord("\\"))
     if not odd.any():
         return np.empty(0, np.int64)
     return np.unique(np.searchsorted(offsets, np.flatnonzero(odd), side="right") - 1)
 
 
-def moved_rows(before: Sequence[pa.Array], after: Sequence[pa.Array]) -> Ints:
+def find_moved_rows(before: Sequence[pa.Array], after: Sequence[pa.Array]) -> Ints:
     """The rows whose key columns `before` differ from those `after`."""
     moved = np.zeros(len(before[0]), np.bool_)
     for old, new in zip(before, after, strict=True):

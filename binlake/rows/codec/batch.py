@@ -4,10 +4,10 @@ Use in `mapInArrow`:
 
     batch = MutationBatch(route=lambda table: (table.db, table.name))     # route returns None = filtered out
     for payload, commit_ts, start_ts in rows:
-        batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
+        batch.add(payload, commit_ts, start_ts, schemas.find_schema_at(commit_ts))
         if batch.is_full:
-            yield from batch.batches()                                    # pyarrow.RecordBatches; empties the batch
-    yield from batch.batches()
+            yield from batch.take_batches()                               # pyarrow.RecordBatches; empties the batch
+    yield from batch.take_batches()
 
 Rule: adding a payload splits it and checks its lists. Rows are decoded when they are read: rows of one definition and
 kind together (binlake.rows.codec.walk), and rows that this cannot decode one by one, in order. Columns, their order
@@ -23,27 +23,27 @@ import numpy as np
 import pyarrow as pa
 
 from binlake.base.lakecolumns import Mutation
-from binlake.rows.codec.assemble import keys_of, maps_of
+from binlake.rows.codec.assemble import join_keys, join_maps
 from binlake.rows.codec.echoes import without_echoes
 from binlake.rows.codec.emptied import Known, is_late, require_equal_filters, without_lost_rows
-from binlake.rows.codec.emptied import definition_of_side as settled_side
-from binlake.rows.codec.groups import Group, Waiting, cut, cuts
+from binlake.rows.codec.emptied import derive_side_definition as settled_side
+from binlake.rows.codec.groups import Group, Waiting, compute_cuts, cut
 from binlake.rows.codec.lanes import Bytes, Ints, Lanes
-from binlake.rows.codec.latin1 import InvalidText, decoders_for
-from binlake.rows.codec.parts import FIELDS, FIRST, ROWS, TABLE, columns_of
+from binlake.rows.codec.latin1 import InvalidText, make_decoder_lookup
+from binlake.rows.codec.parts import FIELDS, FIRST, ROWS, TABLE, build_columns
 from binlake.rows.codec.pendingrows import PendingRows
 from binlake.rows.codec.secondwrites import Moment, SecondWrites, may_be_twice, without_second_writes
-from binlake.rows.codec.splits import Run, Splits, parted, split_all
+from binlake.rows.codec.splits import Run, Splits, group_positions, split_all
 from binlake.rows.codec.transaction import (
     ALL_KINDS,
     DecodeStats,
     RowLists,
     TableLookup,
     Wanted,
-    every_kind,
-    mutations_of,
+    read_mutations,
+    select_every_kind,
+    select_wanted_rows,
     split,
-    wanted_rows,
 )
 from binlake.rows.schema.info import TableDef
 from binlake.tso import LOGICAL_BITS
@@ -89,7 +89,7 @@ _FEWEST_NEIGHBOURS = 16
 _Names4 = tuple[str, str, str, str]
 
 
-def same_name(table: TableDef) -> tuple[str, str]:
+def keep_name(table: TableDef) -> tuple[str, str]:
     """The route that changes nothing."""
     return table.db, table.name
 
@@ -105,15 +105,15 @@ class MutationBatch:
 
     def __init__(
         self,
-        route: Route = same_name,
-        kinds: Wanted = every_kind,
+        route: Route = keep_name,
+        kinds: Wanted = select_every_kind,
         invalid_text: InvalidText = "refuse",
         second_writes: SecondWrites = "refuse",
     ) -> None:
         self.stats = DecodeStats()
         self._route = route
         self._kinds_of = kinds
-        self._decoder_of = decoders_for(invalid_text, self.stats.latin1_texts)
+        self._decoder_of = make_decoder_lookup(invalid_text, self.stats.latin1_texts)
         self._second_writes = second_writes
         self._known: dict[TableDef, Collection[str]] = {}
         self._routed: dict[TableDef, _Names4 | None] = {}
@@ -142,12 +142,12 @@ class MutationBatch:
         had = self._count
         value = split(payload, commit_ts, start_ts)
         version = value.schema_version
-        for seq, table_id, definition, rows in mutations_of(value, commit_ts, tables, self.stats):
+        for seq, table_id, definition, rows in read_mutations(value, commit_ts, tables, self.stats):
             table = definition
             if definition.emptied:
                 table = settled_side(definition, table_id, value, payload, tables, self._sides)
-                require_equal_filters(table, commit_ts, self._wanted)
-            for first, run in self._wanted_runs(table, rows, payload, Moment(version, commit_ts)):
+                require_equal_filters(table, commit_ts, self._look_up_kinds)
+            for first, run in self._select_runs(table, rows, payload, Moment(version, commit_ts)):
                 number = self._tables.setdefault(table, len(self._tables))
                 self._add_rows(number * _KINDS, run)
                 self._mutations.append((commit_ts, start_ts, version, number, seq + first, len(run.kinds), table_id))
@@ -155,15 +155,15 @@ class MutationBatch:
         self._bytes += len(payload) if self._count > had else 0
         return self._count - had
 
-    def _wanted_runs(
+    def _select_runs(
         self, table: TableDef, rows: RowLists, payload: bytes, moment: Moment
     ) -> Iterator[tuple[int, RowLists]]:
-        wanted, runs = self._wanted(table), iter([(0, rows)])
+        wanted, runs = self._look_up_kinds(table), iter([(0, rows)])
         if wanted and may_be_twice(table, moment.version):
             decoder, counted = self._decoder_of(table), self.stats.taken_once
             runs = without_second_writes(decoder, rows, payload, moment, self._second_writes, counted)
         for at, part in runs:
-            yield from ((at + first, run) for first, run in wanted_rows(part, wanted, self.stats))
+            yield from ((at + first, run) for first, run in select_wanted_rows(part, wanted, self.stats))
 
     def add_all(
         self, payloads: Sequence[bytes] | pa.BinaryArray, commit_ts: Ints, start_ts: Ints, places: Places
@@ -171,25 +171,25 @@ class MutationBatch:
         """`add` each transaction by the definitions at its commit_ts; small binlogs are split together (`splits`)."""
         lanes = Lanes.of(payloads)
         splits, (lookups, where) = split_all(lanes), places(commit_ts)
-        groups, odd = self._table_groups(splits, lookups, where)
+        groups, odd = self._group_by_table(splits, lookups, where)
         if len(odd) > len(lanes) // _FEWEST_NEIGHBOURS:
             odd = list(range(len(lanes)))
         low, times = 0, np.stack([commit_ts, start_ts])
         for high in [*odd, len(lanes)]:
             if low < high:
-                self._add_run(splits.run(low, high, groups), times, lanes)
+                self._add_run(splits.build_run(low, high, groups), times, lanes)
             if high < len(lanes):
-                self.add(lanes.row(high), int(commit_ts[high]), int(start_ts[high]), lookups[where[high]])
+                self.add(lanes.read_row(high), int(commit_ts[high]), int(start_ts[high]), lookups[where[high]])
             low = high + 1
 
-    def _table_groups(self, splits: Splits, lookups: Sequence[TableLookup], where: Ints) -> tuple[Ints, list[int]]:
+    def _group_by_table(self, splits: Splits, lookups: Sequence[TableLookup], where: Ints) -> tuple[Ints, list[int]]:
         """(group of each mutation without its kind, -1 where its table is left out; binlogs that must be added
         alone)."""
         ids, table_ids = _number_distinct(splits.table_id)
         groups = np.empty(len(splits.of), np.int64)
-        for code, which in parted(where[splits.of] * len(ids) + table_ids):
-            table = lookups[code // len(ids)].table(int(ids[code % len(ids)]))
-            wanted = () if table is None else self._wanted(table)
+        for code, which in group_positions(where[splits.of] * len(ids) + table_ids):
+            table = lookups[code // len(ids)].find_table(int(ids[code % len(ids)]))
+            wanted = () if table is None else self._look_up_kinds(table)
             late = table is not None and is_late(table, int(splits.version[which].min()))
             if table is None or late or 0 < len(wanted) < len(ALL_KINDS):
                 groups[which] = _ALONE
@@ -226,12 +226,12 @@ class MutationBatch:
         """All rows so far as one record batch of MUTATION_SCHEMA; the batch is empty afterwards.
 
         Use it while `is_full` bounds the size: an Arrow text column ends at 2 GiB, so a huge transaction needs
-        `batches`.
+        `take_batches`.
         """
         taken = list(self._take_batches(self._count, None))
         return taken[0] if taken else pa.RecordBatch.from_pylist([], MUTATION_SCHEMA)
 
-    def batches(self, rows: int = 2 * BATCH_ROWS, size: int = 2 * BATCH_BYTES) -> Iterator[pa.RecordBatch]:
+    def take_batches(self, rows: int = 2 * BATCH_ROWS, size: int = 2 * BATCH_BYTES) -> Iterator[pa.RecordBatch]:
         """All rows so far in record batches of at most `rows` rows, and `size` bytes before decoding (or one row).
 
         The limits are twice those of `is_full`, so that the last transaction does not create a small extra batch.
@@ -242,36 +242,36 @@ class MutationBatch:
         self._end_block()
         mutations = np.concatenate(self._blocks)
         kinds, tables = np.frombuffer(b"".join(self._kinds), np.uint8), list(self._tables)
-        groups, count = self._groups(mutations, kinds, tables), self._count
+        groups, count = self._build_groups(mutations, kinds, tables), self._count
         if most_bytes is not None and self._bytes <= most_bytes:
             most_bytes = None
         self._clear()
         ends = mutations[:, ROWS].cumsum()
-        for low, high in cuts(groups, count, most_rows, most_bytes):
+        for low, high in compute_cuts(groups, count, most_rows, most_bytes):
             first, last = np.searchsorted(ends, [low, high - 1], side="right").tolist()
             part = mutations[first : last + 1].copy()
             part[0, FIRST] += low - (ends[first] - part[0, ROWS])
             part[:, ROWS] = np.diff(np.minimum(ends[first : last + 1], high), prepend=low)
             here = [cut(group, low, high) for group in groups]
-            yield self._record_batch(part, kinds[low:high], tables, [group for group in here if len(group.rows)])
+            yield self._build_record_batch(part, kinds[low:high], tables, [group for group in here if len(group.rows)])
 
-    def _groups(self, mutations: Ints, kinds: Bytes, tables: list[TableDef]) -> list[Waiting]:
+    def _build_groups(self, mutations: Ints, kinds: Bytes, tables: list[TableDef]) -> list[Waiting]:
         # A mutation's lists follow the order of its sequence, so the n-th row of a group has its n-th position.
         codes = np.repeat(mutations[:, TABLE], mutations[:, ROWS]) * _KINDS + kinds
-        rows, groups = self._rows.rows(), []
-        for code, which in parted(codes):
+        rows, groups = self._rows.build_rows(), []
+        for code, which in group_positions(codes):
             places = np.arange(len(codes))[which]
             groups.append(Waiting(self._decoder_of(tables[code // _KINDS]), _OPS[code % _KINDS], rows[code], places))
         return groups
 
-    def _record_batch(
+    def _build_record_batch(
         self, mutations: Ints, kinds: Bytes, tables: list[TableDef], groups: list[Group]
     ) -> pa.RecordBatch:
         commit, start, version, table, first, size, _ = mutations.T
         count = len(kinds)
         seq = np.repeat(first - (size.cumsum() - size), size) + np.arange(count)
-        columns = columns_of(groups, mutations)
-        names = zip(*(cast(_Names4, self._names_of(one)) for one in tables), strict=True)
+        columns = build_columns(groups, mutations)
+        names = zip(*(cast(_Names4, self._look_up_names(one)) for one in tables), strict=True)
         numbers, versions = np.repeat(table, size), np.repeat(version, size)
         commit = np.repeat(commit, size)
         arrays: list[Any] = [
@@ -283,22 +283,22 @@ class MutationBatch:
             *(pa.array(column, pa.string()).take(pa.array(numbers)) for column in names),
             pa.array(np.asarray([one.id for one in tables])[numbers]),
             pa.array(_OPS, pa.string()).take(pa.array(kinds)),
-            keys_of(columns.keys, count),
-            keys_of(columns.new_keys, count),
-            maps_of(columns.before, count),
-            maps_of(columns.after, count),
+            join_keys(columns.keys, count),
+            join_keys(columns.new_keys, count),
+            join_maps(columns.before, count),
+            join_maps(columns.after, count),
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=MUTATION_SCHEMA)
         batch, kept = without_echoes(batch, tables, numbers)
         late = numbers[kept], versions[kept]
-        return without_lost_rows(batch, tables, *late, self.stats.gone_rows, self._names_of)
+        return without_lost_rows(batch, tables, *late, self.stats.gone_rows, self._look_up_names)
 
-    def _wanted(self, table: TableDef) -> Collection[str]:
+    def _look_up_kinds(self, table: TableDef) -> Collection[str]:
         if table not in self._known:
-            self._known[table] = () if self._names_of(table) is None else self._kinds_of(table)
+            self._known[table] = () if self._look_up_names(table) is None else self._kinds_of(table)
         return self._known[table]
 
-    def _names_of(self, table: TableDef) -> _Names4 | None:
+    def _look_up_names(self, table: TableDef) -> _Names4 | None:
         if table not in self._routed:
             target = self._route(table)
             self._routed[table] = None if target is None else (table.db, table.name, *target)

@@ -16,11 +16,11 @@ from math import isfinite
 
 import numpy as np
 
-from binlake.base.redaction import value_in_log
+from binlake.base.redaction import redact_value
 from binlake.rows.codec import casttimes as times
-from binlake.rows.codec.floats import FLOAT_MAX, as_float32, double_text, float_text
-from binlake.rows.codec.jsons import json_text, write_json
-from binlake.rows.codec.values import bit_text, set_text
+from binlake.rows.codec.floats import FLOAT_MAX, as_float32, format_double, format_float
+from binlake.rows.codec.jsons import read_json, write_json
+from binlake.rows.codec.values import format_bit, format_set
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo
 
@@ -49,7 +49,7 @@ class Moment:
     guessed: bool = False
 
 
-def cast_form(column: ColumnInfo) -> tuple[object, ...]:
+def derive_cast_form(column: ColumnInfo) -> tuple[object, ...]:
     """The properties of `column` that decide how its values are written: if two forms are equal, no value changes."""
     tp, text = column.tp, column.tp in t.STRINGS
     fixed = tp == t.STRING
@@ -61,16 +61,16 @@ def cast_form(column: ColumnInfo) -> tuple[object, ...]:
 
 def cast_text(source: ColumnInfo, target: ColumnInfo, text: str | None, moment: Moment) -> str | None:
     """Convert the canonical text of column `source` to that of `target`. Raises UnknownCast naming types and value."""
-    if text is None or cast_form(source) == cast_form(target):
+    if text is None or derive_cast_form(source) == derive_cast_form(target):
         return _cut(text, target)
     try:
         if moment.guessed and target.is_binary and source.tp in t.STRINGS and not (source.is_binary or text.isascii()):
             raise ValueError("the source may hold other bytes, which Binlake read as latin1")
         with localcontext(_EXACT):
-            return _writer(target)(_Value(source, text, moment), target)
+            return _choose_writer(target)(_Value(source, text, moment), target)
     except (ValueError, ArithmeticError) as error:
         raise UnknownCast(
-            f"{source.type_text} {value_in_log(text)} as {target.type_text} of column {target.name}: {error}"
+            f"{source.type_text} {redact_value(text)} as {target.type_text} of column {target.name}: {error}"
         ) from error
 
 
@@ -93,11 +93,11 @@ class _Value:
     def tp(self) -> int:
         return self.column.tp
 
-    def local(self) -> str:
+    def to_local_text(self) -> str:
         """The text as the session shows it: a TIMESTAMP in the session's time zone."""
-        return times.in_zone(self.text, _zone(self.moment)) if self.tp == t.TIMESTAMP else self.text
+        return times.convert_to_zone(self.text, _require_zone(self.moment)) if self.tp == t.TIMESTAMP else self.text
 
-    def shown(self) -> str:
+    def to_text(self) -> str:
         """The text that a conversion to a string gives."""
         if self.tp in (t.FLOAT, t.DOUBLE):
             return format(Decimal(self.text), "f")
@@ -107,21 +107,21 @@ class _Value:
             return str(int(self.text, 16))
         if self.column.is_binary:
             return bytes.fromhex(self.text).decode()
-        return self.local()
+        return self.to_local_text()
 
-    def number(self) -> Decimal:
+    def to_number(self) -> Decimal:
         """The exact number; for a text its leading number, else 0."""
         if self.tp == t.BIT:
             return Decimal(int(self.text, 16))
         if self.tp == t.FLOAT:
             return Decimal(repr(as_float32(self.text)))
         if self.tp in t.MOMENTS or self.tp in t.DATES:
-            return times.number_of_moment(self.local())
+            return times.convert_moment_to_number(self.to_local_text())
         if self.tp == t.DURATION:
-            return times.number_of_clock(self.text)
-        return self._named_number()
+            return times.convert_clock_to_number(self.text)
+        return self._parse_number()
 
-    def _named_number(self) -> Decimal:
+    def _parse_number(self) -> Decimal:
         elems = self.column.elems
         if self.tp == t.ENUM:
             return Decimal(elems.index(self.text) + 1 if self.text in elems else 0)
@@ -129,11 +129,11 @@ class _Value:
             return Decimal(sum(1 << elems.index(name) for name in self.text.split(",")) if self.text else 0)
         if self.tp == t.JSON:
             raise ValueError("JSON can only be converted to text")
-        match = _NUMBER.match(self.shown() if self.tp in t.STRINGS else self.text)
+        match = _NUMBER.match(self.to_text() if self.tp in t.STRINGS else self.text)
         return Decimal(match[1]) if match else Decimal(0)
 
 
-def _zone(moment: Moment) -> tzinfo:
+def _require_zone(moment: Moment) -> tzinfo:
     if moment.zone is None:
         raise ValueError("the time zone of the source's session is not known")
     return moment.zone
@@ -142,23 +142,23 @@ def _zone(moment: Moment) -> tzinfo:
 Writer = Callable[[_Value, ColumnInfo], str]
 
 
-def _writer(target: ColumnInfo) -> Writer:
+def _choose_writer(target: ColumnInfo) -> Writer:
     if target.tp in t.INTEGERS:
-        return _integer
+        return _cast_to_integer
     if target.tp in t.STRINGS:
-        return _bytes if target.is_binary else _string
+        return _cast_to_bytes if target.is_binary else _cast_to_string
     if target.tp in t.MOMENTS:
-        return _moment
+        return _cast_to_moment
     if target.tp in (t.FLOAT, t.DOUBLE):
-        return _float
-    return _date if target.tp in t.DATES else _WRITERS[target.tp]
+        return _cast_to_float
+    return _cast_to_date if target.tp in t.DATES else _WRITERS[target.tp]
 
 
-def _integer(value: _Value, target: ColumnInfo) -> str:
+def _cast_to_integer(value: _Value, target: ColumnInfo) -> str:
     if value.tp in t.MOMENTS:
-        number = times.number_of_moment(times.rounded_moment(value.local(), 0))
+        number = times.convert_moment_to_number(times.round_moment(value.to_local_text(), 0))
     elif value.tp == t.DURATION:
-        number = times.number_of_clock(times.rounded_clock(value.text, 0))
+        number = times.convert_clock_to_number(times.round_clock(value.text, 0))
     else:
         number = Decimal(_round_to_integer(value))
     bits = _BITS[target.tp]
@@ -169,12 +169,12 @@ def _integer(value: _Value, target: ColumnInfo) -> str:
 def _round_to_integer(value: _Value) -> int:
     """Round to an integer: a FLOAT or DOUBLE by C's rint (6.5 becomes 6), a DECIMAL or text half up (6.5 becomes 7)."""
     even = value.tp in (t.FLOAT, t.DOUBLE)
-    return int(value.number().quantize(Decimal(1), ROUND_HALF_EVEN if even else ROUND_HALF_UP))
+    return int(value.to_number().quantize(Decimal(1), ROUND_HALF_EVEN if even else ROUND_HALF_UP))
 
 
-def _decimal(value: _Value, target: ColumnInfo) -> str:
+def _cast_to_decimal(value: _Value, target: ColumnInfo) -> str:
     precision, scale = (target.flen if target.flen > 0 else 10), max(target.decimal, 0)
-    number = value.number().quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP)
+    number = value.to_number().quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP)
     most = Decimal(10) ** (precision - scale) - Decimal(1).scaleb(-scale)
     number = min(max(number, -most), most)
     if target.unsigned and number < 0:
@@ -182,8 +182,8 @@ def _decimal(value: _Value, target: ColumnInfo) -> str:
     return format(number if number else abs(number), "f")
 
 
-def _float(value: _Value, target: ColumnInfo) -> str:
-    number = float(value.number())
+def _cast_to_float(value: _Value, target: ColumnInfo) -> str:
+    number = float(value.to_number())
     if value.tp in (t.FLOAT, t.DOUBLE) and value.text.startswith("-") and not number:
         number = -0.0
     if target.decimal >= 0:
@@ -193,70 +193,70 @@ def _float(value: _Value, target: ColumnInfo) -> str:
         raise ValueError("out of range")
     if target.unsigned and number < 0:
         number = 0.0
-    return float_text(number) if target.tp == t.FLOAT else double_text(number)
+    return format_float(number) if target.tp == t.FLOAT else format_double(number)
 
 
-def _string(value: _Value, target: ColumnInfo) -> str:
-    text = value.shown()
+def _cast_to_string(value: _Value, target: ColumnInfo) -> str:
+    text = value.to_text()
     text = text if target.flen < 0 or target.tp in t.BLOBS else text[: target.flen]
     return text.rstrip(" ") if target.tp == t.STRING else text
 
 
-def _bytes(value: _Value, target: ColumnInfo) -> str:
-    data = bytes.fromhex(value.text) if value.tp in t.STRINGS and value.column.is_binary else value.shown().encode()
+def _cast_to_bytes(value: _Value, target: ColumnInfo) -> str:
+    data = bytes.fromhex(value.text) if value.tp in t.STRINGS and value.column.is_binary else value.to_text().encode()
     if target.flen >= 0 and target.tp not in t.BLOBS:
         data = data[: target.flen]
     return data.ljust(max(target.flen, 0) if target.tp == t.STRING else 0, b"\0").hex().upper()
 
 
-def _datetime(value: _Value, fsp: int) -> str:
+def _cast_to_datetime(value: _Value, fsp: int) -> str:
     """The datetime in the session's time zone, rounded to `fsp` digits."""
     if value.tp in t.MOMENTS or value.tp in t.DATES:
-        text = value.local()
+        text = value.to_local_text()
     elif value.tp == t.DURATION:
         if value.moment.day is None:
             raise ValueError("it is not known on which day the source converted the value")
-        text = times.moment_on(value.moment.day, value.text)
+        text = times.add_clock_to_day(value.moment.day, value.text)
     elif value.tp in t.STRINGS:
-        text = times.moment_of(value.shown())
+        text = times.parse_moment(value.to_text())
     elif value.tp in t.INTEGERS or value.tp == t.NEWDECIMAL:
-        text = times.moment_of_number(value.number())
+        text = times.convert_number_to_moment(value.to_number())
     else:
         raise ValueError("the conversion of this type to a date is not known")
-    return times.rounded_moment(text, fsp)
+    return times.round_moment(text, fsp)
 
 
-def _moment(value: _Value, target: ColumnInfo) -> str:
+def _cast_to_moment(value: _Value, target: ColumnInfo) -> str:
     if value.tp == target.tp:
-        return times.rounded_moment(value.text, target.fsp)
-    text = _datetime(value, target.fsp)
-    return times.in_utc(text, _zone(value.moment)) if target.tp == t.TIMESTAMP else text
+        return times.round_moment(value.text, target.fsp)
+    text = _cast_to_datetime(value, target.fsp)
+    return times.convert_to_utc(text, _require_zone(value.moment)) if target.tp == t.TIMESTAMP else text
 
 
-def _date(value: _Value, _target: ColumnInfo) -> str:
-    return value.local()[:10] if value.tp in t.MOMENTS else _datetime(value, 6)[:10]
+def _cast_to_date(value: _Value, _target: ColumnInfo) -> str:
+    return value.to_local_text()[:10] if value.tp in t.MOMENTS else _cast_to_datetime(value, 6)[:10]
 
 
-def _duration(value: _Value, target: ColumnInfo) -> str:
+def _cast_to_duration(value: _Value, target: ColumnInfo) -> str:
     if value.tp == t.DURATION:
         text = value.text
     elif value.tp in t.MOMENTS:
-        text = value.local()[11:]
+        text = value.to_local_text()[11:]
     elif value.tp in t.DATES:
         text = "00:00:00"
     elif value.tp in t.STRINGS:
-        text = times.clock_of(value.shown())
+        text = times.parse_clock(value.to_text())
     elif value.tp in _NUMBERS:
-        text = times.clock_of_number(value.number())
+        text = times.convert_number_to_clock(value.to_number())
     else:
         raise ValueError("the conversion of this type to a time is not known")
-    return times.rounded_clock(text, target.fsp)
+    return times.round_clock(text, target.fsp)
 
 
-def _year(value: _Value, _target: ColumnInfo) -> str:
+def _cast_to_year(value: _Value, _target: ColumnInfo) -> str:
     if value.tp in t.MOMENTS or value.tp in t.DATES:
-        return value.local()[:4]
-    text = value.shown() if value.tp in t.STRINGS else ""
+        return value.to_local_text()[:4]
+    text = value.to_text() if value.tp in t.STRINGS else ""
     year = _round_to_integer(value)
     if year == 0:
         return "2000" if text.startswith("0") and len(text) != _YEAR_WIDTH else "0000"
@@ -266,10 +266,10 @@ def _year(value: _Value, _target: ColumnInfo) -> str:
     return f"{year:04d}"
 
 
-def _enum(value: _Value, target: ColumnInfo) -> str:
+def _cast_to_enum(value: _Value, target: ColumnInfo) -> str:
     elems = target.elems
     if value.tp in (t.ENUM, t.SET) or value.tp in t.STRINGS:
-        name = value.shown()
+        name = value.to_text()
         if name in elems or (value.tp == t.ENUM and name == ""):
             return name
         raise ValueError("the type has no element of this name")
@@ -279,37 +279,37 @@ def _enum(value: _Value, target: ColumnInfo) -> str:
     return elems[ordinal - 1]
 
 
-def _set(value: _Value, target: ColumnInfo) -> str:
+def _cast_to_set(value: _Value, target: ColumnInfo) -> str:
     if value.tp in (t.ENUM, t.SET) or value.tp in t.STRINGS:
-        names = value.shown().split(",") if value.shown() else []
+        names = value.to_text().split(",") if value.to_text() else []
         bits = sum({1 << target.elems.index(name) for name in names})
     else:
         bits = _round_to_integer(value)
     if bits >> len(target.elems):
         raise ValueError("the type has no elements for this number")
-    return set_text(bits, target.elems)
+    return format_set(bits, target.elems)
 
 
-def _bit(value: _Value, target: ColumnInfo) -> str:
+def _cast_to_bit(value: _Value, target: ColumnInfo) -> str:
     if value.tp in t.STRINGS:
         data = bytes.fromhex(value.text) if value.column.is_binary else value.text.encode()
-        return bit_text(int.from_bytes(data, "big"), target.flen)
-    return bit_text(_round_to_integer(value), target.flen)
+        return format_bit(int.from_bytes(data, "big"), target.flen)
+    return format_bit(_round_to_integer(value), target.flen)
 
 
-def _json(value: _Value, _target: ColumnInfo) -> str:
+def _cast_to_json(value: _Value, _target: ColumnInfo) -> str:
     if value.tp not in t.STRINGS or value.column.is_binary:
         raise ValueError("only text can be converted to JSON")
-    text, _ = json_text(write_json(value.text), 0)
+    text, _ = read_json(write_json(value.text), 0)
     return text
 
 
 _WRITERS: dict[int, Writer] = {
-    t.NEWDECIMAL: _decimal,
-    t.DURATION: _duration,
-    t.YEAR: _year,
-    t.ENUM: _enum,
-    t.SET: _set,
-    t.BIT: _bit,
-    t.JSON: _json,
+    t.NEWDECIMAL: _cast_to_decimal,
+    t.DURATION: _cast_to_duration,
+    t.YEAR: _cast_to_year,
+    t.ENUM: _cast_to_enum,
+    t.SET: _cast_to_set,
+    t.BIT: _cast_to_bit,
+    t.JSON: _cast_to_json,
 }

@@ -9,8 +9,8 @@ import re
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from decimal import ROUND_FLOOR, Decimal
 
-from binlake.base.redaction import value_in_log
-from binlake.rows.codec.temporal import moment_parts, parse_duration
+from binlake.base.redaction import redact_value
+from binlake.rows.codec.temporal import parse_duration, parse_moment_parts
 
 _DIGITS = re.compile(r"(\d{14}|\d{12}|\d{8}|\d{6})(?:\.(\d*))?")
 _PARTS = re.compile(r"(\d{4})\D(\d{1,2})\D(\d{1,2})(?:[ T]+(\d{1,2}):(\d{1,2})(?::(\d{1,2}))?(?:\.(\d*))?)?")
@@ -21,37 +21,37 @@ _FIRST_DATE = 101
 """The smallest number that TiDB reads as a date: 2000-01-01."""
 
 
-def in_zone(text: str, zone: tzinfo) -> str:
+def convert_to_zone(text: str, zone: tzinfo) -> str:
     """Convert a TIMESTAMP's text (UTC) to local time in `zone`; a zero date stays zero."""
     return text if _has_zero_part(text) else _convert_zone(text, UTC, zone)
 
 
-def in_utc(text: str, zone: tzinfo) -> str:
+def convert_to_utc(text: str, zone: tzinfo) -> str:
     """Convert local time in `zone` to the TIMESTAMP (UTC) that TiDB stores; if the hour occurs twice, to the first."""
     return text if _has_zero_part(text) else _convert_zone(text, zone, UTC)
 
 
-def rounded_moment(text: str, fsp: int) -> str:
+def round_moment(text: str, fsp: int) -> str:
     """A date or datetime text, rounded to `fsp` fractional digits of seconds."""
     whole, _, fraction = (text if len(text) > 10 else f"{text} 00:00:00").partition(".")
     if _has_zero_part(text) or len(fraction) <= fsp:
         return f"{whole}.{fraction:0<{fsp}}"[: 20 + fsp] if fsp else whole
     micros = _round_half_up(Decimal(f"0.{fraction}") * 10**fsp) * 10 ** (6 - fsp)
     value = datetime.fromisoformat(whole) + timedelta(microseconds=micros)
-    return _format(value, fsp)
+    return _format_datetime(value, fsp)
 
 
-def moment_of(text: str) -> str:
+def parse_moment(text: str) -> str:
     """Parse the text of a DATETIME as TiDB does; raises ValueError for an unsupported form."""
     text = text.strip()
     match = _DIGITS.fullmatch(text)
     moment = _parse_digits(match[1]) if match else _parse_parts(text)
     fraction = (match[2] if match else text.partition(".")[2]) or ""
-    moment_parts(moment)
+    parse_moment_parts(moment)
     return f"{moment}.{fraction}" if fraction else moment
 
 
-def moment_of_number(number: Decimal) -> str:
+def convert_number_to_moment(number: Decimal) -> str:
     """The DATETIME of a number like 20210102030405; raises ValueError if the number is not a date."""
     if number == 0:
         return _ZERO
@@ -59,38 +59,38 @@ def moment_of_number(number: Decimal) -> str:
     width = next((width for width in (6, 8, 12, 14) if len(whole) <= width), 0)
     if number < _FIRST_DATE or not width:
         raise ValueError(f"{number} is not a date")
-    moment = moment_of(whole.rjust(width, "0") + (f".{fraction}" if fraction else ""))
+    moment = parse_moment(whole.rjust(width, "0") + (f".{fraction}" if fraction else ""))
     if _has_zero_part(moment):
         raise ValueError(f"{number} is not a date")
     return moment
 
 
-def number_of_moment(text: str) -> Decimal:
+def convert_moment_to_number(text: str) -> Decimal:
     """YYYYMMDDHHMMSS[.ffffff] of a datetime's text, YYYYMMDD of a date's."""
     return Decimal(re.sub(r"[-: ]", "", text))
 
 
-def number_of_clock(text: str) -> Decimal:
+def convert_clock_to_number(text: str) -> Decimal:
     """[-]HHMMSS[.ffffff] of a TIME text."""
     return Decimal(text.replace(":", ""))
 
 
-def clock_of(text: str) -> str:
+def parse_clock(text: str) -> str:
     """Parse the text of a TIME as TiDB does; raises ValueError for an unsupported form."""
     text = text.strip()
     match = _CLOCK.fullmatch(text)
     if match is None:
         if len(text) > 10 and "-" in text[1:]:
-            return moment_of(text)[11:]
+            return parse_moment(text)[11:]
         if _PLAIN_NUMBER.fullmatch(text) is None:
-            raise ValueError(f"{value_in_log(text)} is not a time")
-        return clock_of_number(Decimal(text))
+            raise ValueError(f"{redact_value(text)} is not a time")
+        return convert_number_to_clock(Decimal(text))
     hours = int(match[2] or 0) * 24 + int(match[3])
     clock = f"{match[1]}{hours:02d}:{int(match[4]):02d}:{int(match[5] or 0):02d}"
     return f"{clock}.{match[6]}" if match[6] else clock
 
 
-def clock_of_number(number: Decimal) -> str:
+def convert_number_to_clock(number: Decimal) -> str:
     """The TIME of a number like 123456 (12:34:56); raises ValueError if the number is not a time."""
     sign, whole, fraction = "-" if number < 0 else "", *format(abs(number), "f").partition(".")[::2]
     digits = whole.rjust(6, "0")
@@ -101,7 +101,7 @@ def clock_of_number(number: Decimal) -> str:
     return f"{clock}.{fraction}" if fraction else clock
 
 
-def rounded_clock(text: str, fsp: int) -> str:
+def round_clock(text: str, fsp: int) -> str:
     """A TIME text, rounded to `fsp` fractional digits: one half rounds up, so -00:00:00.5 becomes 00:00:00."""
     whole, _, fraction = text.partition(".")
     seconds = Decimal(abs(parse_duration(whole)) // 10**9) + Decimal(f"0.{fraction or 0}")
@@ -111,10 +111,10 @@ def rounded_clock(text: str, fsp: int) -> str:
     return f"{clock}.{part:0{fsp}d}" if fsp else clock
 
 
-def moment_on(day: date, clock: str) -> str:
+def add_clock_to_day(day: date, clock: str) -> str:
     """The DATETIME of a TIME on `day`; a TIME below 00:00 or above 24:00 falls on another day."""
     micros = parse_duration(clock) // 1000
-    return _format(datetime(day.year, day.month, day.day) + timedelta(microseconds=micros), 6)
+    return _format_datetime(datetime(day.year, day.month, day.day) + timedelta(microseconds=micros), 6)
 
 
 def _convert_zone(text: str, source: tzinfo, target: tzinfo) -> str:
@@ -134,7 +134,7 @@ def _round_half_up(value: Decimal) -> int:
     return int((value + Decimal("0.5")).to_integral_value(ROUND_FLOOR))
 
 
-def _format(value: datetime, fsp: int) -> str:
+def _format_datetime(value: datetime, fsp: int) -> str:
     text = f"{value.year:04d}-{value:%m-%d %H:%M:%S}"
     return text + (f".{value.microsecond:06d}"[: fsp + 1] if fsp else "")
 
@@ -149,6 +149,6 @@ def _parse_digits(digits: str) -> str:
 def _parse_parts(text: str) -> str:
     match = _PARTS.fullmatch(text)
     if match is None:
-        raise ValueError(f"{value_in_log(text)} is not a date")
+        raise ValueError(f"{redact_value(text)} is not a date")
     year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
     return f"{year:04d}-{month:02d}-{day:02d} {hour:02d}:{minute:02d}:{second:02d}"

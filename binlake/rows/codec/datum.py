@@ -66,7 +66,7 @@ def read_float(data: bytes, pos: int) -> tuple[float, int]:
 _DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 
 
-def decimal_size(precision: int, frac: int) -> int:
+def compute_decimal_size(precision: int, frac: int) -> int:
     """The number of bytes of a binary decimal; raises ValueError for an impossible layout."""
     whole = precision - frac
     if whole < 0 or precision > 81 or precision == 0:
@@ -75,7 +75,7 @@ def decimal_size(precision: int, frac: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def decimal_groups(precision: int, frac: int) -> tuple[tuple[int, int], ...]:
+def list_decimal_groups(precision: int, frac: int) -> tuple[tuple[int, int], ...]:
     """(bytes, digits) of each group of a binary decimal, from the left."""
     whole = precision - frac
     head = ((_DIGIT_BYTES[whole % 9], whole % 9),) if whole % 9 else ()

@@ -30,7 +30,7 @@ def without_echoes(batch: pa.RecordBatch, tables: Sequence[TableDef], which: Int
     `which`: the index of each row's definition in `tables`.
     """
     all_rows = np.arange(batch.num_rows)
-    keyed = np.asarray([one.identity().kind != "row" for one in tables], np.bool_)
+    keyed = np.asarray([one.find_identity().kind != "row" for one in tables], np.bool_)
     if batch.num_rows < 2 or not keyed[which].any():
         return batch, all_rows
     # Two rows are not neighbours if a filter removed rows between them, so their seq must differ by 1.

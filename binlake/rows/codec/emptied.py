@@ -18,19 +18,19 @@ from binlake.base.lakecolumns import Mutation
 from binlake.errors import SchemaError
 from binlake.rows.codec.lanes import Ints
 from binlake.rows.codec.transaction import TableLookup
-from binlake.rows.schema.emptied import HINT, Side, partition_of
+from binlake.rows.schema.emptied import HINT, Side, find_partition
 from binlake.rows.schema.info import TableDef
 from binlake.wire import binlog_pb2 as pb
 
 Row = dict[str, Any]
 Known = dict[tuple[TableDef, Side, TableDef | None], TableDef]
-"""The earlier results of `definition_of_side`."""
+"""The earlier results of `derive_side_definition`."""
 _Names = tuple[str, str, str, str]
 _SIDES = (Mutation.BEFORE, Mutation.AFTER)
 _NAMES = (Mutation.SOURCE_DB, Mutation.SOURCE_TABLE, Mutation.DB, Mutation.TABLE)
 
 
-def definition_of_side(
+def derive_side_definition(
     table: TableDef, table_id: int, value: pb.PrewriteValue, payload: bytes, tables: TableLookup, known: Known
 ) -> TableDef:
     """`table` with the side of the DDL on which the transaction `value` of `payload` wrote.
@@ -45,8 +45,8 @@ def definition_of_side(
     # A row logged under another id, the former id of the table that was exchanged in, was written to that table.
     side: Side = "new"
     if table_id == table.id:
-        side = emptied.side_of(pb.Binlog.FromString(payload).prewrite_key, table.partition_ids, others)
-    taker = tables.table(emptied.heir) if emptied.heir else None
+        side = emptied.find_side(pb.Binlog.FromString(payload).prewrite_key, table.partition_ids, others)
+    taker = tables.find_table(emptied.heir) if emptied.heir else None
     if (table, side, taker) not in known:
         left = None if side == "new" else replace(emptied, side=side)
         known[table, side, taker] = replace(table, emptied=left, taker=taker if left else None)
@@ -69,9 +69,9 @@ def without_lost_rows(
 ) -> pa.RecordBatch:
     """`batch` (of MUTATION_SCHEMA) without rows that were removed with their partition; `lost` counts them by table id.
 
-    `which`: the index of each row's definition (from `definition_of_side`) in `tables`; `versions`: its schema version;
-    `names_of`: the names of a table at the source and at the target. Raises SchemaError if it cannot be determined
-    whether a row was removed.
+    `which`: the index of each row's definition (from `derive_side_definition`) in `tables`; `versions`: its schema
+    version; `names_of`: the names of a table at the source and at the target. Raises SchemaError if it cannot be
+    determined whether a row was removed.
     """
     bounds = np.asarray([table.emptied.version if table.emptied else 0 for table in tables], np.int64)
     late = versions < bounds[which]
@@ -84,7 +84,7 @@ def without_lost_rows(
     rows: list[Row] = []
     for row, is_late, number in zip(all_rows, late, which, strict=True):
         left = (
-            list(_remaining_rows(row, tables[number], late_rows[row[Mutation.COMMIT_TS]], names_of))
+            list(_find_remaining_rows(row, tables[number], late_rows[row[Mutation.COMMIT_TS]], names_of))
             if is_late
             else [row]
         )
@@ -93,7 +93,7 @@ def without_lost_rows(
     return pa.RecordBatch.from_pylist(rows, batch.schema)
 
 
-def _remaining_rows(
+def _find_remaining_rows(
     row: Row, table: TableDef, together: Sequence[Row], names_of: Callable[[TableDef], _Names | None]
 ) -> Iterator[Row]:
     """What remains of a late `row`: the row itself, nothing, or the side of an update that lies in another partition.
@@ -104,7 +104,7 @@ def _remaining_rows(
     if not affected or not _wrote_into_partition(row, affected[0], table, together):
         yield row
         return
-    taken = _names_after_exchange(row, table, names_of)
+    taken = _find_names_after_exchange(row, table, names_of)
     if row[Mutation.OP] != "update" or len(affected) == len(_SIDES):
         yield from [{**row, **taken}] if taken else []
         return
@@ -121,7 +121,7 @@ def _remaining_rows(
     yield from [{**in_partition, **taken}] if taken else []
 
 
-def _names_after_exchange(
+def _find_names_after_exchange(
     row: Row, table: TableDef, names_of: Callable[[TableDef], _Names | None]
 ) -> Mapping[str, Any]:
     """The table names of `row` after its partition was exchanged for another table; empty if the row was removed.
@@ -131,8 +131,8 @@ def _names_after_exchange(
     taker = table.taker
     if taker is None:
         return {}
-    names, alike = names_of(taker), taker.identity() == table.identity()
-    if names is None or not alike or list(_types(taker)) != list(_types(table)):
+    names, alike = names_of(taker), taker.find_identity() == table.find_identity()
+    if names is None or not alike or list(_list_types(taker)) != list(_list_types(table)):
         raise _cannot_follow_error(table, taker, row[Mutation.COMMIT_TS], "which has other columns or another key")
     return {**dict(zip(_NAMES, names, strict=True)), Mutation.TABLE_ID: taker.id}
 
@@ -140,7 +140,7 @@ def _names_after_exchange(
 def require_equal_filters(table: TableDef, commit_ts: int, wanted: Callable[[TableDef], Collection[str]]) -> None:
     """Raises SchemaError if `table` and the table that its late rows may belong to have different filters.
 
-    `table`: a result of `definition_of_side`; `wanted`: the kinds of row changes that are read of a table.
+    `table`: a result of `derive_side_definition`; `wanted`: the kinds of row changes that are read of a table.
     """
     taker = table.taker
     if taker is not None and set(wanted(table)) != set(wanted(taker)):
@@ -158,7 +158,7 @@ def _cannot_follow_error(table: TableDef, taker: TableDef, commit_ts: int, why: 
 def _wrote_into_partition(row: Row, side: str, table: TableDef, together: Sequence[Row]) -> bool:
     """Whether the transaction wrote the image `side` of `row` into a removed partition. Raises SchemaError."""
     known = table.emptied.side if table.emptied else "new"
-    if known == "old" or not partition_of(table.raw["partition"], row[side], _types(table)):
+    if known == "old" or not find_partition(table.raw["partition"], row[side], _list_types(table)):
         return True
     # The prewrite key belongs to one of the transaction's rows. If all its rows would have been in the partition, but
     # the prewrite key is not in it, then none of them was written to the partition.
@@ -172,7 +172,7 @@ def _wrote_into_partition(row: Row, side: str, table: TableDef, together: Sequen
     )
 
 
-def _types(table: TableDef) -> dict[str, int]:
+def _list_types(table: TableDef) -> dict[str, int]:
     return {column.name: column.tp for column in table.row_columns}
 
 
@@ -180,6 +180,6 @@ def _holds(row: Row, side: str, table: TableDef) -> bool:
     assert table.emptied is not None
     where = {"table": f"{table.db}.{table.name}", "commit_ts": row[Mutation.COMMIT_TS]}
     try:
-        return table.emptied.holds(row[side], _types(table))
+        return table.emptied.holds(row[side], _list_types(table))
     except SchemaError as error:
         raise SchemaError(error.message, where={**where, **error.where}, hint=error.hint) from error

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from binlake.errors import SchemaError
 from binlake.rows.codec.datum import write_duration, write_int
-from binlake.rows.codec.writers import flat_number, write_text
+from binlake.rows.codec.writers import parse_flat_number, write_text
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC, WRITE_ONLY, WRITE_REORG
 from binlake.rows.schema.info import ColumnInfo, TableDef
@@ -29,7 +29,7 @@ class RowEncoder:
 
     def __init__(self, table: TableDef, new_collation: bool = True) -> None:
         self.table = table
-        self._handle = _handle(table)
+        self._handle = _list_handle_columns(table)
         self._inserted = [c for c in table.all_columns if _is_written(c) and not self._skips(c, new_collation)]
         self._updated = [c for c in table.all_columns if _is_written(c)]
         self._deleted = [c for c in table.all_columns if c.is_public]
@@ -40,32 +40,32 @@ class RowEncoder:
 
     def insert(self, row: Row, rowid: int = 0) -> bytes:
         """An insert row; `rowid` is used if the table has no clustered key."""
-        handle = b"".join(self._handle_datum(c, length, row) for c, length in self._handle) or write_int(rowid)
-        columns = [c for c in self._inserted if not _omitted(c, row)]
-        return handle + (self._pairs(columns, row) or b"\x00")
+        handle = b"".join(self._encode_handle_datum(c, length, row) for c, length in self._handle) or write_int(rowid)
+        columns = [c for c in self._inserted if not _is_omitted(c, row)]
+        return handle + (self._encode_pairs(columns, row) or b"\x00")
 
     def update(self, before: Row, after: Row, rowid: int = 0) -> bytes:
         """An update row: all columns before, then all columns after."""
-        return b"".join(self._pairs(self._updated, half) + self._rowid(rowid) for half in (before, after))
+        return b"".join(self._encode_pairs(self._updated, half) + self._encode_rowid(rowid) for half in (before, after))
 
     def delete(self, row: Row, rowid: int = 0) -> bytes:
         """A delete row; it includes virtual and hidden columns."""
-        return self._pairs(self._deleted, row) + self._rowid(rowid)
+        return self._encode_pairs(self._deleted, row) + self._encode_rowid(rowid)
 
-    def _pairs(self, columns: Iterable[ColumnInfo], row: Row) -> bytes:
+    def _encode_pairs(self, columns: Iterable[ColumnInfo], row: Row) -> bytes:
         return b"".join(write_int(c.id) + write_text(c, row.get(c.name)) for c in columns)
 
-    def _rowid(self, rowid: int) -> bytes:
+    def _encode_rowid(self, rowid: int) -> bytes:
         return b"" if self._handle else write_int(_ROWID_COLUMN) + write_int(rowid)
 
-    def _handle_datum(self, column: ColumnInfo, length: int, row: Row) -> bytes:
+    def _encode_handle_datum(self, column: ColumnInfo, length: int, row: Row) -> bytes:
         text = row.get(column.name)
         if text is None:
             raise ValueError(f"the key column {column.name} has no value")
         if column.tp == t.DURATION:
-            return write_duration(flat_number(column, text))
+            return write_duration(parse_flat_number(column, text))
         if self.table.pk_is_handle:
-            number = flat_number(column, text)
+            number = parse_flat_number(column, text)
             return write_int(number - (1 << 64) if number >> 63 > 0 else number)
         if length != t.UNSPECIFIED_LENGTH:
             text = text[: length * 2 if column.is_binary else length]
@@ -98,12 +98,12 @@ class MutationBuilder:
         return self
 
 
-def prewrite_value(schema_version: int, mutations: Iterable[pb.TableMutation]) -> bytes:
+def encode_prewrite_value(schema_version: int, mutations: Iterable[pb.TableMutation]) -> bytes:
     """A serialised PrewriteValue with the mutations in the given order."""
     return pb.PrewriteValue(schema_version=schema_version, mutations=mutations).SerializeToString()
 
 
-def commit_binlog(start_ts: int, commit_ts: int, key: bytes, value: bytes = b"") -> bytes:
+def encode_commit_binlog(start_ts: int, commit_ts: int, key: bytes, value: bytes = b"") -> bytes:
     """A serialised commit binlog; with `value` it is complete, as pumps send it."""
     message = pb.Binlog(
         tp=pb.Commit, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=key, ddl_job_id=0, ddl_schema_state=0
@@ -113,18 +113,18 @@ def commit_binlog(start_ts: int, commit_ts: int, key: bytes, value: bytes = b"")
     return message.SerializeToString()
 
 
-def _handle(table: TableDef) -> list[tuple[ColumnInfo, int]]:
+def _list_handle_columns(table: TableDef) -> list[tuple[ColumnInfo, int]]:
     """(column, length of its prefix or -1) of each handle datum; [] if the handle is a row id."""
     if table.pk_is_handle:
         return [(c, t.UNSPECIFIED_LENGTH) for c in table.row_columns if c.flag & t.FLAG_PRIMARY]
     index = table.primary_index
     if not table.is_common_handle or index is None:
         return []
-    return [(_column(table, c.name), c.length) for c in index.columns]
+    return [(_require_column(table, c.name), c.length) for c in index.columns]
 
 
-def _column(table: TableDef, name: str) -> ColumnInfo:
-    column = table.column(name)
+def _require_column(table: TableDef, name: str) -> ColumnInfo:
+    column = table.find_column(name)
     if column is None:
         raise SchemaError(
             "a key names a column that the table does not have", where={"table": table.name, "column": name}
@@ -138,7 +138,7 @@ def _is_written(column: ColumnInfo) -> bool:
     return column.state in (WRITE_ONLY, WRITE_REORG, PUBLIC) and not column.is_virtual
 
 
-def _omitted(column: ColumnInfo, row: Row) -> bool:
+def _is_omitted(column: ColumnInfo, row: Row) -> bool:
     # TiDB leaves a NULL out if the column has no default.
     defaults = (column.default, column.default_bit, column.origin_default, column.origin_default_bit)
     return row.get(column.name) is None and all(default is None for default in defaults)

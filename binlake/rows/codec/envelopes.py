@@ -34,17 +34,17 @@ def read_envelopes(binlogs: pa.BinaryArray) -> Envelopes:
     """The envelopes of many binlogs. Damage below the list of mutations is not checked for."""
     lanes = Lanes.of(binlogs)
     walk = _Walk(lanes, lanes.starts, lanes.ends)
-    version, state = walk.row_changes()
+    version, state = walk.read_versions()
     job_id, query = np.zeros(len(lanes), np.int64), dict[int, str]()
     for row in np.flatnonzero(~walk.good).tolist():
-        binlog, own_version = parsed(lanes.row(row))
+        binlog, own_version = parse_binlog(lanes.read_row(row))
         version[row], job_id[row], state[row] = own_version or 0, binlog.ddl_job_id, binlog.ddl_schema_state
         if binlog.ddl_job_id > 0:
             query[row] = binlog.ddl_query.decode("utf-8", "replace")
     return Envelopes(version, job_id, state, query)
 
 
-def parsed(payload: bytes) -> tuple[binlog_pb2.Binlog, int | None]:
+def parse_binlog(payload: bytes) -> tuple[binlog_pb2.Binlog, int | None]:
     """The binlog and its schema version, None if it is damaged.
 
     A damaged binlog lands unchanged, and merge reports it: there the configured list of transactions to ignore can let
@@ -65,64 +65,64 @@ class _Walk:
         self._lanes, self._at, self._ends = lanes, starts, ends
         self.good: Bools = np.ones(len(starts), np.bool_)
 
-    def row_changes(self) -> tuple[Ints, Ints]:
+    def read_versions(self) -> tuple[Ints, Ints]:
         """The schema version and the DDL schema state of each binlog."""
-        self._tag(_TP)
-        self._byte(0x7F)
-        self._number(_START_TS)
-        self._number(_COMMIT_TS)
-        keyed = np.flatnonzero(self._lanes.byte(self._at) == _KEY)
-        inner = self._only(keyed)
+        self._skip_tag(_TP)
+        self._read_byte(0x7F)
+        self._read_number(_START_TS)
+        self._read_number(_COMMIT_TS)
+        keyed = np.flatnonzero(self._lanes.read_bytes(self._at) == _KEY)
+        inner = self._select(keyed)
         inner._skip(_KEY)
         self._at = self._at.copy()
         self._at[keyed], self.good[keyed] = inner._at, self.good[keyed] & inner.good
         begin, end = self._skip(_VALUE)
-        self._tag(_JOB_ID)
-        self._byte(0)
-        self._tag(_STATE)
-        state = self._byte(0x7F)
+        self._skip_tag(_JOB_ID)
+        self._read_byte(0)
+        self._skip_tag(_STATE)
+        state = self._read_byte(0x7F)
         self.good &= self._at == self._ends
         value = _Walk(self._lanes, begin, end)
-        version = value._number(_VERSION)
-        value._mutations()
+        version = value._read_number(_VERSION)
+        value._skip_mutations()
         self.good &= value.good
         return version, state
 
-    def _mutations(self) -> None:
+    def _skip_mutations(self) -> None:
         which = np.flatnonzero(self.good & (self._at < self._ends))
-        rest = self._only(which)
+        rest = self._select(which)
         for _ in range(_MOST_TABLES):
             if not which.size:
                 return
             rest._skip(_MUTATION)
             self.good[which[~rest.good]] = False
             more = np.flatnonzero(rest.good & (rest._at < rest._ends))
-            which, rest = which[more], rest._only(more)
+            which, rest = which[more], rest._select(more)
         self.good[which] = False
 
-    def _only(self, which: Ints) -> _Walk:
+    def _select(self, which: Ints) -> _Walk:
         return _Walk(self._lanes, self._at[which], self._ends[which])
 
-    def _tag(self, tag: int) -> None:
-        self.good &= (self._lanes.byte(self._at) == tag) & (self._at < self._ends)
+    def _skip_tag(self, tag: int) -> None:
+        self.good &= (self._lanes.read_bytes(self._at) == tag) & (self._at < self._ends)
         self._at = np.minimum(self._at + 1, self._ends)
 
-    def _byte(self, most: int) -> Ints:
-        value = self._lanes.byte(self._at).astype(np.int64)
+    def _read_byte(self, most: int) -> Ints:
+        value = self._lanes.read_bytes(self._at).astype(np.int64)
         self.good &= (value <= most) & (self._at < self._ends)
         self._at = np.minimum(self._at + 1, self._ends)
         return value
 
-    def _number(self, tag: int) -> Ints:
-        self._tag(tag)
-        values, after, fine = self._lanes.uvarints(self._at)
+    def _read_number(self, tag: int) -> Ints:
+        self._skip_tag(tag)
+        values, after, fine = self._lanes.read_uvarints(self._at)
         self.good &= fine & (after <= self._ends)
         self._at = np.minimum(after, self._ends)
         return values.view(np.int64)
 
     def _skip(self, tag: int) -> tuple[Ints, Ints]:
         """Skip a field of bytes; returns the positions at which its bytes begin and end."""
-        size, begin = self._number(tag), self._at
+        size, begin = self._read_number(tag), self._at
         self.good &= (size >= 0) & (size <= self._ends - begin)
         self._at = begin + np.where(self.good, size, 0)
         return begin, self._at

@@ -18,17 +18,17 @@ FLOAT_MAX = 3.4028235677973366e38
 """The largest double that rounds to a finite float32 value."""
 
 
-def double_text(value: float) -> str:
+def format_double(value: float) -> str:
     """The text of a DOUBLE; raises ValueError for NaN and infinity, which no column holds."""
-    return _tidb_form(value, repr(value), _DOUBLE_LIMITS)
+    return _format_as_tidb(value, repr(value), _DOUBLE_LIMITS)
 
 
-def float_text(value: float) -> str:
+def format_float(value: float) -> str:
     """The text of a FLOAT: the shortest that reads back as the same float32."""
     if abs(value) > FLOAT_MAX:
         raise ValueError(f"{value!r} is not a FLOAT value")
     single = np.float32(value)
-    return _tidb_form(float(single), str(single), _FLOAT_LIMITS)
+    return _format_as_tidb(float(single), str(single), _FLOAT_LIMITS)
 
 
 def as_float32(text: str) -> float:
@@ -36,18 +36,18 @@ def as_float32(text: str) -> float:
     return float(np.float32(float(text)))
 
 
-def _tidb_form(value: float, shortest: str, limits: tuple[float, float]) -> str:
+def _format_as_tidb(value: float, shortest: str, limits: tuple[float, float]) -> str:
     if not isfinite(value):
         raise ValueError(f"{value!r} is not a value of a column")
     size = abs(value)
     if size >= limits[1] or (size and size < limits[0]):
-        return _exponent(shortest)
+        return _format_exponent(shortest)
     if "e" in shortest:
         return format(Decimal(shortest), "f")
     return shortest[:-2] if shortest.endswith(".0") else shortest
 
 
-def _exponent(shortest: str) -> str:
+def _format_exponent(shortest: str) -> str:
     sign, digits, exponent = Decimal(shortest).as_tuple()
     text = "".join(map(str, digits)).rstrip("0")
     power = int(exponent) + len(digits) - 1
@@ -55,13 +55,13 @@ def _exponent(shortest: str) -> str:
     return f"{'-' if sign else ''}{mantissa}e{power}"
 
 
-def json_double_text(value: float) -> str:
+def format_json_double(value: float) -> str:
     """A double inside JSON: plain, but with an exponent from 1e21 up and below 1e-6 (as TiDB 7.5 prints it)."""
     if not isfinite(value):
         raise ValueError(f"{value!r} is not a JSON number")
     size = abs(value)
     if size and (size < 1e-6 or size >= 1e21):
-        text = _exponent(repr(value))
+        text = _format_exponent(repr(value))
         mantissa, _, power = text.partition("e")
         return text if power.startswith("-") else f"{mantissa}e+{power}"
     shortest = repr(value)

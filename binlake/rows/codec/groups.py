@@ -32,12 +32,14 @@ class Group:
     places: Ints
 
 
-def cuts(groups: list[Waiting], count: int, most_rows: int, most_bytes: int | None) -> Iterator[tuple[int, int]]:
+def compute_cuts(
+    groups: list[Waiting], count: int, most_rows: int, most_bytes: int | None
+) -> Iterator[tuple[int, int]]:
     """The row range (first, last + 1) of each record batch."""
     sizes = np.zeros(count, np.int64)
     if most_bytes is not None:
         for group in groups:
-            sizes[group.places] = group.rows.sizes()
+            sizes[group.places] = group.rows.compute_sizes()
     ends, low = sizes.cumsum(), 0
     while low < count:
         before = int(ends[low] - sizes[low])
@@ -50,4 +52,4 @@ def cuts(groups: list[Waiting], count: int, most_rows: int, most_bytes: int | No
 def cut(group: Waiting, low: int, high: int) -> Group:
     """The rows of `group` with numbers from `low` to `high` - 1. Each row may be taken only once."""
     first, last = np.searchsorted(group.places, [low, high]).tolist()
-    return Group(group.decoder, group.op, group.rows.taken(first, last), group.places[first:last] - low)
+    return Group(group.decoder, group.op, group.rows.take(first, last), group.places[first:last] - low)

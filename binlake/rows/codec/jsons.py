@@ -15,8 +15,8 @@ from math import isfinite
 from typing import Any
 
 from binlake.base.varint import read_uvarint, write_uvarint
-from binlake.rows.codec.floats import json_double_text
-from binlake.rows.codec.temporal import duration_text, moment_parts, parse_duration
+from binlake.rows.codec.floats import format_json_double
+from binlake.rows.codec.temporal import format_duration, parse_duration, parse_moment_parts
 
 OBJECT, ARRAY, LITERAL, INT64, UINT64, DOUBLE, STRING, OPAQUE = 0x01, 0x03, 0x04, 0x09, 0x0A, 0x0B, 0x0C, 0x0D
 DATE, DATETIME, TIMESTAMP, TIME = 0x0E, 0x0F, 0x10, 0x11
@@ -29,12 +29,12 @@ _ESCAPE = re.compile('["\\\\\x00-\x1f\u2028\u2029]')
 _SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def json_end(data: bytes, pos: int) -> int:
+def find_json_end(data: bytes, pos: int) -> int:
     """The position after the document whose type byte is at `pos`."""
     kind = data[pos]
     pos += 1
     if kind in (OBJECT, ARRAY):
-        end = pos + _u32(data, pos + 4)
+        end = pos + _read_u32(data, pos + 4)
     elif kind == STRING:
         size, start = read_uvarint(data, pos)
         end = start + size
@@ -50,10 +50,10 @@ def json_end(data: bytes, pos: int) -> int:
     return end
 
 
-def json_text(data: bytes, pos: int) -> tuple[str, int]:
+def read_json(data: bytes, pos: int) -> tuple[str, int]:
     """(text, next position) of the document whose type byte is at `pos`; raises ValueError or IndexError if damaged."""
-    end = json_end(data, pos)
-    return _Reader(data[pos:end]).value(data[pos], 1, 0), end
+    end = find_json_end(data, pos)
+    return _Reader(data[pos:end]).read_value(data[pos], 1, 0), end
 
 
 class _Reader:
@@ -61,40 +61,41 @@ class _Reader:
         self.data = data
         self.budget = len(data) + 1
 
-    def value(self, kind: int, pos: int, depth: int) -> str:
+    def read_value(self, kind: int, pos: int, depth: int) -> str:
         self.budget -= 1
         if depth > MAX_DEPTH or self.budget < 0:
             raise ValueError("a JSON document is damaged: too deep or with overlapping parts")
         if kind in (OBJECT, ARRAY):
-            return self.container(kind, pos, depth)
-        return _scalar(kind, self.data, pos)
+            return self.read_container(kind, pos, depth)
+        return _read_scalar(kind, self.data, pos)
 
-    def container(self, kind: int, start: int, depth: int) -> str:
-        count = _u32(self.data, start)
+    def read_container(self, kind: int, start: int, depth: int) -> str:
+        count = _read_u32(self.data, start)
         entries = start + 8
         if kind == ARRAY:
-            return f"[{', '.join(self.element(start, entries + 5 * i, depth) for i in range(count))}]"
+            return f"[{', '.join(self.read_element(start, entries + 5 * i, depth) for i in range(count))}]"
         values = entries + 6 * count
         parts = (
-            f"{self.key(start, entries + 6 * i)}: {self.element(start, values + 5 * i, depth)}" for i in range(count)
+            f"{self.read_key(start, entries + 6 * i)}: {self.read_element(start, values + 5 * i, depth)}"
+            for i in range(count)
         )
         return f"{{{', '.join(parts)}}}"
 
-    def element(self, start: int, entry: int, depth: int) -> str:
+    def read_element(self, start: int, entry: int, depth: int) -> str:
         kind = self.data[entry]
         if kind == LITERAL:
-            return self.value(kind, entry + 1, depth + 1)
-        return self.value(kind, start + _u32(self.data, entry + 1), depth + 1)
+            return self.read_value(kind, entry + 1, depth + 1)
+        return self.read_value(kind, start + _read_u32(self.data, entry + 1), depth + 1)
 
-    def key(self, start: int, entry: int) -> str:
+    def read_key(self, start: int, entry: int) -> str:
         self.budget -= 1
         if self.budget < 0:
             raise ValueError("a JSON document is damaged: more keys than bytes")
-        at, size = start + _u32(self.data, entry), int.from_bytes(self.data[entry + 4 : entry + 6], "little")
+        at, size = start + _read_u32(self.data, entry), int.from_bytes(self.data[entry + 4 : entry + 6], "little")
         return quote_json(_slice(self.data, at, size).decode())
 
 
-def _scalar(kind: int, data: bytes, pos: int) -> str:
+def _read_scalar(kind: int, data: bytes, pos: int) -> str:
     if kind == STRING:
         size, start = read_uvarint(data, pos)
         return quote_json(_slice(data, start, size).decode())
@@ -107,15 +108,15 @@ def _scalar(kind: int, data: bytes, pos: int) -> str:
     if kind in (INT64, UINT64):
         return str(int.from_bytes(body, "little", signed=kind == INT64))
     if kind == DOUBLE:
-        return json_double_text(struct.unpack("<d", body)[0])
+        return format_json_double(struct.unpack("<d", body)[0])
     if kind == TIME:
-        return f'"{duration_text(int.from_bytes(body[:8], "little", signed=True), 6)}"'
+        return f'"{format_duration(int.from_bytes(body[:8], "little", signed=True), 6)}"'
     if kind in (DATE, DATETIME, TIMESTAMP):
-        return _core_time(kind, int.from_bytes(body, "little"))
+        return _format_core_time(kind, int.from_bytes(body, "little"))
     raise ValueError(f"unknown JSON type {kind:#x}")
 
 
-def _core_time(kind: int, bits: int) -> str:
+def _format_core_time(kind: int, bits: int) -> str:
     date = f"{bits >> 50:04d}-{bits >> 46 & 15:02d}-{bits >> 41 & 31:02d}"
     if kind == DATE:
         return f'"{date}"'
@@ -133,7 +134,7 @@ def _escape(match: re.Match[str]) -> str:
     return _SHORT.get(char) or f"\\u{ord(char):04x}"
 
 
-def _u32(data: bytes, pos: int) -> int:
+def _read_u32(data: bytes, pos: int) -> int:
     return int.from_bytes(_slice(data, pos, 4), "little")
 
 
@@ -163,18 +164,18 @@ class Temporal:
 def write_json(text: str) -> bytes:
     """Type byte and binary value of JSON text; integers become int64 or uint64, others double. Raises ValueError."""
     try:
-        return json_bytes(json.loads(text, parse_constant=_no_constant))
+        return encode_json(json.loads(text, parse_constant=_refuse_constant))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not a JSON document: {error}") from error
 
 
-def json_bytes(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     """Type byte and binary value of a `json.loads` result that may contain Opaque and Temporal. Raises ValueError."""
     kind, body = _encode(value, 0)
     return bytes((kind,)) + body
 
 
-def _no_constant(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
@@ -184,7 +185,7 @@ def _encode(value: Any, depth: int) -> tuple[int, bytes]:
     if isinstance(value, dict):
         return OBJECT, _encode_object(value, depth)
     if isinstance(value, list):
-        return ARRAY, _container(len(value), b"", [_encode(item, depth + 1) for item in value])
+        return ARRAY, _encode_container(len(value), b"", [_encode(item, depth + 1) for item in value])
     return _encode_scalar(value)
 
 
@@ -209,7 +210,7 @@ def _encode_scalar(value: Any) -> tuple[int, bytes]:
 def _encode_temporal(value: Temporal) -> bytes:
     if value.kind == TIME:
         return struct.pack("<qI", parse_duration(value.text), value.fsp)
-    year, month, day, clock, micro = moment_parts(value.text)
+    year, month, day, clock, micro = parse_moment_parts(value.text)
     hour, minute, second = clock
     date = year << 50 | month << 46 | day << 41
     return struct.pack("<Q", date | hour << 36 | minute << 30 | second << 24 | micro << 4)
@@ -224,10 +225,10 @@ def _encode_object(value: dict[str, Any], depth: int) -> bytes:
             raise ValueError("a key is longer than 65535 bytes")
         entries += struct.pack("<IH", at + len(keys), len(key))
         keys += key
-    return _container(len(items), entries, [item for _, item in items], keys)
+    return _encode_container(len(items), entries, [item for _, item in items], keys)
 
 
-def _container(count: int, key_entries: bytes, items: list[tuple[int, bytes]], keys: bytes = b"") -> bytes:
+def _encode_container(count: int, key_entries: bytes, items: list[tuple[int, bytes]], keys: bytes = b"") -> bytes:
     at = 8 + len(key_entries) + 5 * count + len(keys)
     entries, bodies = b"", b""
     for kind, body in items:

@@ -58,13 +58,13 @@ class Lanes:
     def of(cls, rows: Sequence[bytes] | pa.BinaryArray) -> Lanes:
         """Concatenate `rows`; the rows of an Arrow array are not copied."""
         if isinstance(rows, pa.Array):
-            return cls._of_array(rows)
+            return cls._from_array(rows)
         sizes = np.fromiter(map(len, rows), np.int64, len(rows))
         ends = sizes.cumsum()
         return cls(np.frombuffer(b"".join((*rows, PAD)), np.uint8), ends - sizes, ends)
 
     @classmethod
-    def _of_array(cls, rows: pa.BinaryArray) -> Lanes:
+    def _from_array(cls, rows: pa.BinaryArray) -> Lanes:
         rows = rows.cast(pa.binary())
         _, offsets, values = rows.buffers()
         bounds = np.frombuffer(offsets, np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
@@ -77,29 +77,29 @@ class Lanes:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def row(self, number: int) -> bytes:
+    def read_row(self, number: int) -> bytes:
         """The bytes of a row."""
         return self.data[self.starts[number] : self.ends[number]].tobytes()
 
-    def between(self, first: int, last: int) -> Lanes:
+    def slice_rows(self, first: int, last: int) -> Lanes:
         """The rows `first` to `last` - 1; the starts of these rows must ascend."""
         starts, ends = self.starts[first:last], self.ends[first:last]
         low, high = (int(starts[0]), int(ends[-1])) if len(starts) else (0, 0)
         if high - low > _MOST_SPREAD:
-            return Lanes.of([self.row(number) for number in range(first, last)])
+            return Lanes.of([self.read_row(number) for number in range(first, last)])
         return Lanes(self.data[low : high + len(PAD)], starts - low, ends - low)
 
-    def byte(self, at: Ints) -> Bytes:
+    def read_bytes(self, at: Ints) -> Bytes:
         """The byte at each position."""
         return self.data.take(at, mode="clip")
 
-    def words(self, at: Ints) -> Uints:
+    def read_words(self, at: Ints) -> Uints:
         """The 8 bytes from each position on, little endian."""
         return self._words[at]
 
-    def uvarints(self, at: Ints) -> Numbers:
+    def read_uvarints(self, at: Ints) -> Numbers:
         """The unsigned LEB128 number of at most 64 bits at each position."""
-        word = self.words(at)
+        word = self.read_words(at)
         stops = ~word & _STOPS
         first = stops & -stops
         bits = first - 1
@@ -114,14 +114,14 @@ class Lanes:
         return Numbers(x, at + size, good)
 
     def _add_long_numbers(self, at: Ints, which: Ints, values: Uints, size: Ints, good: Bools) -> None:
-        ninth, tenth = self.byte(at + 8).astype(np.uint64), self.byte(at + 9).astype(np.uint64)
+        ninth, tenth = self.read_bytes(at + 8).astype(np.uint64), self.read_bytes(at + 9).astype(np.uint64)
         more = ninth >= 0x80
         values[which] |= (ninth & 0x7F) << 56 | np.where(more, (tenth & 1) << 63, 0).astype(np.uint64)
         size[which] = np.where(more, 10, 9)
         good[which] = ~more | (tenth <= 1)
 
 
-def zigzag(values: Uints) -> Ints:
+def decode_zigzag(values: Uints) -> Ints:
     """Decode zig-zag numbers to signed ones."""
     return ((values >> 1) ^ -(values & 1)).view(np.int64)
 
@@ -138,57 +138,57 @@ class Spots:
     def __len__(self) -> int:
         return len(self.at)
 
-    def only(self, index: Ints) -> Spots:
+    def select(self, index: Ints) -> Spots:
         """Some of the spots."""
         return Spots(self.lanes, self.which[index], self.at[index], self.ends[index])
 
     @property
     def flags(self) -> Bytes:
         """The flag of each datum."""
-        return self.lanes.byte(self.at)
+        return self.lanes.read_bytes(self.at)
 
-    def uvarints(self, flag: int) -> Numbers:
+    def read_uvarints(self, flag: int) -> Numbers:
         """The numbers after `flag`; not good where the datum has another flag."""
-        numbers = self.lanes.uvarints(self.at + 1)
+        numbers = self.lanes.read_uvarints(self.at + 1)
         return numbers._replace(good=numbers.good & (self.flags == flag))
 
-    def slices(self) -> tuple[Ints, Ints, Bools]:
+    def read_slices(self) -> tuple[Ints, Ints, Bools]:
         """(start, end, good) of the bytes of compact strings; if not good, start and end are equal and inside the
         row."""
-        codes, start, good = self.uvarints(d.COMPACT)
+        codes, start, good = self.read_uvarints(d.COMPACT)
         size = (codes >> 1).view(np.int64)
         good &= ((codes & 1) == 0) & (size <= self.ends - start) & (start <= self.ends)
         start = np.minimum(start, self.ends)
         return start, np.where(good, start + size, start), good
 
-    def decimal_layout(self) -> tuple[Ints, Ints, Ints, Bools]:
+    def read_decimal_layout(self) -> tuple[Ints, Ints, Ints, Bools]:
         """(precision, scale, position after the decimal, good) of binary decimals."""
-        precision = self.lanes.byte(self.at + 1).astype(np.int64)
-        frac = self.lanes.byte(self.at + 2).astype(np.int64)
+        precision = self.lanes.read_bytes(self.at + 1).astype(np.int64)
+        frac = self.lanes.read_bytes(self.at + 2).astype(np.int64)
         whole = precision - frac
         good = (self.flags == d.DECIMAL) & (whole >= 0) & (precision <= 81) & (precision > 0)
         size = whole // 9 * 4 + _DIGIT_BYTES[whole % 9] + frac // 9 * 4 + _DIGIT_BYTES[frac % 9]
         return precision, frac, self.at + 3 + size, good
 
-    def skipped(self) -> tuple[Ints, Bools]:
+    def skip_datums(self) -> tuple[Ints, Bools]:
         """(position after the datum, good) for datums with any flag."""
         flags = self.flags
         after, good = self.at + 1, flags == d.NIL
         for flag in np.unique(flags).tolist():
             if flag != d.NIL:
                 index = np.flatnonzero(flags == flag)
-                after[index], good[index] = self.only(index)._skip_flag(flag)
+                after[index], good[index] = self.select(index)._skip_flag(flag)
         return after, good
 
     def _skip_flag(self, flag: int) -> tuple[Ints, Bools]:
         if flag in (d.VARINT, d.UVARINT):
-            return self.uvarints(flag)[1:]
+            return self.read_uvarints(flag)[1:]
         if flag == d.COMPACT:
-            return self.slices()[1:]
+            return self.read_slices()[1:]
         if flag in (d.INT, d.UINT, d.FLOAT, d.DURATION):
             return self.at + 9, np.ones(len(self), np.bool_)
         if flag == d.DECIMAL:
-            return self.decimal_layout()[2:]
+            return self.read_decimal_layout()[2:]
         return self._skip_each()
 
     def _skip_each(self) -> tuple[Ints, Bools]:
@@ -196,7 +196,7 @@ class Spots:
         starts = self.lanes.starts[self.which]
         for n, (row, pos) in enumerate(zip(self.which.tolist(), (self.at - starts).tolist(), strict=True)):
             try:
-                after[n] = skip(self.lanes.row(row), pos)
+                after[n] = skip(self.lanes.read_row(row), pos)
                 good[n] = True
             except (IndexError, ValueError):
                 continue

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Literal
 
-from binlake.rows.codec.tabledecoder import TableDecoder, decoder_of
-from binlake.rows.codec.values import NotText, ReadInvalid, shown_bytes
+from binlake.rows.codec.tabledecoder import TableDecoder, look_up_decoder
+from binlake.rows.codec.values import NotText, ReadInvalid, format_bytes
 from binlake.rows.schema.info import ColumnInfo, TableDef
 
 InvalidText = Literal["refuse", "latin1"]
@@ -35,39 +35,39 @@ class NoKeyText(NotText):
     )
 
 
-def latin1_text(value: bytes) -> str:
+def decode_latin1(value: bytes) -> str:
     """The text of `value` in MySQL's latin1 (MySQL's manual, "West European Character Sets")."""
     return value.decode("latin-1").translate(_LETTERS)
 
 
-def latin1_reader(table: TableDef, counted: Counter[str]) -> ReadInvalid:
+def make_latin1_reader(table: TableDef, counted: Counter[str]) -> ReadInvalid:
     """A reader of text that is not UTF-8 in rows of `table`; it counts each value in `counted` under its `db.table`.
 
     The reader raises NoKeyText for a column of a unique key.
     """
-    keys, name = _key_columns(table), f"{table.db}.{table.name}"
+    keys, name = _find_key_columns(table), f"{table.db}.{table.name}"
 
     def read(column: ColumnInfo, value: bytes) -> str:
         if column.name in keys:
             raise NoKeyText(
                 f"the {column.charset} column {column.name} of a unique key holds bytes that are not UTF-8: "
-                f"{shown_bytes(value)}; source.invalid-text does not apply to keys, because at the target the value "
+                f"{format_bytes(value)}; source.invalid-text does not apply to keys, because at the target the value "
                 "would equal the value with the same letters in UTF-8"
             )
         counted[name] += 1
-        return latin1_text(value)
+        return decode_latin1(value)
 
     return read
 
 
-def decoders_for(invalid_text: InvalidText, counted: Counter[str]) -> Callable[[TableDef], TableDecoder]:
-    """A function definition -> decoder; `counted` counts the values that are read as latin1 (`latin1_reader`)."""
+def make_decoder_lookup(invalid_text: InvalidText, counted: Counter[str]) -> Callable[[TableDef], TableDecoder]:
+    """A function definition -> decoder; `counted` counts the values that are read as latin1 (`make_latin1_reader`)."""
     if invalid_text == "refuse":
-        return decoder_of
-    return cache(lambda table: TableDecoder(table, latin1_reader(table, counted)))
+        return look_up_decoder
+    return cache(lambda table: TableDecoder(table, make_latin1_reader(table, counted)))
 
 
-def _key_columns(table: TableDef) -> frozenset[str]:
+def _find_key_columns(table: TableDef) -> frozenset[str]:
     """Columns that a unique key depends on; if it includes a generated column, that may be any column."""
     columns = {column.name: column for column in table.all_columns}
     keys = {part.name for index in table.indexes if index.unique or index.primary for part in index.columns}

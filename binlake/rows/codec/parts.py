@@ -16,18 +16,18 @@ from binlake.errors import WireError
 from binlake.rows.codec.assemble import (
     Keys,
     Maps,
-    column_of,
-    key_text,
-    key_texts,
-    maps_part,
-    moved_rows,
-    plain_maps_part,
+    build_column,
+    build_maps_part,
+    build_plain_maps_part,
+    find_moved_rows,
+    format_key_text,
+    format_key_texts,
 )
 from binlake.rows.codec.columns import has_plain_texts
 from binlake.rows.codec.groups import Group
 from binlake.rows.codec.lanes import Ints
 from binlake.rows.codec.tabledecoder import Image
-from binlake.rows.codec.transaction import ROW_ERRORS, row_error
+from binlake.rows.codec.transaction import ROW_ERRORS, make_row_error
 from binlake.rows.codec.walk import Walked, walk
 
 FIELDS = 7
@@ -46,7 +46,7 @@ class Columns:
     new_keys: list[Keys] = field(default_factory=list)
 
 
-def columns_of(groups: list[Group], mutations: Ints) -> Columns:
+def build_columns(groups: list[Group], mutations: Ints) -> Columns:
     """The images and keys of all rows.
 
     `key` is the key before the change, or the inserted row's key. `new_key` is set if an update changed the key.
@@ -57,7 +57,7 @@ def columns_of(groups: list[Group], mutations: Ints) -> Columns:
         for walked in walk(group.decoder, group.op, group.rows):
             plain[walked.rows] = False
             _add_walked(columns, group, walked)
-        left += [(int(group.places[n]), group, group.rows.row(n)) for n in np.flatnonzero(plain).tolist()]
+        left += [(int(group.places[n]), group, group.rows.read_row(n)) for n in np.flatnonzero(plain).tolist()]
     _add_plain(columns, sorted(left, key=lambda one: one[0]), mutations)
     return columns
 
@@ -67,15 +67,15 @@ def _add_walked(columns: Columns, group: Group, walked: Walked) -> None:
     images = []
     for slots, parts in ((walked.before, columns.before), (walked.after, columns.after)):
         if slots is not None:
-            image = [column_of(slot, text) for slot, text in zip(slots, decoder.filled, strict=True)]
-            parts.append(maps_part(rows, decoder.names, image))
+            image = [build_column(slot, text) for slot, text in zip(slots, decoder.filled, strict=True)]
+            parts.append(build_maps_part(rows, decoder.names, image))
             images.append([image[slot].texts for slot in decoder.key_slots])
     plain = [has_plain_texts(decoder.table.row_columns[slot]) for slot in decoder.key_slots]
-    columns.keys.append(Keys(rows, key_texts(images[0], plain)))
-    moved = moved_rows(*images) if len(images) > 1 else rows[:0]
+    columns.keys.append(Keys(rows, format_key_texts(images[0], plain)))
+    moved = find_moved_rows(*images) if len(images) > 1 else rows[:0]
     if moved.size:
         of_key = [texts.take(pa.array(moved)) for texts in images[1]]
-        columns.new_keys.append(Keys(rows[moved], key_texts(of_key, plain)))
+        columns.new_keys.append(Keys(rows[moved], format_key_texts(of_key, plain)))
 
 
 def _add_plain(columns: Columns, left: list[tuple[int, Group, bytes]], mutations: Ints) -> None:
@@ -86,13 +86,13 @@ def _add_plain(columns: Columns, left: list[tuple[int, Group, bytes]], mutations
         try:
             images = _decode_row(group, row)
         except ROW_ERRORS as error:
-            raise _row_error(error, group.op, number, mutations) from error
+            raise _make_row_error(error, group.op, number, mutations) from error
         for image, (numbers, collected) in zip(images, (before, after), strict=True):
             if image is not None:
                 numbers.append(number)
                 collected.append(image)
-        keys.append(key_text(group.decoder.key(cast(Image, images[0] or images[1]))))
-        new = key_text(group.decoder.key(images[1])) if images[0] and images[1] else keys[-1]
+        keys.append(format_key_text(group.decoder.select_key(cast(Image, images[0] or images[1]))))
+        new = format_key_text(group.decoder.select_key(images[1])) if images[0] and images[1] else keys[-1]
         if new != keys[-1]:
             moved.append((number, new))
     if left:
@@ -101,18 +101,20 @@ def _add_plain(columns: Columns, left: list[tuple[int, Group, bytes]], mutations
         columns.new_keys.append(_make_keys([at for at, _ in moved], [key for _, key in moved]))
     for (numbers, collected), parts in ((before, columns.before), (after, columns.after)):
         if numbers:
-            parts.append(plain_maps_part(numbers, collected))
+            parts.append(build_plain_maps_part(numbers, collected))
 
 
 def _make_keys(places: list[int], keys: list[str]) -> Keys:
     return Keys(np.asarray(places, np.int64), pa.array(keys, pa.string()))
 
 
-def _row_error(error: Exception, op: str, number: int, mutations: Ints) -> WireError:
+def _make_row_error(error: Exception, op: str, number: int, mutations: Ints) -> WireError:
     ends = mutations[:, ROWS].cumsum()
     at = int(np.searchsorted(ends, number, side="right"))
     commit_ts, *_ = fields = mutations[at].tolist()
-    return row_error(error, op, fields[TABLE_ID], commit_ts, fields[FIRST] + number - (int(ends[at]) - fields[ROWS]))
+    return make_row_error(
+        error, op, fields[TABLE_ID], commit_ts, fields[FIRST] + number - (int(ends[at]) - fields[ROWS])
+    )
 
 
 def _decode_row(group: Group, row: bytes) -> tuple[Image | None, Image | None]:

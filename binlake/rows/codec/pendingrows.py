@@ -26,17 +26,17 @@ class Rows:
     def __len__(self) -> int:
         return len(self._spans) + len(self._alone)
 
-    def sizes(self) -> Ints:
+    def compute_sizes(self) -> Ints:
         """The number of bytes of each row."""
         alone = np.fromiter(map(len, self._alone), np.int64, len(self._alone))
         return np.concatenate((self._spans.ends - self._spans.starts, alone))
 
-    def taken(self, first: int, last: int) -> Lanes:
+    def take(self, first: int, last: int) -> Lanes:
         """Take the rows `first` to `last` - 1. Rows that were added one by one are released."""
         count = len(self._spans)
         if last <= count:
-            return self._spans.between(first, last)
-        rows = [self._spans.row(number) for number in range(first, count)]
+            return self._spans.slice_rows(first, last)
+        rows = [self._spans.read_row(number) for number in range(first, count)]
         alone = slice(max(first - count, 0), last - count)
         rows += self._alone[alone]
         self._alone[alone] = [b""] * (last - max(first, count))
@@ -62,7 +62,7 @@ class PendingRows:
         if rows:
             self._add(lanes, rows)
 
-    def rows(self) -> dict[int, Rows]:
+    def build_rows(self) -> dict[int, Rows]:
         """The rows of each group; their bytes are joined only when they are taken."""
         data = (
             self._chunks[0] if len(self._chunks) == 1 else np.concatenate([*self._chunks, np.frombuffer(PAD, np.uint8)])

@@ -17,8 +17,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from binlake.errors import SchemaError
 from binlake.rows.codec.tabledecoder import Image, TableDecoder
-from binlake.rows.codec.transaction import RowLists, changes_of
-from binlake.rows.schema.emptied import physical_id
+from binlake.rows.codec.transaction import RowLists, decode_changes
+from binlake.rows.schema.emptied import decode_physical_id
 from binlake.rows.schema.info import TableDef
 from binlake.rows.schema.reorganized import AFTER, BEFORE, COPYING, DELETE_ONLY, SWITCHED, Reorganized
 from binlake.wire import binlog_pb2 as pb
@@ -70,11 +70,11 @@ def without_second_writes(
     SchemaError. Raises WireError for a damaged row.
     """
     table = decoder.table
-    changes = [Change(*change[2:]) for change in changes_of(rows, decoder, 0, table.id, moment.commit_ts)]
-    read = _read(table, changes, moment, physical_id(pb.Binlog.FromString(payload).prewrite_key))
+    changes = [Change(*change[2:]) for change in decode_changes(rows, decoder, 0, table.id, moment.commit_ts)]
+    read = _read(table, changes, moment, decode_physical_id(pb.Binlog.FromString(payload).prewrite_key))
     if not read.certain:
         if policy == "refuse":
-            raise _undecided_error(table, moment)
+            raise _make_undecided_error(table, moment)
         counted[f"{table.db}.{table.name}"] += 1
     return _split_runs(rows, read.kept)
 
@@ -86,7 +86,7 @@ def _read(table: TableDef, changes: Sequence[Change], moment: Moment, written: i
     if info is None or len(set(images)) == len(images):
         return _Read(as_logged, certain=True)
     types = {column.name: column.tp for column in table.row_columns}
-    steps = info.steps(moment.version, moment.commit_ts, written)
+    steps = info.find_steps(moment.version, moment.commit_ts, written)
     readings = {
         step: read for step in steps if (read := _Reader(info, step, changes, moment, types).read()) is not None
     }
@@ -130,7 +130,7 @@ class _Reader:
         while len(self._kept) < len(self._changes):
             at = len(self._kept)
             first = 2 if self._is_moved(at) else 1
-            seconds = self._second_writes(self._changes[at : at + first])
+            seconds = self._list_second_writes(self._changes[at : at + first])
             rest = tuple(self._changes[at + first : at + first + 2])
             second = next((one for one in seconds if rest[: len(one)] == one), None)
             if second is None:
@@ -146,11 +146,11 @@ class _Reader:
         (into, is_into), (out_of, _) = self._find_partition(pair[0].after), self._find_partition(pair[1].before)
         return is_into and (into != out_of or into == 0)
 
-    def _second_writes(self, first: Sequence[Change]) -> list[tuple[Change, ...]]:
+    def _list_second_writes(self, first: Sequence[Change]) -> list[tuple[Change, ...]]:
         """The possible second writes after `first`; empty if TiDB does not log such changes at this step."""
         change = first[0]
         if change.op == "insert":
-            return self._second_writes_of_insert(first)
+            return self._list_second_writes_of_insert(first)
         partition, is_rearranged = self._find_partition(change.before)
         if change.op == "delete":
             return [(change,)] if is_rearranged else [()]
@@ -163,7 +163,7 @@ class _Reader:
             return [(removed,)]
         return [(change,), (Change("insert", None, change.after), removed)]
 
-    def _second_writes_of_insert(self, first: Sequence[Change]) -> list[tuple[Change, ...]]:
+    def _list_second_writes_of_insert(self, first: Sequence[Change]) -> list[tuple[Change, ...]]:
         inserted = first[0]
         if not self._find_partition(inserted.after)[1]:
             return [()]
@@ -190,12 +190,12 @@ class _Reader:
         assert image is not None
         if self._step in (BEFORE, AFTER):
             return 0, False
-        partition, is_rearranged = self._info.place(self._step, dict(zip(*image, strict=True)), self._types)
+        partition, is_rearranged = self._info.find_place(self._step, dict(zip(*image, strict=True)), self._types)
         self._is_certain &= is_rearranged is not None
         return partition, is_rearranged is not False
 
 
-def _undecided_error(table: TableDef, moment: Moment) -> SchemaError:
+def _make_undecided_error(table: TableDef, moment: Moment) -> SchemaError:
     return SchemaError(
         "equal changes of a table without a key were committed while its partitions were rearranged, and it cannot be"
         " determined which of them TiDB logged twice",

@@ -38,7 +38,7 @@ class Fields(NamedTuple):
     start: Ints
     end: Ints
 
-    def only(self, which: Bools | Ints) -> Fields:
+    def select(self, which: Bools | Ints) -> Fields:
         """Some of the fields."""
         of, tag, value, start, end = self
         return Fields(of[which], tag[which], value[which], start[which], end[which])
@@ -64,7 +64,7 @@ class Splits(NamedTuple):
     ends: Ints
     lanes: Lanes
 
-    def run(self, low: int, high: int, groups: Ints) -> Run:
+    def build_run(self, low: int, high: int, groups: Ints) -> Run:
         """The content of the good binlogs `low` to `high` - 1; `groups`: of all mutations, -1 for one that is left
         out."""
         first, last = np.searchsorted(self.of, [low, high]).tolist()
@@ -78,14 +78,14 @@ class Splits(NamedTuple):
         of_row = self.row_of[low_row:high_row] - first
         codes = np.where(kept[of_row], groups[of_row] + self.row_kinds[low_row:high_row], -1)
         starts, ends = self.starts[low_row:high_row], self.ends[low_row:high_row]
-        rows = {code: (starts[which], ends[which]) for code, which in parted(codes) if code >= 0}
+        rows = {code: (starts[which], ends[which]) for code, which in group_positions(codes) if code >= 0}
         kept &= size > 0
         table_id, version, left_out = self.table_id[first:last], self.version[first:last], int(size.sum()) - len(kinds)
         of, version, groups, seq, size, table_id = (c[kept] for c in (of, version, groups, seq, size, table_id))
         return Run(of, version, groups, seq, size, table_id, kinds.tobytes(), rows, left_out)
 
 
-def parted(codes: Ints) -> Iterator[tuple[int, slice | Ints]]:
+def group_positions(codes: Ints) -> Iterator[tuple[int, slice | Ints]]:
     """Each distinct value of `codes` (small numbers from -1 on) with its positions, in ascending order."""
     distinct = np.flatnonzero(np.bincount(codes + 1)) - 1
     if len(distinct) == 1:
@@ -115,25 +115,25 @@ class Run(NamedTuple):
 def split_all(lanes: Lanes) -> Splits:
     """Split binlogs into their mutations; a binlog that is not `good` contributes none."""
     binlogs, good = _read_fields(lanes, lanes.starts, lanes.ends, _BINLOG)
-    values = binlogs.only(binlogs.tag == _PREWRITE_VALUE)
+    values = binlogs.select(binlogs.tag == _PREWRITE_VALUE)
     good &= np.bincount(values.of, minlength=len(good)) == 1
-    values = values.only(good[values.of])
+    values = values.select(good[values.of])
     inner, well = _read_fields(lanes, values.start, values.end, _VALUE)
-    versions = inner.only(inner.tag == _VERSION)
+    versions = inner.select(inner.tag == _VERSION)
     well &= np.bincount(versions.of, minlength=len(well)) == 1
     version = np.zeros(len(well), np.int64)
     version[versions.of] = versions.value
-    mutations = inner.only(inner.tag == _MUTATION)
+    mutations = inner.select(inner.tag == _MUTATION)
     parts, sound = _read_fields(lanes, mutations.start, mutations.end, (_TABLE_ID, _SEQUENCE, *_KIND_OF))
     sound &= _is_sound(parts, len(sound))
     well[mutations.of[~sound]] = False
     good[values.of[~well]] = False
     # If a binlog is left out, its mutations are left out too.
     kept = good[values.of[mutations.of]] if len(mutations.of) else np.empty(0, np.bool_)
-    parts = parts.only(kept[parts.of])
+    parts = parts.select(kept[parts.of])
     number = kept.cumsum() - 1
-    ids, sequence = parts.only(parts.tag == _TABLE_ID), parts.only(parts.tag == _SEQUENCE)
-    rows = parts.only(_LENGTHS[parts.tag])
+    ids, sequence = parts.select(parts.tag == _TABLE_ID), parts.select(parts.tag == _SEQUENCE)
+    rows = parts.select(_LENGTHS[parts.tag])
     of_value = mutations.of[kept]
     return Splits(
         good,
@@ -175,8 +175,8 @@ def _read_fields(lanes: Lanes, starts: Ints, ends: Ints, known: Collection[int])
     for _ in range(_MOST_FIELDS):
         if not which.size:
             break
-        tags = lanes.byte(at)
-        values, start, fine = lanes.uvarints(at + 1)
+        tags = lanes.read_bytes(at)
+        values, start, fine = lanes.read_uvarints(at + 1)
         size = np.where(_LENGTHS[tags], values, 0)
         last = ends[which]
         fine &= expected[tags] & (start <= last) & (size <= (last - start).clip(0).astype(np.uint64))
@@ -194,4 +194,4 @@ def _merge_steps(steps: list[Fields]) -> Fields:
         none: Ints = np.empty(0, np.int64)
         return Fields(none, none.astype(np.uint8), none, none, none)
     every = Fields(*(np.concatenate(column) for column in zip(*steps, strict=True)))
-    return every.only(np.argsort(every.of, kind="stable"))
+    return every.select(np.argsort(every.of, kind="stable"))

@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import cast
 
 from binlake.rows.codec.datum import VARINT, read_varint
-from binlake.rows.codec.readers import Reader, reader_of
-from binlake.rows.codec.values import ReadInvalid, integer_text, read_text, refuse_invalid, skip
-from binlake.rows.codec.writers import filled_text
+from binlake.rows.codec.readers import Reader, make_reader
+from binlake.rows.codec.values import ReadInvalid, format_integer, read_text, refuse_invalid, skip
+from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo, TableDef
 
@@ -43,21 +43,21 @@ class TableDecoder:
         self.table = table
         self._invalid = invalid
         self.names: Names = tuple(c.name for c in columns)
-        self._entries: dict[int, _Entry] = {c.id: (slot, reader_of(c, invalid)) for slot, c in enumerate(columns)}
+        self._entries: dict[int, _Entry] = {c.id: (slot, make_reader(c, invalid)) for slot, c in enumerate(columns)}
         # Ids up to 63 take one byte on the wire (zig-zag), so this list gives their reader without parsing.
         self._codes: list[_Entry | None] = [
             self._entries.get(code >> 1) if not code & 1 else None for code in range(128)
         ]
         self._codes += [None] * 128
-        self.filled: Values = [filled_text(c) for c in columns]
+        self.filled: Values = [derive_filled_text(c) for c in columns]
         self._absent: Values = [_MISSING] * len(columns)
-        self.handle = _handle_columns(table, columns)
+        self.handle = _list_handle_columns(table, columns)
         self._insert = self.filled[:]
         for slot, _ in self.handle:
             if slot >= 0:
                 self._insert[slot] = _MISSING
-        self.key_slots = _key_slots(table, self.names)
-        self._subset = lru_cache(maxsize=256)(_subset)
+        self.key_slots = _find_key_slots(table, self.names)
+        self._subset = lru_cache(maxsize=256)(_select_names)
 
     def insert(self, row: bytes) -> Image:
         """The image of an insert: handle datums, then column ids and values."""
@@ -73,7 +73,7 @@ class TableDecoder:
         self._read(row, pos, values)
         for (slot, column), start in zip(self.handle, starts, strict=True):
             if slot >= 0 and values[slot] is _MISSING:
-                values[slot] = _handle_text(column, row, start, self._invalid)
+                values[slot] = _read_handle_text(column, row, start, self._invalid)
         return self.names, values
 
     def update(self, row: bytes) -> tuple[Image, Image]:
@@ -99,12 +99,12 @@ class TableDecoder:
         names = self._subset(self.names, tuple(value is not _MISSING for value in values))
         return names, [value for value in values if value is not _MISSING]
 
-    def key(self, image: Image) -> Values:
+    def select_key(self, image: Image) -> Values:
         """The key texts of an image: those of the identity's columns, or of all columns if one of these is absent."""
         names, values = image
         if names is self.names:
             return [values[slot] for slot in self.key_slots]
-        wanted = self.table.identity().columns
+        wanted = self.table.find_identity().columns
         if set(wanted) <= set(names):
             return [values[names.index(name)] for name in wanted]
         return values
@@ -180,12 +180,12 @@ class TableDecoder:
 
 
 @lru_cache(KNOWN_DECODERS)
-def decoder_of(table: TableDef) -> TableDecoder:
+def look_up_decoder(table: TableDef) -> TableDecoder:
     """The decoder of a definition, from an LRU cache."""
     return TableDecoder(table)
 
 
-def _handle_columns(table: TableDef, columns: tuple[ColumnInfo, ...]) -> list[tuple[int, ColumnInfo]]:
+def _list_handle_columns(table: TableDef, columns: tuple[ColumnInfo, ...]) -> list[tuple[int, ColumnInfo]]:
     """(slot or -1, column) of each handle datum; slot -1 if the key holds only a prefix of the value (tidb-binlog
     5.5)."""
     slots = {c.name: slot for slot, c in enumerate(columns)}
@@ -200,15 +200,15 @@ def _handle_columns(table: TableDef, columns: tuple[ColumnInfo, ...]) -> list[tu
     ]
 
 
-def _handle_text(column: ColumnInfo, row: bytes, pos: int, invalid: ReadInvalid) -> str | None:
+def _read_handle_text(column: ColumnInfo, row: bytes, pos: int, invalid: ReadInvalid) -> str | None:
     if row[pos] == VARINT and column.tp in t.INTEGERS:
-        return integer_text(column, read_varint(row, pos + 1)[0])
+        return format_integer(column, read_varint(row, pos + 1)[0])
     return read_text(column, row, pos, invalid)[0]
 
 
-def _key_slots(table: TableDef, names: Names) -> list[int]:
-    return [names.index(name) for name in table.identity().columns if name in names]
+def _find_key_slots(table: TableDef, names: Names) -> list[int]:
+    return [names.index(name) for name in table.find_identity().columns if name in names]
 
 
-def _subset(names: Names, present: tuple[bool, ...]) -> Names:
+def _select_names(names: Names, present: tuple[bool, ...]) -> Names:
     return tuple(name for name, here in zip(names, present, strict=True) if here)

@@ -19,22 +19,24 @@ _ZERO, _MINUS = ord("0"), ord("-")
 _HEX: NDArray[np.uint16] = np.frombuffer("".join(f"{n:02X}" for n in range(256)).encode(), np.uint16)
 
 
-def number_texts(values: NDArray[Any]) -> pa.Array:
+def format_numbers(values: NDArray[Any]) -> pa.Array:
     """Numbers as decimal texts."""
     return pa.array(values).cast(pa.string())
 
 
-def text_array(offsets: NDArray[np.int32], data: Bytes | bytes, null: Bools | None = None) -> pa.Array:
+def build_text_array(offsets: NDArray[np.int32], data: Bytes | bytes, null: Bools | None = None) -> pa.Array:
     """The texts in `data` between neighbouring `offsets`, NULL where `null` is True."""
     valid = None if null is None else pa.py_buffer(np.packbits(~null, bitorder="little"))
     return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data), valid)
 
 
-def even_names(names: Sequence[str], count: int) -> pa.Array:
+def repeat_names(names: Sequence[str], count: int) -> pa.Array:
     """`names`, repeated `count` times."""
     encoded = [name.encode() for name in names]
     sizes = np.tile(np.fromiter(map(len, encoded), np.int32, len(encoded)), count)
-    return text_array(np.concatenate((np.zeros(1, np.int32), sizes.cumsum(dtype=np.int32))), b"".join(encoded) * count)
+    return build_text_array(
+        np.concatenate((np.zeros(1, np.int32), sizes.cumsum(dtype=np.int32))), b"".join(encoded) * count
+    )
 
 
 def cut_texts(data: Bytes, starts: Ints, ends: Ints) -> pa.Array:
@@ -44,10 +46,10 @@ def cut_texts(data: Bytes, starts: Ints, ends: Ints) -> pa.Array:
     bounds = np.empty(2 * len(starts), np.int32)
     bounds[::2], bounds[1::2] = starts, ends
     # Every second piece lies between two slices.
-    return text_array(bounds, data).take(pa.array(np.arange(0, len(bounds), 2)))
+    return build_text_array(bounds, data).take(pa.array(np.arange(0, len(bounds), 2)))
 
 
-def text_bytes(texts: pa.Array) -> tuple[NDArray[np.int32], Bytes]:
+def read_text_bytes(texts: pa.Array) -> tuple[NDArray[np.int32], Bytes]:
     """(offsets from 0, bytes) of a whole text array."""
     _, offsets, data = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
@@ -55,10 +57,10 @@ def text_bytes(texts: pa.Array) -> tuple[NDArray[np.int32], Bytes]:
     return bounds - bounds[0], values[bounds[0] : bounds[-1]]
 
 
-def hex_texts(texts: pa.Array) -> pa.Array:
+def format_hex(texts: pa.Array) -> pa.Array:
     """Each byte as two upper-case hex digits."""
-    offsets, data = text_bytes(texts)
-    return text_array(offsets * np.int32(2), np.ascontiguousarray(_HEX[data]).view(np.uint8))
+    offsets, data = read_text_bytes(texts)
+    return build_text_array(offsets * np.int32(2), np.ascontiguousarray(_HEX[data]).view(np.uint8))
 
 
 def put_digits(letters: Bytes, at: int, values: NDArray[Any], width: int) -> None:
@@ -69,30 +71,30 @@ def put_digits(letters: Bytes, at: int, values: NDArray[Any], width: int) -> Non
     letters[:, at] = rest + _ZERO
 
 
-def even_texts(letters: Bytes) -> pa.Array:
+def build_even_texts(letters: Bytes) -> pa.Array:
     """One text per row of `letters`."""
     rows, width = letters.shape
-    return text_array(np.arange(0, rows * width + 1, width, dtype=np.int32), letters.reshape(-1))
+    return build_text_array(np.arange(0, rows * width + 1, width, dtype=np.int32), letters.reshape(-1))
 
 
-def ragged_texts(letters: Bytes, starts: Ints) -> pa.Array:
+def build_ragged_texts(letters: Bytes, starts: Ints) -> pa.Array:
     """One text per row of `letters`, from the row's start column to its last column."""
     width = letters.shape[1]
     kept = np.arange(width) >= starts[:, None]
     offsets = np.zeros(len(letters) + 1, np.int32)
     np.cumsum(width - starts, out=offsets[1:])
-    return text_array(offsets, letters[kept])
+    return build_text_array(offsets, letters[kept])
 
 
-def signed_texts(letters: Bytes, starts: Ints, negative: Bools) -> pa.Array:
-    """Like `ragged_texts`, with a minus before negative ones; column 0 must be free for it."""
+def build_signed_texts(letters: Bytes, starts: Ints, negative: Bools) -> pa.Array:
+    """Like `build_ragged_texts`, with a minus before negative ones; column 0 must be free for it."""
     rows = np.flatnonzero(negative)
     letters[rows, starts[rows] - 1] = _MINUS
-    return ragged_texts(letters, starts - negative)
+    return build_ragged_texts(letters, starts - negative)
 
 
-def moment_texts(packed: Uints, fsp: int) -> pa.Array:
-    """`temporal.moment_text` of packed times up to year 9999 and 999999 microseconds."""
+def format_moments(packed: Uints, fsp: int) -> pa.Array:
+    """`temporal.format_moment` of packed times up to year 9999 and 999999 microseconds."""
     letters = _fill_pattern(len(packed), f"____-__-__ __:__:__{'.______' if fsp else ''}")
     clock = (packed >> 24).astype(np.uint32)
     _put_date(letters, packed)
@@ -101,14 +103,14 @@ def moment_texts(packed: Uints, fsp: int) -> pa.Array:
     put_digits(letters, 17, clock & 63, 2)
     if fsp:
         put_digits(letters, 20, (packed & 0xFFFFFF).astype(np.uint32), 6)
-    return even_texts(np.ascontiguousarray(letters[:, : 20 + fsp]) if fsp else letters)
+    return build_even_texts(np.ascontiguousarray(letters[:, : 20 + fsp]) if fsp else letters)
 
 
-def date_texts(packed: Uints) -> pa.Array:
-    """`temporal.date_text` of packed times up to year 9999."""
+def format_dates(packed: Uints) -> pa.Array:
+    """`temporal.format_date` of packed times up to year 9999."""
     letters = _fill_pattern(len(packed), "____-__-__")
     _put_date(letters, packed)
-    return even_texts(letters)
+    return build_even_texts(letters)
 
 
 def _put_date(letters: Bytes, packed: Uints) -> None:
@@ -119,8 +121,8 @@ def _put_date(letters: Bytes, packed: Uints) -> None:
     put_digits(letters, 8, days & 31, 2)
 
 
-def duration_texts(nanoseconds: Ints, fsp: int) -> pa.Array:
-    """`temporal.duration_text` of durations below 1000 hours."""
+def format_durations(nanoseconds: Ints, fsp: int) -> pa.Array:
+    """`temporal.format_duration` of durations below 1000 hours."""
     size = np.abs(nanoseconds).view(np.uint64)
     seconds, rest = size // 1_000_000_000, size % 1_000_000_000
     hours, seconds = (seconds // 3600).astype(np.uint32), (seconds % 3600).astype(np.uint32)
@@ -131,36 +133,36 @@ def duration_texts(nanoseconds: Ints, fsp: int) -> pa.Array:
     if fsp:
         put_digits(letters, 11, (rest // 1000).astype(np.uint32), 6)
         letters = letters[:, : 11 + fsp]
-    return signed_texts(letters, np.where(hours > 99, 1, 2), nanoseconds < 0)
+    return build_signed_texts(letters, np.where(hours > 99, 1, 2), nanoseconds < 0)
 
 
-def year_texts(values: Ints) -> pa.Array:
+def format_years(values: Ints) -> pa.Array:
     """Years of four digits."""
     letters = np.empty((len(values), 4), np.uint8)
     put_digits(letters, 0, values.astype(np.uint32), 4)
-    return even_texts(letters)
+    return build_even_texts(letters)
 
 
-def bit_texts(values: Uints, width: int) -> pa.Array:
-    """`values.bit_text` of values that fit BIT(width)."""
+def format_bits(values: Uints, width: int) -> pa.Array:
+    """`values.format_bit` of values that fit BIT(width)."""
     size = (max(width, 1) + 7) // 8
     body = np.ascontiguousarray(values.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - size :])
-    return even_texts(np.ascontiguousarray(_HEX[body]).view(np.uint8))
+    return build_even_texts(np.ascontiguousarray(_HEX[body]).view(np.uint8))
 
 
-def named_texts(values: Uints, names: Sequence[str]) -> pa.Array:
-    """`values.enum_text` of ordinals."""
+def format_enums(values: Uints, names: Sequence[str]) -> pa.Array:
+    """`values.format_enum` of ordinals."""
     index = np.where(values <= len(names), values, 0).astype(np.int64)
     return pa.array(["", *names], pa.string()).take(pa.array(index))
 
 
-def each_texts(values: NDArray[Any], show: Callable[[Any], str]) -> pa.Array:
+def format_each(values: NDArray[Any], show: Callable[[Any], str]) -> pa.Array:
     """Texts from a plain function, which is called once for each distinct value."""
     coded = pa.array(values).dictionary_encode()
     return pa.array([show(value.as_py()) for value in coded.dictionary], pa.string()).take(coded.indices)
 
 
-def merged_texts(kinds: Sequence[tuple[Ints, pa.Array]], count: int) -> pa.Array:
+def merge_texts(kinds: Sequence[tuple[Ints, pa.Array]], count: int) -> pa.Array:
     """Merge several arrays to `count` texts; each array comes with the positions of its texts in the result."""
     for _, texts in kinds:
         if len(texts) == count:

@@ -16,10 +16,10 @@ from typing import Literal, NamedTuple, Protocol
 from google.protobuf.message import DecodeError
 
 from binlake.errors import WireError
-from binlake.rows.codec.tabledecoder import Image, TableDecoder, decoder_of
+from binlake.rows.codec.tabledecoder import Image, TableDecoder, look_up_decoder
 from binlake.rows.codec.values import NotText
 from binlake.rows.schema.info import TableDef
-from binlake.rows.schema.window import unknown_table
+from binlake.rows.schema.window import make_unknown_table_error
 from binlake.wire import binlog_pb2 as pb
 
 MAX_BYTES = (1 << 31) - 1
@@ -29,13 +29,13 @@ ROW_ERRORS = (IndexError, ValueError, KeyError, OverflowError, struct.error)
 
 Op = Literal["insert", "update", "delete"]
 RawChange = tuple[int, TableDecoder, Op, Image | None, Image | None]
-"""seq, decoder of the table, op, image before, image after: a row change as `raw_changes` returns it."""
+"""seq, decoder of the table, op, image before, image after: a row change as `decode_raw_changes` returns it."""
 
 
 class TableLookup(Protocol):
     """The table definitions that are valid for a transaction; `SchemaState` implements it."""
 
-    def table(self, table_id: int) -> TableDef | None:
+    def find_table(self, table_id: int) -> TableDef | None:
         """The definition of a table id, or None."""
 
     def is_gone(self, table_id: int) -> bool:
@@ -86,12 +86,12 @@ def decode_transaction(
     Columns: public, not virtual generated (R-19). A late row of a dropped or truncated table is skipped and counted in
     `stats` (tidb-binlog 1.14). Raises WireError for damaged payloads, SchemaError for unknown table ids.
     """
-    _, changes = raw_changes(payload, commit_ts, start_ts, tables, stats)
+    _, changes = decode_raw_changes(payload, commit_ts, start_ts, tables, stats)
     for seq, decoder, op, before, after in changes:
-        yield RowChange(seq, decoder.table.id, op, _mapping(before), _mapping(after))
+        yield RowChange(seq, decoder.table.id, op, _to_dict(before), _to_dict(after))
 
 
-def every_kind(_table: TableDef) -> Collection[str]:
+def select_every_kind(_table: TableDef) -> Collection[str]:
     """All row changes of all tables."""
     return ALL_KINDS
 
@@ -100,13 +100,13 @@ ALL_KINDS: frozenset[str] = frozenset(("insert", "update", "delete"))
 """The kinds of row changes."""
 
 
-def raw_changes(
+def decode_raw_changes(
     payload: bytes,
     commit_ts: int,
     start_ts: int,
     tables: TableLookup,
     stats: DecodeStats | None = None,
-    wanted: Wanted = every_kind,
+    wanted: Wanted = select_every_kind,
 ) -> tuple[int, Iterator[RawChange]]:
     """(schema_version, row changes), with values in lists instead of a dict per row.
 
@@ -116,13 +116,13 @@ def raw_changes(
     counted = stats or DecodeStats()
     runs = (
         (seq + first, table_id, table, run)
-        for seq, table_id, table, rows in mutations_of(value, commit_ts, tables, counted)
-        for first, run in wanted_rows(rows, wanted(table), counted)
+        for seq, table_id, table, rows in read_mutations(value, commit_ts, tables, counted)
+        for first, run in select_wanted_rows(rows, wanted(table), counted)
     )
     changes = (
         change
         for seq, table_id, table, rows in runs
-        for change in changes_of(rows, decoder_of(table), seq, table_id, commit_ts)
+        for change in decode_changes(rows, look_up_decoder(table), seq, table_id, commit_ts)
     )
     return value.schema_version, changes
 
@@ -151,25 +151,25 @@ class RowLists(NamedTuple):
     deletes: list[bytes]
 
 
-def mutations_of(
+def read_mutations(
     value: pb.PrewriteValue, commit_ts: int, tables: TableLookup, stats: DecodeStats
 ) -> Iterator[tuple[int, int, TableDef, RowLists]]:
     """(seq of the first row, table id, definition, rows) of tables that still exist. Raises WireError, SchemaError."""
     seq = 0
     # A slice copies in C; iterating a repeated field ends with an exception, which costs as much as a row.
     for mutation in value.mutations[:]:
-        rows, table_id = rows_of(mutation, commit_ts), mutation.table_id
-        table = tables.table(table_id)
+        rows, table_id = read_rows(mutation, commit_ts), mutation.table_id
+        table = tables.find_table(table_id)
         if table is not None:
             yield seq, table_id, table, rows
         elif tables.is_gone(table_id):
             stats.gone_rows[table_id] += len(rows.kinds)
         else:
-            raise unknown_table(table_id, commit_ts)
+            raise make_unknown_table_error(table_id, commit_ts)
         seq += len(rows.kinds)
 
 
-def wanted_rows(rows: RowLists, wanted: Collection[str], stats: DecodeStats) -> Iterator[tuple[int, RowLists]]:
+def select_wanted_rows(rows: RowLists, wanted: Collection[str], stats: DecodeStats) -> Iterator[tuple[int, RowLists]]:
     """The rows of wanted kinds, as runs of neighbours: (number of the run's first row, its rows). Others are
     counted."""
     if len(wanted) == len(ALL_KINDS):
@@ -195,19 +195,19 @@ def wanted_rows(rows: RowLists, wanted: Collection[str], stats: DecodeStats) -> 
 _OP_OF: dict[int, str] = {pb.Insert: "insert", pb.Update: "update", pb.DeleteRow: "delete"}
 
 
-def rows_of(mutation: pb.TableMutation, commit_ts: int) -> RowLists:
+def read_rows(mutation: pb.TableMutation, commit_ts: int) -> RowLists:
     """The rows of a mutation.
 
     Raises WireError when deprecated fields are used, or when `sequence` does not match the lists (S0-20, S0-21).
     """
     if mutation.deleted_ids or mutation.deleted_pks:
-        raise _deprecated_error(mutation, commit_ts)
+        raise _make_deprecated_error(mutation, commit_ts)
     kinds, inserts = mutation.sequence[:], mutation.inserted_rows[:]
     updates, deletes = mutation.updated_rows[:], mutation.deleted_rows[:]
     counted = kinds.count(pb.Insert), kinds.count(pb.Update), kinds.count(pb.DeleteRow)
     lengths = len(inserts), len(updates), len(deletes)
     if counted != lengths or len(kinds) != sum(counted):
-        raise _error(
+        raise _make_error(
             f"sequence names {counted[0]} inserts, {counted[1]} updates, {counted[2]} deletes in {len(kinds)} entries, "
             f"but the lists hold {lengths[0]}, {lengths[1]}, {lengths[2]}",
             mutation,
@@ -216,13 +216,15 @@ def rows_of(mutation: pb.TableMutation, commit_ts: int) -> RowLists:
     return RowLists(kinds, inserts, updates, deletes)
 
 
-def _deprecated_error(mutation: pb.TableMutation, commit_ts: int) -> WireError:
+def _make_deprecated_error(mutation: pb.TableMutation, commit_ts: int) -> WireError:
     name = "deleted_ids" if mutation.deleted_ids else "deleted_pks"
     count = len(getattr(mutation, name))
-    return _error(f"the deprecated field {name} of TableMutation holds {count} entries", mutation, commit_ts)
+    return _make_error(f"the deprecated field {name} of TableMutation holds {count} entries", mutation, commit_ts)
 
 
-def changes_of(rows: RowLists, decoder: TableDecoder, seq: int, table_id: int, commit_ts: int) -> Iterator[RawChange]:
+def decode_changes(
+    rows: RowLists, decoder: TableDecoder, seq: int, table_id: int, commit_ts: int
+) -> Iterator[RawChange]:
     """The changes of a mutation's `rows` in order; `seq` is the number of the first. Raises WireError."""
     inserts, updates, deletes = iter(rows.inserts), iter(rows.updates), iter(rows.deletes)
     op = ""
@@ -240,10 +242,10 @@ def changes_of(rows: RowLists, decoder: TableDecoder, seq: int, table_id: int, c
                 yield seq, decoder, "delete", decoder.delete(next(deletes)), None
             seq += 1
     except ROW_ERRORS as error:
-        raise row_error(error, op, table_id, commit_ts, seq) from error
+        raise make_row_error(error, op, table_id, commit_ts, seq) from error
 
 
-def row_error(error: Exception, op: str, table_id: int, commit_ts: int, seq: int) -> WireError:
+def make_row_error(error: Exception, op: str, table_id: int, commit_ts: int, seq: int) -> WireError:
     """The WireError that reports a damaged row; `error` is one of ROW_ERRORS."""
     what = "it is cut short" if isinstance(error, (IndexError, struct.error)) else str(error)
     where = {"table_id": table_id, "commit_ts": commit_ts, "seq": seq}
@@ -251,9 +253,9 @@ def row_error(error: Exception, op: str, table_id: int, commit_ts: int, seq: int
     return WireError(f"a row of kind {op} cannot be decoded: {what}", where=where, hint=hint)
 
 
-def _mapping(image: Image | None) -> dict[str, str | None] | None:
+def _to_dict(image: Image | None) -> dict[str, str | None] | None:
     return None if image is None else dict(zip(*image, strict=True))
 
 
-def _error(what: str, mutation: pb.TableMutation, commit_ts: int) -> WireError:
+def _make_error(what: str, mutation: pb.TableMutation, commit_ts: int) -> WireError:
     return WireError(what, where={"table_id": mutation.table_id, "commit_ts": commit_ts})

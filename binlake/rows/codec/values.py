@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from binlake.base.redaction import value_in_log
+from binlake.base.redaction import redact_value
 from binlake.base.varint import read_uvarint
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.decimals import read_decimal
-from binlake.rows.codec.floats import double_text, float_text
-from binlake.rows.codec.jsons import json_end, json_text
-from binlake.rows.codec.temporal import date_text, duration_text, moment_text
+from binlake.rows.codec.floats import format_double, format_float
+from binlake.rows.codec.jsons import find_json_end, read_json
+from binlake.rows.codec.temporal import format_date, format_duration, format_moment
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo
 
@@ -45,13 +45,13 @@ def skip(data: bytes, pos: int) -> int:
     if flag in (d.VARINT, d.UVARINT):
         return read_uvarint(data, pos + 1)[1]
     if flag == d.DECIMAL:
-        return d.take(data, pos + 3, d.decimal_size(data[pos + 1], data[pos + 2]))[1]
+        return d.take(data, pos + 3, d.compute_decimal_size(data[pos + 1], data[pos + 2]))[1]
     if flag == d.JSON:
-        return json_end(data, pos + 1)
-    return plain_value(data, pos)[1]
+        return find_json_end(data, pos + 1)
+    return read_plain_value(data, pos)[1]
 
 
-def plain_value(data: bytes, pos: int) -> tuple[int | float | bytes | None, int]:
+def read_plain_value(data: bytes, pos: int) -> tuple[int | float | bytes | None, int]:
     """A datum other than DECIMAL and JSON as int, float, bytes or None."""
     flag = data[pos]
     if flag == d.NIL:
@@ -77,14 +77,14 @@ _PLAIN: dict[int, _Plain] = {
 
 def refuse_invalid(column: ColumnInfo, value: bytes) -> str:
     """Raises NotText. TiDB accepts any bytes in a latin1 column and stores them unchanged."""
-    raise NotText(f"{_describe(column)} holds bytes that are not UTF-8: {shown_bytes(value)}")
+    raise NotText(f"{_describe(column)} holds bytes that are not UTF-8: {format_bytes(value)}")
 
 
 def _describe(column: ColumnInfo) -> str:
     return f"the {column.charset} column {column.name}"
 
 
-def shown_bytes(value: bytes) -> str:
+def format_bytes(value: bytes) -> str:
     """The first 40 bytes as a hexadecimal literal."""
     return f"X'{value[:_SHOWN_BYTES].hex().upper()}'"
 
@@ -101,25 +101,25 @@ def read_text(
     if flag == d.JSON:
         if column.tp != t.JSON:
             raise ValueError(f"a JSON document in the {column.type_name} column {column.name}")
-        return json_text(data, pos + 1)
-    value, pos = plain_value(data, pos)
+        return read_json(data, pos + 1)
+    value, pos = read_plain_value(data, pos)
     if isinstance(value, bytes):
-        return _string_text(column, value, invalid), pos
-    return (None if value is None else text_of(column, value)), pos
+        return _format_string(column, value, invalid), pos
+    return (None if value is None else format_number(column, value)), pos
 
 
-def text_of(column: ColumnInfo, value: int | float) -> str:
+def format_number(column: ColumnInfo, value: int | float) -> str:
     """Canonical text of a number as TiDB stores it; raises ValueError if the value does not fit the column's type."""
     if isinstance(value, float):
         if column.tp not in (t.FLOAT, t.DOUBLE):
-            raise _misfit_error(column, value)
-        return float_text(value) if column.tp == t.FLOAT else double_text(value)
-    return _number_text(column, value)
+            raise _make_misfit_error(column, value)
+        return format_float(value) if column.tp == t.FLOAT else format_double(value)
+    return _format_whole_number(column, value)
 
 
-def _string_text(column: ColumnInfo, value: bytes, invalid: ReadInvalid) -> str:
+def _format_string(column: ColumnInfo, value: bytes, invalid: ReadInvalid) -> str:
     if column.tp not in t.STRINGS:
-        raise _misfit_error(column, value)
+        raise _make_misfit_error(column, value)
     if column.is_binary:
         return value.hex().upper()
     try:
@@ -128,56 +128,56 @@ def _string_text(column: ColumnInfo, value: bytes, invalid: ReadInvalid) -> str:
         return invalid(column, value)
 
 
-def _number_text(column: ColumnInfo, value: int) -> str:
+def _format_whole_number(column: ColumnInfo, value: int) -> str:
     tp = column.tp
     if tp in t.INTEGERS:
-        return integer_text(column, value)
+        return format_integer(column, value)
     if tp == t.DURATION:
-        return duration_text(value, column.fsp)
+        return format_duration(value, column.fsp)
     if value < 0:
-        raise _misfit_error(column, value)
+        raise _make_misfit_error(column, value)
     if tp in t.MOMENTS:
-        return moment_text(value, column.fsp)
+        return format_moment(value, column.fsp)
     if tp in t.DATES:
-        return date_text(value)
-    return _small_number_text(column, value)
+        return format_date(value)
+    return _format_small_number(column, value)
 
 
-def integer_text(column: ColumnInfo, value: int) -> str:
+def format_integer(column: ColumnInfo, value: int) -> str:
     """Text of an integer; an unsigned handle is stored as a signed number (tidb-binlog 1.11)."""
     if column.unsigned:
         return str(value & _U64)
     return str(value if value < _S63 else value - _U64 - 1)
 
 
-def _small_number_text(column: ColumnInfo, value: int) -> str:
+def _format_small_number(column: ColumnInfo, value: int) -> str:
     if column.tp == t.YEAR:
         return f"{value:04d}"
     if column.tp == t.BIT:
-        return bit_text(value, column.flen)
+        return format_bit(value, column.flen)
     if column.tp == t.ENUM:
-        return enum_text(value, column.elems)
+        return format_enum(value, column.elems)
     if column.tp == t.SET:
-        return set_text(value, column.elems)
-    raise _misfit_error(column, value)
+        return format_set(value, column.elems)
+    raise _make_misfit_error(column, value)
 
 
-def bit_text(value: int, width: int) -> str:
+def format_bit(value: int, width: int) -> str:
     """Hex of a BIT(width), padded to whole bytes; raises ValueError when it has more bits."""
     if value >> max(width, 1):
-        raise ValueError(f"{value_in_log(value)} does not fit BIT({width})")
+        raise ValueError(f"{redact_value(value)} does not fit BIT({width})")
     return f"{value:0{(max(width, 1) + 7) // 8 * 2}X}"
 
 
-def enum_text(value: int, elems: tuple[str, ...]) -> str:
+def format_enum(value: int, elems: tuple[str, ...]) -> str:
     """Name of an ENUM's ordinal; "" for 0 (the error value) and for ordinals out of range (tidb-binlog 1.12)."""
     return elems[value - 1] if 0 < value <= len(elems) else ""
 
 
-def set_text(value: int, elems: tuple[str, ...]) -> str:
+def format_set(value: int, elems: tuple[str, ...]) -> str:
     """Names of a SET's bits, joined by commas; bits without a name are ignored (tidb-binlog 1.12)."""
     return ",".join(name for bit, name in enumerate(elems) if value >> bit & 1)
 
 
-def _misfit_error(column: ColumnInfo, value: object) -> ValueError:
-    return ValueError(f"the value {value_in_log(value)} cannot be in the {column.type_name} column {column.name}")
+def _make_misfit_error(column: ColumnInfo, value: object) -> ValueError:
+    return ValueError(f"the value {redact_value(value)} cannot be in the {column.type_name} column {column.name}")

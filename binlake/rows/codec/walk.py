@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
-from binlake.rows.codec.columns import LaneReader, handle_reader_of, lane_reader_of
+from binlake.rows.codec.columns import LaneReader, make_handle_reader, make_lane_reader
 from binlake.rows.codec.datum import NIL, VARINT, read_varint, write_int
 from binlake.rows.codec.lanes import Bools, Ints, Lanes, Spots
 from binlake.rows.codec.tabledecoder import KNOWN_DECODERS, TableDecoder
@@ -67,28 +67,28 @@ class LanePlan:
         table = decoder.table
         self.decoder = decoder
         self._slots = {c.id: slot for slot, c in enumerate(table.row_columns)}
-        self._readers = {c.id: lane_reader_of(c) for c in table.row_columns}
+        self._readers = {c.id: make_lane_reader(c) for c in table.row_columns}
         ids = [c.id for c in table.all_columns]
         clustered = table.pk_is_handle or table.is_common_handle
-        self.steps = self.steps_of(ids if clustered else [*ids, _ROWID])
+        self.steps = self.make_steps(ids if clustered else [*ids, _ROWID])
         # If a delete lacks one of these columns, its key is not the identity's (TableDecoder.key).
-        whole_key = len(decoder.key_slots) == len(table.identity().columns)
+        whole_key = len(decoder.key_slots) == len(table.find_identity().columns)
         self.needed = decoder.key_slots if whole_key else list(range(len(decoder.names)))
-        self.handle = [(slot, handle_reader_of(column)) for slot, column in decoder.handle]
+        self.handle = [(slot, make_handle_reader(column)) for slot, column in decoder.handle]
 
-    def steps_of(self, ids: Sequence[int]) -> list[_Step]:
+    def make_steps(self, ids: Sequence[int]) -> list[_Step]:
         """Steps over columns in the order of `ids`; ids that the definition does not have are skipped."""
-        return [_step(i, self._slots.get(i, -1), self._readers.get(i)) for i in ids]
+        return [_make_step(i, self._slots.get(i, -1), self._readers.get(i)) for i in ids]
 
 
-def _step(column_id: int, slot: int, reader: LaneReader | None) -> _Step:
+def _make_step(column_id: int, slot: int, reader: LaneReader | None) -> _Step:
     code = write_int(column_id)
     mask = (1 << 8 * len(code)) - 1
     return _Step(np.uint64(int.from_bytes(code, "little")), np.uint64(mask), len(code), slot, reader)
 
 
 @lru_cache(KNOWN_DECODERS)
-def lane_plan_of(decoder: TableDecoder) -> LanePlan:
+def look_up_lane_plan(decoder: TableDecoder) -> LanePlan:
     """The plan of a definition, from an LRU cache."""
     return LanePlan(decoder)
 
@@ -98,20 +98,20 @@ def walk(decoder: TableDecoder, op: str, lanes: Lanes) -> Iterator[Walked]:
     others."""
     if len(lanes) < FEWEST or not decoder.key_slots:
         return
-    lane_plan = lane_plan_of(decoder)
+    lane_plan = look_up_lane_plan(decoder)
     left, steps = np.arange(len(lanes)), lane_plan.steps
     for _ in range(_MOST_PASSES):
         one_pass = _Walk(lane_plan, lanes, left, steps)
-        walked = one_pass.images(op)
+        walked = one_pass.read_images(op)
         if walked.rows.size:
             yield walked
         left = left[~one_pass.good]
         if left.size < FEWEST:
             return
-        ids = _read_ids(op, lanes.row(int(left[0])), len(decoder.handle))
+        ids = _read_ids(op, lanes.read_row(int(left[0])), len(decoder.handle))
         if not ids:
             return
-        steps = lane_plan.steps_of(ids)
+        steps = lane_plan.make_steps(ids)
 
 
 class _Walk:
@@ -122,7 +122,7 @@ class _Walk:
         self.at, self.ends = lanes.starts[which], lanes.ends[which]
         self.good: Bools = np.ones(len(which), np.bool_)
 
-    def images(self, op: str) -> Walked:
+    def read_images(self, op: str) -> Walked:
         """The images of the rows that fit. A delete without a column of the key does not fit."""
         before = after = None
         if op == "insert":
@@ -139,8 +139,8 @@ class _Walk:
         starts = []
         for _ in self.plan.handle or (None,):
             starts.append(self.at)
-            self._move(np.arange(len(self.at)), *self._spots(None).skipped())
-        empty = (self.ends - self.at == 1) & (self.lanes.byte(self.at) == 0)
+            self._move(np.arange(len(self.at)), *self._make_spots(None).skip_datums())
+        empty = (self.ends - self.at == 1) & (self.lanes.read_bytes(self.at) == 0)
         self.at = self.at + empty
         slots, _ = self._read_columns()
         for (slot, reader), start in zip(self.plan.handle, starts, strict=False):
@@ -176,7 +176,7 @@ class _Walk:
         present = np.zeros((len(self.steps), len(self.at)), np.bool_)
         slots = [lacking] * len(self.plan.decoder.names)
         for n, step in enumerate(self.steps):
-            word = self.lanes.words(self.at)
+            word = self.lanes.read_words(self.at)
             has = present[n] = (word & step.mask == step.code) & (self.at + step.width < self.ends)
             if has.any():
                 slot = self._read_column(step, has, (word >> 8 * step.width) & 0xFF == NIL)
@@ -187,20 +187,20 @@ class _Walk:
     def _read_column(self, step: _Step, has: Bools, null: Bools) -> Slot:
         null &= has
         valued = np.flatnonzero(has & ~null)
-        spots = self._spots(None if valued.size == len(self.at) else valued, step.width)
+        spots = self._make_spots(None if valued.size == len(self.at) else valued, step.width)
         index = np.where(null, NULL, FILLED)
         index[valued] = np.arange(valued.size)
         self.at = np.where(null, self.at + step.width + 1, self.at)
         if not valued.size:
             return Slot(_NO_TEXTS, index)
         if step.reader is None:
-            self._move(valued, *spots.skipped())
+            self._move(valued, *spots.skip_datums())
             return Slot(_NO_TEXTS, index)
         cells = step.reader(spots)
         self._move(valued, cells.next, cells.good)
         return Slot(cells.texts, index)
 
-    def _spots(self, rows: Ints | None, ahead: int = 0) -> Spots:
+    def _make_spots(self, rows: Ints | None, ahead: int = 0) -> Spots:
         if rows is None:
             return Spots(self.lanes, self.which, self.at + ahead, self.ends)
         return Spots(self.lanes, self.which[rows], self.at[rows] + ahead, self.ends[rows])

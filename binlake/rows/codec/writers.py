@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import lru_cache
 from math import isfinite
 
-from binlake.base.redaction import value_in_log
+from binlake.base.redaction import redact_value
 from binlake.errors import SchemaError
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.casts import Moment, cast_text
-from binlake.rows.codec.casttimes import rounded_moment
+from binlake.rows.codec.casttimes import round_moment
 from binlake.rows.codec.decimals import write_decimal
 from binlake.rows.codec.floats import as_float32
 from binlake.rows.codec.jsons import write_json
 from binlake.rows.codec.temporal import pack_moment, parse_duration
-from binlake.rows.codec.values import bit_text, read_text
+from binlake.rows.codec.values import format_bit, read_text
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo
 
@@ -36,39 +36,39 @@ def write_text(column: ColumnInfo, text: str | None) -> bytes:
     if column.tp in t.STRINGS:
         return d.write_bytes(bytes.fromhex(text) if column.is_binary else text.encode())
     if column.tp == t.NEWDECIMAL:
-        return b"\x06" + write_decimal(text, *decimal_layout(column))
+        return b"\x06" + write_decimal(text, *derive_decimal_layout(column))
     if column.tp == t.JSON:
         return b"\x0a" + write_json(text)
     if column.tp in (t.FLOAT, t.DOUBLE):
-        return d.write_float(_float(column, text))
-    number = flat_number(column, text)
+        return d.write_float(_parse_float(column, text))
+    number = parse_flat_number(column, text)
     signed = (column.tp in t.INTEGERS and not column.unsigned) or column.tp in (t.DURATION, t.YEAR)
     return d.write_int(number) if signed else d.write_uint(number)
 
 
-def decimal_layout(column: ColumnInfo) -> tuple[int, int]:
+def derive_decimal_layout(column: ColumnInfo) -> tuple[int, int]:
     """(precision, scale) of a DECIMAL column; MySQL's default is (10, 0)."""
     return (column.flen if column.flen > 0 else 10), max(column.decimal, 0)
 
 
-def flat_number(column: ColumnInfo, text: str) -> int:
+def parse_flat_number(column: ColumnInfo, text: str) -> int:
     """The number that TiDB stores for an integer, temporal, ENUM, SET or BIT text."""
     if column.tp in t.INTEGERS or column.tp == t.YEAR:
-        return _integer(column, text)
+        return _parse_integer(column, text)
     if column.tp in t.MOMENTS or column.tp in t.DATES:
         return pack_moment(text)
     if column.tp == t.DURATION:
         return parse_duration(text)
     if column.tp == t.ENUM:
-        return 0 if text == "" and "" not in column.elems else _position(column, text) + 1
+        return 0 if text == "" and "" not in column.elems else _find_position(column, text) + 1
     if column.tp == t.SET:
-        return sum(1 << _position(column, name) for name in text.split(",")) if text else 0
+        return sum(1 << _find_position(column, name) for name in text.split(",")) if text else 0
     if column.tp == t.BIT:
         return _parse_bits(column, text)
     raise ValueError(f"the type of column {column.name} ({column.tp}) is not a number")
 
 
-def _integer(column: ColumnInfo, text: str) -> int:
+def _parse_integer(column: ColumnInfo, text: str) -> int:
     number, bits = int(text), _BITS.get(column.tp, 64)
     low, high = (0, 1 << bits) if column.unsigned else (-1 << bits - 1, 1 << bits - 1)
     if column.tp == t.YEAR:
@@ -78,7 +78,7 @@ def _integer(column: ColumnInfo, text: str) -> int:
     return number
 
 
-def _float(column: ColumnInfo, text: str) -> float:
+def _parse_float(column: ColumnInfo, text: str) -> float:
     number = as_float32(text) if column.tp == t.FLOAT else float(text)
     if not isfinite(number):
         raise ValueError(f"{text} is out of range for column {column.name}")
@@ -87,18 +87,18 @@ def _float(column: ColumnInfo, text: str) -> float:
 
 def _parse_bits(column: ColumnInfo, text: str) -> int:
     number = int(text, 16)
-    bit_text(number, column.flen)
+    format_bit(number, column.flen)
     return number
 
 
-def _position(column: ColumnInfo, name: str) -> int:
+def _find_position(column: ColumnInfo, name: str) -> int:
     if name not in column.elems:
-        raise ValueError(f"{value_in_log(name)} is not an element of column {column.name}")
+        raise ValueError(f"{redact_value(name)} is not an element of column {column.name}")
     return column.elems.index(name)
 
 
 @lru_cache(maxsize=4096)
-def filled_text(column: ColumnInfo) -> str | None:
+def derive_filled_text(column: ColumnInfo) -> str | None:
     """The value of `column` in a row that lacks it: the origin default, else NULL, else the type's zero (tidb-binlog
     5.5).
 
@@ -106,47 +106,47 @@ def filled_text(column: ColumnInfo) -> str | None:
     """
     try:
         if column.tp == t.BIT and column.origin_default_bit is not None:
-            return bit_text(int.from_bytes(column.origin_default_bit, "big"), column.flen)
+            return format_bit(int.from_bytes(column.origin_default_bit, "big"), column.flen)
         if column.origin_default is not None:
-            return _canonical_default(column, column.origin_default)
+            return _convert_default(column, column.origin_default)
     except ValueError as error:
         raise SchemaError(
             f"the origin default of a column cannot be read: {error}",
             where={"column": column.name, "default": column.origin_default},
         ) from error
-    return zero_text(column) if column.not_null else None
+    return format_zero(column) if column.not_null else None
 
 
-def _canonical_default(column: ColumnInfo, default: str) -> str | None:
+def _convert_default(column: ColumnInfo, default: str) -> str | None:
     if column.tp in t.STRINGS:
-        return _default_string(column, default)
+        return _convert_default_string(column, default)
     if column.tp == t.BIT:
-        return bit_text(int.from_bytes(default.encode(), "big"), column.flen)
+        return format_bit(int.from_bytes(default.encode(), "big"), column.flen)
     if column.tp in _NUMERIC:
         # TiDB stores some defaults as they were written, `1.555` or `1e2`, and converts them when it fills a row.
         return cast_text(_WRITTEN, column, default, Moment())
     if column.tp in t.MOMENTS and len(default) > _WHOLE_SECONDS:
-        default = rounded_moment(default, column.fsp)
+        default = round_moment(default, column.fsp)
     return read_text(column, write_text(column, default), 0)[0]
 
 
-def _default_string(column: ColumnInfo, default: str) -> str:
+def _convert_default_string(column: ColumnInfo, default: str) -> str:
     if not column.is_binary:
         return default.rstrip(" ") if column.tp == t.STRING else default
     width = column.flen if column.tp == t.STRING else 0
     return default.encode().ljust(width, b"\0").hex().upper()
 
 
-def zero_text(column: ColumnInfo) -> str:
+def format_zero(column: ColumnInfo) -> str:
     """The zero value of a column's type: 0, "", the zero date, the first element of an ENUM."""
     if column.tp == t.ENUM:
         return column.elems[0] if column.elems else ""
     if column.tp == t.JSON:
         return "null"
     if column.tp in t.STRINGS:
-        return _default_string(column, "")
+        return _convert_default_string(column, "")
     if column.tp == t.NEWDECIMAL:
-        return _canonical_default(column, "0") or ""
+        return _convert_default(column, "0") or ""
     if column.tp in (t.FLOAT, t.DOUBLE):
         return "0"
     signed = column.tp in (t.DURATION, t.YEAR) or (column.tp in t.INTEGERS and not column.unsigned)

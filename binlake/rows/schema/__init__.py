@@ -7,7 +7,7 @@ from binlake.rows.schema.actions import Action, JobState
 from binlake.rows.schema.info import ColumnInfo, DbInfo, Identity, IndexColumn, IndexInfo, TableDef
 from binlake.rows.schema.job import DdlJob
 from binlake.rows.schema.state import SchemaState
-from binlake.rows.schema.window import WindowDdl, WindowSchemas, ddl_kind, sort_ddls
+from binlake.rows.schema.window import WindowDdl, WindowSchemas, classify_ddl, sort_ddls
 
 __all__ = [
     "Action",
@@ -22,6 +22,6 @@ __all__ = [
     "TableDef",
     "WindowDdl",
     "WindowSchemas",
-    "ddl_kind",
+    "classify_ddl",
     "sort_ddls",
 ]

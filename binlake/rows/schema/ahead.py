@@ -40,9 +40,9 @@ _CLAUSES = frozenset(
 """Clauses that may share one ALTER with others, besides those that drop: their steps do not show whether they do."""
 
 
-def effective_from(job: DdlJob, commit_ts: int) -> int:
+def compute_effective_ts(job: DdlJob, commit_ts: int) -> int:
     """The commit_ts from which on rows belong after `job`; `commit_ts`: that of its binlog."""
-    if job.schema_version and logs_twice(job.type, _table_of(job)):
+    if job.schema_version and logs_twice(job.type, _read_table(job)):
         return min(job.began_ts or commit_ts, commit_ts)
     if not job.took_effect:
         return commit_ts
@@ -53,8 +53,8 @@ def effective_from(job: DdlJob, commit_ts: int) -> int:
     return commit_ts
 
 
-def running_from(job: Mapping[str, Any], table: TableDef | None = None) -> int | None:
-    """`effective_from` for a running job (its JSON) of `table`; None if no row can have seen the job yet."""
+def compute_running_ts(job: Mapping[str, Any], table: TableDef | None = None) -> int | None:
+    """`compute_effective_ts` for a running job (its JSON) of `table`; None if no row can have seen the job yet."""
     began = int(job.get("real_start_ts") or 0)
     if not began:
         return None
@@ -68,20 +68,20 @@ def running_from(job: Mapping[str, Any], table: TableDef | None = None) -> int |
     return began if kind == Action.REORGANIZE_PARTITION and copied else None
 
 
-def visible_to_rows(info: Mapping[str, Any] | None) -> object:
+def select_visible_parts(info: Mapping[str, Any] | None) -> object:
     """The parts of a table (TableInfo) that rows can see: public columns, keys and partitions. Use it only to compare.
 
     The definition also contains objects that a running DDL is adding; they are not public, and no row shows them.
     """
     if info is None:
         return None
-    columns = [_column(column) for column in info.get("cols") or () if column["state"] == PUBLIC]
+    columns = [_describe_column(column) for column in info.get("cols") or () if column["state"] == PUBLIC]
     keys = [(key["id"], key["idx_name"]["O"]) for key in info.get("index_info") or () if key["state"] == PUBLIC]
     partitions = [part["id"] for part in (info.get("partition") or {}).get("definitions") or ()]
     return info.get("state", PUBLIC), sorted(columns), sorted(keys), sorted(partitions)
 
 
-def _column(column: Mapping[str, Any]) -> tuple[object, ...]:
+def _describe_column(column: Mapping[str, Any]) -> tuple[object, ...]:
     kind = column["type"]
     shape = (kind["Tp"], kind["Flen"], kind["Decimal"], kind["Charset"] or "", kind["Collate"] or "")
     return column["id"], column["name"]["O"], *shape, tuple(kind.get("Elems") or ())
@@ -95,10 +95,10 @@ def may_run_ahead(kind: int) -> bool:
 def logs_twice(kind: int, table: TableDef | None) -> bool:
     """True if TiDB logs changes of `table` twice from the first step of a `kind` job on, and no key tells which
     ones."""
-    return kind in REARRANGING and table is not None and table.identity().kind == "row"
+    return kind in REARRANGING and table is not None and table.find_identity().kind == "row"
 
 
-def _table_of(job: DdlJob) -> TableDef | None:
+def _read_table(job: DdlJob) -> TableDef | None:
     if job.type not in REARRANGING or job.table_info is None:
         return None
     return TableDef.from_json(job.table_info, DbInfo(job.schema_id, job.schema_name, "", "", {}))

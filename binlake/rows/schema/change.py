@@ -13,7 +13,7 @@ from binlake.rows.schema.emptied import Emptied
 from binlake.rows.schema.info import DbInfo, TableDef
 from binlake.rows.schema.job import DdlJob
 from binlake.rows.schema.names import fold_name
-from binlake.rows.schema.reorganized import REARRANGING, reorganized_by
+from binlake.rows.schema.reorganized import REARRANGING, make_reorganized
 from binlake.rows.schema.tables import SchemaTables
 
 
@@ -36,23 +36,23 @@ def note_rolled_back(tables: SchemaTables, job: DdlJob) -> None:
 
 
 def _note_reorganized(tables: SchemaTables, job: DdlJob, commit_ts: int, before: TableDef) -> None:
-    after = tables.table(job.table_id)
-    if after is not None and after.identity().kind == "row":
-        tables.note_reorganized(after.id, reorganized_by(job, commit_ts, before.raw))
+    after = tables.find_table(job.table_id)
+    if after is not None and after.find_identity().kind == "row":
+        tables.note_reorganized(after.id, make_reorganized(job, commit_ts, before.raw))
 
 
 def _create_schema(tables: SchemaTables, job: DdlJob) -> None:
     if job.db_info is None:
-        raise _lacks_error(job, "DBInfo")
+        raise _make_lacks_error(job, "DBInfo")
     tables.databases[job.db_info["id"]] = DbInfo.from_json(job.db_info)
 
 
 def _recover_schema(tables: SchemaTables, job: DdlJob) -> None:
     _create_schema(tables, job)
-    listed = _recovered_tables(job)
+    listed = _list_recovered_tables(job)
     infos = tables.dropped.pop(job.schema_id, None) if listed is None else listed
     if infos is None:
-        raise _lacks_error(job, "the list of recovered tables, and the schema history no longer has the drop")
+        raise _make_lacks_error(job, "the list of recovered tables, and the schema history no longer has the drop")
     for info in infos:
         tables.put(info, job.schema_id)
 
@@ -63,7 +63,7 @@ def _drop_schema(tables: SchemaTables, job: DdlJob) -> None:
 
 def _create_view(tables: SchemaTables, job: DdlJob) -> None:
     # CREATE OR REPLACE VIEW gives the view a new id and writes no job that drops the old one.
-    info = _info(job)
+    info = _require_info(job)
     db = tables.databases.get(job.schema_id)
     former = tables.find(db.name, info["name"]["O"]) if db else None
     if former is not None and former.id != info["id"]:
@@ -77,7 +77,7 @@ def _drop_table(tables: SchemaTables, job: DdlJob) -> None:
 
 def _truncate(tables: SchemaTables, job: DdlJob) -> None:
     tables.remove(job.table_id, job.schema_version)
-    tables.put(_info(job), job.schema_id)
+    tables.put(_require_info(job), job.schema_id)
 
 
 def _replace(tables: SchemaTables, job: DdlJob) -> None:
@@ -86,9 +86,9 @@ def _replace(tables: SchemaTables, job: DdlJob) -> None:
             f"DDL of the unknown kind {job.type} contains no table definition",
             hint="this TiDB is newer than the versions that Binlake supports: start again from a fresh copy made after"
             " this DDL",
-            where=_where(job),
+            where=_describe_job(job),
         )
-    tables.put(_fix_current_date(_info(job), tables, job), job.schema_id)
+    tables.put(_fix_current_date(_require_info(job), tables, job), job.schema_id)
 
 
 def _fix_current_date(info: Mapping[str, Any], tables: SchemaTables, job: DdlJob) -> Mapping[str, Any]:
@@ -112,7 +112,7 @@ _STEPS_AFTER = {Action.DROP_PARTITION: 2, Action.TRUNCATE_PARTITION: 0}
 
 
 def _empty_partitions(tables: SchemaTables, job: DdlJob) -> None:
-    info, before = _info(job), tables.by_id.get(job.table_id)
+    info, before = _require_info(job), tables.by_id.get(job.table_id)
     if before is None:
         tables.put(info, job.schema_id)
         return
@@ -124,7 +124,7 @@ def _empty_partitions(tables: SchemaTables, job: DdlJob) -> None:
 
 def _change_id(tables: SchemaTables, job: DdlJob) -> None:
     # PARTITION BY and REMOVE PARTITIONING copy the table under a new id; late changes of the old id belong to the new.
-    info = _info(job)
+    info = _require_info(job)
     if info["id"] != job.table_id:
         tables.replace_id(job.table_id, info["id"])
     tables.put(info, job.schema_id)
@@ -135,17 +135,19 @@ def _create_tables(tables: SchemaTables, job: DdlJob) -> None:
         tables.put(info, job.schema_id)
 
 
-def _exchange(tables: SchemaTables, job: DdlJob) -> None:
+def _exchange_partition(tables: SchemaTables, job: DdlJob) -> None:
     """The plain table (job.table_id) and one partition swap ids; the job names only the partitioned table (1.14)."""
-    info = _info(job)
+    info = _require_info(job)
     before, plain = tables.by_id.get(info["id"]), tables.by_id.get(job.table_id)
     if before is None or plain is None:
-        raise SchemaError("EXCHANGE PARTITION names a table that the schema history does not have", where=_where(job))
+        raise SchemaError(
+            "EXCHANGE PARTITION names a table that the schema history does not have", where=_describe_job(job)
+        )
     now = {d["id"] for d in info["partition"]["definitions"]}
     freed = [i for i in before.partition_ids if i not in now]
     if len(freed) != 1:
-        raise SchemaError(f"EXCHANGE PARTITION freed the partition ids {freed}, not one", where=_where(job))
-    if _column_types(plain.raw) == _column_types(info):
+        raise SchemaError(f"EXCHANGE PARTITION freed the partition ids {freed}, not one", where=_describe_job(job))
+    if _list_column_types(plain.raw) == _list_column_types(info):
         tables.replace_id(plain.id, info["id"])
     else:
         tables.remove_silently(plain.id)
@@ -154,7 +156,7 @@ def _exchange(tables: SchemaTables, job: DdlJob) -> None:
     tables.put(info, before.db_id, emptied)
 
 
-def _column_types(info: Mapping[str, Any]) -> list[tuple[int, int]]:
+def _list_column_types(info: Mapping[str, Any]) -> list[tuple[int, int]]:
     return [(c["id"], c["type"]["Tp"]) for c in info["cols"]]
 
 
@@ -163,22 +165,22 @@ def _rename_tables(tables: SchemaTables, job: DdlJob) -> None:
     text has the target databases."""
     targets = _rename_targets(tables, job)
     for info in {i["id"]: i for i in job.multiple_table_infos}.values():
-        tables.put(info, _database_id(tables, job, targets[info["id"]]))
+        tables.put(info, _find_database_id(tables, job, targets[info["id"]]))
 
 
 def _rename_targets(tables: SchemaTables, job: DdlJob) -> dict[int, str]:
     pairs = rename_pairs(job.query)
     if len(pairs) != len(job.multiple_table_infos):
-        raise SchemaError("RENAME TABLE names a different number of tables than its job", where=_where(job))
+        raise SchemaError("RENAME TABLE names a different number of tables than its job", where=_describe_job(job))
     sources = [db for (db, _), _ in pairs if db] + [db for _, (db, _) in pairs if db]
-    default = _default_db(tables, job, pairs) or job.schema_name or (sources[0] if sources else "")
+    default = _find_default_db(tables, job, pairs) or job.schema_name or (sources[0] if sources else "")
     return {info["id"]: target[0] or default for (_, target), info in zip(pairs, job.multiple_table_infos, strict=True)}
 
 
 _Name = tuple[str, str]
 
 
-def _default_db(tables: SchemaTables, job: DdlJob, pairs: list[tuple[_Name, _Name]]) -> str:
+def _find_default_db(tables: SchemaTables, job: DdlJob, pairs: list[tuple[_Name, _Name]]) -> str:
     # The session's database is that of the first source table that the text names without a database.
     seen: set[int] = set()
     for ((db, _), _), info in zip(pairs, job.multiple_table_infos, strict=True):
@@ -207,14 +209,14 @@ def _unquote(name: str) -> str:
     return name[1:-1].replace(quote * 2, quote) if quote in ("`", '"') else name
 
 
-def _database_id(tables: SchemaTables, job: DdlJob, name: str) -> int:
+def _find_database_id(tables: SchemaTables, job: DdlJob, name: str) -> int:
     for db in tables.databases.values():
         if fold_name(db.name) == fold_name(name):
             return db.id
-    raise SchemaError(f"RENAME TABLE into the unknown database {name!r}", where=_where(job))
+    raise SchemaError(f"RENAME TABLE into the unknown database {name!r}", where=_describe_job(job))
 
 
-def _recovered_tables(job: DdlJob) -> Sequence[Mapping[str, Any]] | None:
+def _list_recovered_tables(job: DdlJob) -> Sequence[Mapping[str, Any]] | None:
     args = job.raw_args
     listed = args[0].get("RecoverTabsInfo") if isinstance(args, list) and args and isinstance(args[0], dict) else None
     return None if listed is None else [entry["TableInfo"] for entry in listed]
@@ -225,17 +227,17 @@ def _change_nothing(_tables: SchemaTables, _job: DdlJob) -> None:
     return
 
 
-def _info(job: DdlJob) -> Mapping[str, Any]:
+def _require_info(job: DdlJob) -> Mapping[str, Any]:
     if job.table_info is None:
-        raise _lacks_error(job, "TableInfo")
+        raise _make_lacks_error(job, "TableInfo")
     return job.table_info
 
 
-def _lacks_error(job: DdlJob, what: str) -> SchemaError:
-    return SchemaError(f"DDL job ({job.label}) lacks {what}", where=_where(job))
+def _make_lacks_error(job: DdlJob, what: str) -> SchemaError:
+    return SchemaError(f"DDL job ({job.label}) lacks {what}", where=_describe_job(job))
 
 
-def _where(job: DdlJob) -> dict[str, object]:
+def _describe_job(job: DdlJob) -> dict[str, object]:
     return {"job_id": job.id, "action": job.label, "schema_version": job.schema_version, "table_id": job.table_id}
 
 
@@ -252,7 +254,7 @@ _APPLY: dict[int, Callable[[SchemaTables, DdlJob], None]] = {
     Action.DROP_PARTITION: _empty_partitions,
     Action.TRUNCATE_PARTITION: _empty_partitions,
     Action.CREATE_TABLES: _create_tables,
-    Action.EXCHANGE_PARTITION: _exchange,
+    Action.EXCHANGE_PARTITION: _exchange_partition,
     Action.RENAME_TABLES: _rename_tables,
     Action.PARTITION_BY: _change_id,
     Action.REMOVE_PARTITIONING: _change_id,

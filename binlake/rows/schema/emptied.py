@@ -61,13 +61,13 @@ class Emptied:
             return None
         return cls(raw["version"], frozenset(raw["ids"]), raw["partition"], raw.get("heir", 0))
 
-    def side_of(self, primary_key: bytes, now: Collection[int], others: Collection[int]) -> Side:
+    def find_side(self, primary_key: bytes, now: Collection[int], others: Collection[int]) -> Side:
         """A transaction's side, from its raw `primary_key`; `now`: ids of the table's partitions after the DDL.
 
         `others`: ids of the other tables that the transaction changes. The primary key may belong to one of them: the
         plain table of an EXCHANGE has the id of a partition, before or after it.
         """
-        written = physical_id(primary_key)
+        written = decode_physical_id(primary_key)
         if written in others:
             return "unknown"
         if written in self.ids:
@@ -80,35 +80,35 @@ class Emptied:
     def holds(self, row: Values, types: Mapping[str, int]) -> bool:
         """Whether `row` belongs to the removed partitions. `types`: TiDB's type number by column. Raises
         SchemaError."""
-        return partition_of(self.partition, row, types) in self.ids
+        return find_partition(self.partition, row, types) in self.ids
 
 
-def partition_of(partition: Mapping[str, Any], row: Values, types: Mapping[str, int]) -> int:
+def find_partition(partition: Mapping[str, Any], row: Values, types: Mapping[str, int]) -> int:
     """The id of the partition of `row`, 0 if no partition takes it; NULL is in the lowest range.
 
     `partition`: TableInfo's. Raises SchemaError if the partition cannot be determined.
     """
     kind, definitions = partition["type"], partition["definitions"]
     names = [column["O"] for column in partition.get("columns") or ()]
-    value = _partitioning_value(partition, names, row, types)
+    value = _compute_partitioning_value(partition, names, row, types)
     if kind == _RANGE:
-        return _id_by_range(value, definitions)
+        return _find_id_by_range(value, definitions)
     if kind == _LIST and len(value) == 1:
-        return _id_by_list(value[0], definitions)
+        return _find_id_by_list(value[0], definitions)
     if kind == _HASH:
         return int(definitions[abs(int(value[0] or 0)) % len(definitions)]["id"])
-    raise _unknown_error(partition, "its kind of partitioning is not evaluated")
+    raise _make_unknown_error(partition, "its kind of partitioning is not evaluated")
 
 
-def _id_by_range(value: Sequence[Any], definitions: Sequence[Mapping[str, Any]]) -> int:
+def _find_id_by_range(value: Sequence[Any], definitions: Sequence[Mapping[str, Any]]) -> int:
     for definition in definitions:
         bounds = [_parse_bound(text, like) for text, like in zip(definition["less_than"], value, strict=True)]
-        if _less(value, bounds):
+        if _is_less(value, bounds):
             return int(definition["id"])
     return 0
 
 
-def _id_by_list(value: Any, definitions: Sequence[Mapping[str, Any]]) -> int:
+def _find_id_by_list(value: Any, definitions: Sequence[Mapping[str, Any]]) -> int:
     default = 0
     for definition in definitions:
         for (text,) in definition["in_values"] or ():
@@ -119,14 +119,14 @@ def _id_by_list(value: Any, definitions: Sequence[Mapping[str, Any]]) -> int:
     return default
 
 
-def physical_id(key: bytes) -> int:
+def decode_physical_id(key: bytes) -> int:
     """The table id in a raw TiDB key (`t` and a big-endian number with flipped sign bit); 0 for any other key."""
     if len(key) < _KEY_HEAD or key[:1] != b"t":
         return 0
     return int.from_bytes(key[1:_KEY_HEAD], "big") - (1 << 63)
 
 
-def _less(value: Sequence[Any], bounds: Sequence[Any]) -> bool:
+def _is_less(value: Sequence[Any], bounds: Sequence[Any]) -> bool:
     for own, bound in zip(value, bounds, strict=True):
         if bound is _MAXVALUE or own is None:
             return True
@@ -135,7 +135,7 @@ def _less(value: Sequence[Any], bounds: Sequence[Any]) -> bool:
     return False
 
 
-def _partitioning_value(
+def _compute_partitioning_value(
     partition: Mapping[str, Any], names: Sequence[str], row: Values, types: Mapping[str, int]
 ) -> list[Any]:
     try:
@@ -143,7 +143,7 @@ def _partitioning_value(
             return [_parse_value(row[name], types[name]) for name in names]
         return [_evaluate(partition["expr"], row, types)]
     except (KeyError, ValueError) as error:
-        raise _unknown_error(partition, f"it cannot be evaluated ({error!r})") from error
+        raise _make_unknown_error(partition, f"it cannot be evaluated ({error!r})") from error
 
 
 def _parse_value(text: str | None, tp: int) -> Any:
@@ -165,18 +165,18 @@ def _parse_bound(text: str, like: Any) -> Any:
     return datetime.fromisoformat(plain) if isinstance(like, datetime) else int(plain)
 
 
-def _days(moment: datetime) -> int:
+def _count_days(moment: datetime) -> int:
     return date.toordinal(moment) + _TO_DAYS_OF_YEAR_ONE
 
 
-def _unix(moment: datetime) -> int:
+def _compute_unix_seconds(moment: datetime) -> int:
     return int(moment.replace(tzinfo=UTC).timestamp())
 
 
 _FUNCTIONS: dict[str, tuple[Callable[[datetime], int], frozenset[int]]] = {
     "year": (lambda moment: moment.year, t.DATES | {t.DATETIME}),
-    "to_days": (_days, t.DATES | {t.DATETIME}),
-    "unix_timestamp": (_unix, frozenset({t.TIMESTAMP})),
+    "to_days": (_count_days, t.DATES | {t.DATETIME}),
+    "unix_timestamp": (_compute_unix_seconds, frozenset({t.TIMESTAMP})),
 }
 _EXPRESSION = re.compile(r"(?:(\w+)\()?`([^`]+)`\)?")
 
@@ -197,7 +197,7 @@ def _evaluate(expression: str, row: Values, types: Mapping[str, int]) -> Any:
     return evaluate(value)
 
 
-def _unknown_error(partition: Mapping[str, Any], why: str) -> SchemaError:
+def _make_unknown_error(partition: Mapping[str, Any], why: str) -> SchemaError:
     return SchemaError(
         f"a row may have been removed with a dropped, truncated or exchanged partition: {why}",
         where={"partitioning": partition.get("expr") or [c["O"] for c in partition.get("columns") or ()]},

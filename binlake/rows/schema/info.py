@@ -93,7 +93,7 @@ class ColumnInfo:
     @property
     def type_name(self) -> str:
         """The SQL keyword of the type without lengths, for example `varbinary` or `bigint`."""
-        return t.type_name(self.tp, self.charset == "binary")
+        return t.look_up_type_name(self.tp, self.charset == "binary")
 
     @property
     def type_text(self) -> str:
@@ -119,17 +119,17 @@ class ColumnInfo:
             offset=data["offset"],
             tp=kind["Tp"],
             flag=kind["Flag"],
-            flen=_length(kind["Flen"]),
-            decimal=_length(kind["Decimal"]),
+            flen=_parse_length(kind["Flen"]),
+            decimal=_parse_length(kind["Decimal"]),
             charset=kind["Charset"] or "",
             collate=kind["Collate"] or "",
             elems=tuple(kind.get("Elems") or ()),
             state=data["state"],
-            default=_default(data.get("default")),
-            default_bit=_bytes(data.get("default_bit")),
+            default=_parse_default(data.get("default")),
+            default_bit=_decode_bytes(data.get("default_bit")),
             default_is_expr=bool(data.get("default_is_expr")),
-            origin_default=_default(data.get("origin_default")),
-            origin_default_bit=_bytes(data.get("origin_default_bit")),
+            origin_default=_parse_default(data.get("origin_default")),
+            origin_default_bit=_decode_bytes(data.get("origin_default_bit")),
             generated_expr=data.get("generated_expr_string") or "",
             generated_stored=bool(data.get("generated_stored")),
             hidden=bool(data.get("hidden")),
@@ -241,7 +241,7 @@ class TableDef:
                 indexes=tuple(IndexInfo.from_json(i) for i in data.get("index_info") or ()),
                 pk_is_handle=bool(data.get("pk_is_handle")),
                 is_common_handle=bool(data.get("is_common_handle")),
-                partition_ids=_partition_ids(data.get("partition")),
+                partition_ids=_list_partition_ids(data.get("partition")),
                 kind="view" if data.get("view") else "sequence" if data.get("sequence") else "table",
                 comment=data.get("comment") or "",
                 raw=data,
@@ -249,7 +249,7 @@ class TableDef:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SchemaError(
-                f"a TableInfo cannot be read: {error!r}", where={"db": db.name, "table_id": _id_of(data)}
+                f"a TableInfo cannot be read: {error!r}", where={"db": db.name, "table_id": _read_id(data)}
             ) from error
 
     @property
@@ -280,26 +280,26 @@ class TableDef:
         """The public primary index; None for an integer clustered key (pk_is_handle) or without a primary key."""
         return next((i for i in self.indexes if i.primary and i.state == PUBLIC), None)
 
-    def column(self, name: str) -> ColumnInfo | None:
+    def find_column(self, name: str) -> ColumnInfo | None:
         """The visible column `name` (case-insensitive), or None."""
         return self._by_name.get(fold_name(name))
 
-    def unique_keys(self) -> tuple[IndexInfo, ...]:
+    def list_unique_keys(self) -> tuple[IndexInfo, ...]:
         """Public unique indexes, primary first. An integer clustered primary key is included as an index."""
         keys = [i for i in self.indexes if i.unique and i.state == PUBLIC and not i.primary]
-        primary = self.primary_index or self._handle_index()
+        primary = self.primary_index or self._find_handle_index()
         return (*((primary,) if primary else ()), *keys)
 
     @cached_property
     def _identity(self) -> Identity:
         if self.primary_key:
             return Identity("primary", self.primary_key)
-        for index in self.unique_keys():
+        for index in self.list_unique_keys():
             if self._identifies(index):
                 return Identity("unique", tuple(c.name for c in index.columns))
         return Identity("row", tuple(c.name for c in self.row_columns))
 
-    def identity(self) -> Identity:
+    def find_identity(self) -> Identity:
         """The key of a row: primary key, else first unique key (NOT NULL, no prefix, not virtual), else the whole
         row."""
         return self._identity
@@ -309,35 +309,35 @@ class TableDef:
         return {fold_name(c.name): c for c in self.columns}
 
     def _identifies(self, index: IndexInfo) -> bool:
-        columns = [self.column(c.name) for c in index.columns]
+        columns = [self.find_column(c.name) for c in index.columns]
         whole = all(c.length == t.UNSPECIFIED_LENGTH for c in index.columns)
         return whole and all(c is not None and c.not_null and not c.is_virtual for c in columns)
 
-    def _handle_index(self) -> IndexInfo | None:
+    def _find_handle_index(self) -> IndexInfo | None:
         if not self.pk_is_handle or not self.primary_key:
             return None
         column = next(c for c in self.columns if c.flag & t.FLAG_PRIMARY)
         return IndexInfo(0, "PRIMARY", (IndexColumn(column.name, column.offset, -1),), PUBLIC, True, True, True)
 
 
-def _default(value: object) -> str | None:
+def _parse_default(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _bytes(value: str | None) -> bytes | None:
+def _decode_bytes(value: str | None) -> bytes | None:
     return None if value is None else base64.b64decode(value)
 
 
-def _length(value: int) -> int:
+def _parse_length(value: int) -> int:
     # Some code paths of TiDB write the unspecified length as uint32.
     return t.UNSPECIFIED_LENGTH if value == 0xFFFFFFFF else value
 
 
-def _partition_ids(partition: Json | None) -> tuple[int, ...]:
+def _list_partition_ids(partition: Json | None) -> tuple[int, ...]:
     if not partition:
         return ()
     return tuple(d["id"] for d in partition.get("definitions") or ())
 
 
-def _id_of(data: object) -> object:
+def _read_id(data: object) -> object:
     return data.get("id") if isinstance(data, Mapping) else data

@@ -97,19 +97,19 @@ class DdlJob:
             multiple_table_infos=tuple(binlog.get("MultipleTableInfos") or ()),
             raw_args=data.get("raw_args"),
             text=text,
-            began_ts=_began_ts(data),
-            ready_ts=_ready_ts(data),
+            began_ts=_read_began_ts(data),
+            ready_ts=_compute_ready_ts(data),
         )
 
 
-def _began_ts(data: Json) -> int:
+def _read_began_ts(data: Json) -> int:
     return int(data.get("real_start_ts") or data.get("start_ts") or 0)
 
 
-def _ready_ts(data: Json) -> int:
+def _compute_ready_ts(data: Json) -> int:
     clauses = (data.get("multi_schema_info") or {}).get("sub_jobs") or ()
     times = (int(part.get(name) or 0) for part in (data, *clauses) for name in ("real_start_ts", "snapshot_ver"))
-    return max(_began_ts(data), *times)
+    return max(_read_began_ts(data), *times)
 
 
 class JobVersion(NamedTuple):

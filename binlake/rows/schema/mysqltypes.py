@@ -41,7 +41,7 @@ _NAMES = {
 }
 
 
-def type_name(code: int, binary: bool) -> str:
+def look_up_type_name(code: int, binary: bool) -> str:
     """The SQL keyword of type `code`, without lengths (`varbinary`, `mediumtext`, `bigint`); `binary` = charset binary.
 
     Raises KeyError for a code that no column of TiDB <= v8.3 has.

@@ -20,7 +20,7 @@ from typing import Any
 
 from binlake.errors import SchemaError
 from binlake.rows.schema.actions import Action
-from binlake.rows.schema.emptied import Values, partition_of
+from binlake.rows.schema.emptied import Values, find_partition
 from binlake.rows.schema.job import DdlJob
 
 Json = Mapping[str, Any]
@@ -55,32 +55,32 @@ class Reorganized:
         """What `to_json` wrote; None for None."""
         return None if raw is None else cls(**raw)
 
-    def steps(self, version: int, commit_ts: int, written: int) -> range:
+    def find_steps(self, version: int, commit_ts: int, written: int) -> range:
         """The steps at which a transaction of schema `version` may have written; `written`: a partition it wrote
         into."""
         if not self.known:
             return range(BEFORE, AFTER + 1)
         last = COPYING if commit_ts < self.copied_ts else AFTER
-        if last == AFTER and (commit_ts < self.until_ts or written in _ids(self.old) - _ids(self.new)):
+        if last == AFTER and (commit_ts < self.until_ts or written in _list_ids(self.old) - _list_ids(self.new)):
             last = SWITCHED
         return range(max(version - self.version, BEFORE), last + 1)
 
-    def place(self, step: int, row: Values, types: Mapping[str, int]) -> tuple[int, bool | None]:
+    def find_place(self, step: int, row: Values, types: Mapping[str, int]) -> tuple[int, bool | None]:
         """(id of the partition of `row` at `step`, whether it is one of the rearranged ones).
 
         The id is 0 if it cannot be determined, and the second value None if that cannot be determined.
         """
         current, other = (self.new, self.old) if step >= SWITCHED else (self.old, self.new)
-        ids = _ids(current)
-        rearranged = ids - _ids(other)
+        ids = _list_ids(current)
+        rearranged = ids - _list_ids(other)
         try:
-            partition_id = partition_of(current, row, types) if current is not None and ids else 0
+            partition_id = find_partition(current, row, types) if current is not None and ids else 0
         except SchemaError:
             return 0, True if rearranged == ids else None
         return partition_id, not ids or partition_id in rearranged
 
 
-def reorganized_by(job: DdlJob, commit_ts: int, old: Json | None) -> Reorganized:
+def make_reorganized(job: DdlJob, commit_ts: int, old: Json | None) -> Reorganized:
     """The Reorganized of `job`, whose binlog is at `commit_ts` (0: not known), for a table whose TableInfo was
     `old`."""
     known = job.took_effect and job.type == Action.REORGANIZE_PARTITION
@@ -90,5 +90,5 @@ def reorganized_by(job: DdlJob, commit_ts: int, old: Json | None) -> Reorganized
     return Reorganized(job.schema_version, job.ready_ts, until, known, (old or {}).get("partition"), new)
 
 
-def _ids(partition: Json | None) -> frozenset[int]:
+def _list_ids(partition: Json | None) -> frozenset[int]:
     return frozenset(definition["id"] for definition in (partition or {}).get("definitions") or ())

@@ -51,7 +51,7 @@ class JobSpool:
         once."""
         try:
             self._db.execute("BEGIN")
-            self._db.executemany("INSERT OR IGNORE INTO job VALUES (?, ?, ?, ?)", _records(jobs))
+            self._db.executemany("INSERT OR IGNORE INTO job VALUES (?, ?, ?, ?)", _encode_records(jobs))
             self._db.execute("COMMIT")
             self._db.execute("CREATE INDEX IF NOT EXISTS by_version ON job (version, finished)")
         except sqlite3.OperationalError as error:
@@ -62,13 +62,13 @@ class JobSpool:
             ) from error
         return int(self._db.execute("SELECT COUNT(*) FROM job").fetchone()[0])
 
-    def ordered(self) -> Iterator[tuple[int, DdlJob]]:
+    def iterate_jobs(self) -> Iterator[tuple[int, DdlJob]]:
         """(ts, job) by schema version; `ts` is an upper bound of the job's commit and never decreases."""
-        bounds = self._bounds()
+        bounds = self._compute_bounds()
         for text in self._db.execute("SELECT text FROM job ORDER BY version, finished"):
             yield bounds.pop(), DdlJob.parse(zlib.decompress(text[0]).decode())
 
-    def _bounds(self) -> array[int]:
+    def _compute_bounds(self) -> array[int]:
         """The upper bound of each job's commit, greatest version first."""
         bounds, least = array("q"), (1 << 63) - 1
         for (finished,) in self._db.execute("SELECT finished FROM job ORDER BY version DESC, finished DESC"):
@@ -77,7 +77,7 @@ class JobSpool:
         return bounds
 
 
-def _records(jobs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, int, bytes]]:
+def _encode_records(jobs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, int, bytes]]:
     for raw in jobs:
         # Only the fields that decide the order are read here: the rest of a long history is parsed once, in the fold.
         order = read_job_version(raw)

@@ -29,11 +29,11 @@ class SchemaState:
 
     version: int = 0
     commit_ts: int = 0
-    _tables: SchemaTables = field(default_factory=SchemaTables.preset, repr=False)
+    _tables: SchemaTables = field(default_factory=SchemaTables.make_preset, repr=False)
 
-    def table(self, table_id: int) -> TableDef | None:
+    def find_table(self, table_id: int) -> TableDef | None:
         """The definition of a logical table id, or None. An id that PARTITION BY replaced leads to its successor."""
-        return self._tables.table(table_id)
+        return self._tables.find_table(table_id)
 
     def is_gone(self, table_id: int) -> bool:
         """True if the table was dropped or truncated recently: its late changes are ignored (tidb-binlog 1.14)."""
@@ -43,15 +43,15 @@ class SchemaState:
         """The table, view or sequence of that name (case-insensitive), or None."""
         return self._tables.find(db, table)
 
-    def database(self, name: str) -> DbInfo | None:
+    def find_database(self, name: str) -> DbInfo | None:
         """The database of that name (case-insensitive), or None."""
         return next((d for d in self._tables.databases.values() if fold_name(d.name) == fold_name(name)), None)
 
-    def databases(self) -> list[DbInfo]:
+    def list_databases(self) -> list[DbInfo]:
         """All databases by id."""
         return [self._tables.databases[key] for key in sorted(self._tables.databases)]
 
-    def tables(self) -> list[TableDef]:
+    def list_tables(self) -> list[TableDef]:
         """All tables, views and sequences by id."""
         return [self._tables.by_id[key] for key in sorted(self._tables.by_id)]
 
@@ -98,9 +98,9 @@ class SchemaState:
     def to_rows(self) -> Iterator[tuple[RowKind, int, str]]:
         """(kind, object id, JSON text) rows, from which `from_rows` restores this state."""
         yield "state", 0, _dump({"version": self.version, "commit_ts": str(self.commit_ts)})
-        for db in self.databases():
+        for db in self.list_databases():
             yield "schema", db.id, _dump(db.raw)
-        for table in self.tables():
+        for table in self.list_tables():
             left = {"emptied": table.emptied, "reorganized": table.reorganized}
             known = {name: value.to_json() for name, value in left.items() if value is not None}
             yield "table", table.id, _dump({"schema_id": table.db_id, "info": table.raw, **known})

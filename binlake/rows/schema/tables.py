@@ -42,7 +42,7 @@ class SchemaTables:
     _names: dict[tuple[str, str], int] = field(default_factory=dict)
 
     @classmethod
-    def preset(cls) -> SchemaTables:
+    def make_preset(cls) -> SchemaTables:
         """The objects of a new cluster before its first job."""
         return cls(databases={1: DbInfo.from_json(MYSQL_DB)})
 
@@ -57,7 +57,7 @@ class SchemaTables:
             dict(self._names),
         )
 
-    def table(self, table_id: int) -> TableDef | None:
+    def find_table(self, table_id: int) -> TableDef | None:
         """The definition of `table_id`; follows an alias if PARTITION BY gave the table a new id."""
         definition = self.by_id.get(table_id)
         while definition is None and table_id in self.aliases:

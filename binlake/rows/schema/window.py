@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from binlake.errors import SchemaError
 from binlake.rows.schema.actions import DELETE_ONLY
-from binlake.rows.schema.ahead import effective_from
+from binlake.rows.schema.ahead import compute_effective_ts
 from binlake.rows.schema.job import DdlJob
 from binlake.rows.schema.state import SchemaState
 
@@ -50,21 +50,23 @@ class WindowDdl:
     @property
     def kind(self) -> Literal["ddl", "delete-only", "setval"]:
         """The kind: `ddl` opens a segment; the other two do not."""
-        return ddl_kind(self.query, self.schema_state)
+        return classify_ddl(self.query, self.schema_state)
 
     @property
     def since(self) -> int:
         """The commit_ts from which on rows belong after this DDL (`binlake.rows.schema.ahead`)."""
         return (
-            effective_from(self.job, self.commit_ts) if self.kind == "ddl" and self.job is not None else self.commit_ts
+            compute_effective_ts(self.job, self.commit_ts)
+            if self.kind == "ddl" and self.job is not None
+            else self.commit_ts
         )
 
-    def since_above(self, lo: int) -> int:
+    def compute_since_above(self, lo: int) -> int:
         """`since`, but at least `lo` + 1, for a window that begins above `lo`."""
         return max(self.since, lo + 1)
 
 
-def ddl_kind(query: str, schema_state: int) -> Literal["ddl", "delete-only", "setval"]:
+def classify_ddl(query: str, schema_state: int) -> Literal["ddl", "delete-only", "setval"]:
     """The kind of a DDL binlog: a real `ddl`, the extra `delete-only` one of DROP COLUMN, or a `setval` pseudo DDL."""
     if query.lstrip().lower().replace("setval (", "setval(", 1).startswith(_SETVAL):
         return "setval"
@@ -77,7 +79,7 @@ def sort_ddls(lo: int, ddls: Sequence[WindowDdl]) -> list[WindowDdl]:
     This may move a DDL before others, but only before DDLs of other tables, because TiDB runs the jobs of one table one
     after the other.
     """
-    return sorted(ddls, key=lambda ddl: (ddl.since_above(lo), ddl.commit_ts))
+    return sorted(ddls, key=lambda ddl: (ddl.compute_since_above(lo), ddl.commit_ts))
 
 
 class SchemaSpan(NamedTuple):
@@ -97,10 +99,10 @@ class WindowSchemas:
 
     def __init__(self, base: SchemaState, ddls: Sequence[WindowDdl], lo: int = 0) -> None:
         self.ddls = tuple(sort_ddls(lo, [ddl for ddl in ddls if ddl.kind == "ddl"]))
-        self._starts = [ddl.since_above(lo) for ddl in self.ddls]
+        self._starts = [ddl.compute_since_above(lo) for ddl in self.ddls]
         states = [base]
         for ddl in self.ddls:
-            states.append(states[-1].follow(_job_of(ddl), ddl.commit_ts, base.version))
+            states.append(states[-1].follow(_require_job(ddl), ddl.commit_ts, base.version))
         self._states = tuple(states)
 
     @property
@@ -108,33 +110,33 @@ class WindowSchemas:
         """Number of segments: 1 + real DDLs."""
         return len(self._states)
 
-    def spans(self) -> Iterator[SchemaSpan]:
+    def iterate_spans(self) -> Iterator[SchemaSpan]:
         """The spans of all segments of the window, in order."""
         edges = [0, *self._starts, _END]
         for number, state in enumerate(self._states):
             yield SchemaSpan(edges[number], edges[number + 1], state)
 
-    def segment_of(self, commit_ts: int) -> int:
+    def find_segment(self, commit_ts: int) -> int:
         """The segment of `commit_ts`; a DDL's own commit_ts is in the segment that it opens, or in a later one."""
         return bisect_right(self._starts, commit_ts)
 
-    def at(self, segment: int) -> SchemaState:
+    def find_schema_of_segment(self, segment: int) -> SchemaState:
         """The schema of a segment (0 to segments - 1); the last segment's schema is the schema after the window."""
         return self._states[segment]
 
-    def schema_at(self, commit_ts: int) -> SchemaState:
+    def find_schema_at(self, commit_ts: int) -> SchemaState:
         """The schema with which a row committed at `commit_ts` is decoded."""
         return self._states[bisect_right(self._starts, commit_ts)]
 
-    def schemas_at(self, commit_ts: NDArray[np.int64]) -> tuple[Sequence[SchemaState], NDArray[np.int64]]:
-        """`schema_at` for many: the states of the window, and the index of each commit_ts's state."""
+    def find_schemas_at(self, commit_ts: NDArray[np.int64]) -> tuple[Sequence[SchemaState], NDArray[np.int64]]:
+        """`find_schema_at` for many: the states of the window, and the index of each commit_ts's state."""
         # Loading a configuration imports this package, and most programs that do (pumps, DAG files) read no rows.
         import numpy as np
 
         return self._states, np.searchsorted(np.asarray(self._starts, np.int64), commit_ts, side="right")
 
 
-def unknown_table(table_id: int, commit_ts: int) -> SchemaError:
+def make_unknown_table_error(table_id: int, commit_ts: int) -> SchemaError:
     """The error for a row change of a table that no job named."""
     return SchemaError(
         "a row change names a table id that the schema history does not know",
@@ -144,7 +146,7 @@ def unknown_table(table_id: int, commit_ts: int) -> SchemaError:
     )
 
 
-def _job_of(ddl: WindowDdl) -> DdlJob:
+def _require_job(ddl: WindowDdl) -> DdlJob:
     if ddl.job is None:
         raise SchemaError(
             "the job of a DDL of the window is missing",

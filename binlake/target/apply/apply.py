@@ -30,9 +30,9 @@ from binlake.target.claim.run import ApplyRun
 from binlake.target.ddl.intents import apply_ddl
 from binlake.target.definitions.definitions import (
     Expected,
-    drift_error,
     find_losing_tables,
     find_losses,
+    make_drift_error,
     read_definitions,
 )
 from binlake.target.segments import ApplyResult, Hook, SegmentPlan, StatementSource, WriteAhead, is_within
@@ -77,7 +77,7 @@ def apply_window(
     segments.
     """
     started = time.monotonic()
-    plans = source.segments()
+    plans = source.list_segments()
     _require_tiled(plans, manifest)
     result = ApplyResult("already", manifest.lo, manifest.hi)
     with stop or StopFlag() as flag, closing(Session(target)) as session:
@@ -86,7 +86,7 @@ def apply_window(
             marks.create_table(session)
         if not is_window_applied(session, target.checkpoint_schema, manifest):
             claim = TargetClaim(session, target, manifest.replication, stop=flag, hook=hook, marks=marks)
-            with claim, StatementKiller(target, flag, claim.connections):
+            with claim, StatementKiller(target, flag, claim.list_connections):
                 # Checked again under the claim: another process may have finished the window in between.
                 if not is_window_applied(claim.session, target.checkpoint_schema, manifest):
                     result = _apply(ApplyRun(claim, manifest), source, plans, relay)
@@ -144,7 +144,7 @@ def _apply_segment(
     _require_expected(run, plan)
     make_copies(run, plan)
     mode = choose_mode(run.target, plan)
-    counts = _rows_applier(mode)(run, source, plan, last=last)
+    counts = _choose_rows_applier(mode)(run, source, plan, last=last)
     result.modes[mode] = result.modes.get(mode, 0) + 1
     result.segments += 1
     result.tables |= {name for name in plan.tables if not is_aside(run.aside, name)}
@@ -165,7 +165,7 @@ def choose_mode(target: Target, plan: SegmentPlan) -> str:
     return "atomic" if is_within(target, plan.rows or 0, plan.bytes or 0) else "parallel"
 
 
-def _rows_applier(mode: str) -> _RowsApplier:
+def _choose_rows_applier(mode: str) -> _RowsApplier:
     """The function that applies rows in `mode`. Raises ConfigError for a mode that this build does not have."""
     applier = _APPLIERS.get(mode)
     if applier is None:
@@ -182,7 +182,7 @@ def _require_expected(run: ApplyRun, plan: SegmentPlan) -> None:
     actual = read_definitions(run.session, expected.names, run.target.db_type)
     losses = find_losses(run.target, expected, actual)
     if losses:
-        error = drift_error(losses, {"window": run.manifest.window, "segment": plan.number})
+        error = make_drift_error(losses, {"window": run.manifest.window, "segment": plan.number})
         error.tables = tuple(find_losing_tables(run.target, expected, actual))
         raise error
 
@@ -203,14 +203,14 @@ def _require_tiled(plans: list[SegmentPlan], manifest: ApplyManifest) -> None:
 def _note_secondary_ts(run: ApplyRun) -> None:
     """Write ts-map: the target's own timestamp after the window's last row is committed (MISSION S3-07)."""
     # The first two columns are File and Position.
-    status = next(iter(run.session.rows("SHOW MASTER STATUS")), None)
+    status = next(iter(run.session.fetch_rows("SHOW MASTER STATUS")), None)
     if status is None:
         return
     ts_map = {"primary-ts": run.manifest.hi, "secondary-ts": int(status[1])}
 
-    def body(session: Session) -> Mapping[str, int]:
+    def write_ts_map(session: Session) -> Mapping[str, int]:
         run.checkpoints.write(session, replace(run.lock_unmoved_checkpoint(session), ts_map=ts_map))
         return ts_map
 
     # The progress row does not change: only the checkpoint shows whether a COMMIT with a lost answer is stored.
-    run.claim.transact(body, lambda session, noted: run.lock_unmoved_checkpoint(session).ts_map == noted)
+    run.claim.transact(write_ts_map, lambda session, noted: run.lock_unmoved_checkpoint(session).ts_map == noted)

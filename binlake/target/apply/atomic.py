@@ -25,12 +25,12 @@ def apply_rows(run: ApplyRun, source: StatementSource, plan: SegmentPlan, *, las
     """
     counts = SegmentCounts()
 
-    def body(session: Session) -> Progress:
+    def execute_segment(session: Session) -> Progress:
         nonlocal counts
         counts = _execute(run, session, source, plan)
         return finish_segment(run, session, plan, last=last)
 
-    run.transact(body)
+    run.transact(execute_segment)
     run.commit_ts = plan.end_ts
     return counts
 
@@ -41,7 +41,7 @@ def _execute(run: ApplyRun, session: Session, source: StatementSource, plan: Seg
     recorded = ledger.read_digests(session, plan.number)
     require_within(run.target, run.manifest.window, plan.number, plan.rows or 0, plan.bytes or 0)
     with PresenceChecks() as presence:
-        for batch in _batches(source, plan):
+        for batch in _read_batches(source, plan):
             run.claim.check()
             part = select_part_to_run(batch, run.aside)
             if not is_recorded(batch, recorded):
@@ -57,12 +57,12 @@ def _execute(run: ApplyRun, session: Session, source: StatementSource, plan: Seg
                 presence.expect(batch)
             else:
                 counts.pass_over()
-        for group in presence.groups(session.max_packet()):
+        for group in presence.group_checks(session.fetch_max_packet()):
             require_present(session, group)
     ledger.flush(session)
     return counts
 
 
-def _batches(source: StatementSource, plan: SegmentPlan) -> Iterator[StatementBatch]:
+def _read_batches(source: StatementSource, plan: SegmentPlan) -> Iterator[StatementBatch]:
     for phase in plan.phases:
-        yield from source.batches(plan.number, phase)
+        yield from source.read_batches(plan.number, phase)

@@ -10,9 +10,9 @@ import threading
 from dataclasses import dataclass, field
 from functools import partial
 
-from binlake.base.redaction import condition_in_log, sql_in_log
+from binlake.base.redaction import redact_condition, redact_sql
 from binlake.errors import TargetRefused
-from binlake.statements.batch import UNCHECKED, StatementBatch, table_of_statement
+from binlake.statements.batch import UNCHECKED, StatementBatch, parse_statement_table
 from binlake.target.claim.aside import select_part_to_run
 from binlake.target.claim.progress import AppliedAs, Ledger, Progress, is_recorded, write_progress
 from binlake.target.claim.run import ApplyRun
@@ -51,7 +51,7 @@ def run_batch(session: Session, batch: StatementBatch) -> None:
         try:
             _run_statement(session, batch, sql, expected)
         except TargetRefused as error:
-            error.tables = ((batch.db, batch.table) if batch.table else table_of_statement(sql),)
+            error.tables = ((batch.db, batch.table) if batch.table else parse_statement_table(sql),)
             raise
 
 
@@ -60,7 +60,7 @@ def _run_statement(session: Session, batch: StatementBatch, sql: str, expected: 
     if expected not in (UNCHECKED, touched):
         raise TargetRefused(
             f"a statement touched {touched} rows instead of {expected}",
-            where={**batch.where, **_row_in_statement(sql), "statement": sql_in_log(sql)[:200]},
+            where={**batch.where, **_find_row_in_statement(sql), "statement": redact_sql(sql)[:200]},
             hint="the target's rows differ from those the source had: compare the table (`binlake verify`); restore the"
             " row to its state before that commit_ts and run finalize again, or rebuild the table",
         )
@@ -71,14 +71,14 @@ _ROW = re.compile(
 )
 
 
-def _row_in_statement(sql: str) -> dict[str, object]:
+def _find_row_in_statement(sql: str) -> dict[str, object]:
     """Table, row and commit_ts of a statement of mode ordered, as its batch may contain several tables."""
     match = _ROW.search(sql)
     if match is None or match["ts"] is None:
         return {}
     return {
-        "table": ".".join(table_of_statement(sql)),
-        "row": condition_in_log(match["row"])[:300],
+        "table": ".".join(parse_statement_table(sql)),
+        "row": redact_condition(match["row"])[:300],
         "commit_ts": match["ts"],
     }
 
@@ -99,19 +99,19 @@ class BatchApplier:
 
     def apply(self, writer: FencedWriter, batch: StatementBatch) -> None:
         """Execute and store `batch`. Raises what `FencedWriter.transact` and `run_batch` raise."""
-        writer.transact(partial(self._body, batch), self._is_stored)
-        part = self.part_of(batch)
+        writer.transact(partial(self._run_and_record, batch), self._is_stored)
+        part = self.select_part(batch)
         if part is not None:
             self.counts.add(part)
         if part is not batch:
             self.counts.pass_over()
 
-    def part_of(self, batch: StatementBatch) -> StatementBatch | None:
+    def select_part(self, batch: StatementBatch) -> StatementBatch | None:
         """The part of `batch` to run; None when its table is set aside."""
         return select_part_to_run(batch, self._run.aside)
 
-    def _body(self, batch: StatementBatch, session: Session) -> StatementBatch:
-        part = self.part_of(batch)
+    def _run_and_record(self, batch: StatementBatch, session: Session) -> StatementBatch:
+        part = self.select_part(batch)
         if part is not None:
             run_batch(session, part)
         self._ledger.write(session, [(batch, AppliedAs.ALONE if part is batch else AppliedAs.ASIDE)])
@@ -133,5 +133,5 @@ def finish_segment(run: ApplyRun, session: Session, plan: SegmentPlan, *, last: 
     write_progress(session, run.schema, moved)
     consistent = last and moved.exit_ts <= plan.end_ts and not run.aside
     checkpoint = run.lock_unmoved_checkpoint(session)
-    run.checkpoints.write(session, checkpoint.moved_to(plan.end_ts, plan.schema_version, consistent=consistent))
+    run.checkpoints.write(session, checkpoint.move_to(plan.end_ts, plan.schema_version, consistent=consistent))
     return moved

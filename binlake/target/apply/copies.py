@@ -6,8 +6,8 @@ happens outside a transaction; both may be repeated.
 
 from __future__ import annotations
 
-from binlake.statements.literal import qualified
-from binlake.statements.preserve import copy_prefix
+from binlake.statements.literal import quote_qualified_name
+from binlake.statements.preserve import format_copy_prefix
 from binlake.target.claim.aside import is_aside
 from binlake.target.claim.run import ApplyRun
 from binlake.target.segments import SegmentPlan
@@ -15,7 +15,7 @@ from binlake.target.segments import SegmentPlan
 
 def make_copies(run: ApplyRun, plan: SegmentPlan) -> None:
     """Create an empty copy of each table whose rows `plan` keeps, unless it exists already or is set aside."""
-    without = {qualified(db, table) for db, table in plan.tables if is_aside(run.aside, (db, table))}
+    without = {quote_qualified_name(db, table) for db, table in plan.tables if is_aside(run.aside, (db, table))}
     for copy, table in plan.copies:
         if table not in without:
             run.claim.prove()
@@ -24,8 +24,8 @@ def make_copies(run: ApplyRun, plan: SegmentPlan) -> None:
 
 def drop_copies(run: ApplyRun) -> None:
     """Drop every copy of this replication. Call it only when no copy is needed any more."""
-    prefix = copy_prefix(run.manifest.replication)
+    prefix = format_copy_prefix(run.manifest.replication)
     sql = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND LEFT(TABLE_NAME, %s) = %s"
-    for name in run.session.column(sql, (run.schema, len(prefix), prefix)):
+    for name in run.session.fetch_column(sql, (run.schema, len(prefix), prefix)):
         run.claim.prove()
-        run.session.execute(f"DROP TABLE IF EXISTS {qualified(run.schema, name)}")
+        run.session.execute(f"DROP TABLE IF EXISTS {quote_qualified_name(run.schema, name)}")

@@ -50,12 +50,12 @@ def open_or_resume(run: ApplyRun) -> bool:
     """
     start, resumed = run.commit_ts, False
 
-    def body(session: Session) -> Progress:
+    def open_window(session: Session) -> Progress:
         nonlocal start, resumed
         progress, start, resumed = _open(run, session)
         return progress
 
-    run.transact(body)
+    run.transact(open_window)
     run.commit_ts = start
     run.claim.notify("opened")
     return resumed
@@ -70,7 +70,7 @@ def require_complete_ledger(run: ApplyRun, source: StatementSource, plans: Seque
     for plan in plans[: run.progress.segment]:
         recorded = ledger.read_digests(run.session, plan.number)
         phases = (Phase.ORDERED,) if plan.ordered else plan.phases
-        batches = itertools.chain.from_iterable(source.batches(plan.number, phase) for phase in phases)
+        batches = itertools.chain.from_iterable(source.read_batches(plan.number, phase) for phase in phases)
         lacking = next((batch for batch in batches if not is_recorded(batch, recorded)), None)
         if lacking is not None:
             raise CheckpointConflict(
@@ -111,7 +111,11 @@ def _require_same(progress: Progress, manifest: ApplyManifest) -> None:
     if not progress.is_for(manifest):
         raise CheckpointConflict(
             f"the window {progress.open_lo}-{progress.open_hi} is open on the target and must be finished first",
-            where={"window": manifest.window, "open_manifest": progress.manifest, "manifest": manifest.digest()},
+            where={
+                "window": manifest.window,
+                "open_manifest": progress.manifest,
+                "manifest": manifest.compute_digest(),
+            },
             hint="finalize the open window with the manifest that it was opened with",
         )
 

@@ -31,7 +31,7 @@ def apply_rows(run: ApplyRun, source: StatementSource, plan: SegmentPlan, *, las
     TargetUnavailable, Fenced; CheckpointConflict when the batches are not in order.
     """
     segment = _Segment(run, plan)
-    batches = _require_ascending(source.batches(plan.number, Phase.ORDERED))
+    batches = _require_ascending(source.read_batches(plan.number, Phase.ORDERED))
     for _, one_round in groupby(batches, key=lambda batch: batch.round):
         segment.apply_round(list(one_round))
     run.transact(lambda session: finish_segment(run, session, plan, last=last))
@@ -76,13 +76,13 @@ class _Segment:
         if whole_ts <= self._run.commit_ts or time.monotonic() - self._moved_at < CHECKPOINT_S:
             return
 
-        def body(session: Session) -> int:
+        def write_checkpoint(session: Session) -> int:
             checkpoint = self._run.lock_unmoved_checkpoint(session)
             version = self._plan.schema_version
-            self._run.checkpoints.write(session, checkpoint.moved_to(whole_ts, version, consistent=False))
+            self._run.checkpoints.write(session, checkpoint.move_to(whole_ts, version, consistent=False))
             return whole_ts
 
-        self._run.claim.transact(body, self._is_moved)
+        self._run.claim.transact(write_checkpoint, self._is_moved)
         self._run.commit_ts = whole_ts
         self._moved_at = time.monotonic()
         self._run.claim.notify("checkpoint")

@@ -26,10 +26,10 @@ def apply_rows(run: ApplyRun, source: StatementSource, plan: SegmentPlan, *, las
     """
     with PresenceChecks() as presence:
         segment = _Segment(run, plan, presence)
-        most = _connections(run, plan)
+        most = _choose_connection_count(run, plan)
         for phase in plan.phases:
-            run.claim.workers.run(source.batches(plan.number, phase), segment.apply, most=most)
-        run.claim.workers.run(presence.groups(run.session.max_packet()), _require_present, most=most)
+            run.claim.workers.run(source.read_batches(plan.number, phase), segment.apply, most=most)
+        run.claim.workers.run(presence.group_checks(run.session.fetch_max_packet()), _require_present, most=most)
     run.transact(lambda session: finish_segment(run, session, plan, last=last))
     run.commit_ts = plan.end_ts
     return segment.counts
@@ -53,11 +53,11 @@ class _Segment:
         self._run.claim.check()
         if not self._batches.is_recorded(batch):
             self._batches.apply(writer, batch)
-        if self._batches.part_of(batch) is batch:
+        if self._batches.select_part(batch) is batch:
             self._presence.expect(batch)
 
 
-def _connections(run: ApplyRun, plan: SegmentPlan) -> int | None:
+def _choose_connection_count(run: ApplyRun, plan: SegmentPlan) -> int | None:
     """The number of connections to use: opening one costs more than a batch, so each must get several batches."""
     return None if plan.rows is None else 1 + plan.rows // (_BATCHES_A_CONNECTION * run.target.batch_rows)
 

@@ -14,13 +14,13 @@ from typing import Literal
 from binlake import tso
 from binlake.config.model import Replication, Target
 from binlake.errors import CheckpointConflict, TargetRefused
-from binlake.statements.literal import qualified
+from binlake.statements.literal import quote_qualified_name
 from binlake.target.claim.aside import AsideTable, read_aside
 from binlake.target.claim.progress import Checkpoint, CheckpointTable, Progress, read_open_progress
 from binlake.target.definitions.forms import Name
-from binlake.target.session.failures import MISSING, code_of
+from binlake.target.session.failures import MISSING, get_error_code
 from binlake.target.session.session import Session
-from binlake.target.session.tables import tables_exist
+from binlake.target.session.tables import has_tables
 
 Forms = Literal["safe", "plain"]
 
@@ -63,7 +63,7 @@ class Position:
         """(lo, hi) of the open window; it must be finished before any other (hazards R-16)."""
         return None if self.opened is None else self.opened.window
 
-    def after_window(self, target: Target, hi: int) -> Position:
+    def compute_after_window(self, target: Target, hi: int) -> Position:
         """The position of `target` after the next window, up to `hi`, is applied and nothing else has changed it."""
         exit_ts = max(self.exit_ts, hi)
         forms = choose_forms(target, Checkpoint(hi, consistent=True), exit_ts)
@@ -78,7 +78,7 @@ def read_position(target: Target, replication: str, cluster_id: int) -> Position
     with closing(Session(target)) as session:
         checkpoint = CheckpointTable(target.checkpoint_schema, cluster_id).read(session)
         opened = _open_progress(session, target, cluster_id, replication)
-        packet = session.max_packet()
+        packet = session.fetch_max_packet()
         aside = read_aside(session, target.checkpoint_schema, cluster_id)
         # The form of an open window is in its manifest.
         exit_ts = _exit_point(session, target, cluster_id, checkpoint) if opened is None else 0
@@ -114,14 +114,14 @@ def _open_progress(session: Session, target: Target, cluster_id: int, replicatio
     try:
         return read_open_progress(session, target.checkpoint_schema, cluster_id, replication)
     except TargetRefused as error:
-        if code_of(error) in MISSING:
+        if get_error_code(error) in MISSING:
             return None
         raise
 
 
 def _exit_point(session: Session, target: Target, cluster_id: int, checkpoint: Checkpoint | None) -> int:
     # A drainer's target has the checkpoint table, but not Binlake's other tables.
-    if tables_exist(session, target.checkpoint_schema):
+    if has_tables(session, target.checkpoint_schema):
         return read_exit_point(session, target, cluster_id, checkpoint)
     return estimate_exit_point(target, checkpoint)
 
@@ -132,8 +132,8 @@ def read_exit_point(session: Session, target: Target, cluster_id: int, checkpoin
     Windows that another replication abandoned count too. Raises as `estimate_exit_point`.
     """
     condition = " WHERE clusterID = %s" if cluster_id else ""
-    sql = f"SELECT MAX(exit_ts) FROM {qualified(target.checkpoint_schema, 'binlake_progress')}{condition}"
-    recorded = int(session.value(sql, (cluster_id,) if cluster_id else ()) or 0)
+    sql = f"SELECT MAX(exit_ts) FROM {quote_qualified_name(target.checkpoint_schema, 'binlake_progress')}{condition}"
+    recorded = int(session.fetch_value(sql, (cluster_id,) if cluster_id else ()) or 0)
     if recorded and read_aside(session, target.checkpoint_schema, cluster_id):
         # The checkpoint is unclean only because of the tables set aside, which get no rows.
         return recorded
@@ -154,8 +154,8 @@ def estimate_exit_point(target: Target, checkpoint: Checkpoint | None) -> int:
             where={"commit_ts": checkpoint.commit_ts},
             hint="set target.safe-mode-duration-s to the seconds of commit time by which it may have been ahead",
         )
-    physical = tso.physical(checkpoint.commit_ts) + int(target.safe_mode_duration_s * 1000)
-    return tso.compose(physical, tso.logical(checkpoint.commit_ts))
+    physical = tso.extract_physical(checkpoint.commit_ts) + int(target.safe_mode_duration_s * 1000)
+    return tso.compose(physical, tso.extract_logical(checkpoint.commit_ts))
 
 
 def choose_forms(target: Target, checkpoint: Checkpoint | None, exit_ts: int) -> Forms:

@@ -13,8 +13,8 @@ from binlake.config.model import Target, TargetTable
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.target.claim.aside import is_aside
-from binlake.target.definitions.definitions import drift_error, expect_tables, read_definitions
-from binlake.target.definitions.forms import Name, TableForm, expected_form
+from binlake.target.definitions.definitions import expect_tables, make_drift_error, read_definitions
+from binlake.target.definitions.forms import Name, TableForm, build_expected_form
 from binlake.target.definitions.shape import derive_shape, find_option, list_refusals
 from binlake.target.definitions.structure import StructureDifference, compare_structures
 from binlake.target.session.session import Session
@@ -50,7 +50,7 @@ class TableReport:
         return asdict(self)
 
 
-def preflight(session: Session, target: Target, tables: Iterable[TableDef]) -> list[TableReport]:
+def run_preflight(session: Session, target: Target, tables: Iterable[TableDef]) -> list[TableReport]:
     """A report on each of `tables`: definitions of the source with the target's names. Raises TargetRefused."""
     wanted = [table for table in tables if table.kind == "table"]
     warnings = _read_warnings(session, {table.db for table in wanted})
@@ -69,7 +69,7 @@ def require_fit(reports: Sequence[TableReport], where: dict[str, object]) -> Non
     """Raises Drift when an existing table is refused. A missing table is refused only when it gets rows."""
     found = [f"{r.db}.{r.table}: {text}" for r in reports if r.verdict == "refused" for text in r.refusals]
     if found:
-        raise drift_error(found, where)
+        raise make_drift_error(found, where)
 
 
 def find_stopping_reports(target: Target, reports: Sequence[TableReport], aside: Collection[Name]) -> list[TableReport]:
@@ -82,14 +82,14 @@ def find_stopping_reports(target: Target, reports: Sequence[TableReport], aside:
 
 
 def _report_table(target: Target, table: TableDef, actual: TableForm | None) -> TableReport:
-    form = expected_form(table, target.db_type)
+    form = build_expected_form(table, target.db_type)
     if actual is None:
         ways = ("create it at the target, or load it with the source's data", _describe_ignoring(table))
         return TableReport(table.db, table.name, "missing", refusals=("the table is missing",), ways=ways)
     option = find_option(target, (table.db, table.name))
     differences = compare_structures(form, actual)
     shape = derive_shape(form, actual, option, target.sync_mode)
-    shaped = expected_form(shape.of(table), target.db_type) if shape else form
+    shaped = build_expected_form(shape.apply_to(table), target.db_type) if shape else form
     open_ones = compare_structures(shaped, actual)
     accepted = frozenset(option.accept) if option else frozenset()
     refusals = [*list_refusals(open_ones, accepted), *_list_mode_refusals(target, shape)]
@@ -181,7 +181,7 @@ def _read_trigger_warnings(session: Session, db: str) -> Iterator[tuple[str, str
         "SELECT TRIGGER_NAME, EVENT_OBJECT_TABLE, ACTION_TIMING, EVENT_MANIPULATION"
         " FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = %s ORDER BY 1"
     )
-    for trigger in session.records(_Trigger, sql, (db,)):
+    for trigger in session.fetch_records(_Trigger, sql, (db,)):
         when = f"{trigger.timing} {trigger.event}"
         text = f"trigger {trigger.name} ({when}) fires for Binlake's writes; a REPLACE is a DELETE and an INSERT"
         yield trigger.table, text
@@ -193,7 +193,7 @@ def _read_cascade_warnings(session: Session, db: str) -> Iterator[tuple[str, str
         "SELECT CONSTRAINT_NAME, REFERENCED_TABLE_NAME, TABLE_NAME, UPDATE_RULE, DELETE_RULE"
         " FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE UNIQUE_CONSTRAINT_SCHEMA = %s ORDER BY 1"
     )
-    for key in session.records(_ForeignKey, sql, (db,)):
+    for key in session.fetch_records(_ForeignKey, sql, (db,)):
         if _CASCADES & {key.on_update.upper(), key.on_delete.upper()}:
             text = f"foreign key {key.name} of {key.child} cascades, but not for our writes (foreign_key_checks = 0)"
             yield key.parent, text

@@ -13,12 +13,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import IO, NamedTuple
 
-from binlake.base.redaction import sql_in_log
+from binlake.base.redaction import redact_sql
 from binlake.errors import Drift, TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.statements.batch import StatementBatch
-from binlake.statements.literal import literal_kind, match_literal, qualified, quote_name
-from binlake.target.session.failures import MISSING, code_of
+from binlake.statements.literal import choose_literal_kind, format_match_literal, quote_name, quote_qualified_name
+from binlake.target.session.failures import MISSING, get_error_code
 from binlake.target.session.session import Session
 
 _SPOOLED_BYTES = 16 << 20
@@ -63,7 +63,7 @@ class PresenceChecks:
             with self._lock:
                 self._file.write(text + "\n")
 
-    def groups(self, max_packet: int) -> Iterator[list[PresenceCheck]]:
+    def group_checks(self, max_packet: int) -> Iterator[list[PresenceCheck]]:
         """Group the checks for `require_present`: less than `max_packet` bytes of text, unless one check has more."""
         self._file.seek(0)
         group: list[PresenceCheck] = []
@@ -81,12 +81,12 @@ class PresenceChecks:
 
 def require_present(session: Session, group: list[PresenceCheck]) -> None:
     """Run the checks in one round trip; each is a subquery that counts keys. Raises Drift."""
-    (counts,) = session.rows("SELECT " + ", ".join(f"({check.sql})" for check in group))
+    (counts,) = session.fetch_rows("SELECT " + ", ".join(f"({check.sql})" for check in group))
     for check, present in zip(group, counts, strict=True):
         if int(present) != check.rows:
             error = Drift(
                 f"{present} of {check.rows} written rows are on the target: two rows of the source have become one",
-                where={**check.where, "check": sql_in_log(check.sql)[:200]},
+                where={**check.where, "check": redact_sql(check.sql)[:200]},
                 hint="compare unique keys and collations of the table with the source's; `binlake table aside` lets "
                 "the other tables continue without it",
             )
@@ -104,23 +104,23 @@ def find_present_keys(session: Session, table: TableDef, keys: Sequence[Key]) ->
 
 
 def _find_from(session: Session, table: TableDef, keys: Sequence[Key], start: int) -> Iterator[int]:
-    name = qualified(table.db, table.name)
+    name = quote_qualified_name(table.db, table.name)
     queries = (
-        f"SELECT {number} FROM {name} WHERE {_condition(table, keys[number])}"
+        f"SELECT {number} FROM {name} WHERE {_format_condition(table, keys[number])}"
         for number in range(start, min(start + _KEYS_A_QUERY, len(keys)))
     )
     try:
-        yield from map(int, session.column(" UNION ALL ".join(queries)))
+        yield from map(int, session.fetch_column(" UNION ALL ".join(queries)))
     except TargetRefused as error:
         # A DDL of the window creates the table, or the column that identifies its rows.
-        if code_of(error) not in (*MISSING, _UNKNOWN_COLUMN):
+        if get_error_code(error) not in (*MISSING, _UNKNOWN_COLUMN):
             raise
 
 
-def _condition(table: TableDef, key: Key) -> str:
-    columns = [table.column(name) for name in table.identity().columns]
+def _format_condition(table: TableDef, key: Key) -> str:
+    columns = [table.find_column(name) for name in table.find_identity().columns]
     parts = [
-        f"{quote_name(column.name)} = {match_literal(text, literal_kind(column))}"
+        f"{quote_name(column.name)} = {format_match_literal(text, choose_literal_kind(column))}"
         for column, text in zip(columns, key, strict=True)
         if column is not None
     ]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, ConfigError, Transient
 from binlake.statements.batch import StatementBatch
-from binlake.statements.literal import qualified
+from binlake.statements.literal import quote_qualified_name
 from binlake.target.apply.batches import run_batch
 from binlake.target.apply.presence import PresenceChecks, require_present
 from binlake.target.claim.aside import AsideTable, is_settled, read_aside, remove_aside
@@ -80,7 +80,7 @@ class SettledTarget:
                 self._marks.create_table(self._first)
             opened.enter_context(self._claim)
             opened.enter_context(self._stop)
-            self.checkpoint()
+            self.read_checkpoint()
             self._opened = opened.pop_all()
         return self
 
@@ -92,7 +92,7 @@ class SettledTarget:
         """The connection that writes; a new one after a lost COMMIT."""
         return self._claim.session
 
-    def checkpoint(self) -> Checkpoint:
+    def read_checkpoint(self) -> Checkpoint:
         """The checkpoint. Raises CheckpointConflict if another replication owns it, Transient if a window is open."""
         checkpoint = self._checkpoints.read(self.session)
         if checkpoint is None:
@@ -101,7 +101,7 @@ class SettledTarget:
         opened = read_open_progress(self.session, self._schema, self._cluster_id, self._replication)
         progress = read_progress(self.session, self._schema, self._replication)
         window = opened and f"{opened.open_lo}-{opened.open_hi}"
-        if opened is not None or not is_settled(checkpoint, progress, self.aside()):
+        if opened is not None or not is_settled(checkpoint, progress, self.read_aside_tables()):
             raise Transient(
                 "the target is inside a window: it does not equal the source at any commit_ts",
                 where={
@@ -112,7 +112,7 @@ class SettledTarget:
             )
         return checkpoint
 
-    def aside(self) -> dict[Name, AsideTable]:
+    def read_aside_tables(self) -> dict[Name, AsideTable]:
         """The tables that are set aside, by name in lower case."""
         return read_aside(self.session, self._schema, self._cluster_id)
 
@@ -122,7 +122,7 @@ class SettledTarget:
         Once no table is set aside, the target equals the source again and `consistent` is true. Raises as `apply`.
         """
 
-        def body(session: Session) -> AsideTable:
+        def remove_table(session: Session) -> AsideTable:
             checkpoint = self._lock_checkpoint_at(session, ts)
             remove_aside(session, self._schema, self._cluster_id, table)
             left = read_aside(session, self._schema, self._cluster_id)
@@ -132,7 +132,7 @@ class SettledTarget:
         def is_stored(session: Session, gone: AsideTable) -> bool:
             return gone.name not in read_aside(session, self._schema, self._cluster_id)
 
-        self._claim.transact(body, is_stored)
+        self._claim.transact(remove_table, is_stored)
 
     def apply(self, batches: Sequence[StatementBatch], ts: int, *, once: bool = False, consistent: bool = True) -> int:
         """Run `batches` at checkpoint `ts`, each transaction with its ledger rows; returns the rows they touched.
@@ -150,12 +150,12 @@ class SettledTarget:
     def _run_transaction(self, group: list[StatementBatch], ts: int, *, once: bool, consistent: bool) -> int:
         ledger = Ledger(self._schema, self._replication, ts, ts)
 
-        def body(session: Session) -> _Recorded:
+        def run_group(session: Session) -> _Recorded:
             checkpoint = self._lock_checkpoint_at(session, ts)
-            if not consistent and self.aside():
+            if not consistent and self.read_aside_tables():
                 raise CheckpointConflict(
                     "tables are set aside: the target could not record why the checkpoint is not consistent",
-                    where={"commit_ts": ts, "tables": len(self.aside())},
+                    where={"commit_ts": ts, "tables": len(self.read_aside_tables())},
                     hint="bring them back first (`binlake table back`), or write to the source or a file",
                 )
             segment = _number_by_content(group) if once else self._find_free_segment(session, ts)
@@ -170,7 +170,7 @@ class SettledTarget:
         def is_stored(session: Session, recorded: _Recorded) -> bool:
             return bool(ledger.read_digests(session, recorded.segment))
 
-        recorded = self._claim.transact(body, is_stored)
+        recorded = self._claim.transact(run_group, is_stored)
         return sum(batch.rows for batch in group) if recorded.newly else 0
 
     def _run_batches(self, session: Session, group: Sequence[StatementBatch]) -> None:
@@ -180,7 +180,7 @@ class SettledTarget:
                 run_batch(session, batch)
                 presence.expect(batch)
                 self._claim.notify("batch")
-            for checks in presence.groups(session.max_packet()):
+            for checks in presence.group_checks(session.fetch_max_packet()):
                 require_present(session, checks)
 
     def _lock_checkpoint_at(self, session: Session, ts: int) -> Checkpoint:
@@ -195,9 +195,9 @@ class SettledTarget:
         return checkpoint
 
     def _find_free_segment(self, session: Session, ts: int) -> int:
-        table = qualified(self._schema, "binlake_ledger")
+        table = quote_qualified_name(self._schema, "binlake_ledger")
         sql = f"SELECT MAX(segment) FROM {table} WHERE task = %s AND lo = %s AND hi = %s"
-        last = session.value(sql, (self._replication, ts, ts))
+        last = session.fetch_value(sql, (self._replication, ts, ts))
         return max(_FIRST_FREE, int(last or 0) + 1)
 
 

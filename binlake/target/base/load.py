@@ -16,13 +16,13 @@ from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
 from binlake.mysqlbinlog.dumpfolder import DumpFolder, read_dump_folder
 from binlake.mysqlbinlog.dumpposition import read_dump_position
 from binlake.rules import Rules
-from binlake.statements.literal import qualified
+from binlake.statements.literal import quote_qualified_name
 from binlake.target.apply.apply import apply_window
 from binlake.target.apply.position import Position, read_position
 from binlake.target.base.statements import DumpStatements
 from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.segments import ApplyResult, Hook
-from binlake.target.session.failures import MISSING, code_of
+from binlake.target.session.failures import MISSING, get_error_code
 from binlake.target.session.session import Session
 from binlake.target.session.stopping import StopFlag
 from binlake.window.manifest import ApplyManifest
@@ -61,7 +61,7 @@ class BaseTask:
         """The task of `replication` with the source cluster `cluster_id`. Raises ConfigError."""
         marks = LoopbackMarks.of(replication.loopback, replication.name)
         rules, new = Rules.of(replication), replication.source.new_collation
-        return cls(replication.name, cluster_id, replication.data_hash(), rules, new, marks)
+        return cls(replication.name, cluster_id, replication.compute_data_hash(), rules, new, marks)
 
 
 def find_base(folder: Path, commit_ts: int | None = None) -> Base:
@@ -107,7 +107,7 @@ def load_base(
     rows, digest = statements.check_rows(position.max_packet)
     manifest = ApplyManifest(
         task.name, "sql", task.cluster_id, 0, base.commit_ts, task.config_hash, "plain", "", "",
-        digest, len(statements.segments()), rows, 0, (),
+        digest, len(statements.list_segments()), rows, 0, (),
     )  # fmt: skip
     # Whatever the configured mode: a base is too large for one transaction, and its rows have no order.
     loading = target.model_copy(update={"mode": "parallel"})
@@ -134,7 +134,7 @@ def _require_empty_target(position: Position, base: Base, target: Target, statem
             hint="restore without --base, from its checkpoint on; or use an empty target",
         )
     with closing(Session(target)) as session:
-        filled = [".".join(name) for name in statements.target_names() if _has_rows(session, *name)]
+        filled = [".".join(name) for name in statements.list_target_names() if _has_rows(session, *name)]
     if filled:
         raise CheckpointConflict(
             "tables of the dump already have rows at the target",
@@ -145,8 +145,8 @@ def _require_empty_target(position: Position, base: Base, target: Target, statem
 
 def _has_rows(session: Session, db: str, table: str) -> bool:
     try:
-        return session.value(f"SELECT 1 FROM {qualified(db, table)} LIMIT 1") is not None
+        return session.fetch_value(f"SELECT 1 FROM {quote_qualified_name(db, table)} LIMIT 1") is not None
     except TargetRefused as error:
-        if code_of(error) in MISSING:
+        if get_error_code(error) in MISSING:
             return False
         raise

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from binlake.base.dialects import Dialect
-from binlake.dialect import DdlText, bytewise_text, map_ddl, put_target_names
+from binlake.dialect import DdlText, make_text_bytewise, map_ddl, put_target_names
 from binlake.errors import ConfigError
 from binlake.mysqlbinlog.dumpfolder import DumpFolder, Name, open_dump_file, read_dump_statements
 from binlake.rules import Rules
-from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, statement_digest
+from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, compute_statement_digest
 from binlake.statements.lenient import make_lenient
-from binlake.statements.literal import qualified
+from binlake.statements.literal import quote_qualified_name
 from binlake.target.base.scan import DumpedRows, read_inserts
 from binlake.target.segments import SegmentPlan
 
@@ -39,14 +39,14 @@ class _Names:
 
     rules: Rules
 
-    def table(self, db: str, table: str, *, new: bool = False) -> Name:
+    def map_table(self, db: str, table: str, *, new: bool = False) -> Name:
         """(db, table) at the target."""
         del new
-        return self.rules.routes.table(db, table)
+        return self.rules.routes.map_table(db, table)
 
-    def database(self, db: str) -> str:
+    def map_database(self, db: str) -> str:
         """The database at the target."""
-        return self.rules.routes.database(db)
+        return self.rules.routes.map_database(db)
 
 
 class DumpStatements:
@@ -59,20 +59,20 @@ class DumpStatements:
         self._require_loadable()
         self._names = _Names(rules)
         self._with_enums: set[Name] = set()
-        self._plans = self._plan()
+        self._plans = self._plan_segments()
 
-    def segments(self) -> list[SegmentPlan]:
+    def list_segments(self) -> list[SegmentPlan]:
         """As StatementSource.segments: an empty segment 0, then one per database, then one per table."""
         return self._plans
 
-    def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
+    def read_batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
         """As StatementSource.batches. Raises ConfigError for a file that is cut off or damaged."""
         if segment != self._plans[-1].number or phase != Phase.WRITE:
             return
         number = 0
-        for name, file in self._row_files():
+        for name, file in self._list_row_files():
             for group in _group_inserts(_read_inserts(file, name[1])):
-                yield self._batch(segment, number, name, group)
+                yield self._make_batch(segment, number, name, group)
                 number += 1
 
     def check_rows(self, max_packet: int) -> tuple[int, str]:
@@ -85,7 +85,7 @@ class DumpStatements:
         files = [*self._folder.databases.values(), *self._folder.tables.values()]
         lines = [f"{file.name} {text}" for file in sorted(files) for text in read_dump_statements(file)]
         counted: Counter[Name] = Counter()
-        for (db, table), file in self._row_files():
+        for (db, table), file in self._list_row_files():
             rows = crc = 0
             for insert in _read_inserts(file, table):
                 rows, crc = rows + insert.rows, zlib.crc32(insert.rest, crc)
@@ -93,7 +93,7 @@ class DumpStatements:
             counted[db, table] += rows
             lines.append(f"{file.name} {rows} {crc}")
         self._require_row_counts(counted)
-        return counted.total(), statement_digest(lines)
+        return counted.total(), compute_statement_digest(lines)
 
     def _require_short(self, insert: DumpedRows, table: str, file: Path, max_packet: int) -> None:
         if len(insert.rest) + len(table) + _HEAD_BYTES > max_packet:
@@ -114,11 +114,11 @@ class DumpStatements:
                     hint="a file is missing or duplicated: copy the folder again",
                 )
 
-    def target_names(self) -> list[Name]:
+    def list_target_names(self) -> list[Name]:
         """(db, table) at the target of the tables that the dump creates."""
-        return [self._names.table(*name) for name in self.tables]
+        return [self._names.map_table(*name) for name in self.tables]
 
-    def _row_files(self) -> Iterator[tuple[Name, Path]]:
+    def _list_row_files(self) -> Iterator[tuple[Name, Path]]:
         wanted = set(self.tables)
         return ((name, file) for name, file in self._folder.row_files if name in wanted)
 
@@ -137,7 +137,7 @@ class DumpStatements:
             )  # fmt: skip
         targets: dict[Name, Name] = {}
         for name in self.tables:
-            other = targets.setdefault(self._rules.routes.table(*name), name)
+            other = targets.setdefault(self._rules.routes.map_table(*name), name)
             if other != name:
                 raise ConfigError(
                     "two tables of the dump are routed into one",
@@ -146,10 +146,12 @@ class DumpStatements:
                 )
 
     def _changes_rows(self, name: Name) -> bool:
-        filtered = "insert" in self._rules.expressions.kinds(*name) or "insert" not in self._rules.events.rows(*name)
-        return filtered or bool(self._rules.routes.extracted(*name))
+        filtered = "insert" in self._rules.expressions.list_filtered_kinds(
+            *name
+        ) or "insert" not in self._rules.events.list_passed_kinds(*name)
+        return filtered or bool(self._rules.routes.extract_columns(*name))
 
-    def _plan(self) -> list[SegmentPlan]:
+    def _plan_segments(self) -> list[SegmentPlan]:
         """Plan the segments. Only the last one ends at the base; the others do not move the checkpoint."""
         used = {db for db, _ in self.tables}
         made = [db for db in sorted(self._folder.databases) if db in used or self._rules.keeps(db, "")]
@@ -168,17 +170,17 @@ class DumpStatements:
         if table and _HAS_ENUM.search(text):
             self._with_enums.add((db, table))
         routed = put_target_names(text, db, self._names)
-        sql = routed if self._new_collation else bytewise_text(routed, self._dialect)
-        home = self._names.table(db, table) if table else (self._names.database(db), "")
+        sql = routed if self._new_collation else make_text_bytewise(routed, self._dialect)
+        home = self._names.map_table(db, table) if table else (self._names.map_database(db), "")
         mapped = map_ddl(DdlText(self._base, home[0], home[1], sql), self._dialect).sql
         own = tuple(_MAKES.sub(r"CREATE \1 IF NOT EXISTS ", one) for one in mapped)
-        digest = statement_digest(own)
+        digest = compute_statement_digest(own)
         batch = StatementBatch(number, Phase.DDL, 0, "", home[1], "ddl", own, (UNCHECKED,) * len(own), "", 0, 0, digest)
         return SegmentPlan(number, end_ts, 0, ddl=batch, ddl_commit_ts=self._base, touched=(home,), rows_ahead=True)
 
-    def _batch(self, segment: int, number: int, name: Name, group: list[DumpedRows]) -> StatementBatch:
-        db, table = self._names.table(*name)
-        head = f"INSERT INTO {qualified(db, table)}".encode()
+    def _make_batch(self, segment: int, number: int, name: Name, group: list[DumpedRows]) -> StatementBatch:
+        db, table = self._names.map_table(*name)
+        head = f"INSERT INTO {quote_qualified_name(db, table)}".encode()
         texts = [head + one.rest for one in group]
         # Bytes that are not UTF-8 (a dump's _binary strings) pass through the driver unchanged.
         sql = tuple(text.decode("utf-8", "surrogateescape") for text in texts)
@@ -190,7 +192,18 @@ class DumpStatements:
             )
         expect = tuple(one.rows for one in group)
         return StatementBatch(
-            segment, Phase.WRITE, number, db, table, "insert", sql, expect, "", 0, sum(expect), statement_digest(texts)
+            segment,
+            Phase.WRITE,
+            number,
+            db,
+            table,
+            "insert",
+            sql,
+            expect,
+            "",
+            0,
+            sum(expect),
+            compute_statement_digest(texts),
         )
 
 

@@ -12,11 +12,11 @@ from typing import Literal
 
 from binlake.errors import TargetRefused
 from binlake.rows.schema.names import fold_pair
-from binlake.statements.batch import StatementBatch, table_of_statement
-from binlake.statements.literal import qualified
+from binlake.statements.batch import StatementBatch, parse_statement_table
+from binlake.statements.literal import quote_qualified_name
 from binlake.target.claim.progress import Checkpoint, Progress
 from binlake.target.definitions.forms import Name
-from binlake.target.session.failures import MISSING, code_of
+from binlake.target.session.failures import MISSING, get_error_code
 from binlake.target.session.session import Session
 
 _REASON = 4000
@@ -60,11 +60,12 @@ def is_aside(aside: Collection[Name], name: Name) -> bool:
 def read_aside(session: Session, schema: str, cluster_id: int) -> dict[Name, AsideTable]:
     """The tables set aside for `cluster_id` (0: for any), by name; empty if the target has no table for them."""
     where, arguments = (" WHERE clusterID = %s", (cluster_id,)) if cluster_id else ("", ())
-    sql = f"SELECT db, tbl, since, by_whom, reason, CONCAT(at) FROM {qualified(schema, 'binlake_aside')}{where}"
+    table = quote_qualified_name(schema, "binlake_aside")
+    sql = f"SELECT db, tbl, since, by_whom, reason, CONCAT(at) FROM {table}{where}"
     try:
-        tables = session.records(AsideTable, f"{sql} ORDER BY db, tbl", arguments)
+        tables = session.fetch_records(AsideTable, f"{sql} ORDER BY db, tbl", arguments)
     except TargetRefused as error:
-        if code_of(error) in MISSING:
+        if get_error_code(error) in MISSING:
             return {}
         raise
     return {table.name: table for table in tables}
@@ -77,7 +78,7 @@ def write_aside(session: Session, schema: str, cluster_id: int, replication: str
     """
     for table in tables:
         session.write(
-            f"INSERT IGNORE INTO {qualified(schema, 'binlake_aside')}"
+            f"INSERT IGNORE INTO {quote_qualified_name(schema, 'binlake_aside')}"
             " (clusterID, db, tbl, task, since, by_whom, reason) VALUES (%s, %s, %s, %s, %s, %s, %s)",
             (cluster_id, table.db, table.table, replication, table.since, table.by, table.reason[:_REASON]),
         )
@@ -86,7 +87,7 @@ def write_aside(session: Session, schema: str, cluster_id: int, replication: str
 def remove_aside(session: Session, schema: str, cluster_id: int, table: AsideTable) -> None:
     """Delete the table's row, in the open transaction."""
     session.write(
-        f"DELETE FROM {qualified(schema, 'binlake_aside')} WHERE clusterID = %s AND db = %s AND tbl = %s",
+        f"DELETE FROM {quote_qualified_name(schema, 'binlake_aside')} WHERE clusterID = %s AND db = %s AND tbl = %s",
         (cluster_id, table.db, table.table),
     )
 
@@ -109,7 +110,7 @@ def select_part_to_run(batch: StatementBatch, aside: Collection[Name]) -> Statem
         return batch
     if batch.table:
         return None if is_aside(aside, (batch.db, batch.table)) else batch
-    numbers = [n for n, sql in enumerate(batch.sql) if not is_aside(aside, table_of_statement(sql))]
+    numbers = [n for n, sql in enumerate(batch.sql) if not is_aside(aside, parse_statement_table(sql))]
     if len(numbers) == len(batch.sql):
         return batch
     if not numbers:

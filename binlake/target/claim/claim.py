@@ -106,12 +106,12 @@ class TargetClaim:
         if self._hook is not None:
             self._hook(step)
 
-    def connections(self) -> list[int]:
+    def list_connections(self) -> list[int]:
         """The server's ids of all open connections."""
-        return [self.session.connection_id, *self.workers.connections()]
+        return [self.session.connection_id, *self.workers.list_connections()]
 
     def _connect(self, worker: int) -> FencedWriter:
-        session, fence = Session(self.target), self.writer.fence.of_worker(worker)
+        session, fence = Session(self.target), self.writer.fence.with_worker(worker)
         self._shared.confirmed.require_all(session, fence)
         fence.require_current(session)
         fence.register(session)
@@ -128,7 +128,7 @@ class TargetClaim:
 
 
 @contextmanager
-def claimed_transaction(session: Session, target: Target, replications: Sequence[str]) -> Iterator[None]:
+def open_claimed_transaction(session: Session, target: Target, replications: Sequence[str]) -> Iterator[None]:
     """One transaction on `session` under the claims of all `replications`. It is not retried: for commands."""
     with ExitStack() as claims:
         fences = [

@@ -21,8 +21,8 @@ import structlog
 from binlake.base.processes import start_of
 from binlake.config.model import Target
 from binlake.errors import Fenced, LeaseHeld, TargetRefused
-from binlake.statements.literal import qualified
-from binlake.target.session.failures import MISSING, code_of
+from binlake.statements.literal import quote_qualified_name
+from binlake.target.session.failures import MISSING, get_error_code
 from binlake.target.session.session import Session
 
 log = structlog.get_logger()
@@ -44,7 +44,7 @@ class LeaseHolder:
     started: int
 
     @classmethod
-    def this_process(cls) -> LeaseHolder:
+    def from_this_process(cls) -> LeaseHolder:
         """The holder that this process writes into a lease."""
         return cls(socket.gethostname(), os.getpid(), start_of(os.getpid()) or 0)
 
@@ -89,7 +89,7 @@ class Fence:
     lease_s: int
     worker: int = 0
 
-    def of_worker(self, worker: int) -> Fence:
+    def with_worker(self, worker: int) -> Fence:
         """The same right for another connection. Each connection locks its own row; a take-over waits for all rows."""
         return replace(self, worker=worker)
 
@@ -99,17 +99,17 @@ class Fence:
         Call it only after `register`: a take-over waits for the lock and must be able to find its holder. Raises Fenced
         when another process took over.
         """
-        table = qualified(self.schema, "binlake_fence")
+        table = quote_qualified_name(self.schema, "binlake_fence")
         sql = f"UPDATE {table} SET val = LAST_INSERT_ID(val + 1) WHERE task = %s AND worker = %s AND epoch = %s"
         if session.write(sql, (self.replication, self.worker, self.epoch)) != 1:
             raise self._fenced()
-        return session.last_insert_id()
+        return session.get_last_insert_id()
 
     def require_current(self, session: Session) -> None:
         """Wait for a take-over in progress. Runs outside a transaction, so it leaves no lock. Raises Fenced."""
-        table = qualified(self.schema, "binlake_fence")
+        table = quote_qualified_name(self.schema, "binlake_fence")
         sql = f"SELECT epoch FROM {table} WHERE task = %s AND worker = %s FOR UPDATE"
-        if session.value(sql, (self.replication, self.worker)) != self.epoch:
+        if session.fetch_value(sql, (self.replication, self.worker)) != self.epoch:
             raise self._fenced()
 
     def _fenced(self) -> Fenced:
@@ -125,15 +125,15 @@ class Fence:
         An older session with this name is ended first; raises LeaseHeld if it does not end. Only the holder may call
         this: after `prove` or `require_current`, or in `take_fence`.
         """
-        name = lock_name(self.schema, self.replication, self.worker)
-        if session.value("SELECT GET_LOCK(%s, 0)", (name,)) != 1:
+        name = format_lock_name(self.schema, self.replication, self.worker)
+        if session.fetch_value("SELECT GET_LOCK(%s, 0)", (name,)) != 1:
             _end_sessions(session, self.replication, [name])
-            if session.value("SELECT GET_LOCK(%s, %s)", (name, _KILL_WAIT_S)) != 1:
+            if session.fetch_value("SELECT GET_LOCK(%s, %s)", (name, _KILL_WAIT_S)) != 1:
                 raise LeaseHeld("another session took the holder's name", where={"task": self.replication})
 
     def renew(self, session: Session) -> bool:
         """Extend the lease by `lease_s` in a separate transaction. False: another process has it."""
-        table = qualified(self.schema, "binlake_lease")
+        table = quote_qualified_name(self.schema, "binlake_lease")
         until = f"UTC_TIMESTAMP(6) + INTERVAL {self.lease_s} SECOND"
         session.begin()
         renewed = session.write(
@@ -144,22 +144,22 @@ class Fence:
 
     def is_forgotten(self, session: Session) -> bool:
         """True when the server does not know this claim, because it is an older copy of the server that granted it."""
-        table = qualified(self.schema, "binlake_lease")
-        epoch = session.value(f"SELECT epoch FROM {table} WHERE task = %s", (self.replication,))
+        table = quote_qualified_name(self.schema, "binlake_lease")
+        epoch = session.fetch_value(f"SELECT epoch FROM {table} WHERE task = %s", (self.replication,))
         return epoch is None or int(epoch) < self.epoch
 
     def release(self, session: Session) -> None:
         """Release the lease so that another process can claim at once. The epoch stays; the next claim raises it."""
         self.abandon()
-        table = qualified(self.schema, "binlake_lease")
+        table = quote_qualified_name(self.schema, "binlake_lease")
         session.begin()
         session.write(f"UPDATE {table} SET owner = '' WHERE task = %s AND epoch = %s", (self.replication, self.epoch))
         session.commit_repeatable()
-        session.rows("SELECT RELEASE_LOCK(%s)", (lock_name(self.schema, self.replication),))
+        session.fetch_rows("SELECT RELEASE_LOCK(%s)", (format_lock_name(self.schema, self.replication),))
 
     def abandon(self) -> None:
         """Give up the claim locally, without the server: this process may claim again at once."""
-        _claimed_here.discard(lock_name(self.schema, self.replication))
+        _claimed_here.discard(format_lock_name(self.schema, self.replication))
 
 
 def take_fence(session: Session, target: Target, replication: str) -> Fence:
@@ -169,20 +169,20 @@ def take_fence(session: Session, target: Target, replication: str) -> Fence:
     not expired by the server's clock.
     """
     schema = target.checkpoint_schema
-    lease = qualified(schema, "binlake_lease")
+    lease = quote_qualified_name(schema, "binlake_lease")
     session.begin()
     session.write(f"INSERT IGNORE INTO {lease} VALUES (%s, 0, '', UTC_TIMESTAMP(6))", (replication,))
     _require_free(session, schema, replication)
-    _end_sessions(session, replication, _lock_names(session, schema, replication))
+    _end_sessions(session, replication, _list_lock_names(session, schema, replication))
     # Done last, because a holder inside a transaction has locked its row.
     epoch = _raise_epoch(session, schema, replication, target.worker_count)
     until = f"UTC_TIMESTAMP(6) + INTERVAL {target.lease_s} SECOND"
     session.write(
         f"UPDATE {lease} SET epoch = %s, owner = %s, lease_until = {until} WHERE task = %s",
-        (epoch, str(LeaseHolder.this_process()), replication),
+        (epoch, str(LeaseHolder.from_this_process()), replication),
     )
     session.commit_repeatable()
-    _claimed_here.add(lock_name(schema, replication))
+    _claimed_here.add(format_lock_name(schema, replication))
     fence = Fence(schema, replication, epoch, target.lease_s)
     fence.register(session)
     return fence
@@ -196,13 +196,13 @@ def describe_holder(target: Target, replication: str) -> str:
     Read without a lock: suitable for waiting, never for deciding. A holder that ran on this host and has ended does not
     count, because a claim would take over from it.
     """
-    table = qualified(target.checkpoint_schema, "binlake_lease")
+    table = quote_qualified_name(target.checkpoint_schema, "binlake_lease")
     sql = f"SELECT {_LEASE_COLUMNS} FROM {table} WHERE task = %s AND lease_until > UTC_TIMESTAMP(6)"
     with closing(Session(target)) as session:
         try:
-            leases = session.records(_Lease, sql, (replication,))
+            leases = session.fetch_records(_Lease, sql, (replication,))
         except TargetRefused as error:
-            if code_of(error) in MISSING:
+            if get_error_code(error) in MISSING:
                 return ""
             raise
     for lease in leases:
@@ -214,9 +214,9 @@ def describe_holder(target: Target, replication: str) -> str:
 
 def _require_free(session: Session, schema: str, replication: str) -> None:
     """Lock the lease. Rolls back and raises LeaseHeld while its holder is alive."""
-    sql = f"SELECT {_LEASE_COLUMNS} FROM {qualified(schema, 'binlake_lease')} WHERE task = %s FOR UPDATE"
-    (lease,) = session.records(_Lease, sql, (replication,))
-    if lease.holder and lease.running and not _has_holder_ended(lease.holder, lock_name(schema, replication)):
+    sql = f"SELECT {_LEASE_COLUMNS} FROM {quote_qualified_name(schema, 'binlake_lease')} WHERE task = %s FOR UPDATE"
+    (lease,) = session.fetch_records(_Lease, sql, (replication,))
+    if lease.holder and lease.running and not _has_holder_ended(lease.holder, format_lock_name(schema, replication)):
         session.rollback()
         raise LeaseHeld(
             f"{lease.holder} applies this replication until {lease.until} UTC",
@@ -229,14 +229,14 @@ def _has_holder_ended(holder: str, name: str) -> bool:
     process = LeaseHolder.parse(holder)
     if process is None:
         return False
-    return name not in _claimed_here if process == LeaseHolder.this_process() else process.is_dead()
+    return name not in _claimed_here if process == LeaseHolder.from_this_process() else process.is_dead()
 
 
 def _raise_epoch(session: Session, schema: str, replication: str, workers: int) -> int:
     """Write the next epoch to the rows of all old connections of `replication` and of `workers` new ones."""
-    fence = qualified(schema, "binlake_fence")
+    fence = quote_qualified_name(schema, "binlake_fence")
     session.write(f"INSERT INTO {fence} VALUES (%s, 0, 1, 0) ON DUPLICATE KEY UPDATE epoch = epoch + 1", (replication,))
-    epoch = int(session.value(f"SELECT epoch FROM {fence} WHERE task = %s AND worker = 0", (replication,)))
+    epoch = int(session.fetch_value(f"SELECT epoch FROM {fence} WHERE task = %s AND worker = 0", (replication,)))
     session.write(f"UPDATE {fence} SET epoch = %s WHERE task = %s AND worker > 0", (epoch, replication))
     rows = ", ".join(["(%s, %s, %s, 0)"] * workers)
     values = [value for worker in range(1, workers + 1) for value in (replication, worker, epoch)]
@@ -248,7 +248,7 @@ def _end_sessions(session: Session, replication: str, names: list[str]) -> None:
     """Kill the sessions that lock `names`, even inside a transaction or DDL, and wait until they have ended."""
     until = time.monotonic() + _KILL_WAIT_S
     killed: set[int] = set()
-    while holders := _sessions_that_lock(session, names):
+    while holders := _find_locking_sessions(session, names):
         for holder in holders - killed:
             log.warning("old_session_killed", task=replication, session=holder)
             session.kill(holder)
@@ -263,19 +263,21 @@ def _end_sessions(session: Session, replication: str, names: list[str]) -> None:
         time.sleep(0.05)
 
 
-def _lock_names(session: Session, schema: str, replication: str) -> list[str]:
+def _list_lock_names(session: Session, schema: str, replication: str) -> list[str]:
     """The user locks that connections of `replication` may hold, from the fence's rows (read without waiting)."""
-    workers = session.column(f"SELECT worker FROM {qualified(schema, 'binlake_fence')} WHERE task = %s", (replication,))
-    return [lock_name(schema, replication, int(worker)) for worker in workers]
+    workers = session.fetch_column(
+        f"SELECT worker FROM {quote_qualified_name(schema, 'binlake_fence')} WHERE task = %s", (replication,)
+    )
+    return [format_lock_name(schema, replication, int(worker)) for worker in workers]
 
 
-def _sessions_that_lock(session: Session, names: list[str]) -> set[int]:
+def _find_locking_sessions(session: Session, names: list[str]) -> set[int]:
     if not names:
         return set()
-    (holders,) = session.rows(f"SELECT {', '.join(['IS_USED_LOCK(%s)'] * len(names))}", names)
+    (holders,) = session.fetch_rows(f"SELECT {', '.join(['IS_USED_LOCK(%s)'] * len(names))}", names)
     return {int(holder) for holder in holders if holder is not None} - {session.connection_id}
 
 
-def lock_name(schema: str, replication: str, worker: int = 0) -> str:
+def format_lock_name(schema: str, replication: str, worker: int = 0) -> str:
     """The user lock by which a take-over finds this connection of `replication`; at most 64 characters."""
-    return f"binlake:{hashlib.sha256(qualified(schema, replication).encode()).hexdigest()[:48]}:{worker}"
+    return f"binlake:{hashlib.sha256(quote_qualified_name(schema, replication).encode()).hexdigest()[:48]}:{worker}"

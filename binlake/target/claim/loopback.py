@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import sql
 from binlake.base.sections.rules import Loopback
-from binlake.statements.literal import qualified, quote_name
+from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.session.session import Session
 from binlake.target.session.tables import require_transactions
 
@@ -27,9 +27,9 @@ class LoopbackMarks:
         """Create the mark table if it is missing. Raises TargetRefused."""
         names = (self.config.mark_schema, self.config.mark_table)
         sought = "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
-        if not session.rows(sought, names):
+        if not session.fetch_rows(sought, names):
             session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(self.config.mark_schema)}")
-            session.execute(sql.statement("repl_mark").replace("{table}", self._table))
+            session.execute(sql.read_statement("repl_mark").replace("{table}", self._table))
         # A transaction that rolls back must leave no mark.
         require_transactions(session, self.config.mark_schema, [self.config.mark_table])
 
@@ -43,4 +43,4 @@ class LoopbackMarks:
 
     @property
     def _table(self) -> str:
-        return qualified(self.config.mark_schema, self.config.mark_table)
+        return quote_qualified_name(self.config.mark_schema, self.config.mark_table)

@@ -21,8 +21,8 @@ from typing import Any, Literal, NamedTuple
 
 from binlake.errors import CheckpointConflict, TargetRefused
 from binlake.statements.batch import StatementBatch
-from binlake.statements.literal import qualified
-from binlake.target.session.failures import MISSING, code_of
+from binlake.statements.literal import quote_qualified_name
+from binlake.target.session.failures import MISSING, get_error_code
 from binlake.target.session.session import Session
 from binlake.window.manifest import ApplyManifest
 
@@ -81,7 +81,7 @@ class Checkpoint:
             value["schema-version"] = self.schema_version
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
-    def moved_to(self, commit_ts: int, schema_version: int, *, consistent: bool) -> Checkpoint:
+    def move_to(self, commit_ts: int, schema_version: int, *, consistent: bool) -> Checkpoint:
         """The checkpoint moved to `commit_ts`; the schema version never decreases (tidb-binlog 5.8)."""
         version = max(self.schema_version, schema_version)
         return Checkpoint(commit_ts, consistent, self.ts_map, version, self.raw)
@@ -95,7 +95,7 @@ class CheckpointTable:
     """The table `schema`.checkpoint, for one cluster."""
 
     def __init__(self, schema: str, cluster_id: int) -> None:
-        self._name = qualified(schema, "checkpoint")
+        self._name = quote_qualified_name(schema, "checkpoint")
         self._cluster_id = cluster_id
 
     def read(self, session: Session, *, lock: bool = False) -> Checkpoint | None:
@@ -106,9 +106,9 @@ class CheckpointTable:
         sql = f"SELECT checkPoint FROM {self._name}"
         sql += f" WHERE clusterID = {self._cluster_id}" if self._cluster_id else ""
         try:
-            rows = session.column(sql + (" FOR UPDATE" if lock else ""))
+            rows = session.fetch_column(sql + (" FOR UPDATE" if lock else ""))
         except TargetRefused as error:
-            if code_of(error) in MISSING:
+            if get_error_code(error) in MISSING:
                 return None
             raise
         if len(rows) > 1:
@@ -152,7 +152,7 @@ class Progress:
             manifest.cluster_id,
             manifest.lo,
             manifest.hi,
-            manifest.digest(),
+            manifest.compute_digest(),
             max(exit_ts, manifest.hi),
         )
 
@@ -168,7 +168,7 @@ class Progress:
 
     def is_for(self, manifest: ApplyManifest) -> bool:
         """True when the open window is exactly that of `manifest`."""
-        return (self.open_lo, self.open_hi, self.manifest) == (manifest.lo, manifest.hi, manifest.digest())
+        return (self.open_lo, self.open_hi, self.manifest) == (manifest.lo, manifest.hi, manifest.compute_digest())
 
     def with_segment_applied(self) -> Progress:
         """The progress after the segment is complete."""
@@ -194,7 +194,7 @@ class Progress:
 
 def read_progress(session: Session, schema: str, replication: str) -> Progress | None:
     """The row of `replication`; None when it never opened a window here."""
-    rows = session.records(Progress, f"{_select_progress(schema)} WHERE task = %s", (replication,))
+    rows = session.fetch_records(Progress, f"{_select_progress(schema)} WHERE task = %s", (replication,))
     return rows[0] if rows else None
 
 
@@ -202,27 +202,27 @@ def read_open_progress(session: Session, schema: str, cluster_id: int, replicati
     """The row of an open window of `cluster_id` (0: of any cluster), preferring that of `replication`, or None."""
     condition, arguments = (" AND clusterID = %s", (cluster_id, replication)) if cluster_id else ("", (replication,))
     sql = f"{_select_progress(schema)} WHERE open_lo IS NOT NULL{condition} ORDER BY task = %s DESC LIMIT 1"
-    rows = session.records(Progress, sql, arguments)
+    rows = session.fetch_records(Progress, sql, arguments)
     return rows[0] if rows else None
 
 
 def write_progress(session: Session, schema: str, progress: Progress) -> None:
     """REPLACE the row. The caller's transaction must have proved the fence."""
-    places = ", ".join(["%s"] * len(_PROGRESS_COLUMNS))
+    table, places = quote_qualified_name(schema, "binlake_progress"), ", ".join(["%s"] * len(_PROGRESS_COLUMNS))
     session.write(
-        f"REPLACE INTO {qualified(schema, 'binlake_progress')} ({', '.join(_PROGRESS_COLUMNS)}) VALUES ({places})",
+        f"REPLACE INTO {table} ({', '.join(_PROGRESS_COLUMNS)}) VALUES ({places})",
         astuple(progress),
     )
 
 
 def _select_progress(schema: str) -> str:
-    return f"SELECT {', '.join(_PROGRESS_COLUMNS)} FROM {qualified(schema, 'binlake_progress')}"
+    return f"SELECT {', '.join(_PROGRESS_COLUMNS)} FROM {quote_qualified_name(schema, 'binlake_progress')}"
 
 
 def read_owner(session: Session, schema: str, cluster_id: int) -> str | None:
     """The replication that writes the checkpoint row of `cluster_id`; None when no replication of Binlake does."""
-    sql = f"SELECT task FROM {qualified(schema, 'binlake_owner')} WHERE clusterID = %s"
-    owner: str | None = session.value(sql, (cluster_id,))
+    sql = f"SELECT task FROM {quote_qualified_name(schema, 'binlake_owner')} WHERE clusterID = %s"
+    owner: str | None = session.fetch_value(sql, (cluster_id,))
     return owner
 
 
@@ -241,8 +241,9 @@ def require_owner(
 
 def take_ownership(session: Session, schema: str, cluster_id: int, replication: str, config_hash: str) -> None:
     """Write the owner of the checkpoint row."""
+    table = quote_qualified_name(schema, "binlake_owner")
     session.write(
-        f"REPLACE INTO {qualified(schema, 'binlake_owner')} (clusterID, task, config_hash) VALUES (%s, %s, %s)",
+        f"REPLACE INTO {table} (clusterID, task, config_hash) VALUES (%s, %s, %s)",
         (cluster_id, replication, config_hash),
     )
 
@@ -279,11 +280,11 @@ class Ledger:
     ) -> dict[tuple[int, int], str]:
         """(phase, batch) -> digest of the segment's recorded row batches, or of the batch `only`."""
         sql = (
-            f"SELECT phase, batch, digest FROM {qualified(self._schema, 'binlake_ledger')}"
+            f"SELECT phase, batch, digest FROM {quote_qualified_name(self._schema, 'binlake_ledger')}"
             " WHERE task = %s AND lo = %s AND hi = %s AND segment = %s AND phase <> 0"
         )
         sql += " AND phase = %s AND batch = %s" if only else ""
-        rows = session.records(_LedgerRow, sql, (*self._key, segment, *(only or ())))
+        rows = session.fetch_records(_LedgerRow, sql, (*self._key, segment, *(only or ())))
         return {(row.phase, row.batch): row.digest for row in rows}
 
     def add(self, session: Session, batch: StatementBatch, applied_as: AppliedAs) -> None:
@@ -307,7 +308,7 @@ class Ledger:
             for part in (*self._key, b.segment, int(b.phase), b.batch, b.digest, b.rows, int(applied_as))
         ]
         session.write(
-            f"INSERT INTO {qualified(self._schema, 'binlake_ledger')}"
+            f"INSERT INTO {quote_qualified_name(self._schema, 'binlake_ledger')}"
             f" (task, lo, hi, segment, phase, batch, digest, row_count, atomic) VALUES {values}",
             arguments,
         )
@@ -319,7 +320,7 @@ class Ledger:
         even if a ledger that was not restored together with the data says otherwise.
         """
         replication, lo, _ = self._key
-        table = qualified(self._schema, "binlake_ledger")
+        table = quote_qualified_name(self._schema, "binlake_ledger")
         session.write(f"DELETE FROM {table} WHERE task = %s AND (hi < %s OR hi > %s)", (replication, lo, lo))
 
 

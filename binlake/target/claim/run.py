@@ -124,14 +124,14 @@ class ApplyRun:
         tables = [AsideTable(db, table, since, "policy", reason) for db, table in names]
         cluster_id = self.manifest.cluster_id
 
-        def body(session: Session) -> list[AsideTable]:
+        def write_tables(session: Session) -> list[AsideTable]:
             write_aside(session, self.schema, cluster_id, self.manifest.replication, tables)
             return tables
 
         def is_stored(session: Session, written: list[AsideTable]) -> bool:
             return {one.name for one in written} <= read_aside(session, self.schema, cluster_id).keys()
 
-        self.claim.transact(body, is_stored)
+        self.claim.transact(write_tables, is_stored)
         self.aside = read_aside(self.session, self.schema, cluster_id)
         for one in tables:
             self.newly_aside.append(self.aside[one.name])

@@ -16,7 +16,7 @@ import structlog
 
 from binlake.config.model import Target
 from binlake.errors import BinlakeError, TargetBusy, TargetUnavailable, UnknownOutcome
-from binlake.statements.literal import qualified
+from binlake.statements.literal import quote_qualified_name
 from binlake.target.claim.fence import Fence
 from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.segments import Hook
@@ -51,7 +51,7 @@ class ConfirmedTransactions:
 
     def __init__(self, session: Session, target: Target) -> None:
         self._target = target
-        self._server = self._identity(session)
+        self._server = self._read_server_identity(session)
         self._counts: dict[int, int] = {}
         self._lock = threading.Lock()
 
@@ -62,7 +62,7 @@ class ConfirmedTransactions:
 
     def require_all(self, session: Session, fence: Fence) -> None:
         """Require of a new connection the claim's server with all its transactions. Raises TargetUnavailable."""
-        server = self._identity(session)
+        server = self._read_server_identity(session)
         if server != self._server:
             raise TargetUnavailable(
                 "the server at the target's address is not the one on which this run began",
@@ -71,8 +71,8 @@ class ConfirmedTransactions:
             )
         with self._lock:
             confirmed = dict(self._counts)
-        table = qualified(fence.schema, "binlake_fence")
-        rows = session.records(
+        table = quote_qualified_name(fence.schema, "binlake_fence")
+        rows = session.fetch_records(
             _FenceRow, f"SELECT worker, epoch, val FROM {table} WHERE task = %s", (fence.replication,)
         )
         stored = {int(row.worker): int(row.transactions) for row in rows if int(row.epoch) >= fence.epoch}
@@ -84,11 +84,11 @@ class ConfirmedTransactions:
                 hint=_NEXT_RUN,
             )
 
-    def _identity(self, session: Session) -> str:
+    def _read_server_identity(self, session: Session) -> str:
         # All servers of a TiDB cluster have the same rows.
         if self._target.db_type == "tidb":
             return ""
-        (server,) = session.rows("SELECT @@hostname, @@port, @@server_id")
+        (server,) = session.fetch_rows("SELECT @@hostname, @@port, @@server_id")
         return ":".join(map(str, server))
 
 
@@ -130,7 +130,7 @@ class FencedWriter:
         for attempt in range(1, TRIES + 1):
             turn: AbstractContextManager[object] = self._shared.one_at_a_time if attempt > 1 else nullcontext()
             with turn:
-                written = self._attempt(body, is_stored, last=attempt == TRIES)
+                written = self._attempt_transaction(body, is_stored, last=attempt == TRIES)
             if written is not None:
                 return written.value
             self._shared.check()
@@ -144,7 +144,7 @@ class FencedWriter:
         self.session.commit_repeatable()
         self._shared.confirmed.record(self.fence.worker, count)
 
-    def _attempt(
+    def _attempt_transaction(
         self, body: Callable[[Session], T], is_stored: Callable[[Session, T], bool], *, last: bool
     ) -> _Written[T] | None:
         """Run `body` once; None when its transaction is known not to be stored and may run again."""
@@ -241,7 +241,9 @@ class Workers:
         """
         shared = _SharedItems(items)
         threads = [
-            threading.Thread(target=self._work, args=(number, shared, act), name=f"apply-{number}", daemon=True)
+            threading.Thread(
+                target=self._work_on_items, args=(number, shared, act), name=f"apply-{number}", daemon=True
+            )
             for number in range(1, min(self._count, most or self._count) + 1)
         ]
         try:
@@ -259,7 +261,7 @@ class Workers:
         if shared.error is not None:
             raise shared.error
 
-    def connections(self) -> list[int]:
+    def list_connections(self) -> list[int]:
         """The server's ids of the open connections."""
         return [writer.session.connection_id for writer in list(self._writers.values())]
 
@@ -272,7 +274,7 @@ class Workers:
                 log.warning("worker_not_closed", worker=writer.fence.worker, error=str(error))
         self._writers.clear()
 
-    def _work(self, number: int, items: _SharedItems[T], act: Callable[[FencedWriter, T], None]) -> None:
+    def _work_on_items(self, number: int, items: _SharedItems[T], act: Callable[[FencedWriter, T], None]) -> None:
         try:
             for item in items:
                 if number not in self._writers:

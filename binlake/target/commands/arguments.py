@@ -30,4 +30,6 @@ def read_row_arguments(args: argparse.Namespace) -> Row:
     """The row that `args` select. Raises ConfigError, also for a replication without an SQL target."""
     replication = load_replication(args.replication)
     configured = replication.source.expected_cluster
-    return Row(replication, replication.sql_target(), configured if args.cluster_id is None else args.cluster_id)
+    return Row(
+        replication, replication.require_sql_target(), configured if args.cluster_id is None else args.cluster_id
+    )

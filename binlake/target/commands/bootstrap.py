@@ -92,7 +92,7 @@ def follow_bootstrap(
     Raises SourceUnavailable, ConfigError, CheckpointConflict.
     """
     source = replication.source
-    tls = Tls.of(*source.security.files())
+    tls = Tls.of(*source.security.list_files())
     with closing(StatusPort(source.status_url, source.timeout_s, tls)) as port:
         last = None
         while True:
@@ -135,7 +135,7 @@ def read_bootstrap(replication: Replication, loads: tuple[Load, ...]) -> Bootstr
     if any(load.state != "done" for load in loads):
         return Bootstrap("loading", loads)
     windows = WindowLog(LakePaths.of(replication))
-    start, landed = windows.start_ts(), windows.landed_ts()
+    start, landed = windows.start_ts(), windows.find_landed_ts()
     first = min(load.from_ts for load in loads)
     if start is not None and start > first:
         raise CheckpointConflict(

@@ -13,7 +13,7 @@ from binlake.config.model import Replication, Target
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.mysqlbinlog.dumpposition import read_dump_position
 from binlake.target.apply.position import read_checkpoint, read_open_window, read_tables_aside
-from binlake.target.claim.claim import claimed_transaction
+from binlake.target.claim.claim import open_claimed_transaction
 from binlake.target.claim.progress import (
     Checkpoint,
     CheckpointTable,
@@ -71,10 +71,10 @@ def _adopt(replication: Replication, target: Target, cluster_id: int, *, close: 
         opened = read_open_progress(session, schema, cluster_id)
         other = opened.replication if opened is not None and opened.replication != replication.name else None
         # Both replications are claimed, so that neither can write meanwhile.
-        with claimed_transaction(session, target, [replication.name, *([] if other is None else [other])]):
+        with open_claimed_transaction(session, target, [replication.name, *([] if other is None else [other])]):
             if other is not None:
                 _close_window(session, schema, cluster_id, other, close=close)
-            take_ownership(session, schema, cluster_id, replication.name, replication.data_hash())
+            take_ownership(session, schema, cluster_id, replication.name, replication.compute_data_hash())
 
 
 def set_checkpoint(replication: Replication, target: Target, cluster_id: int, base: int) -> None:
@@ -86,7 +86,7 @@ def set_checkpoint(replication: Replication, target: Target, cluster_id: int, ba
     schema = target.checkpoint_schema
     with closing(Session(target)) as session:
         create_tables(session, schema)
-        with claimed_transaction(session, target, [replication.name]):
+        with open_claimed_transaction(session, target, [replication.name]):
             table = CheckpointTable(schema, cluster_id)
             known = table.read(session, lock=True)
             if known is not None and known.commit_ts != base:
@@ -97,7 +97,7 @@ def set_checkpoint(replication: Replication, target: Target, cluster_id: int, ba
                 )
             if known is None:
                 table.write(session, Checkpoint(base, consistent=True))
-                take_ownership(session, schema, cluster_id, replication.name, replication.data_hash())
+                take_ownership(session, schema, cluster_id, replication.name, replication.compute_data_hash())
 
 
 def _parse_base(text: str | None) -> int:

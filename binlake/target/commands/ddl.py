@@ -13,7 +13,7 @@ import structlog
 
 from binlake.config.model import Replication, Target
 from binlake.errors import ConfigError
-from binlake.lake.ddls import kind_of_statement
+from binlake.lake.ddls import find_statement_kind
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.rules import Rules
@@ -91,7 +91,7 @@ def _describe_ddl(replication: Replication, cluster_id: int) -> dict[str, str]:
     return {
         "window": window,
         "commit_ts": str(commit_ts),
-        "what": _WHAT[kind_of_statement(LakePaths.of(replication), window, opened.segment)],
+        "what": _WHAT[find_statement_kind(LakePaths.of(replication), window, opened.segment)],
         "state": opened.ddl_state,
         "pinned": opened.ddl_sql or "",
         "configured": way,

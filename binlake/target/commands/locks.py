@@ -16,10 +16,10 @@ import structlog
 from binlake.base.terminal import print_table
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
-from binlake.lake.lock import lake_lock
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.shardlocks import read_locks_at, read_resolutions, record_resolution, target_tables_at
+from binlake.lake.shardlocks import read_locks_at, read_resolutions, read_target_tables_at, record_resolution
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema.names import fold_pair
@@ -59,23 +59,23 @@ def show_locks(replication: Replication, output: str) -> int:
 def read_locks(replication: Replication) -> list[dict[str, Any]]:
     """One item per table of the target, with its tables of the source, for JSON. Raises ConfigError."""
     paths = LakePaths.of(replication)
-    landed = WindowLog(paths).landed_ts()
+    landed = WindowLog(paths).find_landed_ts()
     if landed is None:
         raise ConfigError("nothing has landed yet", where={"lake": paths.root}, hint="run the first window")
     history, naming = SchemaHistory(paths), Naming(Rules.of(replication))
-    unlike = find_unlike_shards(TargetTables(history.state_at(landed), naming), naming)
+    unlike = find_unlike_shards(TargetTables(history.read_state_at(landed), naming), naming)
     held = _read_hold_starts(replication, paths)
-    last = history.last_ddl_of([shard.table_id for target in unlike for shard in target.shards], landed)
+    last = history.find_last_ddls([shard.table_id for target in unlike for shard in target.shards], landed)
     return [
         {
             "target": f"{target.db}.{target.table}",
-            "state": _WAITS if any(_shard_name(s) in held for s in target.shards) else _STATES[target.mergeable],
+            "state": _WAITS if any(_fold_shard_name(s) in held for s in target.shards) else _STATES[target.mergeable],
             "tables": [
                 {
                     "source": shard.source or replication.name,
                     "table": f"{shard.db}.{shard.table}",
                     "lacks": list(shard.lacks),
-                    "held_from": held.get(_shard_name(shard), ""),
+                    "held_from": held.get(_fold_shard_name(shard), ""),
                     "ddl": last.get(shard.table_id, (0, ""))[1],
                     "commit_ts": str(last[shard.table_id][0]) if shard.table_id in last else "",
                 }
@@ -93,12 +93,12 @@ def resolve_lock(replication: Replication, table: str, without: Sequence[str], s
     """
     paths, rules = LakePaths.of(replication), Rules.of(replication)
     windows, naming = WindowLog(paths), Naming(rules)
-    with lake_lock(paths, BY_NAME["merge"].lock):
-        merged = windows.newest(("merge",), 1)
+    with hold_lake_lock(paths, BY_NAME["merge"].lock):
+        merged = windows.read_newest(("merge",), 1)
         place = merged[0]["hi"] if merged else 0
         locks = read_locks_at(windows, rules, place)
         resolution = Resolution(_split_name(table), tuple(map(_split_name, without)), sql)
-        tables = target_tables_at(paths, naming, place)
+        tables = read_target_tables_at(paths, naming, place)
         if any(fold_pair(one.target) == fold_pair(resolution.target) for one in read_resolutions(windows, place)):
             raise ConfigError(
                 "this shard lock is resolved already",
@@ -125,14 +125,14 @@ def _split_name(name: str) -> Name:
     return db, table
 
 
-def _shard_name(shard: Shard) -> Name:
+def _fold_shard_name(shard: Shard) -> Name:
     return fold_pair((shard.db, shard.table))
 
 
 def _read_hold_starts(replication: Replication, paths: LakePaths) -> dict[Name, str]:
     """By a source table's name in lower case: the commit_ts from which its rows wait, as text."""
     windows = WindowLog(paths)
-    merged = windows.newest(("merge",), 1)
+    merged = windows.read_newest(("merge",), 1)
     ts = merged[0]["hi"] if merged else 0
     starts: dict[Name, str] = {}
     for hold in read_locks_at(windows, Rules.of(replication), ts).holds:

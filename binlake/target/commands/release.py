@@ -11,12 +11,12 @@ from contextlib import closing
 
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict
-from binlake.target.claim.claim import claimed_transaction
+from binlake.target.claim.claim import open_claimed_transaction
 from binlake.target.claim.progress import CheckpointTable, Progress, read_progress, write_progress
 from binlake.target.ddl.intents import DdlIntent
 from binlake.target.ddl.proof import RenameMarker, judge, read_evidence
 from binlake.target.session.session import Session
-from binlake.target.session.tables import tables_exist
+from binlake.target.session.tables import has_tables
 
 
 def release_ddl(target: Target, cluster_id: int, replication: str, commit_ts: int) -> tuple[Progress, int]:
@@ -26,9 +26,9 @@ def release_ddl(target: Target, cluster_id: int, replication: str, commit_ts: in
     another process applies.
     """
     with closing(Session(target)) as session:
-        if not tables_exist(session, target.checkpoint_schema):
+        if not has_tables(session, target.checkpoint_schema):
             raise CheckpointConflict("no window was ever opened on this target", where={"target": session.place})
-        with claimed_transaction(session, target, [replication]):
+        with open_claimed_transaction(session, target, [replication]):
             progress = _read_refused_ddl(session, target, replication, commit_ts)
             _require_untouched(session, target, progress)
             checkpoint = CheckpointTable(target.checkpoint_schema, cluster_id).read(session, lock=True)
@@ -68,7 +68,7 @@ def _require_untouched(session: Session, target: Target, progress: Progress) -> 
     intent = _read_intent(progress)
     last = (progress.ddl_sql or "").rsplit(";\n", 1)[-1]
     marker = RenameMarker.of(target.checkpoint_schema, progress.replication, progress.ddl_commit_ts or 0, last)
-    if marker is not None and marker.verdict(session) == "before":
+    if marker is not None and marker.reach_verdict(session) == "before":
         return
     now = read_evidence(session, target, intent.touched, intent.after)
     before = intent.before

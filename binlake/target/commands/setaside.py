@@ -12,7 +12,7 @@ from binlake.config.model import Target
 from binlake.errors import CheckpointConflict
 from binlake.rows.schema.names import fold_pair
 from binlake.target.claim.aside import AsideTable, is_settled, read_aside, write_aside
-from binlake.target.claim.claim import claimed_transaction
+from binlake.target.claim.claim import open_claimed_transaction
 from binlake.target.claim.progress import (
     Checkpoint,
     CheckpointTable,
@@ -37,7 +37,7 @@ def set_aside(
     schema = target.checkpoint_schema
     with closing(Session(target)) as session:
         create_tables(session, schema)
-        with claimed_transaction(session, target, [replication]):
+        with open_claimed_transaction(session, target, [replication]):
             table = CheckpointTable(schema, cluster_id)
             checkpoint = table.read(session, lock=True)
             require_owner(session, schema, cluster_id, replication)

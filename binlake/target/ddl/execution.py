@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from binlake.dialect.conversions import RESTORES, SHADOW
 from binlake.errors import TargetRefused
-from binlake.target.session.failures import code_of
+from binlake.target.session.failures import get_error_code
 from binlake.target.session.session import Session
 
 IGNORABLE = {
@@ -49,7 +49,7 @@ def _execute_all(session: Session, statements: Sequence[str]) -> list[TargetRefu
         try:
             session.execute(statement)
         except TargetRefused as error:
-            if code_of(error) not in IGNORABLE:
+            if get_error_code(error) not in IGNORABLE:
                 raise
             ignored.append(error)
             if statement.startswith("USE "):
@@ -66,13 +66,13 @@ def is_half_converted(session: Session, touched: Sequence[tuple[str, str]], stat
     """
     if not any(SHADOW in statement for statement in statements):
         return False
-    columns = [name for db, table in touched if table for name in _shadow_columns(session, db, table)]
+    columns = [name for db, table in touched if table for name in _list_shadow_columns(session, db, table)]
     return any(name in statement for name in columns for statement in statements)
 
 
-def _shadow_columns(session: Session, db: str, table: str) -> list[str]:
+def _list_shadow_columns(session: Session, db: str, table: str) -> list[str]:
     query = (
         "SELECT column_name FROM information_schema.columns"
         " WHERE table_schema = %s AND table_name = %s AND LEFT(column_name, %s) = %s"
     )
-    return list(map(str, session.column(query, (db, table, len(SHADOW), SHADOW))))
+    return list(map(str, session.fetch_column(query, (db, table, len(SHADOW), SHADOW))))

@@ -21,7 +21,7 @@ from binlake.target.ddl.proof import Evidence, RenameMarker, Verdict, judge, lis
 from binlake.target.definitions.definitions import Expected, find_left_behind
 from binlake.target.definitions.forms import Name
 from binlake.target.segments import SegmentPlan
-from binlake.target.session.failures import code_of
+from binlake.target.session.failures import get_error_code
 from binlake.target.session.session import Session
 from binlake.target.session.tables import default_to_transactions
 
@@ -137,12 +137,12 @@ def _write_intent(
     before = _read_evidence_now(run, plan)
     expected = DdlIntent(plan.touched, plan.expected_after, refused, before).to_json()
 
-    def body(session: Session) -> Progress:
+    def write_intent(session: Session) -> Progress:
         moved = run.progress.with_intent(plan.ddl_commit_ts, ";\n".join(ddl.sql), before.texts, expected)
         write_progress(session, run.schema, moved)
         return moved
 
-    run.transact(body)
+    run.transact(write_intent)
     run.claim.notify("intent")
 
 
@@ -164,8 +164,8 @@ def _execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: Rena
         if verdict == "before":
             # Record that the DDL had no effect, so that a later repair by hand is not mistaken for the DDL.
             _write_intent(run, plan, ddl, marker, refused=True)
-        raise _refusal_error(run, plan, ddl, error, is_clear=verdict != "unknown") from error
-    return tuple(f"{code_of(error)}: {error.message}" for error in ignored)
+        raise _make_refusal_error(run, plan, ddl, error, is_clear=verdict != "unknown") from error
+    return tuple(f"{get_error_code(error)}: {error.message}" for error in ignored)
 
 
 def _require_result(run: ApplyRun, plan: SegmentPlan, ignored: list[TargetRefused]) -> None:
@@ -179,29 +179,29 @@ def _require_result(run: ApplyRun, plan: SegmentPlan, ignored: list[TargetRefuse
         lacking = (
             list_differences(run.session, run.target, after) if after is not None else ["its statement was not run"]
         )
-        if after is not None and (after.moves_rows or _only_swaps(plan)):
+        if after is not None and (after.moves_rows or _swaps_names_only(plan)):
             lacking = lacking or ["the target does not show whether the DDL removed or moved its rows"]
     else:
         lacking = find_left_behind(run.session, after, run.target.db_type) if after is not None else []
     if lacking:
-        raise _missing_result_error(run, ignored, lacking)
+        raise _make_missing_result_error(run, ignored, lacking)
     for error in ignored:
         log.warning("ddl_error_ignored", ddl_commit_ts=str(plan.ddl_commit_ts), error=str(error))
 
 
-def _only_swaps(plan: SegmentPlan) -> bool:
+def _swaps_names_only(plan: SegmentPlan) -> bool:
     """True for a rename that frees no name: the same names exist if it did not run."""
     after = plan.expected_after
     return not plan.repeatable and after is not None and None not in after.tables.values()
 
 
-def _missing_result_error(run: ApplyRun, ignored: list[TargetRefused], lacking: list[str]) -> TargetRefused:
+def _make_missing_result_error(run: ApplyRun, ignored: list[TargetRefused], lacking: list[str]) -> TargetRefused:
     first = ignored[0] if ignored else TargetRefused("it ran", where={"target": run.session.place})
     what = f"{first.message} and the target does not match its result: {'; '.join(lacking)}"
     return TargetRefused(what, where=first.where)
 
 
-def _refusal_error(
+def _make_refusal_error(
     run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, error: TargetRefused, *, is_clear: bool
 ) -> TargetRefused:
     what = _WORDS.get(ddl.kind, "a DDL")
@@ -209,7 +209,7 @@ def _refusal_error(
     return TargetRefused(
         f"{what} failed: {error.message}",
         where={"ddl_commit_ts": plan.ddl_commit_ts, **error.where},
-        hint=hint if is_clear else f"if it ran before, {_hint_to_set_done(run)}; else {hint}",
+        hint=hint if is_clear else f"if it ran before, {_format_set_done_hint(run)}; else {hint}",
     )
 
 
@@ -217,16 +217,16 @@ def _write_done(run: ApplyRun, plan: SegmentPlan, passed_over: StatementBatch | 
     # With `rows_ahead`, rows with a lower commit_ts follow the DDL: the checkpoint passes them with the segment.
     reached = run.commit_ts if plan.rows_ahead else plan.ddl_commit_ts
 
-    def body(session: Session) -> Progress:
+    def write_done(session: Session) -> Progress:
         moved = run.progress.with_ddl_done()
         if passed_over is not None:
             Ledger.of(run.schema, run.manifest).write(session, [(passed_over, AppliedAs.ASIDE)])
         write_progress(session, run.schema, moved)
         checkpoint = run.lock_unmoved_checkpoint(session)
-        run.checkpoints.write(session, checkpoint.moved_to(reached, plan.schema_version, consistent=False))
+        run.checkpoints.write(session, checkpoint.move_to(reached, plan.schema_version, consistent=False))
         return moved
 
-    run.transact(body)
+    run.transact(write_done)
     run.commit_ts = reached
     run.claim.notify("ddl_done")
 
@@ -249,7 +249,7 @@ def _must_execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker:
     if plan.repeatable and intent.before is not None and not intent.before.shows:
         # Nothing was written since the intent, so running it twice has the same result as once.
         return True
-    raise _unclear_error(run, plan, intent.before)
+    raise _make_unclear_error(run, plan, intent.before)
 
 
 def _is_still_needed(run: ApplyRun, plan: SegmentPlan, intent: DdlIntent) -> bool:
@@ -274,15 +274,15 @@ def _judge_now(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: Re
     if before is None:
         return "unknown"
     if marker is not None:
-        return marker.verdict(run.session)
+        return marker.reach_verdict(run.session)
     operator_proof = OperatorProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
     now = _read_evidence_now(run, plan)
     if operator_proof is not None:
-        return operator_proof.verdict(run.session, before, now)
+        return operator_proof.reach_verdict(run.session, before, now)
     return judge(before, now, plan.expected_after)
 
 
-def _unclear_error(run: ApplyRun, plan: SegmentPlan, before: Evidence | None) -> Permanent:
+def _make_unclear_error(run: ApplyRun, plan: SegmentPlan, before: Evidence | None) -> Permanent:
     progress = run.progress
     names = ", ".join(f"{db}.{table}" if table else db for db, table in plan.touched)
     if before is None:
@@ -297,9 +297,9 @@ def _unclear_error(run: ApplyRun, plan: SegmentPlan, before: Evidence | None) ->
     return Permanent(
         f"a DDL was begun, but {finding}",
         where={"ddl_commit_ts": plan.ddl_commit_ts, "tables": names, "ddl": (progress.ddl_sql or "")[:300]},
-        hint=f"look at these tables; then {_hint_to_set_done(run)}, or to '' if it did not run",
+        hint=f"look at these tables; then {_format_set_done_hint(run)}, or to '' if it did not run",
     )
 
 
-def _hint_to_set_done(run: ApplyRun) -> str:
+def _format_set_done_hint(run: ApplyRun) -> str:
     return f"set ddl_state in {run.schema}.binlake_progress to 'done'"

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import structlog
 
-from binlake.dialect.replacement import altered_table, makes_or_drops_table, put_table_name
+from binlake.dialect.replacement import find_altered_table, makes_or_drops_table, put_table_name
 from binlake.dialect.tokens import tokenize
 from binlake.errors import TargetRefused
 from binlake.statements.batch import INJECTED, REPLACED, StatementBatch
-from binlake.statements.literal import qualified
-from binlake.statements.preserve import copy_prefix
+from binlake.statements.literal import quote_qualified_name
+from binlake.statements.preserve import format_copy_prefix
 from binlake.target.ddl.proof import Evidence, Verdict, judge
 from binlake.target.definitions.definitions import read_create_statement
 from binlake.target.definitions.forms import Name
@@ -44,8 +44,8 @@ class OperatorProof:
         used = [statement.removeprefix("USE ") for statement in ddl.sql[:-1] if statement.startswith("USE ")]
         db = tokenize(used[-1])[0].value if used else ddl.db
         # Tables with this prefix are dropped when the next window opens.
-        copy = (schema, f"{copy_prefix(replication)}own_{commit_ts}")
-        return cls(ddl.sql[-1], db, altered_table(ddl.sql[-1], db), copy)
+        copy = (schema, f"{format_copy_prefix(replication)}own_{commit_ts}")
+        return cls(ddl.sql[-1], db, find_altered_table(ddl.sql[-1], db), copy)
 
     def make(self, session: Session) -> None:
         """Try the statement on a copy, before the intent is written. Without a visible result no copy is left."""
@@ -53,20 +53,20 @@ class OperatorProof:
         if self.table is None:
             return
         try:
-            session.execute(f"CREATE TABLE {qualified(*self.copy)} LIKE {qualified(*self.table)}")
+            session.execute(f"CREATE TABLE {quote_qualified_name(*self.copy)} LIKE {quote_qualified_name(*self.table)}")
             session.execute(put_table_name(self.sql, self.db, self.table, self.copy))
         except TargetRefused as error:
             log.info("own_statement_not_tried", table=".".join(self.table), error=error.message)
             self.remove(session)
             return
-        if self._definition(session, self.copy) == self._definition(session, self.table):
+        if self._read_definition(session, self.copy) == self._read_definition(session, self.table):
             self.remove(session)
 
-    def verdict(self, session: Session, before: Evidence, now: Evidence) -> Verdict:
+    def reach_verdict(self, session: Session, before: Evidence, now: Evidence) -> Verdict:
         """Whether the statement ran between `before` and `now`."""
         if self.table is not None:
-            left = self._definition(session, self.copy)
-            if left is not None and left == self._definition(session, self.table):
+            left = self._read_definition(session, self.copy)
+            if left is not None and left == self._read_definition(session, self.table):
                 return "after"
             if left is not None and now.server == before.server and now.texts == before.texts:
                 return "before"
@@ -75,7 +75,7 @@ class OperatorProof:
 
     def remove(self, session: Session) -> None:
         """Drop the copy once the statement is known to be done or needs no proof. Raises TargetRefused."""
-        session.execute(f"DROP TABLE IF EXISTS {qualified(*self.copy)}")
+        session.execute(f"DROP TABLE IF EXISTS {quote_qualified_name(*self.copy)}")
 
     def _shows(self, before: Evidence, now: Evidence) -> bool:
         """Whether a new definition proves this statement; not for a change in place, which may be another one."""
@@ -85,7 +85,7 @@ class OperatorProof:
             return True
         return before.numbers.keys() != now.numbers.keys()
 
-    def _definition(self, session: Session, name: Name) -> list[str] | None:
+    def _read_definition(self, session: Session, name: Name) -> list[str] | None:
         """The definition's lines without the table's name and foreign keys, which a copy does not have."""
         text = read_create_statement(session, name)
         lines = (text or "").splitlines()[1:]

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from binlake.config.model import Target
-from binlake.statements.literal import qualified
-from binlake.statements.preserve import copy_prefix
+from binlake.statements.literal import quote_qualified_name
+from binlake.statements.preserve import format_copy_prefix
 from binlake.target.definitions.definitions import (
     Expected,
     compare_definitions,
@@ -117,8 +117,8 @@ _OURS = ("binlake_fence", "binlake_ledger", "binlake_progress")
 
 def _identify_server(session: Session, target: Target) -> str:
     """A digest of the server and Binlake's tables there: a restored or replicated copy gives another digest."""
-    place = session.rows("SELECT @@version, @@hostname, @@port, @@datadir")
-    made = session.rows(
+    place = session.fetch_rows("SELECT @@version, @@hostname, @@port, @@datadir")
+    made = session.fetch_rows(
         "SELECT TABLE_NAME, CREATE_TIME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN"
         " (%s, %s, %s) ORDER BY TABLE_NAME",
         (target.checkpoint_schema, *_OURS),
@@ -141,18 +141,18 @@ class RenameMarker:
         if _RENAME_LIST.match(sql) is None:
             return None
         # Tables with this prefix are dropped when the next window opens.
-        prefix = copy_prefix(replication)
+        prefix = format_copy_prefix(replication)
         return cls(schema, f"{prefix}rename_{commit_ts}", f"{prefix}renamed_{commit_ts}")
 
     @property
     def begun(self) -> str:
         """The marker's name before the list ran."""
-        return qualified(self.schema, self.begun_name)
+        return quote_qualified_name(self.schema, self.begun_name)
 
     @property
     def ended(self) -> str:
         """The marker's name after the list ran."""
-        return qualified(self.schema, self.ended_name)
+        return quote_qualified_name(self.schema, self.ended_name)
 
     def make(self, session: Session) -> None:
         """Create the marker under its first name, before the intent is written. Raises TargetRefused."""
@@ -163,9 +163,9 @@ class RenameMarker:
         """`sql` extended to rename the marker too, on a new line, since the text may end with a comment."""
         return f"{sql.rstrip().rstrip(';')}\n, {self.begun} TO {self.ended}"
 
-    def verdict(self, session: Session) -> Verdict:
+    def reach_verdict(self, session: Session) -> Verdict:
         """Judge by which of the two names exists."""
-        names = session.column(
+        names = session.fetch_column(
             "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)",
             (self.schema, self.begun_name, self.ended_name),
         )

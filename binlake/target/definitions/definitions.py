@@ -21,22 +21,22 @@ from binlake.errors import Drift, TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_name, fold_pair
-from binlake.statements.literal import qualified
+from binlake.statements.literal import quote_qualified_name
 from binlake.target.definitions.forms import (
     ColumnForm,
     IndexForm,
     Name,
     TableForm,
-    expected_form,
+    build_expected_form,
     list_missing_indexes,
     normalize_type,
 )
-from binlake.target.definitions.remainingrows import Emptied, find_remaining_rows, moves_rows, tables_emptied_by
+from binlake.target.definitions.remainingrows import Emptied, find_emptied_tables, find_remaining_rows, moves_rows
 from binlake.target.definitions.shape import find_option, list_refusals
 from binlake.target.definitions.structure import compare_structures
-from binlake.target.session.failures import MISSING, code_of
+from binlake.target.session.failures import MISSING, get_error_code
 from binlake.target.session.session import Session
-from binlake.target.session.tables import engine_without_transactions
+from binlake.target.session.tables import find_engine_without_transactions
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def expect_tables(
 ) -> Expected:
     """The forms of `tables` in `dialect`. `absent` names must not exist; `databases` must (True) or must not exist."""
     forms: dict[Name, TableForm | None] = dict.fromkeys(absent)
-    forms |= {(table.db, table.name): expected_form(table, dialect) for table in tables}
+    forms |= {(table.db, table.name): build_expected_form(table, dialect) for table in tables}
     return Expected(dict(databases or {}), forms)
 
 
@@ -107,7 +107,7 @@ def expect_after_ddl(before: Definitions, after: Definitions, dialect: Dialect, 
     removed = [(table.db, table.name) for table in before.tables if fold_name(table.db) not in dropped]
     absent = [name for name in removed if fold_pair(name) not in remaining]
     expected = expect_tables(after.tables, dialect, absent=absent, databases=databases)
-    return replace(expected, empty=tables_emptied_by(action, before, after), moves_rows=moves_rows(action))
+    return replace(expected, empty=find_emptied_tables(action, before, after), moves_rows=moves_rows(action))
 
 
 def read_definitions(session: Session, names: Iterable[Name], dialect: Dialect) -> Actual:
@@ -126,11 +126,11 @@ def compare_definitions(
 ) -> list[str]:
     """All differences that `target` does not accept, for people. `indexes` adds missing plain indexes (after a DDL)."""
 
-    def found(name: Name, form: TableForm | None, there: TableForm | None) -> list[str]:
-        accepted = _accepted_differences(target, name)
+    def compare(name: Name, form: TableForm | None, there: TableForm | None) -> list[str]:
+        accepted = _list_accepted_differences(target, name)
         return [text for text in _list_differences(form, there, indexes) if text not in accepted]
 
-    return [*_compare_databases(expected, actual), *_compare_tables(expected, actual, found)]
+    return [*_compare_databases(expected, actual), *_compare_tables(expected, actual, compare)]
 
 
 def find_left_behind(session: Session, expected: Expected, dialect: Dialect) -> list[str]:
@@ -154,12 +154,12 @@ def find_losing_tables(target: Target, expected: Expected, actual: Actual) -> li
 def find_losses(target: Target, expected: Expected, actual: Actual) -> list[str]:
     """Differences that can lose rows or values and are not accepted, for people (hazards R-13)."""
 
-    def found(name: Name, form: TableForm | None, there: TableForm | None) -> list[str]:
+    def compare(name: Name, form: TableForm | None, there: TableForm | None) -> list[str]:
         if form is None:
             return _list_differences(form, there, indexes=False)
-        return list_refusals(compare_structures(form, there), _accepted_differences(target, name))
+        return list_refusals(compare_structures(form, there), _list_accepted_differences(target, name))
 
-    return [*_compare_databases(expected, actual), *_compare_tables(expected, actual, found)]
+    return [*_compare_databases(expected, actual), *_compare_tables(expected, actual, compare)]
 
 
 def require_definitions(session: Session, target: Target, tables: Iterable[TableDef]) -> None:
@@ -167,10 +167,10 @@ def require_definitions(session: Session, target: Target, tables: Iterable[Table
     expected = expect_tables(tables, target.db_type)
     losses = find_losses(target, expected, read_definitions(session, expected.names, target.db_type))
     if losses:
-        raise drift_error(losses, {"target": session.place})
+        raise make_drift_error(losses, {"target": session.place})
 
 
-def drift_error(differences: list[str], where: Mapping[str, object]) -> Drift:
+def make_drift_error(differences: list[str], where: Mapping[str, object]) -> Drift:
     """The error for the differences of `find_losses`; it names the first ones."""
     return Drift(
         "the target's definitions differ from the source's: " + "; ".join(differences[:5]),
@@ -182,7 +182,7 @@ def drift_error(differences: list[str], where: Mapping[str, object]) -> Drift:
     )
 
 
-def _accepted_differences(target: Target | None, name: Name) -> frozenset[str]:
+def _list_accepted_differences(target: Target | None, name: Name) -> frozenset[str]:
     option = None if target is None else find_option(target, name)
     return frozenset(option.accept) if option else frozenset()
 
@@ -232,7 +232,7 @@ def _list_differences(expected: TableForm | None, actual: TableForm | None, inde
 
 
 def _read_table(session: Session, name: Name, dialect: Dialect) -> TableForm | None:
-    table_type = session.value(
+    table_type = session.fetch_value(
         "SELECT TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", name
     )
     if table_type is None:
@@ -240,7 +240,7 @@ def _read_table(session: Session, name: Name, dialect: Dialect) -> TableForm | N
     kind = _KINDS.get(table_type, "table")
     if kind != "table":
         return TableForm(kind, (), frozenset())
-    engine = engine_without_transactions(session, *name)
+    engine = find_engine_without_transactions(session, *name)
     return TableForm(kind, _read_columns(session, name, dialect), _read_indexes(session, name), engine=engine)
 
 
@@ -272,7 +272,7 @@ class _IndexPart(NamedTuple):
 
 
 def _read_columns(session: Session, name: Name, dialect: Dialect) -> tuple[ColumnForm, ...]:
-    columns = session.records(
+    columns = session.fetch_records(
         _Column,
         "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLLATION_NAME, EXTRA, COLUMN_DEFAULT"
         " FROM information_schema.COLUMNS"
@@ -286,7 +286,7 @@ def _read_columns(session: Session, name: Name, dialect: Dialect) -> tuple[Colum
             normalize_type(column.type.replace("\\\\", "\\"), dialect),
             column.nullable,
             column.collation or "",
-            _generated_kind(column.extra),
+            _parse_generated_kind(column.extra),
             _fill_kind(column),
             "on update" in column.extra.lower(),
         )
@@ -294,7 +294,7 @@ def _read_columns(session: Session, name: Name, dialect: Dialect) -> tuple[Colum
     )
 
 
-def _generated_kind(extra: str) -> Literal["", "virtual", "stored"]:
+def _parse_generated_kind(extra: str) -> Literal["", "virtual", "stored"]:
     words = extra.upper().split()
     if "GENERATED" not in words:
         return ""
@@ -303,7 +303,7 @@ def _generated_kind(extra: str) -> Literal["", "virtual", "stored"]:
 
 def _fill_kind(column: _Column) -> Literal["", "number", "value", "null"]:
     extra = column.extra.lower()
-    if _generated_kind(extra):
+    if _parse_generated_kind(extra):
         return ""
     if "auto_increment" in extra or "auto_random" in extra:
         return "number"
@@ -314,7 +314,7 @@ def _fill_kind(column: _Column) -> Literal["", "number", "value", "null"]:
 
 
 def _read_indexes(session: Session, name: Name) -> frozenset[IndexForm]:
-    parts = session.records(
+    parts = session.fetch_records(
         _IndexPart,
         "SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS"
         " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY INDEX_NAME, SEQ_IN_INDEX",
@@ -336,7 +336,7 @@ def _describe_definitions(session: Session, names: Iterable[Name]) -> Iterable[s
 
 def _read_collation(session: Session, name: str) -> str | None:
     sql = "SELECT DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s"
-    collation: str | None = session.value(sql, (name,))
+    collation: str | None = session.fetch_value(sql, (name,))
     return collation
 
 
@@ -344,9 +344,9 @@ def read_create_statement(session: Session, name: Name) -> str | None:
     """SHOW CREATE of a table, without its next AUTO_INCREMENT; None if it is missing. Raises TargetRefused."""
     try:
         # For a view the result has two more columns.
-        _, text, *_ = session.rows(f"SHOW CREATE TABLE {qualified(*name)}")[0]
+        _, text, *_ = session.fetch_rows(f"SHOW CREATE TABLE {quote_qualified_name(*name)}")[0]
     except TargetRefused as error:
-        if code_of(error) in MISSING:
+        if get_error_code(error) in MISSING:
             return None
         raise
     # The next AUTO_INCREMENT number changes with the rows.
@@ -360,7 +360,7 @@ def _read_numbers(session: Session, name: Name, dialect: Dialect) -> dict[str, s
     """The numbers of one table and its partitions; empty if they cannot be read."""
     try:
         if dialect == "tidb":
-            rows = session.rows(
+            rows = session.fetch_rows(
                 "SELECT TABLE_NAME, TIDB_TABLE_ID FROM information_schema.TABLES"
                 " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s UNION ALL"
                 " SELECT CONCAT(TABLE_NAME, '#', PARTITION_NAME), TIDB_PARTITION_ID FROM information_schema.PARTITIONS"
@@ -371,9 +371,9 @@ def _read_numbers(session: Session, name: Name, dialect: Dialect) -> dict[str, s
             view = "INNODB_SYS_TABLES" if dialect == "mariadb" else "INNODB_TABLES"
             stored = "/".join(_write_file_name(session, part) for part in name)
             sql = f"SELECT NAME, TABLE_ID FROM information_schema.{view} WHERE NAME = %s OR NAME LIKE %s"
-            rows = session.rows(sql, (stored, stored.replace("_", "\\_") + "#%"))
+            rows = session.fetch_rows(sql, (stored, stored.replace("_", "\\_") + "#%"))
     except TargetRefused as error:
-        if code_of(error) in _NO_PRIVILEGE or "privilege" in error.message:
+        if get_error_code(error) in _NO_PRIVILEGE or "privilege" in error.message:
             return {}
         raise
     return {str(stored): str(number) for stored, number in rows}
@@ -384,4 +384,4 @@ def _write_file_name(session: Session, name: str) -> str:
     if name.isascii():
         return "".join(c if c.isalnum() or c == "_" else f"@{ord(c):04x}" for c in name)
     # For many non-ASCII letters the server has a short form, as `@1O` for Ü.
-    return bytes(session.value("SELECT CAST(CONVERT(%s USING filename) AS BINARY)", (name,))).decode("ascii")
+    return bytes(session.fetch_value("SELECT CAST(CONVERT(%s USING filename) AS BINARY)", (name,))).decode("ascii")

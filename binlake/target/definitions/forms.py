@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from binlake.base.dialects import Dialect
-from binlake.dialect import target_collation
+from binlake.dialect import find_target_collation
 from binlake.mysqlbinlog.definitions.descriptions import mask_four_byte_characters
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -107,15 +107,15 @@ class TableForm:
         return frozenset(frozenset(index.parts) for index in self.indexes if index.unique)
 
 
-def expected_form(table: TableDef, dialect: Dialect) -> TableForm:
+def build_expected_form(table: TableDef, dialect: Dialect) -> TableForm:
     """The form that the target must have for TiDB's `table`."""
     if table.kind != "table":
         return TableForm(table.kind, (), frozenset())
-    columns = tuple(_column_form(column, table, dialect) for column in table.columns)
+    columns = tuple(_build_column_form(column, table, dialect) for column in table.columns)
     plain = [index for index in table.indexes if index.state == PUBLIC and not index.unique]
     # An index on an expression has a hidden column, which no target shows; MariaDB has no such index.
-    named = [i for i in (*table.unique_keys(), *plain) if dialect != "mariadb" or not _is_on_expression(i, table)]
-    indexes = frozenset(_index_form(index, table) for index in named)
+    named = [i for i in (*table.list_unique_keys(), *plain) if dialect != "mariadb" or not _is_on_expression(i, table)]
+    indexes = frozenset(_build_index_form(index, table) for index in named)
     return TableForm("table", columns, indexes, frozenset(fold_name(name) for name in table.own))
 
 
@@ -135,20 +135,20 @@ def list_missing_indexes(expected: TableForm, actual: TableForm) -> list[str]:
     return sorted(f"{index} is missing" for index in expected.indexes - actual.indexes)
 
 
-def _column_form(column: ColumnInfo, table: TableDef, dialect: Dialect) -> ColumnForm:
+def _build_column_form(column: ColumnInfo, table: TableDef, dialect: Dialect) -> ColumnForm:
     text = (column.tp in t.STRINGS and not column.is_binary) or column.tp in (t.ENUM, t.SET)
     generated: Literal["", "virtual", "stored"] = ""
     if is_computed(column, table, dialect):
         generated = "stored" if column.generated_stored else "virtual"
     # MariaDB's JSON is a text that always has this collation.
     collation = "utf8mb4_bin" if column.tp == t.JSON and dialect == "mariadb" else ""
-    collation = target_collation(column.collate, dialect) if text else collation
+    collation = find_target_collation(column.collate, dialect) if text else collation
     return ColumnForm(
-        fold_name(column.name), normalize_type(_type_text(column), dialect), not column.not_null, collation, generated
+        fold_name(column.name), normalize_type(_format_type(column), dialect), not column.not_null, collation, generated
     )
 
 
-def _type_text(column: ColumnInfo) -> str:
+def _format_type(column: ColumnInfo) -> str:
     text = column.type_text
     if column.tp not in (t.FLOAT, t.DOUBLE) or column.decimal < 0:
         return text
@@ -156,18 +156,19 @@ def _type_text(column: ColumnInfo) -> str:
     return f"{name}({column.flen},{column.decimal}){space}{unsigned}"
 
 
-def _index_form(index: IndexInfo, table: TableDef) -> IndexForm:
-    columns = [(part, table.column(part.name)) for part in index.columns]
+def _build_index_form(index: IndexInfo, table: TableDef) -> IndexForm:
+    columns = [(part, table.find_column(part.name)) for part in index.columns]
     parts = (
-        (fold_name(part.name), _prefix_length(part.length, column)) if column else ("", 0) for part, column in columns
+        (fold_name(part.name), _normalize_prefix_length(part.length, column)) if column else ("", 0)
+        for part, column in columns
     )
     return IndexForm(index.unique, tuple(parts))
 
 
 def _is_on_expression(index: IndexInfo, table: TableDef) -> bool:
-    return any(table.column(part.name) is None for part in index.columns)
+    return any(table.find_column(part.name) is None for part in index.columns)
 
 
-def _prefix_length(length: int, column: ColumnInfo) -> int:
+def _normalize_prefix_length(length: int, column: ColumnInfo) -> int:
     is_whole = length < 0 or (column.tp not in t.BLOBS and length == column.flen)
     return 0 if is_whole else length

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from binlake.errors import TargetRefused
 from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema.delta import Definitions
-from binlake.statements.literal import qualified, quote_name
+from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.definitions.forms import Name
-from binlake.target.session.failures import MISSING, code_of
+from binlake.target.session.failures import MISSING, get_error_code
 from binlake.target.session.session import Session
 
 Emptied = Mapping[Name, tuple[str, ...]]
@@ -30,19 +30,19 @@ def moves_rows(action: int) -> bool:
     return action in _MOVES
 
 
-def tables_emptied_by(action: int, before: Definitions, after: Definitions) -> dict[Name, tuple[str, ...]]:
+def find_emptied_tables(action: int, before: Definitions, after: Definitions) -> dict[Name, tuple[str, ...]]:
     """The tables or partitions that a DDL of kind `action` leaves without rows."""
     had = {table.id: table for table in before.tables}
     tables = [table for table in after.tables if table.kind == "table" and not table.raw.get("temp_table_type")]
     if action in _MAKES:
         return {(table.db, table.name): () for table in tables if table.id not in had}
     if action == Action.TRUNCATE_PARTITION:
-        changed = ((table, tuple(_new_partitions(had[table.id], table))) for table in tables if table.id in had)
+        changed = ((table, tuple(_find_new_partitions(had[table.id], table))) for table in tables if table.id in had)
         return {(table.db, table.name): names for table, names in changed if names}
     return {}
 
 
-def _new_partitions(before: TableDef, after: TableDef) -> Iterator[str]:
+def _find_new_partitions(before: TableDef, after: TableDef) -> Iterator[str]:
     """The names of truncated partitions: they have new ids under the same names."""
     for definition in (after.raw.get("partition") or {}).get("definitions") or ():
         if definition["id"] not in before.partition_ids:
@@ -51,17 +51,17 @@ def _new_partitions(before: TableDef, after: TableDef) -> Iterator[str]:
 
 def find_remaining_rows(session: Session, emptied: Emptied) -> list[str]:
     """Which of `emptied` have rows at the target, for people. A missing table has no rows."""
-    return [text for name, partitions in emptied.items() for text in _rows_in(session, name, partitions)]
+    return [text for name, partitions in emptied.items() for text in _find_rows(session, name, partitions)]
 
 
-def _rows_in(session: Session, name: Name, partitions: tuple[str, ...]) -> Iterator[str]:
+def _find_rows(session: Session, name: Name, partitions: tuple[str, ...]) -> Iterator[str]:
     only = f" PARTITION ({', '.join(map(quote_name, partitions))})" if partitions else ""
     where = f" in the partitions {', '.join(partitions)}" if partitions else ""
     try:
-        if session.rows(f"SELECT 1 FROM {qualified(*name)}{only} LIMIT 1"):
+        if session.fetch_rows(f"SELECT 1 FROM {quote_qualified_name(*name)}{only} LIMIT 1"):
             yield f"{name[0]}.{name[1]} has rows{where}, but should have none"
     except TargetRefused as error:
-        if code_of(error) in _NO_PARTITION:
+        if get_error_code(error) in _NO_PARTITION:
             yield f"{name[0]}.{name[1]}: no such partition{where}"
-        elif code_of(error) not in MISSING:
+        elif get_error_code(error) not in MISSING:
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from binlake.config.model import Target, TargetTable
-from binlake.rules.patterns import drainer_pattern
+from binlake.rules.patterns import compile_drainer_pattern
 from binlake.target.definitions.forms import Name, TableForm
 from binlake.target.definitions.structure import StructureDifference, compare_structures, find_shared_identity
 from binlake.window.shapes import TableShape
@@ -46,7 +46,9 @@ def _may_drop(weights: Mapping[str, str], name: str) -> bool:
 def find_option(target: Target, name: Name) -> TargetTable | None:
     """The first entry of `target.tables` that matches the target's table `name`."""
     for option in target.tables:
-        if drainer_pattern(option.db_name).matches(name[0]) and drainer_pattern(option.tbl_name).matches(name[1]):
+        if compile_drainer_pattern(option.db_name).matches(name[0]) and compile_drainer_pattern(
+            option.tbl_name
+        ).matches(name[1]):
             return option
     return None
 

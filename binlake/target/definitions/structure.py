@@ -59,7 +59,7 @@ def _compare_engines(target: TableForm) -> Iterator[StructureDifference]:
 
 
 def _compare_columns(source: TableForm, target: TableForm) -> Iterator[StructureDifference]:
-    mine, theirs = _columns_by_name(source), _columns_by_name(target)
+    mine, theirs = _collect_columns_by_name(source), _collect_columns_by_name(target)
     for name in mine.keys() - theirs.keys():
         yield StructureDifference(f"column {name} is missing: its values would be lost", "partial")
     keyless = not find_shared_identity(source, target)
@@ -101,7 +101,7 @@ def _compare_keys(source: TableForm, target: TableForm) -> Iterator[StructureDif
     identity = find_shared_identity(source, target)
     for key in source.unique_keys - target.unique_keys:
         yield StructureDifference(f"unique key ({_format_key(key)}) is missing", "preserve" if identity else "fatal")
-    own = _columns_by_name(target).keys() - _columns_by_name(source).keys()
+    own = _collect_columns_by_name(target).keys() - _collect_columns_by_name(source).keys()
     filled = {column.name: column.filled for column in target.columns if column.name in own}
     for key in target.unique_keys - source.unique_keys:
         distinct = identity and keeps_apart(key, filled)
@@ -109,7 +109,7 @@ def _compare_keys(source: TableForm, target: TableForm) -> Iterator[StructureDif
         yield StructureDifference(f"unique key ({_format_key(key)}) is the target's own", weight)
 
 
-def _columns_by_name(form: TableForm) -> dict[str, ColumnForm]:
+def _collect_columns_by_name(form: TableForm) -> dict[str, ColumnForm]:
     return {column.name: column for column in form.columns}
 
 

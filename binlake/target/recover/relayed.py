@@ -21,7 +21,7 @@ def finish_from_relay(replication: Replication, verdict: Verdict, log_dir: str =
     opened = verdict.opened
     if opened is None or opened.window is None or opened.manifest is None:
         raise CheckpointConflict("no window is open", where={"task": replication.name})
-    window = relay.window(opened.window, opened.manifest)
+    window = relay.find_window(opened.window, opened.manifest)
     marks = LoopbackMarks.of(replication.loopback, replication.name)
     result = apply_window(target, window.manifest, window, marks=marks)
     relay.delete_applied(result.hi)

@@ -9,13 +9,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
 
-from binlake.cluster.placement import pd_answers
+from binlake.cluster.placement import is_pd_reachable
 from binlake.config.model import Replication
 from binlake.errors import CheckpointConflict
 from binlake.target.claim.aside import AsideTables, is_settled, read_aside
 from binlake.target.claim.progress import Checkpoint, CheckpointTable, Progress, read_progress
 from binlake.target.session.session import Session
-from binlake.target.session.tables import tables_exist
+from binlake.target.session.tables import has_tables
 
 State = Literal["pd-answers", "nothing-to-do", "recover"]
 
@@ -45,8 +45,8 @@ def judge_recovery(replication: Replication) -> Verdict:
 
     Raises ConfigError without a target, Permanent when PD answers and refuses, TargetUnavailable, TargetRefused.
     """
-    replication.sql_target(hint="without one there is nothing to recover")
-    if pd_answers(replication.source):
+    replication.require_sql_target(hint="without one there is nothing to recover")
+    if is_pd_reachable(replication.source):
         return Verdict("pd-answers", "PD answers: the next window continues from the target's state")
     checkpoint, progress, aside = _read_state(replication)
     if checkpoint is None:
@@ -105,10 +105,10 @@ def require_consistent(
 
 def _read_state(replication: Replication) -> tuple[Checkpoint | None, Progress | None, AsideTables]:
     """The checkpoint, our progress and the tables set aside, of the configured cluster, else of our progress's."""
-    target = replication.sql_target()
+    target = replication.require_sql_target()
     with closing(Session(target)) as session:
         schema = target.checkpoint_schema
-        has_progress = tables_exist(session, schema)
+        has_progress = has_tables(session, schema)
         # Read all in one snapshot, as a finalize may be running.
         session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         session.begin()

@@ -30,7 +30,7 @@ class BucketStorage:
         self._created: dict[RelayFile, IO[bytes]] = {}
         self._last: tuple[RelayFile, bytes] | None = None
 
-    def files(self) -> list[RelayFile]:
+    def list_finished_files(self) -> list[RelayFile]:
         """As RelayStorage.files."""
         paths = (PurePosixPath(path) for path in self._store.list(str(self.folder)))
         return parse_names((path.name for path in paths if path.parent == self.folder), self.folder)

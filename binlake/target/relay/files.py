@@ -55,7 +55,7 @@ class RelayStorage(Protocol):
     def folder(self) -> PurePath:
         """The folder of all files."""
 
-    def files(self) -> list[RelayFile]:
+    def list_finished_files(self) -> list[RelayFile]:
         """The finished files, by index."""
 
     def open(self, file: RelayFile) -> BinaryIO:
@@ -102,7 +102,7 @@ class FolderStorage:
     def __init__(self, root: Path, folder: Path) -> None:
         self._root, self.folder, self.label = root, folder, str(folder)
 
-    def files(self) -> list[RelayFile]:
+    def list_finished_files(self) -> list[RelayFile]:
         """As RelayStorage.files."""
         return list_files(self.folder)
 
@@ -114,12 +114,12 @@ class FolderStorage:
     def lock_for_writing(self) -> Iterator[None]:
         """As RelayStorage.lock_for_writing."""
         make_folders(self._root, self.folder)
-        with folder_lock(self.folder):
+        with hold_folder_lock(self.folder):
             yield
 
     def create(self, file: RelayFile) -> IO[bytes]:
         """As RelayStorage.create."""
-        return _unfinished_path(file).open("wb")
+        return _build_unfinished_path(file).open("wb")
 
     def close(self, opened: IO[bytes]) -> None:
         """As RelayStorage.close."""
@@ -131,7 +131,7 @@ class FolderStorage:
         """As RelayStorage.publish."""
         with raise_transient_on_failure(self.folder):
             for file in files:
-                _unfinished_path(file).rename(file.path)
+                _build_unfinished_path(file).rename(file.path)
         sync_names(self.folder)
 
     def make_durable(self) -> None:
@@ -148,7 +148,7 @@ class FolderStorage:
         Path(file.path).unlink(missing_ok=True)
 
 
-def _unfinished_path(file: RelayFile) -> Path:
+def _build_unfinished_path(file: RelayFile) -> Path:
     """The path of the file while it is being written."""
     return Path(file.path.with_suffix(_UNFINISHED))
 
@@ -187,7 +187,7 @@ def make_folders(root: Path, folder: Path) -> None:
 
 
 @contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
+def hold_folder_lock(folder: Path) -> Iterator[None]:
     """Allow one writer per folder (flock, as tidb-binlog 1.9), named in `.lock`. Raises LeaseHeld, Transient."""
     lock = FileLock(folder / ".lock")
     with raise_transient_on_failure(folder):

@@ -21,8 +21,8 @@ from binlake.errors import BinlakeError, ConfigError, LostRange
 from binlake.statements.batch import Phase
 from binlake.target.relay.bucket import BucketStorage
 from binlake.target.relay.files import FolderStorage, RelayFile, RelayStorage, raise_transient_on_failure
-from binlake.target.relay.items import Item, batch_to_item, end_to_item, head_to_item
-from binlake.target.relay.reader import RelayWindow, files_with_manifest
+from binlake.target.relay.items import Item, encode_batch, encode_end, encode_head
+from binlake.target.relay.reader import RelayWindow, select_files_with_manifest
 from binlake.target.relay.records import pack_record
 from binlake.target.segments import SegmentPlan, StatementSource
 from binlake.window.manifest import ApplyManifest
@@ -49,7 +49,7 @@ class RelayLog:
         location = log_dir or replication.relay.log_dir
         if not location or replication.target is None:
             return None
-        own = PurePosixPath(replication.name, _folder_name(replication.target))
+        own = PurePosixPath(replication.name, _build_folder_name(replication.target))
         return cls(_open_storage(parse_store_address(location), own), replication.relay.max_file_size)
 
     def write_ahead(self, manifest: ApplyManifest, source: StatementSource, check: Check) -> None:
@@ -61,14 +61,14 @@ class RelayLog:
             else:
                 self._write(manifest, source, check)
 
-    def window(self, bounds: tuple[int, int], digest: str) -> RelayWindow:
+    def find_window(self, bounds: tuple[int, int], digest: str) -> RelayWindow:
         """The window (lo, hi] as it was written ahead with the manifest of `digest`. Raises LostRange."""
         return RelayWindow.find(self.storage, bounds, digest)
 
     def delete_applied(self, commit_ts: int) -> None:
         """Delete the files of windows at or below the checkpoint `commit_ts`, all but the newest file."""
         try:
-            passed = [file for file in self.storage.files()[:-1] if file.hi <= commit_ts]
+            passed = [file for file in self.storage.list_finished_files()[:-1] if file.hi <= commit_ts]
         except (OSError, BinlakeError) as error:
             log.warning("relay_files_not_deleted", folder=self.storage.label, error=str(error))
         else:
@@ -83,26 +83,28 @@ class RelayLog:
                 log.warning("relay_file_not_deleted", file=str(file.path), error=str(error))
 
     def _is_written(self, manifest: ApplyManifest) -> bool:
-        if not self._files_of(manifest):
+        if not self._list_files(manifest):
             return False
         try:
-            self.window((manifest.lo, manifest.hi), manifest.digest())
+            self.find_window((manifest.lo, manifest.hi), manifest.compute_digest())
         except LostRange as error:
             log.info("relay_written_again", window=manifest.window, reason=error.message)
             return False
         return True
 
-    def _files_of(self, manifest: ApplyManifest) -> list[RelayFile]:
+    def _list_files(self, manifest: ApplyManifest) -> list[RelayFile]:
         with raise_transient_on_failure(self.storage.label):
-            return [file for file in self.storage.files() if (file.lo, file.hi) == (manifest.lo, manifest.hi)]
+            return [
+                file for file in self.storage.list_finished_files() if (file.lo, file.hi) == (manifest.lo, manifest.hi)
+            ]
 
     def _write(self, manifest: ApplyManifest, source: StatementSource, check: Check) -> None:
-        failed = files_with_manifest(self.storage, self._files_of(manifest), manifest.digest())
+        failed = select_files_with_manifest(self.storage, self._list_files(manifest), manifest.compute_digest())
         with raise_transient_on_failure(self.storage.label):
             self.storage.remove_unfinished()
-            newest = self.storage.files()[-1:]
+            newest = self.storage.list_finished_files()[-1:]
         with _Writer(self.storage, manifest, self._max_file_size, newest[0].index + 1 if newest else 1) as writer:
-            plans = source.segments()
+            plans = source.list_segments()
             for plan in plans:
                 self._write_segment(writer, source, plan, check)
             writer.write_end(plans)
@@ -113,9 +115,9 @@ class RelayLog:
     def _write_segment(self, writer: _Writer, source: StatementSource, plan: SegmentPlan, check: Check) -> None:
         # The segment's DDL is part of the plan.
         for phase in (*plan.phases, Phase.ORDERED):
-            for batch in source.batches(plan.number, phase):
+            for batch in source.read_batches(plan.number, phase):
                 check()
-                writer.write_batch(batch_to_item(batch))
+                writer.write_batch(encode_batch(batch))
 
 
 def _open_storage(address: StoreAddress, own: PurePosixPath) -> RelayStorage:
@@ -133,7 +135,7 @@ def _open_storage(address: StoreAddress, own: PurePosixPath) -> RelayStorage:
     return FolderStorage(root, root / own)
 
 
-def _folder_name(target: Target) -> str:
+def _build_folder_name(target: Target) -> str:
     """`HOST-PORT-SCHEMA`: safe as a file name, unique per target and checkpoint schema."""
     host, schema = quote(target.host.lower(), safe=""), quote(target.checkpoint_schema, safe="")
     # Unique when parsed from the end: neither the schema nor the port contains a `-`.
@@ -181,7 +183,7 @@ class _Writer:
         with raise_transient_on_failure(self._storage.label):
             if self._open is None:
                 self._open = self._begin()
-            self._open.write(pack_record(end_to_item(len(self.files), self.batches, plans)))
+            self._open.write(pack_record(encode_end(len(self.files), self.batches, plans)))
             self._close()
 
     def _begin(self) -> IO[bytes]:
@@ -189,7 +191,7 @@ class _Writer:
         file = RelayFile(self._first + len(self.files), lo, hi, self._storage.folder, self._storage.mark)
         opened = self._storage.create(file)
         self.files.append(file)
-        opened.write(pack_record(head_to_item(self._manifest, len(self.files))))
+        opened.write(pack_record(encode_head(self._manifest, len(self.files))))
         return opened
 
     def _close(self) -> None:

@@ -13,12 +13,12 @@ import structlog
 
 from binlake.errors import ImmutableWindow, LostRange, WireError
 from binlake.statements.batch import StatementBatch
-from binlake.statements.digests import INDEX, digest_of_index
+from binlake.statements.digests import INDEX, compute_digest_of_index
 from binlake.target.relay.files import RelayFile, RelayStorage
-from binlake.target.relay.items import FORMAT, Item, batch_from_item, segment_from_item
+from binlake.target.relay.items import FORMAT, Item, decode_batch, decode_segment
 from binlake.target.relay.records import Damaged, read_record_at, read_records
 from binlake.target.segments import SegmentPlan
-from binlake.window.manifest import ApplyManifest, window_name
+from binlake.window.manifest import ApplyManifest, format_window_name
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +46,7 @@ class RelayWindow:
         self._storage, self._files = storage, files
         self._index: list[dict[str, Any]] = []
         self._positions: dict[tuple[int, int], list[_FilePosition]] = {}
-        self._segments = [segment_from_item(item) for item in self._read_and_verify()]
+        self._segments = [decode_segment(item) for item in self._read_and_verify()]
         self._require_pinned_digest()
 
     @classmethod
@@ -58,9 +58,9 @@ class RelayWindow:
         The newest complete attempt is used, even if a newer one is damaged.
         """
         try:
-            files = [file for file in storage.files() if (file.lo, file.hi) == window]
+            files = [file for file in storage.list_finished_files() if (file.lo, file.hi) == window]
         except OSError as error:
-            raise _no_window_error(
+            raise _make_no_window_error(
                 f"the folder of relay files cannot be read: {error.strerror}", storage, window, digest
             ) from error
         tries, unread = _group_by_try(storage, files, digest)
@@ -74,23 +74,25 @@ class RelayWindow:
                 log.warning("relay_try_not_whole", reason=error.message, **error.where)
                 failures[heads[-1].file] = error
         if not failures:
-            raise _no_window_error("no relay file has this window as the target opened it", storage, window, digest)
+            raise _make_no_window_error(
+                "no relay file has this window as the target opened it", storage, window, digest
+            )
         # The newest attempt is the one worth repairing.
         raise failures[max(failures)]
 
-    def segments(self) -> list[SegmentPlan]:
+    def list_segments(self) -> list[SegmentPlan]:
         """All segments in order."""
         return list(self._segments)
 
-    def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
+    def read_batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
         """The batches of a phase, in the order in which they were written. Raises LostRange."""
         for file, offset in self._positions.get((segment, phase), []):
             try:
                 with self._storage.open(file) as stream:
                     item = read_record_at(stream, offset)
-                yield batch_from_item(item)
+                yield decode_batch(item)
             except (Damaged, OSError) as error:
-                raise _lost_error(f"a relay file cannot be read: {error}", file) from error
+                raise _make_lost_error(f"a relay file cannot be read: {error}", file) from error
 
     def _read_and_verify(self) -> list[Item]:
         """Read and verify all records once; return the segments in the last record."""
@@ -101,29 +103,33 @@ class RelayWindow:
                     for record in read_records(stream):
                         last = record.value
                         if last["kind"] == "batch":
-                            self._remember(file, record.offset, batch_from_item(last))
+                            self._remember(file, record.offset, decode_batch(last))
             except (Damaged, OSError, ImmutableWindow) as error:
-                raise _lost_error(f"a relay file is damaged: {error}", file) from error
+                raise _make_lost_error(f"a relay file is damaged: {error}", file) from error
         if last.get("kind") != "end" or last["parts"] != len(self._files):
-            raise _lost_error("a relay file of this window is missing after the file shown", self._files[-1])
+            raise _make_lost_error("a relay file of this window is missing after the file shown", self._files[-1])
         segments: list[Item] = last["segments"]
-        self._index += [_index_row({**i["ddl"], "whole_ts": int(i["ddl"]["whole_ts"])}) for i in segments if i["ddl"]]
+        self._index += [
+            _build_index_row({**i["ddl"], "whole_ts": int(i["ddl"]["whole_ts"])}) for i in segments if i["ddl"]
+        ]
         return segments
 
     def _remember(self, file: RelayFile, offset: int, batch: StatementBatch) -> None:
-        self._index.append(_index_row({name: getattr(batch, name) for name in INDEX}))
+        self._index.append(_build_index_row({name: getattr(batch, name) for name in INDEX}))
         self._positions.setdefault((batch.segment, batch.phase), []).append(_FilePosition(file, offset))
 
     def _require_pinned_digest(self) -> None:
-        if digest_of_index(self._index) != self.manifest.statement:
-            raise _lost_error("the relay files do not contain the statements that the manifest pins", self._files[0])
+        if compute_digest_of_index(self._index) != self.manifest.statement:
+            raise _make_lost_error(
+                "the relay files do not contain the statements that the manifest pins", self._files[0]
+            )
 
 
-def _index_row(values: dict[str, Any]) -> dict[str, Any]:
+def _build_index_row(values: dict[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name in INDEX} | {"phase": int(values["phase"])}
 
 
-def files_with_manifest(storage: RelayStorage, files: list[RelayFile], digest: str) -> list[RelayFile]:
+def select_files_with_manifest(storage: RelayStorage, files: list[RelayFile], digest: str) -> list[RelayFile]:
     """Those of `files` whose first record has the manifest of `digest`."""
     return [head.file for heads in _group_by_try(storage, files, digest)[0] for head in heads]
 
@@ -140,7 +146,7 @@ def _group_by_try(
         except LostRange as error:
             unread[file] = error
         else:
-            if head.manifest.digest() == digest:
+            if head.manifest.compute_digest() == digest:
                 # Both the indexes and the parts of one attempt's files are consecutive.
                 tries.setdefault((file.mark, file.index - head.part), []).append(head)
     return list(tries.values()), unread
@@ -151,7 +157,7 @@ def _require_complete_try(heads: list[_Head], unread: Mapping[RelayFile, LostRan
     for number, (file, part, _) in enumerate(heads, 1):
         if part != number:
             missing = replace(file, index=file.index - part + number)
-            raise unread.get(missing) or _lost_error(f"the relay file {missing.path.name} is missing", file)
+            raise unread.get(missing) or _make_lost_error(f"the relay file {missing.path.name} is missing", file)
     return [head.file for head in heads]
 
 
@@ -162,19 +168,21 @@ def _read_head(storage: RelayStorage, file: RelayFile) -> _Head:
         if (item["kind"], item["format"]) == ("window", FORMAT):
             return _Head(file, item["part"], ApplyManifest.from_json(item["manifest"]))
     except (Damaged, OSError, KeyError, TypeError, WireError) as error:
-        raise _lost_error(f"a relay file is damaged: {error!r}", file) from error
-    raise _lost_error(f"a relay file of another format: {item['kind']} {item['format']}", file)
+        raise _make_lost_error(f"a relay file is damaged: {error!r}", file) from error
+    raise _make_lost_error(f"a relay file of another format: {item['kind']} {item['format']}", file)
 
 
-def _no_window_error(what: str, storage: RelayStorage, window: tuple[int, int], digest: str) -> LostRange:
+def _make_no_window_error(what: str, storage: RelayStorage, window: tuple[int, int], digest: str) -> LostRange:
     return LostRange(
-        what, where={"folder": storage.label, "window": window_name(*window), "manifest": digest[:12]}, hint=_HINT
+        what,
+        where={"folder": storage.label, "window": format_window_name(*window), "manifest": digest[:12]},
+        hint=_HINT,
     )
 
 
-def _lost_error(what: str, file: RelayFile) -> LostRange:
+def _make_lost_error(what: str, file: RelayFile) -> LostRange:
     return LostRange(
         what,
-        where={"file": file.path, "window": window_name(file.lo, file.hi)},
+        where={"file": file.path, "window": format_window_name(file.lo, file.hi)},
         hint=_HINT,
     )

@@ -37,14 +37,14 @@ def pack_record(value: Mapping[str, Any]) -> bytes:
 
 def read_records(file: BinaryIO) -> Iterator[Record]:
     """All records of a file in order. Raises Damaged, OSError."""
-    size = _file_size(file)
+    size = _measure_file_size(file)
     while (record := _read_next_record(file, size)) is not None:
         yield record
 
 
 def read_record_at(file: BinaryIO, offset: int) -> dict[str, Any]:
     """The value of the record at `offset`. Raises Damaged, OSError."""
-    size = _file_size(file)
+    size = _measure_file_size(file)
     file.seek(offset)
     record = _read_next_record(file, size)
     if record is None:
@@ -52,7 +52,7 @@ def read_record_at(file: BinaryIO, offset: int) -> dict[str, Any]:
     return record.value
 
 
-def _file_size(file: BinaryIO) -> int:
+def _measure_file_size(file: BinaryIO) -> int:
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     return size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pymysql import err
 
-from binlake.base.redaction import SEE_VALUES, are_row_values_shown, is_about_rows, server_text_in_log, sql_in_log
+from binlake.base.redaction import SEE_VALUES, are_row_values_shown, is_about_rows, redact_server_text, redact_sql
 from binlake.errors import BinlakeError, TargetBusy, TargetRefused, TargetUnavailable
 
 _ACCESS = frozenset({1044, 1045, 1130, 1698, 1820, 1862})
@@ -28,11 +28,11 @@ _SHOWN = 300
 
 def translate_error(error: err.MySQLError, place: str, statement: str = "") -> BinlakeError:
     """The error to raise for `error` of the target at `place` (host:port), with a shortened `statement`."""
-    code, text = _code_and_text(error)
+    code, text = _split_error(error)
     where: dict[str, object] = {"target": place, "code": code}
     if statement:
-        where["statement"] = sql_in_log(statement)[:_SHOWN]
-        text = server_text_in_log(text, statement)
+        where["statement"] = redact_sql(statement)[:_SHOWN]
+        text = redact_server_text(text, statement)
     if code in _ACCESS:
         hint = "check target.user and target.password, and that the user may log in from this host"
         return TargetRefused(f"the target refuses the login: {text}", where={"target": place, "code": code}, hint=hint)
@@ -53,17 +53,17 @@ def translate_error(error: err.MySQLError, place: str, statement: str = "") -> B
     return TargetRefused(f"the target refuses a statement: {text}", where=where, hint=hint)
 
 
-def code_of(error: BinlakeError) -> int:
+def get_error_code(error: BinlakeError) -> int:
     """The server's error number in an error of `translate_error`; 0 if it has none."""
     return int(error.where.get("code", 0))
 
 
 def is_server_wide(error: BinlakeError) -> bool:
     """True when the server would refuse any other table as well."""
-    return code_of(error) in _SERVER | _ACCESS
+    return get_error_code(error) in _SERVER | _ACCESS
 
 
-def _code_and_text(error: err.MySQLError) -> tuple[int, str]:
+def _split_error(error: err.MySQLError) -> tuple[int, str]:
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1]) if len(error.args) > 1 else "no answer"
     return code, text or "no answer"

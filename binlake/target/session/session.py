@@ -13,7 +13,7 @@ from pymysql.constants import CLIENT
 from binlake.base.sqllink import SqlLink
 from binlake.config.model import Target
 from binlake.errors import TargetRefused, TargetUnavailable, UnknownOutcome
-from binlake.target.session.failures import code_of, translate_error
+from binlake.target.session.failures import get_error_code, translate_error
 
 log = structlog.get_logger()
 
@@ -81,9 +81,9 @@ class Session:
         """The server's id of this connection."""
         return int(self._link.thread_id())  # type: ignore[no-untyped-call]
 
-    def max_packet(self) -> int:
+    def fetch_max_packet(self) -> int:
         """Bytes that the server accepts in one packet (max_allowed_packet)."""
-        return int(self.value("SELECT @@max_allowed_packet"))
+        return int(self.fetch_value("SELECT @@max_allowed_packet"))
 
     def begin(self) -> None:
         """Start a transaction."""
@@ -125,7 +125,7 @@ class Session:
         """Run one statement with `%s` arguments; returns what `execute` does."""
         return self.execute(self._mogrify(sql, arguments))
 
-    def rows(self, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    def fetch_rows(self, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """All rows of a query; for small results."""
         with self._link.cursor() as cursor:
             try:
@@ -134,7 +134,7 @@ class Session:
             except (err.MySQLError, OSError) as error:
                 raise translate_error(_as_mysql(error), self.place, sql) from error
 
-    def mappings(self, sql: str, arguments: Sequence[object] = ()) -> list[dict[str, Any]]:
+    def fetch_mappings(self, sql: str, arguments: Sequence[object] = ()) -> list[dict[str, Any]]:
         """All rows of a query as {upper-case column: value}; empty for other statements; for small results."""
         with self._link.cursor() as cursor:
             try:
@@ -144,19 +144,19 @@ class Session:
             except (err.MySQLError, OSError) as error:
                 raise translate_error(_as_mysql(error), self.place, sql) from error
 
-    def records(self, kind: Callable[..., Record], sql: str, arguments: Sequence[object] = ()) -> list[Record]:
+    def fetch_records(self, kind: Callable[..., Record], sql: str, arguments: Sequence[object] = ()) -> list[Record]:
         """All rows of a query, each as `kind(*columns)`; for small results."""
-        return [kind(*row) for row in self.rows(sql, arguments)]
+        return [kind(*row) for row in self.fetch_rows(sql, arguments)]
 
-    def column(self, sql: str, arguments: Sequence[object] = ()) -> list[Any]:
+    def fetch_column(self, sql: str, arguments: Sequence[object] = ()) -> list[Any]:
         """The only column of a query; for small results."""
-        return [value for (value,) in self.rows(sql, arguments)]
+        return [value for (value,) in self.fetch_rows(sql, arguments)]
 
-    def value(self, sql: str, arguments: Sequence[object] = ()) -> Any:
+    def fetch_value(self, sql: str, arguments: Sequence[object] = ()) -> Any:
         """The first value of a query of one column; None if it has no rows."""
-        return next(iter(self.column(sql, arguments)), None)
+        return next(iter(self.fetch_column(sql, arguments)), None)
 
-    def last_insert_id(self) -> int:
+    def get_last_insert_id(self) -> int:
         """LAST_INSERT_ID of the last statement, as the server reported it."""
         return int(self._link.insert_id())  # type: ignore[no-untyped-call]
 
@@ -172,7 +172,7 @@ class Session:
             self.execute(f"KILL {connection}")
         except TargetRefused as error:
             # It may have ended by itself in between.
-            if code_of(error) != _NO_SUCH_SESSION:
+            if get_error_code(error) != _NO_SUCH_SESSION:
                 raise
 
     def _connect(self, target: Target) -> pymysql.Connection[Any]:
@@ -202,7 +202,7 @@ class Session:
         try:
             self.execute(statement)
         except TargetRefused as error:
-            if code_of(error) not in _UNKNOWN_SETTING:
+            if get_error_code(error) not in _UNKNOWN_SETTING:
                 raise
             log.debug("setting_not_there", statement=statement)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import sql
 from binlake.errors import TargetRefused
-from binlake.statements.literal import qualified, quote_name
+from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.session.session import Session
 
 _ENGINE = "InnoDB"
@@ -29,23 +29,25 @@ def create_tables(session: Session, schema: str) -> None:
     Raises TargetRefused, also if their engine has no transactions.
     """
     wanted = (*sql.TABLES, *sql.LATER)
-    if not _tables_in(session, schema).issuperset(wanted):
+    if not _list_tables(session, schema).issuperset(wanted):
         session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")
         for table in wanted:
-            session.execute(sql.statement(table).replace("{schema}", quote_name(schema)))
+            session.execute(sql.read_statement(table).replace("{schema}", quote_name(schema)))
     require_transactions(session, schema, wanted)
 
 
-def tables_exist(session: Session, schema: str) -> bool:
+def has_tables(session: Session, schema: str) -> bool:
     """True when any version of Binlake has created its tables there."""
-    return _tables_in(session, schema).issuperset(sql.TABLES)
+    return _list_tables(session, schema).issuperset(sql.TABLES)
 
 
 def require_transactions(session: Session, schema: str, tables: Sequence[str]) -> None:
     """Raises TargetRefused when one of `tables` has an engine without transactions."""
-    unsafe = _without_transactions(session, schema, tables)
+    unsafe = _find_tables_without_transactions(session, schema, tables)
     if unsafe:
-        changes = "; ".join(f"ALTER TABLE {qualified(schema, table.table)} ENGINE={_ENGINE}" for table in unsafe)
+        changes = "; ".join(
+            f"ALTER TABLE {quote_qualified_name(schema, table.table)} ENGINE={_ENGINE}" for table in unsafe
+        )
         raise TargetRefused(
             f"Binlake's own tables use {unsafe[0].engine}, which has no transactions: a retry would not be exact",
             where={"target": session.place, "schema": schema, "tables": ", ".join(table.table for table in unsafe)},
@@ -53,25 +55,27 @@ def require_transactions(session: Session, schema: str, tables: Sequence[str]) -
         )
 
 
-def engine_without_transactions(session: Session, db: str, table: str) -> str:
+def find_engine_without_transactions(session: Session, db: str, table: str) -> str:
     """The table's engine if it has no transactions; empty for other engines, for views and for a missing table."""
-    unsafe = _without_transactions(session, db, [table])
+    unsafe = _find_tables_without_transactions(session, db, [table])
     return unsafe[0].engine if unsafe else ""
 
 
 def default_to_transactions(session: Session) -> None:
     """Make CREATE TABLE without an engine use one with transactions, whatever the server's default is."""
     default = "SELECT TRANSACTIONS FROM information_schema.ENGINES WHERE ENGINE = @@default_storage_engine"
-    if session.value(default) == "NO":
+    if session.fetch_value(default) == "NO":
         session.execute(f"SET SESSION default_storage_engine = {_ENGINE}")
 
 
-def _tables_in(session: Session, schema: str) -> set[str]:
-    return set(session.column("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", (schema,)))
+def _list_tables(session: Session, schema: str) -> set[str]:
+    return set(
+        session.fetch_column("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", (schema,))
+    )
 
 
-def _without_transactions(session: Session, schema: str, tables: Sequence[str]) -> list[_TableEngine]:
-    return session.records(
+def _find_tables_without_transactions(session: Session, schema: str, tables: Sequence[str]) -> list[_TableEngine]:
+    return session.fetch_records(
         _TableEngine,
         "SELECT t.TABLE_NAME, t.ENGINE FROM information_schema.TABLES t"
         " JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE"

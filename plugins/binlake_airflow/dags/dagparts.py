@@ -36,12 +36,12 @@ class ReplicationFile:
     path: Path
     replication: Replication
 
-    def dag_id(self, kind: str) -> str:
+    def build_dag_id(self, kind: str) -> str:
         """`<name>` for the sync, `<name>.<kind>` for the others: a name has no dot."""
         name = self.replication.name
         return name if kind == SYNC else f"{name}.{kind}"
 
-    def task_arguments(self) -> dict[str, Any]:
+    def build_task_arguments(self) -> dict[str, Any]:
         """Arguments that every operator takes."""
         airflow = self.replication.airflow
         return {
@@ -50,19 +50,19 @@ class ReplicationFile:
             "wait_s": airflow.wait_s,
         }
 
-    def command_arguments(self) -> dict[str, Any]:
+    def build_command_arguments(self) -> dict[str, Any]:
         """Arguments that every operator of a command takes."""
         airflow = self.replication.airflow
-        return {**self.task_arguments(), "engine": airflow.engine, "spark_conn_id": airflow.spark_conn_id}
+        return {**self.build_task_arguments(), "engine": airflow.engine, "spark_conn_id": airflow.spark_conn_id}
 
 
-def new_dag(
+def make_empty_dag(
     file: ReplicationFile, kind: str, *, summary: str, doc: str, params: Mapping[str, Param], **more: Any
 ) -> DAG:
     """An empty DAG of `kind`; one run at a time."""
     airflow = file.replication.airflow
     return DAG(
-        dag_id=file.dag_id(kind),
+        dag_id=file.build_dag_id(kind),
         start_date=START,
         catchup=False,
         max_active_runs=1,
@@ -70,10 +70,10 @@ def new_dag(
         # or scheduled by the configuration; if they were paused, a triggered run would wait.
         is_paused_upon_creation=None if kind == SYNC else False,
         params=dict(params),
-        default_args=_task_defaults(file),
+        default_args=_build_task_defaults(file),
         tags=["binlake", kind, file.replication.name, airflow.engine, *airflow.tags],
         description=summary,
-        doc_md=_dag_doc(file, kind, doc),
+        doc_md=_format_dag_doc(file, kind, doc),
         on_failure_callback=OnFailure(str(file.path)) if airflow.on_failure is not None else None,
         # The DAG file registers the DAG by name; a check of the files must not register a second one.
         auto_register=False,
@@ -81,11 +81,11 @@ def new_dag(
     )
 
 
-def _dag_doc(file: ReplicationFile, kind: str, doc: str) -> str:
+def _format_dag_doc(file: ReplicationFile, kind: str, doc: str) -> str:
     return f"### {kind} of replication `{file.replication.name}`\n\n{doc}\n\n{_PAUSED}\n\n{_describe_source(file)}"
 
 
-def deadline_alert(file: ReplicationFile) -> DeadlineAlert | None:
+def make_deadline_alert(file: ReplicationFile) -> DeadlineAlert | None:
     """A run that takes too long is notified like a failure."""
     seconds = file.replication.airflow.deadline_s
     if seconds is None:
@@ -94,13 +94,13 @@ def deadline_alert(file: ReplicationFile) -> DeadlineAlert | None:
     return DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, timedelta(seconds=seconds), callback)
 
 
-def moment_param(title: str, description: str) -> Param:
+def make_moment_param(title: str, description: str) -> Param:
     """A point in commit time, empty by default."""
     text = f"{description}. A commit_ts in decimal, or a time: 2026-11-21T12:00:00Z (UTC when it names no zone)."
     return Param(None, type=["null", "string"], pattern=MOMENT_PATTERN, title=title, description=text)
 
 
-def text_param(title: str, description: str, pattern: str) -> Param:
+def make_text_param(title: str, description: str, pattern: str) -> Param:
     """Text that may be left empty."""
     return Param(None, type=["null", "string"], pattern=pattern, title=title, description=description)
 
@@ -108,7 +108,7 @@ def text_param(title: str, description: str, pattern: str) -> Param:
 _PAUSED = "While this DAG is paused, a triggered run waits without saying so: unpause the DAG first."
 
 
-def _task_defaults(file: ReplicationFile) -> dict[str, Any]:
+def _build_task_defaults(file: ReplicationFile) -> dict[str, Any]:
     airflow = file.replication.airflow
     return {
         "owner": airflow.owner,
@@ -130,8 +130,8 @@ def _describe_source(file: ReplicationFile) -> str:
     replication, target = file.replication, file.replication.target
     sink = f"{target.db_type} at {target.host}:{target.port}" if target else "none"
     # Secrets are left out, because OpenLineage's provider sends this text to other systems.
-    pds = ", ".join(addresses.host_and_port(url) for url in replication.source.pd_urls)
+    pds = ", ".join(addresses.extract_host_and_port(url) for url in replication.source.pd_urls)
     return (
         f"Configured by `{file.path.name}`.\n\n- source: PD at {pds}\n"
-        f"- SQL sink: {sink}\n- lake: `{addresses.path_without_secrets(replication.lake.path)}`\n"
+        f"- SQL sink: {sink}\n- lake: `{addresses.strip_secrets(replication.lake.path)}`\n"
     )

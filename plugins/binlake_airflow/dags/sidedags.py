@@ -7,8 +7,14 @@ from collections.abc import Callable
 from airflow.sdk import DAG, Param
 
 from binlake.errors import ConfigError
-from binlake.pipeline import locks_of
-from binlake_airflow.dags.dagparts import TS_PATTERN, ReplicationFile, moment_param, new_dag, text_param
+from binlake.pipeline import list_locks
+from binlake_airflow.dags.dagparts import (
+    TS_PATTERN,
+    ReplicationFile,
+    make_empty_dag,
+    make_moment_param,
+    make_text_param,
+)
 from binlake_airflow.dags.schedule import parse_schedule
 from binlake_airflow.operators.commands import (
     AuditOperator,
@@ -40,16 +46,16 @@ _NAME = r"^[a-z][a-z0-9_-]{0,62}$"
 def build_side_dags(file: ReplicationFile) -> list[DAG]:
     """All side DAGs; those that write to the target only if there is one. Raises ConfigError."""
     makers: list[Callable[[ReplicationFile], DAG]] = [
-        _bootstrap_dag, _backfill_dag, _restore_dag, _audit_dag, _maintain_dag,
+        _build_bootstrap_dag, _build_backfill_dag, _build_restore_dag, _build_audit_dag, _build_maintain_dag,
     ]  # fmt: skip
     if file.replication.target is not None:
-        makers += [_recover_dag, _verify_dag]
+        makers += [_build_recover_dag, _build_verify_dag]
     return [make(file) for make in makers]
 
 
-def _bootstrap_dag(file: ReplicationFile) -> DAG:
+def _build_bootstrap_dag(file: ReplicationFile) -> DAG:
     reached = ["loaded", "landed", *["applied"] * (file.replication.target is not None)]
-    with new_dag(
+    with make_empty_dag(
         file,
         "bootstrap",
         summary=f"Full load of the sources of {file.replication.name}, until its sinks have the rows",
@@ -62,17 +68,19 @@ def _bootstrap_dag(file: ReplicationFile) -> DAG:
                 reached[-1], type="string", enum=reached, title="until",
                 description="loaded: the pumps have the rows; landed: the lake has them; applied: the target has them",
             ),
-            "at": moment_param("at", "TiDB source: load as of this time; the pumps' binlogs must reach back to it"),
+            "at": make_moment_param(
+                "at", "TiDB source: load as of this time; the pumps' binlogs must reach back to it"
+            ),
         },
         schedule=None,
     ) as dag:  # fmt: skip
-        BootstrapOperator(task_id="bootstrap", **file.command_arguments(), doc_md="`binlake bootstrap`")
+        BootstrapOperator(task_id="bootstrap", **file.build_command_arguments(), doc_md="`binlake bootstrap`")
     return dag
 
 
-def _backfill_dag(file: ReplicationFile) -> DAG:
+def _build_backfill_dag(file: ReplicationFile) -> DAG:
     rows = "\n".join(f"| `{mode}` | {text} |" for mode, text in MODES.items())
-    with new_dag(
+    with make_empty_dag(
         file,
         "backfill",
         summary=f"Process a past range of commit_ts of {file.replication.name}: {', '.join(MODES)}",
@@ -81,9 +89,11 @@ def _backfill_dag(file: ReplicationFile) -> DAG:
         "It never runs by itself. To stop a run, mark it failed; to continue it, clear it.",
         params={
             "mode": Param("repair", type="string", enum=list(MODES), title="mode", description="what to do"),
-            "from": moment_param("from", "Where the range starts, exclusive"),
-            "to": moment_param("to", "Where the range ends, inclusive"),
-            "commit_ts": text_param("commit_ts", "repair, rollback: one transaction, instead of a range", TS_PATTERN),
+            "from": make_moment_param("from", "Where the range starts, exclusive"),
+            "to": make_moment_param("to", "Where the range ends, inclusive"),
+            "commit_ts": make_text_param(
+                "commit_ts", "repair, rollback: one transaction, instead of a range", TS_PATTERN
+            ),
             "through": Param(
                 "merge",
                 type="string",
@@ -91,7 +101,7 @@ def _backfill_dag(file: ReplicationFile) -> DAG:
                 title="through",
                 description="rebuild: the last stage",
             ),
-            "into": text_param("into", "replay: the replication to whose target the range is applied", _NAME),
+            "into": make_text_param("into", "replay: the replication to whose target the range is applied", _NAME),
             "write_to": Param(
                 "target",
                 type="string",
@@ -102,17 +112,17 @@ def _backfill_dag(file: ReplicationFile) -> DAG:
             "force": Param(
                 False, type="boolean", title="force", description="rollback: overwrite later changes of the same keys"
             ),
-            "feed": text_param("feed", "emit: the feed", _FEED),
-            "topic": text_param("topic", "emit: topics in place of the feed's, with {schema} and {table}", _TOPIC),
+            "feed": make_text_param("feed", "emit: the feed", _FEED),
+            "topic": make_text_param("topic", "emit: topics in place of the feed's, with {schema} and {table}", _TOPIC),
         },
-        schedule=_backfill_intervals(file),
+        schedule=_build_backfill_intervals(file),
     ) as dag:
-        BackfillOperator(task_id="backfill", **file.command_arguments(), doc_md="`binlake backfill`")
+        BackfillOperator(task_id="backfill", **file.build_command_arguments(), doc_md="`binlake backfill`")
     return dag
 
 
-def _restore_dag(file: ReplicationFile) -> DAG:
-    with new_dag(
+def _build_restore_dag(file: ReplicationFile) -> DAG:
+    with make_empty_dag(
         file,
         "restore",
         summary=f"Bring a database to any landed commit_ts of {file.replication.name}, from a dump and the lake",
@@ -120,23 +130,25 @@ def _restore_dag(file: ReplicationFile) -> DAG:
         "empty one with `base`, or one whose checkpoint is before `to`. If a run was stopped, it continues when it is "
         "triggered again with the same parameters.",
         params={
-            "to": moment_param("to", "Restore up to here, inclusive; empty = all that has landed"),
-            "base": text_param(
+            "to": make_moment_param("to", "Restore up to here, inclusive; empty = all that has landed"),
+            "base": make_text_param(
                 "base", "folder of a dump (mydumper, dumpling) on the worker, loaded first; or the commit_ts at which"
                 " the database equals the source", _BASE,
             ),
-            "base_ts": text_param("base_ts", "the dump's commit_ts, if its metadata does not contain it", TS_PATTERN),
-            "files": text_param("files", "binlog files instead of the lake: a folder or a URI", _FILES),
-            "into": text_param("into", "the replication whose target is restored; empty = this one", _NAME),
+            "base_ts": make_text_param(
+                "base_ts", "the dump's commit_ts, if its metadata does not contain it", TS_PATTERN
+            ),
+            "files": make_text_param("files", "binlog files instead of the lake: a folder or a URI", _FILES),
+            "into": make_text_param("into", "the replication whose target is restored; empty = this one", _NAME),
         },
         schedule=None,
     ) as dag:  # fmt: skip
-        RestoreOperator(task_id="restore", **file.command_arguments(), doc_md="`binlake restore`")
+        RestoreOperator(task_id="restore", **file.build_command_arguments(), doc_md="`binlake restore`")
     return dag
 
 
-def _recover_dag(file: ReplicationFile) -> DAG:
-    with new_dag(
+def _build_recover_dag(file: ReplicationFile) -> DAG:
+    with make_empty_dag(
         file,
         "recover",
         summary=f"Finish the interrupted window of {file.replication.name} without the source",
@@ -145,35 +157,35 @@ def _recover_dag(file: ReplicationFile) -> DAG:
         params={},
         schedule=None,
     ) as dag:
-        RecoverOperator(task_id="recover", **file.command_arguments(), doc_md="`binlake recover`")
+        RecoverOperator(task_id="recover", **file.build_command_arguments(), doc_md="`binlake recover`")
     return dag
 
 
-def _audit_dag(file: ReplicationFile) -> DAG:
-    with new_dag(
+def _build_audit_dag(file: ReplicationFile) -> DAG:
+    with make_empty_dag(
         file,
         "audit",
         summary=f"Show a row, a table or a transaction of {file.replication.name} as of a commit_ts or time",
         doc="The answer is in the task's XComs `return_value` (JSON) and `markdown`.",
         params={
             "what": Param("row", type="string", enum=["row", "table", "transaction"], title="what"),
-            "table": text_param("table", "row, table: as db.table", _TABLE),
+            "table": make_text_param("table", "row, table: as db.table", _TABLE),
             "key": Param(
                 None, type=["null", "array"], items={"type": "string"}, title="key",
                 description="row: the key's values in order, one per line",
             ),
-            "at": moment_param("at", "table: as of this time; row: only the last change up to it"),
-            "commit_ts": text_param("commit_ts", "transaction: its commit_ts or start_ts", TS_PATTERN),
+            "at": make_moment_param("at", "table: as of this time; row: only the last change up to it"),
+            "commit_ts": make_text_param("commit_ts", "transaction: its commit_ts or start_ts", TS_PATTERN),
         },
         schedule=None,
     ) as dag:  # fmt: skip
-        AuditOperator(task_id="audit", **file.command_arguments(), doc_md="`binlake audit`")
+        AuditOperator(task_id="audit", **file.build_command_arguments(), doc_md="`binlake audit`")
     return dag
 
 
-def _verify_dag(file: ReplicationFile) -> DAG:
+def _build_verify_dag(file: ReplicationFile) -> DAG:
     rule = file.replication.airflow.verify
-    with new_dag(
+    with make_empty_dag(
         file,
         "verify",
         summary=f"Compare the target of {file.replication.name} with the lake or the source",
@@ -194,12 +206,12 @@ def _verify_dag(file: ReplicationFile) -> DAG:
         },
         schedule=parse_schedule(rule.schedule, "airflow.verify.schedule"),
     ) as dag:  # fmt: skip
-        VerifyOperator(task_id="verify", **file.command_arguments(), doc_md="`binlake verify`")
+        VerifyOperator(task_id="verify", **file.build_command_arguments(), doc_md="`binlake verify`")
     return dag
 
 
-def _maintain_dag(file: ReplicationFile) -> DAG:
-    with new_dag(
+def _build_maintain_dag(file: ReplicationFile) -> DAG:
+    with make_empty_dag(
         file,
         "maintain",
         summary=f"Maintain the lake of {file.replication.name}: join small files, delete what is no longer needed",
@@ -207,12 +219,12 @@ def _maintain_dag(file: ReplicationFile) -> DAG:
         params={},
         schedule=parse_schedule(file.replication.airflow.maintain.schedule, "airflow.maintain.schedule"),
     ) as dag:
-        locks = locks_of(file.replication.stages())
-        MaintainOperator(task_id="maintain", locks=locks, **file.command_arguments(), doc_md="`binlake maintain`")
+        locks = list_locks(file.replication.list_stages())
+        MaintainOperator(task_id="maintain", locks=locks, **file.build_command_arguments(), doc_md="`binlake maintain`")
     return dag
 
 
-def _backfill_intervals(file: ReplicationFile) -> BackfillIntervals:
+def _build_backfill_intervals(file: ReplicationFile) -> BackfillIntervals:
     text = file.replication.airflow.backfill.interval
     try:
         table = BackfillIntervals(text, timezone="UTC")

@@ -12,8 +12,8 @@ from typing import Any
 from airflow.sdk import DAG, Param, TaskGroup
 
 from binlake.config.sinkuri import mask_sink_uri
-from binlake.pipeline import Stage, feed_of_sink, locks_of
-from binlake_airflow.dags.dagparts import SYNC, ReplicationFile, deadline_alert, moment_param, new_dag
+from binlake.pipeline import Stage, list_locks, parse_feed_sink
+from binlake_airflow.dags.dagparts import SYNC, ReplicationFile, make_deadline_alert, make_empty_dag, make_moment_param
 from binlake_airflow.dags.schedule import parse_schedule
 from binlake_airflow.jobs import FUSED
 from binlake_airflow.operators.commands import RecoverOperator
@@ -28,15 +28,15 @@ _GROUPS = {None: "lake", "sql": "sql_sink", "mirror": "mirrors"}
 def build_sync_dag(file: ReplicationFile) -> DAG:
     """The DAG of windows. Raises ConfigError if the schedule is not valid."""
     replication = file.replication
-    stages = replication.stages()
-    with new_dag(
+    stages = replication.list_stages()
+    with make_empty_dag(
         file,
         SYNC,
         summary=f"Windows of {replication.name}: {' -> '.join(stage.task for stage in stages)}",
         doc=_describe_run(stages, recovers=replication.target is not None),
-        params=_params(),
+        params=_build_params(),
         schedule=parse_schedule(replication.airflow.schedule),
-        deadline=deadline_alert(file),
+        deadline=make_deadline_alert(file),
         allowed_run_types=_RUN_TYPES,
     ) as dag:
         if replication.airflow.layout == "fused":
@@ -45,7 +45,9 @@ def build_sync_dag(file: ReplicationFile) -> DAG:
         else:
             first = _add_tasks(file, stages)
         if replication.target is not None:
-            first >> RecoverOperator(task_id=RECOVER, beside_window=True, **file.command_arguments(), doc_md=_RECOVER)
+            first >> RecoverOperator(
+                task_id=RECOVER, beside_window=True, **file.build_command_arguments(), doc_md=_RECOVER
+            )
     return dag
 
 
@@ -58,7 +60,10 @@ _RECOVER = (
 def _add_tasks(file: ReplicationFile, stages: Sequence[Stage]) -> StageOperator:
     tasks: dict[str, StageOperator] = {}
     sinks = dict.fromkeys(stage.sink for stage in stages)
-    groups = {sink: TaskGroup(_group_name(sink), prefix_group_id=False, tooltip=_tooltip(file, sink)) for sink in sinks}
+    groups = {
+        sink: TaskGroup(_format_group_name(sink), prefix_group_id=False, tooltip=_format_tooltip(file, sink))
+        for sink in sinks
+    }
     for stage in stages:
         with groups[stage.sink]:
             tasks[stage.task] = _add_task(file, stage, stages)
@@ -67,16 +72,16 @@ def _add_tasks(file: ReplicationFile, stages: Sequence[Stage]) -> StageOperator:
     return tasks[stages[0].task]
 
 
-def _group_name(sink: str | None) -> str:
-    return _GROUPS.get(sink) or f"feed_{feed_of_sink(sink)}"
+def _format_group_name(sink: str | None) -> str:
+    return _GROUPS.get(sink) or f"feed_{parse_feed_sink(sink)}"
 
 
-def _tooltip(file: ReplicationFile, sink: str | None) -> str:
+def _format_tooltip(file: ReplicationFile, sink: str | None) -> str:
     """The tooltip of a feed's group: what it sends, and where."""
-    feed = feed_of_sink(sink)
+    feed = parse_feed_sink(sink)
     if not feed:
         return ""
-    section = file.replication.feed_of(feed)
+    section = file.replication.require_feed(feed)
     return f"feed {feed}: {', '.join(section.rules)} to {mask_sink_uri(section.sink_uri)}"
 
 
@@ -89,17 +94,19 @@ def _add_task(file: ReplicationFile, stage: Stage, stages: Sequence[Stage]) -> S
         task_id=stage.task,
         stage=stage.name,
         feed=stage.feed,
-        locks=locks_of(_all_wait_for(stages) if stage.name == FUSED else [stage]),
+        locks=list_locks(_select_blocking_stages(stages) if stage.name == FUSED else [stage]),
         spark_conn_id=file.replication.airflow.spark_conn_id,
         bounds_from=stage.bounds_from,
         moves_assets=mover if stage.name in (mover, FUSED) else "",
         doc_md=stage.summary,
-        **file.task_arguments(),
-        **_asset_arguments(file.replication.name, stage, mover, [one.feed for one in stages if one.name == "publish"]),
+        **file.build_task_arguments(),
+        **_build_asset_arguments(
+            file.replication.name, stage, mover, [one.feed for one in stages if one.name == "publish"]
+        ),
     )
 
 
-def _all_wait_for(stages: Sequence[Stage]) -> Sequence[Stage]:
+def _select_blocking_stages(stages: Sequence[Stage]) -> Sequence[Stage]:
     """The stages whose locks block a whole window; a feed that another process works on blocks only itself."""
     own = [stage for stage in stages if not stage.feed]
     return own if any(stage.sink for stage in own) else stages
@@ -108,12 +115,12 @@ def _all_wait_for(stages: Sequence[Stage]) -> Sequence[Stage]:
 _NOTIFYING = ("plan", "land", "finalize", "publish", FUSED)
 
 
-def _asset_arguments(replication: str, stage: Stage, mover: str, feeds: Sequence[str]) -> Mapping[str, Any]:
+def _build_asset_arguments(replication: str, stage: Stage, mover: str, feeds: Sequence[str]) -> Mapping[str, Any]:
     # The asset is an inlet because it stores in Airflow when a lag or silence was last notified.
-    inlets = [assets.replication_asset(replication)] if stage.name in _NOTIFYING else []
-    outlets = [assets.replication_alias(replication)] if stage.name in (mover, FUSED) and mover else []
+    inlets = [assets.make_replication_asset(replication)] if stage.name in _NOTIFYING else []
+    outlets = [assets.make_replication_alias(replication)] if stage.name in (mover, FUSED) and mover else []
     published = feeds if stage.name == FUSED else [stage.feed] if stage.name == "publish" else []
-    return {"inlets": inlets, "outlets": [*outlets, *(assets.feed_alias(replication, feed) for feed in published)]}
+    return {"inlets": inlets, "outlets": [*outlets, *(assets.make_feed_alias(replication, feed) for feed in published)]}
 
 
 _FEEDS = (
@@ -122,10 +129,10 @@ _FEEDS = (
 )
 
 
-def _params() -> dict[str, Param]:
+def _build_params() -> dict[str, Param]:
     return {
-        "start_ts": moment_param("start_ts", "Where a new replication starts, exclusive; empty = as configured"),
-        "stop_ts": moment_param("stop_ts", "Where this run stops, inclusive; empty = at the pumps' watermark"),
+        "start_ts": make_moment_param("start_ts", "Where a new replication starts, exclusive; empty = as configured"),
+        "stop_ts": make_moment_param("stop_ts", "Where this run stops, inclusive; empty = at the pumps' watermark"),
     }
 
 

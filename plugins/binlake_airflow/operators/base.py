@@ -83,11 +83,11 @@ class BinlakeOperator(BaseOperator, SkipMixin):
 
     def run_child(self, arguments: Sequence[str], env: Mapping[str, str] | None = None, module: str = MODULE) -> str:
         """Run `python -m module` with `arguments` in a child process of this interpreter; returns how it ended."""
-        self._process = JobProcess(self.log.info, command=command_of(module))
+        self._process = JobProcess(self.log.info, command=build_command(module))
         status = self._process.run(arguments, {**os.environ, **(env or {})})
         return f"exit status {status}, last line: {self._process.last_line}"
 
-    def settings(self) -> Replication:
+    def read_settings(self) -> Replication:
         """The replication by the present content of its file, without secrets."""
         return load_replication(self.replication_file, secrets=False)
 
@@ -100,12 +100,19 @@ class BinlakeOperator(BaseOperator, SkipMixin):
             # A task tells Airflow with such an exception that it skips.
             raise
         except Exception as error:
-            failures.record_failure(error, settings=self.settings, task_id=self.task_id, context=context, since_s=began,
-                          records=self.records_failures, feed=self.feed)  # fmt: skip
+            failures.record_failure(
+                error,
+                settings=self.read_settings,
+                task_id=self.task_id,
+                context=context,
+                since_s=began,
+                records=self.records_failures,
+                feed=self.feed,
+            )
             raise
 
     def _attempt_under_locks(self, context: Mapping[str, Any], until: float) -> Any:
-        if self._lock_holder():
+        if self._find_lock_holder():
             self.wait_for(until, locks=list(self.locks))
         try:
             return self.attempt(context, until)
@@ -114,17 +121,17 @@ class BinlakeOperator(BaseOperator, SkipMixin):
             self.wait_for(until, locks=list(self.locks), lease=self.applies)
             raise
 
-    def _lock_holder(self) -> str:
+    def _find_lock_holder(self) -> str:
         # Imported late: the lake's modules are not needed for DAG parsing.
         from binlake.lake.lock import lock_holder
         from binlake.lake.paths import LakePaths
 
-        holder = lock_holder(LakePaths.of(self.settings()), self.locks) if self.locks else ""
+        holder = lock_holder(LakePaths.of(self.read_settings()), self.locks) if self.locks else ""
         if holder:
             self.log.info("lake_lock_held", held_by=holder)
         return holder
 
 
-def command_of(module: str) -> tuple[str, ...]:
+def build_command(module: str) -> tuple[str, ...]:
     """The command that starts the Python module `module` with the task's interpreter."""
     return sys.executable, "-m", "binlake.base.program", module

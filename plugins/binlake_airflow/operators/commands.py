@@ -14,25 +14,25 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from binlake.base.jvm import short_lived_options
+from binlake.base.jvm import format_short_lived_options
 from binlake.config import Replication, load_replication
 from binlake.config.folder import find_replications
 from binlake.errors import ConfigError, Permanent, SourceUnavailable, Transient
-from binlake_airflow.jobs import error_of, parse_moment, result_for_xcom
+from binlake_airflow.jobs import build_error, parse_moment, prepare_result_for_xcom
 from binlake_airflow.operators import child
 from binlake_airflow.operators.base import BinlakeOperator
 from binlake_airflow.operators.sparkaddress import (
     DRIVER_MEMORY_ENV,
-    connect_url,
-    driver_env,
-    spark_master,
+    build_driver_env,
+    find_connect_url,
+    find_spark_master,
 )
 from binlake_airflow.operators.sparkconnect import ConnectSessions
-from binlake_airflow.operators.xcomvalues import audit_markdown, shorten_lists, summarize_values
-from binlake_airflow.telemetry.metrics import lag_s
+from binlake_airflow.operators.xcomvalues import format_audit_markdown, shorten_lists, summarize_values
+from binlake_airflow.telemetry.metrics import compute_lag_s
 from binlake_airflow.telemetry.notes import KEY
-from binlake_airflow.telemetry.reports import ts_with_time
-from binlake_airflow.timetable import range_of_times
+from binlake_airflow.telemetry.reports import format_ts_with_time
+from binlake_airflow.timetable import compute_range_of_times
 
 Context = Mapping[str, Any]
 NOT_FOUND = 3
@@ -66,7 +66,7 @@ class CommandOperator(BinlakeOperator):
         return False
 
     @abstractmethod
-    def words(self, context: Context) -> Sequence[str]:
+    def build_arguments(self, context: Context) -> Sequence[str]:
         """The command's arguments, except for the replication, Spark, and the output format. Raises ConfigError."""
 
     def answer(self, printed: Any, status: int, context: Context) -> Any:
@@ -79,10 +79,17 @@ class CommandOperator(BinlakeOperator):
     def attempt(self, context: Context, until: float) -> Any:
         """Run the command. Raises its error by the error's class."""
         del until
-        words = [self.command, *self.words(context), "--replication", self.replication_file, "--output", "json"]
+        words = [
+            self.command,
+            *self.build_arguments(context),
+            "--replication",
+            self.replication_file,
+            "--output",
+            "json",
+        ]
         env: Mapping[str, str] = {}
         if self.uses_spark(context):
-            where, env = self._spark(context)
+            where, env = self._locate_spark(context)
             words += where
         with tempfile.TemporaryDirectory(prefix="binlake-") as folder:
             result = Path(folder) / "result.json"
@@ -99,9 +106,11 @@ class CommandOperator(BinlakeOperator):
         from binlake_airflow.telemetry import lineage
 
         asked, printed = self._printed
-        return lineage.lineage_of_command(self.command, self.settings(), asked, printed, self.into(asked))
+        return lineage.build_lineage_of_command(
+            self.command, self.read_settings(), asked, printed, self.find_other_target(asked)
+        )
 
-    def into(self, asked: Context) -> Replication | None:
+    def find_other_target(self, asked: Context) -> Replication | None:
         """The replication whose target the command wrote to, if it is another one."""
         del asked
         return None
@@ -112,12 +121,15 @@ class CommandOperator(BinlakeOperator):
         if self._sessions is not None:
             self._sessions.end()
 
-    def _spark(self, context: Context) -> tuple[list[str], dict[str, str]]:
+    def _locate_spark(self, context: Context) -> tuple[list[str], dict[str, str]]:
         """Arguments and environment that locate Spark."""
         if self.engine == "submit":
-            master = spark_master(self.spark_conn_id)
-            return ["--master", master], {**driver_env(master.startswith("local")), **_driver_arguments(master)}
-        url, began = connect_url(self.spark_conn_id), context["dag_run"].start_date.timestamp()
+            master = find_spark_master(self.spark_conn_id)
+            return ["--master", master], {
+                **build_driver_env(master.startswith("local")),
+                **_build_driver_arguments(master),
+            }
+        url, began = find_connect_url(self.spark_conn_id), context["dag_run"].start_date.timestamp()
         self._sessions = ConnectSessions(url, self.replication, self.command, self.log.warning)
         return ["--remote", self._sessions.open(context["ti"].try_number, began)], {}
 
@@ -135,14 +147,14 @@ class RecoverOperator(CommandOperator):
         super().__init__(**kwargs)
         self.beside_window = beside_window
 
-    def words(self, context: Context) -> Sequence[str]:
+    def build_arguments(self, context: Context) -> Sequence[str]:
         """Only the run id: the command itself checks whether PD answers and the target is consistent (S3-10)."""
         return ["--run-id", str(context["run_id"])]
 
     def answer(self, printed: Any, status: int, context: Context) -> Any:
         """Note the outcome; fail the run if the source has been unreachable for too long (hazards R-35)."""
         last = super().answer(printed, status, context)[-1]
-        text = f"recover: {last['state']} at {ts_with_time(last['hi'])}: {last['detail'].get('reason', '')}"
+        text = f"recover: {last['state']} at {format_ts_with_time(last['hi'])}: {last['detail'].get('reason', '')}"
         context["ti"].xcom_push(key=KEY, value=text[:1000])
         if self.beside_window and last["state"] != RECOVERED:
             self._require_short_outage()
@@ -153,11 +165,11 @@ class RecoverOperator(CommandOperator):
         from binlake.lake.paths import LakePaths
         from binlake.lake.windowlog import WindowLog
 
-        settings = self.settings()
-        landed, limit = WindowLog(LakePaths.of(settings)).landed_ts(), settings.window.blocked_alert_s
-        if landed is not None and lag_s(str(landed)) > limit:
+        settings = self.read_settings()
+        landed, limit = WindowLog(LakePaths.of(settings)).find_landed_ts(), settings.window.blocked_alert_s
+        if landed is not None and compute_lag_s(str(landed)) > limit:
             raise SourceUnavailable(
-                f"PD does not answer, and the last landed window ended {lag_s(str(landed)):.0f} s ago",
+                f"PD does not answer, and the last landed window ended {compute_lag_s(str(landed)):.0f} s ago",
                 where={"landed_ts": landed, "limit_s": limit},
                 hint="see the runbook: the source is gone; the target is complete up to its checkpoint",
             )
@@ -174,9 +186,9 @@ class BootstrapOperator(CommandOperator):
     def uses_spark(self, context: Context) -> bool:
         """True for a load by SQL: its windows go through all stages, and some need Spark."""
         del context
-        return self.settings().source.sql is not None
+        return self.read_settings().source.sql is not None
 
-    def words(self, context: Context) -> Sequence[str]:
+    def build_arguments(self, context: Context) -> Sequence[str]:
         """The phase to wait for, and the commit_ts of the load."""
         at = parse_moment(context["params"].get("at"))
         return ["--until", context["params"]["until"], "--run-id", context["run_id"], *(["--at", at] if at else [])]
@@ -186,7 +198,7 @@ class BootstrapOperator(CommandOperator):
         done = super().answer(printed, status, context)
         rows, sources = sum(load["rows"] for load in done["loads"]), len(done["loads"])
         last = max(done["loads"], key=lambda load: int(load["commit_ts"]))["commit_ts"]
-        text = f"bootstrap: {rows:,} rows of {sources} sources {done['phase']}, base at {ts_with_time(last)}"
+        text = f"bootstrap: {rows:,} rows of {sources} sources {done['phase']}, base at {format_ts_with_time(last)}"
         context["ti"].xcom_push(key=KEY, value=text)
         return done
 
@@ -202,26 +214,26 @@ class RestoreOperator(CommandOperator):
         del context
         return True
 
-    def words(self, context: Context) -> Sequence[str]:
+    def build_arguments(self, context: Context) -> Sequence[str]:
         """Base, end and target from the params."""
         params = context["params"]
         values = {"--base": params.get("base"), "--base-ts": params.get("base_ts"), "--files": params.get("files")}
         values["--to"] = parse_moment(params.get("to"))
         if into := params.get("into"):
-            values["--into"] = _replication_file(into)
+            values["--into"] = _find_replication_file(into)
         words = [word for name, value in values.items() if value for word in (name, value)]
         return [*words, "--run-id", str(context["run_id"])]
 
-    def into(self, asked: Context) -> Replication | None:
+    def find_other_target(self, asked: Context) -> Replication | None:
         """The replication named in the form, if any."""
         name = asked.get("into")
-        return load_replication(_replication_file(name), secrets=False) if name else None
+        return load_replication(_find_replication_file(name), secrets=False) if name else None
 
     def answer(self, printed: Any, status: int, context: Context) -> Any:
         """The results, with a note: the database's position, and the tables whose rows are only partly known."""
         last = printed[-1]
         inexact = last["detail"].get("inexact", {})
-        text = f"restore: the database is at {ts_with_time(last['hi'])}"
+        text = f"restore: the database is at {format_ts_with_time(last['hi'])}"
         text += f"; known in part: {', '.join(sorted(inexact))}" if inexact else ""
         context["ti"].xcom_push(key=KEY, value=text[:1000])
         return shorten_lists(super().answer(printed, status, context))
@@ -241,7 +253,7 @@ class BackfillOperator(CommandOperator):
         """True for rebuild, replay and emit, which run stages; the other modes read the lake and write SQL."""
         return context["params"]["mode"] in ("rebuild", "replay", "emit")
 
-    def words(self, context: Context) -> Sequence[str]:
+    def build_arguments(self, context: Context) -> Sequence[str]:
         """The mode, and the range: from the params, or from the data interval of a run of Airflow's backfill."""
         params, mode = context["params"], context["params"]["mode"]
         lo, hi = parse_moment(params.get("from")), parse_moment(params.get("to"))
@@ -249,14 +261,14 @@ class BackfillOperator(CommandOperator):
             _require_one_range(mode, lo, hi)
             lo, hi = str(int(one) - 1), str(int(one))
         elif lo is None and hi is None:
-            lo, hi = _range_of_interval(context)
+            lo, hi = _compute_range_of_interval(context)
         if lo is None or hi is None:
             raise ConfigError("a backfill needs `from` and `to`", hint="commit_ts as text, or times (ISO 8601, UTC)")
         context["ti"].xcom_push(key="range", value=f"{lo}-{hi}")
         more: Mapping[str, Callable[[], list[str]]] = {
             "rebuild": lambda: ["--through", params["through"]],
             "repair": lambda: _SHORT_WAIT,
-            "replay": lambda: ["--into", _replication_file(_required_param(params, "into"))],
+            "replay": lambda: ["--into", _find_replication_file(_require_param(params, "into"))],
             "rollback": lambda: [
                 "--write-to",
                 params["write_to"],
@@ -265,21 +277,24 @@ class BackfillOperator(CommandOperator):
             ],
             "emit": lambda: [
                 "--feed",
-                _required_param(params, "feed"),
+                _require_param(params, "feed"),
                 *(["--topic", params["topic"]] if params.get("topic") else []),
             ],
         }
         return [mode, "--from", lo, "--to", hi, "--run-id", context["run_id"], *more[mode]()]
 
-    def into(self, asked: Context) -> Replication | None:
+    def find_other_target(self, asked: Context) -> Replication | None:
         """For a replay: the replication named in the form."""
         replayed = asked["mode"] == "replay"
-        return load_replication(_replication_file(_required_param(asked, "into")), secrets=False) if replayed else None
+        return (
+            load_replication(_find_replication_file(_require_param(asked, "into")), secrets=False) if replayed else None
+        )
 
     def answer(self, printed: Any, status: int, context: Context) -> Any:
         """The results, with a note; the run fails if a rebuild gave a result that differs from before."""
         last = printed[-1]
-        text = f"{context['params']['mode']} ({ts_with_time(last['lo'])}, {ts_with_time(last['hi'])}]: {last['state']}"
+        lo, hi = format_ts_with_time(last["lo"]), format_ts_with_time(last["hi"])
+        text = f"{context['params']['mode']} ({lo}, {hi}]: {last['state']}"
         context["ti"].xcom_push(
             key=KEY, value=f"{text}, {last['rows']:,} rows {summarize_values(last['detail'])}"[:1000]
         )
@@ -299,7 +314,7 @@ class VerifyOperator(CommandOperator):
     command = "verify"
     applies = True
 
-    def words(self, context: Context) -> Sequence[str]:
+    def build_arguments(self, context: Context) -> Sequence[str]:
         """What to compare with, how much of it, and whether to repair."""
         params = context["params"]
         tables = [word for table in params.get("tables") or () for word in ("--table", table)]
@@ -311,7 +326,9 @@ class VerifyOperator(CommandOperator):
         first = printed[0]
         wrong = first["detail"]
         repaired = ", repaired" if first["state"] == "different" and status == 0 else ""
-        text = f"verify: {first['state']}{repaired} at {ts_with_time(first['hi'])}, {first['rows']:,} rows compared"
+        text = (
+            f"verify: {first['state']}{repaired} at {format_ts_with_time(first['hi'])}, {first['rows']:,} rows compared"
+        )
         context["ti"].xcom_push(key=KEY, value=text)
         if status != DIFFERENT:
             return shorten_lists(super().answer(printed, status, context))
@@ -338,7 +355,7 @@ class MaintainOperator(CommandOperator):
         del context
         return True
 
-    def words(self, context: Context) -> Sequence[str]:
+    def build_arguments(self, context: Context) -> Sequence[str]:
         """No arguments."""
         del context
         return ()
@@ -359,23 +376,23 @@ class AuditOperator(CommandOperator):
     # A query without an answer is not a failure of the replication.
     records_failures = False
 
-    def words(self, context: Context) -> Sequence[str]:
+    def build_arguments(self, context: Context) -> Sequence[str]:
         """The query from the params. Raises ConfigError if it is incomplete."""
         params = context["params"]
         what, at = params["what"], parse_moment(params.get("at"))
         if what == "transaction":
-            return ["transaction", _required_param(params, "commit_ts")]
-        table = _required_param(params, "table")
+            return ["transaction", _require_param(params, "commit_ts")]
+        table = _require_param(params, "table")
         if what == "table":
             if at is None:
                 raise ConfigError("`at` is missing for an audit of a table", hint="fill in `at`: a commit_ts or a time")
             return ["table", table, "--at", at]
-        return ["row", table, json.dumps(list(_required_param(params, "key"))), *(["--at", at] if at else [])]
+        return ["row", table, json.dumps(list(_require_param(params, "key"))), *(["--at", at] if at else [])]
 
     def answer(self, printed: Any, status: int, context: Context) -> Any:
         """The answer, shortened if it is long; `markdown` for people."""
         shortened = shorten_lists(super().answer(printed, status, context))
-        text = audit_markdown(context["params"], shortened, found=status == 0)
+        text = format_audit_markdown(context["params"], shortened, found=status == 0)
         context["ti"].xcom_push(key="markdown", value=text)
         context["ti"].xcom_push(key=KEY, value=text.splitlines()[0].strip("# ")[:1000])
         self.log.info("%s", text)
@@ -386,14 +403,14 @@ def _without_lineage(printed: Any) -> Any:
     """An answer without the parts that only lineage needs."""
     if not isinstance(printed, list):
         return printed
-    return [result_for_xcom(result) if isinstance(result.get("detail"), dict) else result for result in printed]
+    return [prepare_result_for_xcom(result) if isinstance(result.get("detail"), dict) else result for result in printed]
 
 
 def _format_option(word: str, value: Any) -> list[str]:
     return [word] if value else []
 
 
-def _replication_file(name: str) -> str:
+def _find_replication_file(name: str) -> str:
     """The file of another replication: a form can name only a configured replication, never a path."""
     file = next((path for path, replication in find_replications().good.items() if replication.name == name), None)
     if file is None:
@@ -413,23 +430,23 @@ def _require_one_range(mode: str, lo: str | None, hi: str | None) -> None:
         )
 
 
-def _range_of_interval(context: Context) -> tuple[str | None, str | None]:
+def _compute_range_of_interval(context: Context) -> tuple[str | None, str | None]:
     start, end = context.get("data_interval_start"), context.get("data_interval_end")
     if start is None or end is None or start >= end:
         return None, None
-    lo, hi = range_of_times(start, end)
+    lo, hi = compute_range_of_times(start, end)
     return str(lo), str(hi)
 
 
-def _required_param(params: Mapping[str, Any], name: str) -> Any:
+def _require_param(params: Mapping[str, Any], name: str) -> Any:
     if not params.get(name):
         raise ConfigError(f"`{name}` is missing for this query", hint="fill it in when you trigger the run")
     return params[name]
 
 
-def _driver_arguments(master: str) -> dict[str, str]:
+def _build_driver_arguments(master: str) -> dict[str, str]:
     """The environment for PySpark, which starts the driver's JVM itself and reads early settings from a variable."""
-    words = ["--driver-java-options", f'"{short_lived_options()}"'] if master.startswith("local") else []
+    words = ["--driver-java-options", f'"{format_short_lived_options()}"'] if master.startswith("local") else []
     memory = os.environ.get(DRIVER_MEMORY_ENV)
     words += ["--driver-memory", memory] if memory else []
     return {"PYSPARK_SUBMIT_ARGS": " ".join([*words, "pyspark-shell"])}
@@ -440,6 +457,6 @@ def _read_outcome(result: Path, how: str) -> tuple[Any, int]:
         raise Transient(f"the command ended without a result: {how}", hint="see the lines above")
     outcome = json.loads(result.read_text(encoding="utf-8"))
     if not outcome["ok"]:
-        raise error_of(outcome["error"])
+        raise build_error(outcome["error"])
     printed = outcome["printed"].strip()
     return (json.loads(printed) if printed else None), int(outcome["status"])

@@ -18,18 +18,18 @@ from binlake_airflow.jobs import MODULE
 DRIVER_MEMORY_ENV = "BINLAKE_DRIVER_MEMORY"
 
 
-def spark_master(conn_id: str) -> str:
+def find_spark_master(conn_id: str) -> str:
     """The master of a connection of type `spark`. Raises ConfigError."""
     return str(get_connection(conn_id, "a Spark master").host or "")
 
 
-def connect_url(conn_id: str) -> str:
+def find_connect_url(conn_id: str) -> str:
     """The URL of a connection of type `spark_connect`. Raises ConfigError."""
     get_connection(conn_id, "a Spark Connect server")
     return str(SparkConnectHook(conn_id).get_connection_url())
 
 
-def application_file() -> str:
+def find_application_file() -> str:
     """The file of `spark_jobs.commands.main`, found without importing it. Raises ConfigError."""
     spec = find_spec(MODULE)
     if spec is None or spec.origin is None:
@@ -50,7 +50,7 @@ def get_connection(conn_id: str, what: str) -> Any:
         ) from None
 
 
-def driver_env(local: bool) -> dict[str, str]:
+def build_driver_env(local: bool) -> dict[str, str]:
     """The environment that spark-submit needs; `local`: the master runs in its own process."""
     python = {name: os.environ.get(name, sys.executable) for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
     # Add the interpreter's folder, so that its spark-submit is found even if the virtual environment is not activated.

@@ -20,16 +20,16 @@ SPAN_S = 1800
 _GONE = ("INVALID_HANDLE.SESSION_NOT_FOUND", "INVALID_HANDLE.SESSION_CLOSED")
 
 
-def session_id(replication: str, stage: str, at_s: float) -> str:
+def derive_session_id(replication: str, stage: str, at_s: float) -> str:
     """The id of the session of this stage at `at_s` (Unix seconds): a UUID made from its arguments."""
     name = "\x00".join((replication, stage, str(int(at_s) // SPAN_S)))
     return str(uuid.UUID(bytes=hashlib.sha256(name.encode()).digest()[:16], version=4))
 
 
-def sessions_between(replication: str, stage: str, since_s: float, until_s: float) -> list[str]:
+def list_sessions_between(replication: str, stage: str, since_s: float, until_s: float) -> list[str]:
     """The ids of all sessions that this stage may have had from `since_s` to `until_s` (Unix seconds)."""
     spans = range(int(since_s) // SPAN_S, int(until_s) // SPAN_S + 1)
-    return [session_id(replication, stage, span * SPAN_S) for span in spans]
+    return [derive_session_id(replication, stage, span * SPAN_S) for span in spans]
 
 
 def add_session(url: str, session: str) -> str:
@@ -73,9 +73,9 @@ class ConnectSessions:
         require_spark(self._url)
         now = time.time()
         if try_number > 1:
-            for session in sessions_between(self._replication, self._stage, began_s, now):
+            for session in list_sessions_between(self._replication, self._stage, began_s, now):
                 interrupt(add_session(self._url, session), self._log)
-        self._opened = add_session(self._url, session_id(self._replication, self._stage, now))
+        self._opened = add_session(self._url, derive_session_id(self._replication, self._stage, now))
         return self._opened
 
     def end(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException
 
-from binlake.base.jvm import delta_jars, short_lived_options
+from binlake.base.jvm import format_short_lived_options, list_delta_jars
 from binlake.errors import BinlakeError, ConfigError, IncompleteWindow, SourceUnavailable
 from binlake.pipeline import STOPPED
 from binlake_airflow.jobs import (
@@ -25,20 +25,20 @@ from binlake_airflow.jobs import (
     is_idle,
     needs_spark_after_all,
     parse_moment,
+    prepare_result_for_xcom,
     read_results,
-    result_for_xcom,
 )
 from binlake_airflow.operators.base import BinlakeOperator
 from binlake_airflow.operators.sparkaddress import (
     DRIVER_MEMORY_ENV,
-    application_file,
-    connect_url,
-    driver_env,
-    spark_master,
+    build_driver_env,
+    find_application_file,
+    find_connect_url,
+    find_spark_master,
 )
 from binlake_airflow.operators.sparkconnect import ConnectSessions
 from binlake_airflow.telemetry import metrics
-from binlake_airflow.telemetry.reports import changed_tables, report_blocked, report_source_gone, report_stages
+from binlake_airflow.telemetry.reports import find_changed_tables, report_blocked, report_source_gone, report_stages
 
 Results = list[dict[str, Any]]
 Tables = Sequence[Sequence[str]]
@@ -84,7 +84,7 @@ class StageOperator(BinlakeOperator):
     def attempt(self, context: Mapping[str, Any], until: float) -> dict[str, Any]:
         """Run the stage. Raises the job's error by its class; if it stopped (blocked, …), later tasks are skipped."""
         try:
-            whole = self._run(self.job(context))
+            whole = self._run(self.build_job(context))
         except SourceUnavailable as error:
             outcome = self._handle_source_gone(context, error)
             if outcome is None:
@@ -93,12 +93,12 @@ class StageOperator(BinlakeOperator):
         except BinlakeError as error:
             self._report_feed(error)
             raise
-        results = [result_for_xcom(result) for result in whole]
+        results = [prepare_result_for_xcom(result) for result in whole]
         self._wait_for_pumps(results[0], context, until)
-        self._results, self._changed = whole, changed_tables(self, results, context)
+        self._results, self._changed = whole, find_changed_tables(self, results, context)
         report_stages(self, results, self._changed, context)
         value = {"results": results} if self.stage == FUSED else results[0]
-        skipped = self._tasks_to_skip(results[0], context)
+        skipped = self._find_tasks_to_skip(results[0], context)
         if skipped:
             # Skipping ends the task here, before Airflow stores its return value.
             context["ti"].xcom_push(key="return_value", value=value)
@@ -110,9 +110,9 @@ class StageOperator(BinlakeOperator):
         del task_instance
         from binlake_airflow.telemetry import lineage
 
-        return lineage.lineage_of_stages(self.settings(), self._results, self._changed)
+        return lineage.build_lineage_of_stages(self.read_settings(), self._results, self._changed)
 
-    def job(self, context: Mapping[str, Any]) -> Job:
+    def build_job(self, context: Mapping[str, Any]) -> Job:
         """The job of this task instance."""
         params = context["params"]
         bounds = context["ti"].xcom_pull(task_ids=self.bounds_from) if self.bounds_from else {}
@@ -136,7 +136,7 @@ class StageOperator(BinlakeOperator):
     def _run(self, job: Job) -> Results:
         with tempfile.TemporaryDirectory(prefix="binlake-") as folder:
             result = Path(folder) / "result.json"
-            how = self.run_spark(job, result) if job.needs_spark else self.run_child(job.arguments(result))
+            how = self.run_spark(job, result) if job.needs_spark else self.run_child(job.build_arguments(result))
             results = read_results(result, how)
         for one in results:
             self.log.info("stage_result", **{key: value for key, value in one.items() if key != "detail"})
@@ -151,7 +151,7 @@ class StageOperator(BinlakeOperator):
 
         metrics.send_feed_state(self.replication, self.feed, "error" if stops_feed(error) else "normal")
 
-    def _tasks_to_skip(self, first: Mapping[str, Any], context: Mapping[str, Any]) -> list[Any]:
+    def _find_tasks_to_skip(self, first: Mapping[str, Any], context: Mapping[str, Any]) -> list[Any]:
         """The tasks that have nothing to do after this result; `recover` runs only if plan could not reach PD."""
         after = list(self.get_flat_relatives(upstream=False))
         if self.stage == "land" and self._is_idle(first, context):
@@ -164,8 +164,8 @@ class StageOperator(BinlakeOperator):
         return [task for task in after if task.task_id == RECOVER]
 
     def _is_idle(self, landed: Mapping[str, Any], context: Mapping[str, Any]) -> bool:
-        settings, stop_ts = self.settings(), parse_moment(context["params"].get("stop_ts"))
-        return stop_ts is None and is_idle(landed, settings.airflow.idle_s, settings.stop_points())
+        settings, stop_ts = self.read_settings(), parse_moment(context["params"].get("stop_ts"))
+        return stop_ts is None and is_idle(landed, settings.airflow.idle_s, settings.list_stop_points())
 
     def _wait_for_pumps(self, first: Mapping[str, Any], context: Mapping[str, Any], until: float) -> None:
         """Wait while the plan is blocked or `stop_ts` is beyond the pumps; then fail with a clear error (R-35)."""
@@ -195,11 +195,11 @@ class StageOperator(BinlakeOperator):
         None for another error, or if recovery is impossible.
         """
         # Imported late: not needed for DAG parsing.
-        from binlake.cluster.placement import pd_answers
+        from binlake.cluster.placement import is_pd_reachable
 
         after = list(self.get_flat_relatives(upstream=False))
         others = [task for task in after if task.task_id != RECOVER]
-        if len(others) == len(after) or pd_answers(self.settings().source):
+        if len(others) == len(after) or is_pd_reachable(self.read_settings().source):
             return None
         self.log.warning("source_gone", error=str(error))
         value = {"stage": self.stage, "state": "unavailable", "blocked_by": "pd", "reason": error.message}
@@ -221,33 +221,37 @@ class SubmitStageOperator(StageOperator):
 
     def run_spark(self, job: Job, result: Path) -> str:
         """Run the stage without Spark, or submit it if that is not possible; and wait."""
-        hook = self.hook(job, result)
+        hook = self.build_hook(job, result)
         # 0 means that workers process all windows, whatever their size.
-        if self.settings().window.driver_bytes:
-            how = self.run_child(job.arguments(result, without_spark=True))
+        if self.read_settings().window.driver_bytes:
+            how = self.run_child(job.build_arguments(result, without_spark=True))
             if not needs_spark_after_all(result):
                 return how
             self.log.info("spark_needed", stage=job.stage)
         self._hook = hook
         try:
-            self._hook.submit(application_file())
+            self._hook.submit(find_application_file())
         except AirflowException as error:
             return str(error)
         return "exit status 0"
 
-    def hook(self, job: Job, result: Path) -> SparkSubmitHook:
+    def build_hook(self, job: Job, result: Path) -> SparkSubmitHook:
         """The provider's hook with all settings needed before the driver starts; the job sets the rest itself."""
-        master = spark_master(self.spark_conn_id)
+        master = find_spark_master(self.spark_conn_id)
         local = master.startswith("local")
-        conf = {"spark.driver.extraJavaOptions": short_lived_options(), "spark.ui.enabled": "false"} if local else {}
+        conf = (
+            {"spark.driver.extraJavaOptions": format_short_lived_options(), "spark.ui.enabled": "false"}
+            if local
+            else {}
+        )
         return SparkSubmitHook(
             conn_id=self.spark_conn_id,
             name=f"binlake-{self.replication}-{job.stage}",
             conf=conf,
-            jars=",".join(delta_jars()),
+            jars=",".join(list_delta_jars()),
             driver_memory=os.environ.get(DRIVER_MEMORY_ENV),
-            application_args=job.arguments(result),
-            env_vars=driver_env(local),
+            application_args=job.build_arguments(result),
+            env_vars=build_driver_env(local),
         )
 
     def on_kill(self) -> None:
@@ -264,9 +268,11 @@ class ConnectStageOperator(StageOperator):
 
     def run_spark(self, job: Job, result: Path) -> str:
         """Run the client in a child process, in the stage's session; a retry first ends work left by earlier tries."""
-        self._sessions = ConnectSessions(connect_url(self.spark_conn_id), self.replication, job.stage, self.log.warning)
+        self._sessions = ConnectSessions(
+            find_connect_url(self.spark_conn_id), self.replication, job.stage, self.log.warning
+        )
         remote = self._sessions.open(job.try_number, job.began_s)
-        return self.run_child(job.arguments(result, remote=remote))
+        return self.run_child(job.build_arguments(result, remote=remote))
 
     def on_kill(self) -> None:
         """End the client, then the work it left on the server."""

@@ -69,7 +69,7 @@ class FreeTrigger(BaseTrigger):
 
     def _look(self) -> str:
         # Imported late: grpc and delta-rs must not be loaded by a process that only parses DAG files or forks.
-        from binlake.lake.holdups import blocking_reason
+        from binlake.lake.holdups import find_blocking_reason
         from binlake.lake.lock import lock_holder
         from binlake.lake.paths import LakePaths
         from binlake.target.claim.fence import describe_holder
@@ -79,5 +79,7 @@ class FreeTrigger(BaseTrigger):
         if not holder and self.lease and replication.target is not None:
             holder = describe_holder(replication.target, replication.name)
         if not holder and self.lo is not None:
-            holder = blocking_reason(replication, int(self.lo), None if self.stop_ts is None else int(self.stop_ts))
+            holder = find_blocking_reason(
+                replication, int(self.lo), None if self.stop_ts is None else int(self.stop_ts)
+            )
         return holder

@@ -34,9 +34,9 @@ def summarize_values(answer: Any) -> str:
     return ", ".join(f"{key} {value}" for key, value in answer.items() if isinstance(value, str | int | float))
 
 
-def audit_markdown(params: Mapping[str, Any], answer: Mapping[str, Any] | None, *, found: bool) -> str:
+def format_audit_markdown(params: Mapping[str, Any], answer: Mapping[str, Any] | None, *, found: bool) -> str:
     """The answer to an audit: a headline, and a table of rows or changes."""
-    title = _title(params)
+    title = _format_title(params)
     if not found or not answer:
         return f"### {title}: nothing found\n"
     if "columns" in answer:
@@ -44,21 +44,21 @@ def audit_markdown(params: Mapping[str, Any], answer: Mapping[str, Any] | None, 
         count = len(rows) + answer.get("left_off", {}).get("rows", 0)
         head = f"### {title}: {count} rows as of {answer['as_of']} ({answer['time']})"
         head += f"\n\n**Inexact:** {answer['inexact']}" if answer.get("inexact") else ""
-        return _markdown_page(head, columns, rows, answer)
+        return _format_markdown_page(head, columns, rows, answer)
     changes = answer.get("changes", [])
     columns = ("commit_ts", "commit_time", "op", "table", "before", "after")
-    return _markdown_page(
-        f"### {title}: {len(changes)} changes", columns, [_change_cells(change) for change in changes], answer
+    return _format_markdown_page(
+        f"### {title}: {len(changes)} changes", columns, [_format_change_cells(change) for change in changes], answer
     )
 
 
-def _change_cells(answer: Mapping[str, Any]) -> list[Any]:
+def _format_change_cells(answer: Mapping[str, Any]) -> list[Any]:
     table = f"{answer.get('db')}.{answer.get('table')}"
-    images = [_image_cell(answer.get(side)) for side in ("before", "after")]
+    images = [_format_image_cell(answer.get(side)) for side in ("before", "after")]
     return [answer.get("commit_ts"), answer.get("commit_time"), answer.get("op"), table, *images]
 
 
-def _title(params: Mapping[str, Any]) -> str:
+def _format_title(params: Mapping[str, Any]) -> str:
     if params["what"] == "transaction":
         return f"transaction {params['commit_ts']}"
     return (
@@ -66,7 +66,9 @@ def _title(params: Mapping[str, Any]) -> str:
     )
 
 
-def _markdown_page(head: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], answer: Mapping[str, Any]) -> str:
+def _format_markdown_page(
+    head: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], answer: Mapping[str, Any]
+) -> str:
     rows_shown = [f"| {' | '.join(map(_escape_cell, row))} |" for row in rows[:_SHOWN_ROWS]]
     more = sum(answer.get("left_off", {}).values()) + max(len(rows) - _SHOWN_ROWS, 0)
     tail = [f"\n{more} more: see the XCom `return_value`, or `binlake audit`"] if more else []
@@ -75,7 +77,7 @@ def _markdown_page(head: str, columns: Sequence[str], rows: Sequence[Sequence[An
     )
 
 
-def _image_cell(image: Mapping[str, Any] | None) -> str:
+def _format_image_cell(image: Mapping[str, Any] | None) -> str:
     return "" if image is None else json.dumps(image, ensure_ascii=False)
 
 

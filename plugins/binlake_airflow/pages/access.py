@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 
 
-def readable(user: BaseUser) -> list[Replication]:
+def list_readable_replications(user: BaseUser) -> list[Replication]:
     """The replications whose DAG `user` may read, by name."""
     good = replications.find_replications().good.values()
     return sorted(

@@ -13,19 +13,19 @@ from binlake.audit.audit import Audit
 from binlake.audit.preview import preview_rows
 from binlake.config import Replication
 from binlake.errors import LostRange
-from binlake.lake.ddls import newest_ddls
+from binlake.lake.ddls import read_newest_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import Row, RowVersion
 from binlake.lake.schemas import StateCache
 from binlake.lake.seek import Budget
-from binlake.lake.shardlocks import target_tables_at
+from binlake.lake.shardlocks import read_target_tables_at
 from binlake.lake.transactions import Passages
 from binlake.lake.windowlog import WindowLog
-from binlake.rows.codec import key_text
+from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
 from binlake.rules import Rules
 from binlake.window.targets import TargetTables
-from binlake_airflow.pages.history import PAGE, ts_view
+from binlake_airflow.pages.history import PAGE, build_ts_view
 from binlake_airflow.pages.request import LONGEST, BadRequest, PageRequest
 from binlake_airflow.pages.workers import SEARCH_S
 
@@ -67,77 +67,79 @@ class _CachedAudit(Audit):
 
     @cached_property
     def _landed(self) -> tuple[int, int]:
-        return super().landed_range()
+        return super().read_landed_range()
 
     @cached_property
     def _range(self) -> tuple[int, int]:
-        return super().merged_range()
+        return super().read_merged_range()
 
-    def landed_range(self) -> tuple[int, int]:
+    def read_landed_range(self) -> tuple[int, int]:
         return self._landed
 
-    def merged_range(self) -> tuple[int, int]:
+    def read_merged_range(self) -> tuple[int, int]:
         return self._range
 
-    def tables_at(self, ts: int) -> TargetTables:
+    def read_tables_at(self, ts: int) -> TargetTables:
         if ts not in self._tables:
-            self._tables[ts] = target_tables_at(self.paths, self._naming, ts, _STATES.at(self.paths, ts))
+            self._tables[ts] = read_target_tables_at(
+                self.paths, self._naming, ts, _STATES.read_state_at(self.paths, ts)
+            )
         return self._tables[ts]
 
-    def definitions(self, db: str, table: str, after: int, upto: int) -> list[TableDef]:
+    def read_definitions(self, db: str, table: str, after: int, upto: int) -> list[TableDef]:
         key = (db, table, after, upto)
         if key not in self._had:
-            self._had[key] = super().definitions(*key)
+            self._had[key] = super().read_definitions(*key)
         return self._had[key]
 
 
-def row_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
+def build_row_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     """The newest versions of one row, by table and key, up to a commit_ts. Raises BadRequest, BinlakeError."""
-    view = _table_form(lake, query)
+    view = _build_table_form(lake, query)
     if view["table"] is None:
         return view
-    key = query.key()
-    view |= {"key": key, "upto": query.text("upto")}
+    key = query.parse_key()
+    view |= {"key": key, "upto": query.read_text("upto")}
     if key is None:
         return view
-    db, table = query.table() or ("", "")
-    upto = query.moment("upto")
-    history = lake.audit.newest_of_row(
+    db, table = query.parse_table() or ("", "")
+    upto = query.parse_moment("upto")
+    history = lake.audit.find_newest_of_row(
         db, table, key, upto=upto, count=VERSIONS, budget=Budget(SEARCH_S), most=2 * VERSIONS
     )
-    passages = Passages(lake.log.events_at((change.commit_ts for change in history.changes), _TOOK))
+    passages = Passages(lake.log.read_events_at((change.commit_ts for change in history.changes), _TOOK))
     view["versions"] = [
-        {**_change_view(change), "passages": _passages_view(passages, change.commit_ts)}
+        {**_build_change_view(change), "passages": _build_passages_view(passages, change.commit_ts)}
         for change in reversed(history.changes)
     ]
     # If the answer is complete, `since` is where the lake starts.
-    view |= {"since": ts_view(max(history.since, 0)), "whole": history.whole}
+    view |= {"since": build_ts_view(max(history.since, 0)), "whole": history.whole}
     view["older"] = None if history.whole else str(history.since)
     # The changes left out of the oldest commit_ts, if it alone has too many for a page.
     view["left"] = history.left
-    merged, landed = lake.audit.merged_range()[1], lake.audit.landed_range()[1]
-    view["read_upto"] = ts_view(merged if upto is None else min(upto, merged))
-    view["not_merged"] = ts_view(landed) if landed > merged else None
+    merged, landed = lake.audit.read_merged_range()[1], lake.audit.read_landed_range()[1]
+    view["read_upto"] = build_ts_view(merged if upto is None else min(upto, merged))
+    view["not_merged"] = build_ts_view(landed) if landed > merged else None
     return view
 
 
-def transaction_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
+def build_transaction_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     """A transaction by commit_ts or start_ts, a page of its row changes, and the stages that processed it."""
-    text = query.text("ts")
+    text = query.read_text("ts")
     view: dict[str, Any] = {"ts": text, "transaction": None}
     if not text:
         return view
     if not (text.isascii() and text.isdigit()):
         raise BadRequest("give the transaction's commit_ts or start_ts in decimal")
-    ts, first = query.moment("ts"), query.number("first")
-    transaction = lake.audit.transaction(ts or 0, first, VERSIONS, Budget(SEARCH_S))
+    ts, first = query.parse_moment("ts"), query.parse_number("first")
+    transaction = lake.audit.find_transaction(ts or 0, first, VERSIONS, Budget(SEARCH_S))
     if transaction is None:
-        lo, hi = lake.audit.landed_range()
+        lo, hi = lake.audit.read_landed_range()
         raise LostRange(f"there is no transaction with commit_ts or start_ts {ts}; the lake holds ({lo}, {hi}]")
     more = first + len(transaction.changes) < transaction.total
     view["transaction"] = {
-        "commit": ts_view(transaction.commit_ts),
-        "start": ts_view(transaction.start_ts),
+        "commit": build_ts_view(transaction.commit_ts),
+        "start": build_ts_view(transaction.start_ts),
         "kind": transaction.kind,
         "schema_version": transaction.schema_version,
         "pumps": list(transaction.pumps),
@@ -148,41 +150,44 @@ def transaction_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
         "passages": [passage.to_dict() for passage in transaction.passages],
         "total": transaction.total,
         "first": first,
-        "changes": [_change_view(change) for change in transaction.changes],
+        "changes": [_build_change_view(change) for change in transaction.changes],
         "next": first + len(transaction.changes) if more else None,
     }  # fmt: skip
     return view
 
 
-def table_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
+def build_table_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     """Some rows of a table as of a commit_ts or time."""
-    view = _table_form(lake, query)
-    view["at"] = query.text("at")
+    view = _build_table_form(lake, query)
+    view["at"] = query.read_text("at")
     if view["table"] is None:
         return view
-    last = lake.audit.merged_range()[1]
-    at = query.moment("at")
+    last = lake.audit.read_merged_range()[1]
+    at = query.parse_moment("at")
     at = last if at is None else at
-    db, table = query.table() or ("", "")
+    db, table = query.parse_table() or ("", "")
     preview = preview_rows(lake.audit, lake.log, (db, table), at, ROWS, Budget(SEARCH_S))
     view["preview"] = {
-        "as_of": ts_view(preview.ts),
+        "as_of": build_ts_view(preview.ts),
         "columns": list(preview.columns),
         "rows": [[_cut_text(row.get(name)) for name in preview.columns] for row in preview.rows],
         # With the key columns of that time: the table may have others today.
-        "keys": [_key_for_link(key_text([row.get(name) for name in preview.key_columns])) for row in preview.rows],
+        "keys": [
+            _build_key_for_link(format_key_text([row.get(name) for name in preview.key_columns]))
+            for row in preview.rows
+        ],
         "more": preview.more,
         "changes": preview.changes,
         "inexact": preview.inexact,
-        "mirror": {"delta_version": preview.base.delta_version, **ts_view(preview.base.hi)},
+        "mirror": {"delta_version": preview.base.delta_version, **build_ts_view(preview.base.hi)},
     }
     return view
 
 
-def incomplete_tables_view(lake: Lake) -> dict[str, Any]:
+def build_incomplete_tables_view(lake: Lake) -> dict[str, Any]:
     """Tables whose rows the lake may know only in part, by name, and why; only the first ones, and how many more."""
     try:
-        tables = sorted(lake.audit.incomplete_tables(lake.audit.merged_range()[1]).items())
+        tables = sorted(lake.audit.find_incomplete_tables(lake.audit.read_merged_range()[1]).items())
     except LostRange:
         # An empty lake knows no tables.
         tables = []
@@ -190,42 +195,42 @@ def incomplete_tables_view(lake: Lake) -> dict[str, Any]:
     return {"tables": rows, "more": len(tables) - len(rows)}
 
 
-def ddls_view(lake: Lake, upto: int | None = None, count: int = PAGE) -> dict[str, Any]:
+def build_ddls_view(lake: Lake, upto: int | None = None, count: int = PAGE) -> dict[str, Any]:
     """The DDL that landed at or below `upto`, newest first; all DDL of one commit_ts are on one page."""
-    newest = newest_ddls(lake.paths, count + 1, upto)
+    newest = read_newest_ddls(lake.paths, count + 1, upto)
     last = newest[:count][-1].commit_ts if newest else 0
     lines = [line for line in newest if line.commit_ts >= last]
     # One commit_ts may have more DDL than were asked for; then it is unknown whether there are older ones.
-    more = len(newest) > len(lines) or (len(newest) > count and bool(newest_ddls(lake.paths, 1, last - 1)))
+    more = len(newest) > len(lines) or (len(newest) > count and bool(read_newest_ddls(lake.paths, 1, last - 1)))
     rows = [
-        {**vars(line), "commit": ts_view(line.commit_ts), "commit_ts": str(line.commit_ts),
+        {**vars(line), "commit": build_ts_view(line.commit_ts), "commit_ts": str(line.commit_ts),
          "query": _cut_text(line.query), "sql": _cut_text(line.sql)}
         for line in lines
     ]  # fmt: skip
     return {"ddls": rows, "older": str(last - 1) if more else None}
 
 
-def _table_form(lake: Lake, query: PageRequest) -> dict[str, Any]:
+def _build_table_form(lake: Lake, query: PageRequest) -> dict[str, Any]:
     """The present tables, and the requested one with the columns of its key."""
-    name = query.table()
-    tables = lake.audit.tables_at(lake.audit.merged_range()[1])
+    name = query.parse_table()
+    tables = lake.audit.read_tables_at(lake.audit.read_merged_range()[1])
     view: dict[str, Any] = {
-        "tables": [".".join(each) for each in tables.names()[:_TABLES]],
+        "tables": [".".join(each) for each in tables.list_names()[:_TABLES]],
         "table": None if name is None else ".".join(name),
         "key_columns": [],
         "key": None,
     }
     if name is not None:
-        definition: TableDef = lake.audit.definition(*name)
-        view |= {"key_columns": list(definition.identity().columns), "identity": definition.identity().kind}
+        definition: TableDef = lake.audit.read_last_definition(*name)
+        view |= {"key_columns": list(definition.find_identity().columns), "identity": definition.find_identity().kind}
     return view
 
 
-def _change_view(change: RowVersion) -> dict[str, Any]:
+def _build_change_view(change: RowVersion) -> dict[str, Any]:
     before, after = change.before or {}, change.after or {}
     names = list(dict.fromkeys([*before, *after]))
     return {
-        "commit": ts_view(change.commit_ts),
+        "commit": build_ts_view(change.commit_ts),
         "start_ts": str(change.start_ts),
         "seq": change.seq,
         "table": f"{change.db}.{change.table}",
@@ -233,14 +238,14 @@ def _change_view(change: RowVersion) -> dict[str, Any]:
         "key": _cut_text(change.key),
         "new_key": _cut_text(change.new_key),
         # The keys for links to the histories.
-        "key_asked": _key_for_link(change.key),
-        "new_key_asked": _key_for_link(change.new_key),
-        "columns": [_column_view(name, change.before, change.after) for name in names[:_COLUMNS]],
+        "key_asked": _build_key_for_link(change.key),
+        "new_key_asked": _build_key_for_link(change.new_key),
+        "columns": [_build_column_view(name, change.before, change.after) for name in names[:_COLUMNS]],
         "hidden": max(len(names) - _COLUMNS, 0),
     }
 
 
-def _column_view(name: str, before: Row | None, after: Row | None) -> dict[str, Any]:
+def _build_column_view(name: str, before: Row | None, after: Row | None) -> dict[str, Any]:
     old, new = (None if image is None else image.get(name) for image in (before, after))
     return {
         "name": name,
@@ -256,14 +261,14 @@ def _cut_text(text: str | None) -> str | None:
     return text if text is None or len(text) <= _LETTERS else f"{text[:_LETTERS]}… ({len(text):,} characters)"
 
 
-def _key_for_link(key: str | None) -> str | None:
+def _build_key_for_link(key: str | None) -> str | None:
     """The key for use in a link; None if it is too long for a request."""
     return key if key is not None and len(key) <= LONGEST else None
 
 
-def _passages_view(passages: Passages, commit_ts: int) -> list[dict[str, str]]:
-    return _newest_by_stage(passage.to_dict() for passage in passages.of(commit_ts))
+def _build_passages_view(passages: Passages, commit_ts: int) -> list[dict[str, str]]:
+    return _sort_passages(passage.to_dict() for passage in passages.find_at(commit_ts))
 
 
-def _newest_by_stage(passages: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+def _sort_passages(passages: Iterable[dict[str, str]]) -> list[dict[str, str]]:
     return sorted(passages, key=lambda passage: passage["at"])

@@ -17,8 +17,8 @@ from binlake.lake.failures import FAILURE, Failure
 from binlake.pipeline import BY_NAME, ENDED
 from binlake.window import rewrites
 from binlake_airflow.dags.dagparts import SYNC
-from binlake_airflow.pages.history import Events, ts_view, utc_text
-from binlake_airflow.pages.reachability import servers_of_feed
+from binlake_airflow.pages.history import Events, build_ts_view, format_utc
+from binlake_airflow.pages.reachability import list_servers_of_feed
 from binlake_airflow.pages.runs import DagFacts
 
 _LOOK = 25
@@ -44,20 +44,22 @@ class Problem:
 
     def to_dict(self) -> dict[str, Any]:
         """For pages and JSON."""
-        since = None if self.since_ms is None else utc_text(self.since_ms)
+        since = None if self.since_ms is None else format_utc(self.since_ms)
         return {"state": self.state, "text": self.text, "since": since, "run_id": self.run_id}
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The lake's surroundings: DAGs by kind, which servers listen (as reach_view), the registry (as nodes_view)."""
+    """The lake's surroundings: DAGs by kind, which servers listen (as `build_reach_view`), the registry (as
+    `build_nodes_view`).
+    """
 
     dags: Mapping[str, DagFacts]
     reach: Mapping[str, bool | None]
     nodes: Mapping[str, Any]
 
 
-def health_view(
+def build_health_view(
     replication: Replication,
     log: Events,
     status: Mapping[str, Any],
@@ -67,28 +69,29 @@ def health_view(
 ) -> dict[str, Any]:
     """`state` and `problems`; the window that the SQL sink began to apply and has not ended; the last verify result.
 
-    `status` comes from status_view, `feeds` from feeds_view: a feed's problem never counts as more than `attention`.
+    `status` comes from `build_status_view`, `feeds` from `build_feeds_view`: a feed's problem never counts as more than
+    `attention`.
     """
-    applying, verified, validated = _window_being_applied(log), _last_verify(log), _last_validation(log)
-    own_tasks = frozenset(stage.task for stage in replication.stages() if stage.feed)
+    applying, verified, validated = _find_window_being_applied(log), _read_last_verify(log), _read_last_validation(log)
+    own_tasks = frozenset(stage.task for stage in replication.list_stages() if stage.feed)
     problems = [
-        *_dag_problems(around.dags, now_ms),
-        *(of_feeds := [problem for feed in feeds for problem in _feed_problems(feed)]),
-        *_failures(log, around.dags, own_tasks, {problem.run_id for problem in of_feeds}),
-        *_blocking_problems(status),
-        *_unreachable_servers(around),
-        *_unreachable_of_feeds(replication, around.reach),
-        *_open_window_problems(applying, around.dags, now_ms, replication.window.blocked_alert_s),
-        *_difference_problems(verified, log, status),
-        *_validation_problems(validated),
-        *_loading_problems(log),
+        *_find_dag_problems(around.dags, now_ms),
+        *(of_feeds := [problem for feed in feeds for problem in _find_feed_problems(feed)]),
+        *_find_failures(log, around.dags, own_tasks, {problem.run_id for problem in of_feeds}),
+        *_find_blocking_problems(status),
+        *_find_unreachable_servers(around),
+        *_find_unreachable_of_feeds(replication, around.reach),
+        *_find_open_window_problems(applying, around.dags, now_ms, replication.window.blocked_alert_s),
+        *_find_difference_problems(verified, log, status),
+        *_find_validation_problems(validated),
+        *_find_loading_problems(log),
     ]
     problems.sort(key=lambda problem: STATES.index(problem.state))
     usual = "empty" if status["landed"] is None else "running"
     return {
         "state": problems[0].state if problems else usual,
         "problems": [problem.to_dict() for problem in problems],
-        "applying": applying and {**applying, "since": utc_text(applying["at_ms"])},
+        "applying": applying and {**applying, "since": format_utc(applying["at_ms"])},
         "verified": verified,
         "validated": validated,
         "reach": {**around.reach, "pd": around.nodes["reachable"]},
@@ -96,16 +99,16 @@ def health_view(
     }
 
 
-def _loading_problems(log: Events) -> list[Problem]:
+def _find_loading_problems(log: Events) -> list[Problem]:
     """A full load that has not ended: it delays the windows from pumps."""
-    event = log.last_event((baseload.STAGE,))
+    event = log.read_last_event((baseload.STAGE,))
     if event is None or event["state"] == "done":
         return []
     text = f"{baseload.BaseLoad.of(event).text}; no window from pumps begins before it is done"
     return [Problem("attention", text, event["at_ms"], event["run_id"])]
 
 
-def _dag_problems(dags: Mapping[str, DagFacts], now_ms: int) -> list[Problem]:
+def _find_dag_problems(dags: Mapping[str, DagFacts], now_ms: int) -> list[Problem]:
     """DAGs that Airflow does not run; for side DAGs this only counts as `attention`."""
     problems = []
     for kind, dag in dags.items():
@@ -121,7 +124,7 @@ def _dag_problems(dags: Mapping[str, DagFacts], now_ms: int) -> list[Problem]:
     return problems
 
 
-def _feed_problems(feed: Mapping[str, Any]) -> list[Problem]:
+def _find_feed_problems(feed: Mapping[str, Any]) -> list[Problem]:
     """Why a feed has stopped, or the failure that its next window will retry."""
     name, failure, error = feed["name"], feed["failure"], feed["error"]
     at_ms, run_id = (failure["at_ms"], failure["run_id"]) if failure is not None else (None, "")
@@ -135,7 +138,7 @@ def _feed_problems(feed: Mapping[str, Any]) -> list[Problem]:
     return [Problem("attention", failure["text"], at_ms, run_id)] if failure is not None else []
 
 
-def _failures(
+def _find_failures(
     log: Events, dags: Mapping[str, DagFacts], feed_tasks: Collection[str], shown_runs: Collection[str]
 ) -> list[Problem]:
     """The last failure of each stage that has not succeeded since; for side DAGs, the failure of their last run.
@@ -143,22 +146,22 @@ def _failures(
     Failures of feeds are left out: `feed_tasks` are their tasks, `shown_runs` the runs whose failure is shown for a
     feed.
     """
-    failures = [Failure.of(event) for event in log.last_events((FAILURE,), _LOOK, sink="")]
+    failures = [Failure.of(event) for event in log.read_last_events((FAILURE,), _LOOK, sink="")]
     last_of = {failure.stage: failure for failure in reversed(failures)}
     ended = {dag.last.run_id: kind for kind, dag in dags.items() if dag.last is not None}
     current = [failure for failure in last_of.values() if _is_unresolved(failure, log, ended, dags)]
     current_runs = {*shown_runs, *(failure.run_id for failure in current)}
     problems = [
-        Problem(_order_of_stage(failure.stage), str(failure), failure.at_ms, failure.run_id)
+        Problem(_classify_stage(failure.stage), str(failure), failure.at_ms, failure.run_id)
         for failure in sorted(current, key=lambda failure: -failure.at_ms)
     ]
     for kind, dag in dags.items():
         if dag.last is not None and dag.last.state == "failed" and dag.last.run_id not in current_runs:
-            problems.append(_run_failure(kind, dag, feed_tasks))
+            problems.append(_build_run_failure(kind, dag, feed_tasks))
     return problems
 
 
-def _run_failure(kind: str, dag: DagFacts, feed_tasks: Collection[str]) -> Problem:
+def _build_run_failure(kind: str, dag: DagFacts, feed_tasks: Collection[str]) -> Problem:
     assert dag.last is not None
     of_feeds = bool(dag.last.tasks) and all(task in feed_tasks for task in dag.last.tasks)
     which = "the last run" if kind == SYNC else f"the last run of its DAG {kind}"
@@ -170,26 +173,26 @@ def _run_failure(kind: str, dag: DagFacts, feed_tasks: Collection[str]) -> Probl
 
 
 def _is_unresolved(failure: Failure, log: Events, ended: Mapping[str, str], dags: Mapping[str, DagFacts]) -> bool:
-    if _order_of_stage(failure.stage) == "failing":
+    if _classify_stage(failure.stage) == "failing":
         # A plan that is ready leaves no event, but the land stage after it does.
         stages, states = (
-            (("plan", "land"), None) if failure.stage == "plan" else (_stages_that_clear(failure.stage), ENDED)
+            (("plan", "land"), None) if failure.stage == "plan" else (_list_stages_that_clear(failure.stage), ENDED)
         )
-        newer = log.last_events(stages, 1, states)
+        newer = log.read_last_events(stages, 1, states)
         return not newer or newer[0]["at_ms"] < failure.at_ms
     kind = ended.get(failure.run_id)
     last = dags[kind].last if kind is not None else None
     return last is not None and last.state == "failed"
 
 
-def _order_of_stage(stage: str) -> str:
+def _classify_stage(stage: str) -> str:
     return "failing" if stage in BY_NAME or stage == _FUSED else "attention"
 
 
 _FUSED = "window"
 
 
-def _stages_that_clear(stage: str) -> tuple[str, ...]:
+def _list_stages_that_clear(stage: str) -> tuple[str, ...]:
     """The stages whose end shows that `stage` works again: itself, and the later stages of the same sink."""
     if stage == _FUSED:
         return ("land",)
@@ -197,12 +200,12 @@ def _stages_that_clear(stage: str) -> tuple[str, ...]:
     return (stage, *(n for n in names[names.index(stage) + 1 :] if sink is not None and BY_NAME[n].sink == sink))
 
 
-def _blocking_problems(status: Mapping[str, Any]) -> list[Problem]:
+def _find_blocking_problems(status: Mapping[str, Any]) -> list[Problem]:
     blocked = status["blocked"]
     return [Problem("blocked", f"blocked by {blocked['by']}: {blocked['reason']}")] if blocked else []
 
 
-def _unreachable_servers(around: Surroundings) -> list[Problem]:
+def _find_unreachable_servers(around: Surroundings) -> list[Problem]:
     problems = [Problem("unreachable", text) for name, text in _DEAD.items() if around.reach.get(name) is False]
     if not around.nodes["reachable"]:
         problems.append(Problem("unreachable", str(around.nodes["why"])))
@@ -212,26 +215,31 @@ def _unreachable_servers(around: Surroundings) -> list[Problem]:
     return problems
 
 
-def _unreachable_of_feeds(replication: Replication, reach: Mapping[str, bool | None]) -> list[Problem]:
+def _find_unreachable_of_feeds(replication: Replication, reach: Mapping[str, bool | None]) -> list[Problem]:
     """Servers of feeds at which nothing listens: they block only that feed."""
     return [
         Problem("attention", f"nothing listens at {server.what} of the feed {feed.name}: {server.where}")
         for feed in replication.feed
-        for server in servers_of_feed(feed)
+        for server in list_servers_of_feed(feed)
         if reach.get(server.key) is False
     ]
 
 
-def _window_being_applied(log: Events) -> dict[str, Any] | None:
+def _find_window_being_applied(log: Events) -> dict[str, Any] | None:
     """The window that finalize has begun and not ended: the target may hold it open (`consistent` = false)."""
-    last = log.last_events(("finalize", "release"), 1, ("started", "released", *ENDED))
+    last = log.read_last_events(("finalize", "release"), 1, ("started", "released", *ENDED))
     if not last or last[0]["state"] != "started":
         return None
     event = last[0]
-    return {"lo": ts_view(event["lo"]), "hi": ts_view(event["hi"]), "run_id": event["run_id"], "at_ms": event["at_ms"]}
+    return {
+        "lo": build_ts_view(event["lo"]),
+        "hi": build_ts_view(event["hi"]),
+        "run_id": event["run_id"],
+        "at_ms": event["at_ms"],
+    }
 
 
-def _open_window_problems(
+def _find_open_window_problems(
     applying: Mapping[str, Any] | None, dags: Mapping[str, DagFacts], now_ms: int, limit_s: float
 ) -> list[Problem]:
     """A window that no run applies any longer, or whose apply takes too long."""
@@ -250,25 +258,27 @@ def _open_window_problems(
     return [Problem("attention", text, applying["at_ms"], applying["run_id"])]
 
 
-def _last_verify(log: Events) -> dict[str, Any] | None:
+def _read_last_verify(log: Events) -> dict[str, Any] | None:
     """The result of the last verify of the target, and whether rows were repaired since."""
-    last = log.last_events(("verify",), 1)
+    last = log.read_last_events(("verify",), 1)
     if not last:
         return None
-    event, repaired = last[0], log.last_events(("repair",), 1)
+    event, repaired = last[0], log.read_last_events(("repair",), 1)
     detail = json.loads(event["detail"] or "{}")
     since = bool(repaired) and repaired[0]["at_ms"] > event["at_ms"]
     wrong = {name: detail.get(name, 0) for name in ("missing", "extra", "different")}
     return {
         **{name: event[name] for name in ("state", "at_ms", "rows", "run_id")},
-        "at": utc_text(event["at_ms"]),
-        "hi": ts_view(event["hi"]),
+        "at": format_utc(event["at_ms"]),
+        "hi": build_ts_view(event["hi"]),
         "repaired_since": since,
         **wrong,
     }
 
 
-def _difference_problems(verified: Mapping[str, Any] | None, log: Events, status: Mapping[str, Any]) -> list[Problem]:
+def _find_difference_problems(
+    verified: Mapping[str, Any] | None, log: Events, status: Mapping[str, Any]
+) -> list[Problem]:
     """Differences that verify found and nobody has repaired since, and tables that are set aside."""
     problems = []
     if verified is not None and verified["state"] == "different" and not verified["repaired_since"]:
@@ -281,7 +291,7 @@ def _difference_problems(verified: Mapping[str, Any] | None, log: Events, status
     if aside:
         names = ", ".join(str(table["table"]) for table in aside)
         problems.append(Problem("attention", f"set aside, so the target differs from the source in: {names}"))
-    behind_ddl = log.last_events((rewrites.STAGE,), 1, rewrites.FOUND)
+    behind_ddl = log.read_last_events((rewrites.STAGE,), 1, rewrites.FOUND)
     if behind_ddl and behind_ddl[0]["state"] == "different":
         event = behind_ddl[0]
         if verified is None or verified["at_ms"] < event["at_ms"]:
@@ -294,10 +304,10 @@ _VALIDATION = ("validate", "validation")
 """Runs of continuous validation, and manual changes of its errors."""
 
 
-def _last_validation(log: Events) -> dict[str, Any] | None:
+def _read_last_validation(log: Events) -> dict[str, Any] | None:
     """The state of continuous validation: counts of the ledger, some errors, their time, why a run was postponed."""
-    known = log.last_events(_VALIDATION, 1, ("done", "ignored", "resolved", "cleared"))
-    last = log.last_events(("validate",), 1)
+    known = log.read_last_events(_VALIDATION, 1, ("done", "ignored", "resolved", "cleared"))
+    last = log.read_last_events(("validate",), 1)
     if not last:
         return None
     detail = json.loads(known[0]["detail"] or "{}") if known else {}
@@ -310,14 +320,14 @@ def _last_validation(log: Events) -> dict[str, Any] | None:
         "reason": run.get("reason", ""),
         "tables": run.get("tables", {}),
         "rows": last[0]["rows"],
-        "hi": ts_view(last[0]["hi"]),
-        "at": utc_text(last[0]["at_ms"]),
+        "hi": build_ts_view(last[0]["hi"]),
+        "at": format_utc(last[0]["at_ms"]),
         "at_ms": event["at_ms"],
         "run_id": event["run_id"],
     }
 
 
-def _validation_problems(validated: Mapping[str, Any] | None) -> list[Problem]:
+def _find_validation_problems(validated: Mapping[str, Any] | None) -> list[Problem]:
     """Rows that differ at the target, until they are correct or an operator has ignored or resolved them."""
     if validated is None or not validated["errors"]:
         return []

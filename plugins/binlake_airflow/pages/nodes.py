@@ -16,7 +16,7 @@ from binlake.cluster.placement import EtcdClient, NodeStatus, Registry
 from binlake.config import Replication
 from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.rpc import Tls
-from binlake_airflow.pages.history import position_view
+from binlake_airflow.pages.history import build_position_view
 
 log = structlog.get_logger(__name__)
 
@@ -29,35 +29,39 @@ _silent: dict[tuple[object, ...], float] = {}
 _lock = threading.Lock()
 
 
-def nodes_view(replication: Replication) -> dict[str, Any]:
+def build_nodes_view(replication: Replication) -> dict[str, Any]:
     """`reachable`, or `why` not; and the nodes: id, kind, host, state, position with lag, last heartbeat, staleness."""
     source = replication.source
-    urls, files = tuple(source.pd_urls), source.security.files()
+    urls, files = tuple(source.pd_urls), source.security.list_files()
     # A PD that does not answer with one set of certificates may answer with another.
     cache_key = (urls, files)
     with _lock:
         rests = time.monotonic() < _silent.get(cache_key, 0.0)
     if rests:
-        return _unreachable_view("PD did not answer a moment ago")
+        return _build_unreachable_view("PD did not answer a moment ago")
     # Fixed texts: readers must not see URLs and file names of the configuration.
     try:
         with contextlib.closing(EtcdClient(urls, timeout_s=TIMEOUT_S, tls=Tls.of(*files))) as etcd:
             registry = Registry(etcd)
-            return {"reachable": True, "why": "", "nodes": _node_rows(registry.pumps(), registry.drainers())}
+            return {
+                "reachable": True,
+                "why": "",
+                "nodes": _build_node_rows(registry.list_pumps(), registry.list_drainers()),
+            }
     except SourceUnavailable:
         with _lock:
             _silent[cache_key] = time.monotonic() + _REST_S
-        return _unreachable_view(f"PD did not answer within {TIMEOUT_S:g} s")
+        return _build_unreachable_view(f"PD did not answer within {TIMEOUT_S:g} s")
     except BinlakeError as error:
         log.warning("registry_not_readable", replication=replication.name, error=str(error))
-        return _unreachable_view("the registry cannot be read: see the API server's log")
+        return _build_unreachable_view("the registry cannot be read: see the API server's log")
 
 
-def _unreachable_view(why: str) -> dict[str, Any]:
+def _build_unreachable_view(why: str) -> dict[str, Any]:
     return {"reachable": False, "why": why, "nodes": []}
 
 
-def _node_rows(pumps: Sequence[NodeStatus], drainers: Sequence[NodeStatus]) -> list[dict[str, Any]]:
+def _build_node_rows(pumps: Sequence[NodeStatus], drainers: Sequence[NodeStatus]) -> list[dict[str, Any]]:
     now = time.time_ns() // 1_000_000
     kinds = [*(("pump", node) for node in pumps), *(("drainer", node) for node in drainers)]
     return [
@@ -68,8 +72,8 @@ def _node_rows(pumps: Sequence[NodeStatus], drainers: Sequence[NodeStatus]) -> l
             "state": node.state,
             # Measured with this machine's clock, so that the page needs no timestamp from PD.
             "stale": kind == "pump" and is_stale(node, tso.compose(now), _HEARTBEAT_S),
-            "position": position_view(node.max_commit_ts or None, now),
-            "heartbeat": position_view(node.update_ts or None, now),
+            "position": build_position_view(node.max_commit_ts or None, now),
+            "heartbeat": build_position_view(node.update_ts or None, now),
         }
         for kind, node in kinds
     ]

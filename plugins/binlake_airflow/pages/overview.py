@@ -34,23 +34,25 @@ class Overview:
         self, replications: Sequence[Replication], read: Callable[[Replication], dict[str, Any]]
     ) -> dict[str, Any]:
         """What `read` returns for each replication, in their order; a row with `problem` if it did not answer."""
-        rows = await asyncio.gather(*(self._row(replication, read) for replication in replications))
+        rows = await asyncio.gather(*(self._read_row(replication, read) for replication in replications))
         return {"replications": list(rows)}
 
-    async def _row(self, replication: Replication, read: Callable[[Replication], dict[str, Any]]) -> dict[str, Any]:
+    async def _read_row(
+        self, replication: Replication, read: Callable[[Replication], dict[str, Any]]
+    ) -> dict[str, Any]:
         if time.monotonic() < self._silent.get(replication.name, 0.0):
-            return _problem_row(replication, _NO_ANSWER)
+            return _build_problem_row(replication, _NO_ANSWER)
         try:
             return await self._bounded.run(lambda: read(replication), replication.name, self._lake_s)
         except (TimeoutError, TooBusy):
             self._silent[replication.name] = time.monotonic() + self._rest_s
-            return _problem_row(replication, _NO_ANSWER)
+            return _build_problem_row(replication, _NO_ANSWER)
         except BinlakeError as error:
-            return _problem_row(replication, error.message)
+            return _build_problem_row(replication, error.message)
         except Exception:
             log.exception("lake_not_readable", replication=replication.name)
-            return _problem_row(replication, "its lake cannot be read: see the API server's log")
+            return _build_problem_row(replication, "its lake cannot be read: see the API server's log")
 
 
-def _problem_row(replication: Replication, text: str) -> dict[str, Any]:
+def _build_problem_row(replication: Replication, text: str) -> dict[str, Any]:
     return {"name": replication.name, "problem": text}

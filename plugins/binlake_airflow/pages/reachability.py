@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from binlake.base.reachability import CONNECT_PORT, address_of, is_listening
+from binlake.base.reachability import CONNECT_PORT, is_listening, parse_address
 from binlake.config import Replication
 from binlake.config.feed import Feed
-from binlake.pipeline import feed_sink
+from binlake.pipeline import name_feed_sink
 
 log = structlog.get_logger(__name__)
 
@@ -53,36 +53,38 @@ _known: dict[Address, tuple[float, bool]] = {}
 _lock = threading.Lock()
 
 
-def reach_view(replication: Replication) -> dict[str, bool | None]:
+def build_reach_view(replication: Replication) -> dict[str, bool | None]:
     """For target, Spark and the servers of feeds: whether a server listens there; None if there is no address."""
     checks: dict[str, Callable[[], Sequence[Address]]] = {
-        "target": lambda: _target_address(replication),
-        "spark": lambda: _spark_address(replication),
+        "target": lambda: _find_target_address(replication),
+        "spark": lambda: _find_spark_address(replication),
     }
-    servers = [server for feed in replication.feed for server in servers_of_feed(feed)]
+    servers = [server for feed in replication.feed for server in list_servers_of_feed(feed)]
     checks |= {server.key: partial(getattr, server, "addresses") for server in servers}
     with ThreadPoolExecutor(min(len(checks), _MOST_THREADS), "binlake-reach") as pool:
         answers = {name: pool.submit(_check_addresses, addresses) for name, addresses in checks.items()}
     return {name: answer.result() for name, answer in answers.items()}
 
 
-def servers_of_feed(feed: Feed) -> list[Server]:
+def list_servers_of_feed(feed: Feed) -> list[Server]:
     """The brokers and the registry that a feed needs."""
-    servers, sink = [], feed_sink(feed.name)
+    servers, sink = [], name_feed_sink(feed.name)
     if feed.sink.kafka is not None:
-        servers.append(Server(f"{sink} brokers", "the brokers", _addresses(feed.sink.kafka.brokers, _KAFKA_PORT)))
+        servers.append(Server(f"{sink} brokers", "the brokers", _parse_addresses(feed.sink.kafka.brokers, _KAFKA_PORT)))
     if feed.schema_registry:
         port = _REGISTRY_PORTS.get(urlsplit(feed.schema_registry).scheme, _REGISTRY_PORTS["http"])
-        servers.append(Server(f"{sink} registry", "the schema registry", _addresses([feed.schema_registry], port)))
+        servers.append(
+            Server(f"{sink} registry", "the schema registry", _parse_addresses([feed.schema_registry], port))
+        )
     return servers
 
 
-def _addresses(urls: Sequence[str], default_port: int) -> tuple[Address, ...]:
+def _parse_addresses(urls: Sequence[str], default_port: int) -> tuple[Address, ...]:
     """The addresses of `urls`; invalid ones are left out."""
     addresses: list[Address] = []
     for url in urls:
         with suppress(ValueError):
-            addresses.append(address_of(url, default_port))
+            addresses.append(parse_address(url, default_port))
     return tuple(address for address in addresses if address[0])
 
 
@@ -103,12 +105,12 @@ def _check_address(server: Address) -> bool:
     return answer
 
 
-def _target_address(replication: Replication) -> Sequence[Address]:
+def _find_target_address(replication: Replication) -> Sequence[Address]:
     target = replication.target
     return () if target is None else ((target.host, target.port),)
 
 
-def _spark_address(replication: Replication) -> Sequence[Address]:
+def _find_spark_address(replication: Replication) -> Sequence[Address]:
     """The Connect server or standalone master of the replication's connection, if this process knows it."""
     from airflow.sdk import BaseHook
 
@@ -117,8 +119,8 @@ def _spark_address(replication: Replication) -> Sequence[Address]:
         connection = BaseHook.get_connection(conn_id)
         host, port = connection.host or "", connection.port
         if replication.airflow.engine == "connect":
-            return (address_of(f"{host}:{port or CONNECT_PORT}", CONNECT_PORT),)
-        return (address_of(host, port or _SPARK_PORT),) if host.startswith("spark://") else ()
+            return (parse_address(f"{host}:{port or CONNECT_PORT}", CONNECT_PORT),)
+        return (parse_address(host, port or _SPARK_PORT),) if host.startswith("spark://") else ()
     except Exception as error:  # noqa: BLE001 - the connection may be known only to tasks
         log.info("spark_address_unknown", spark_conn_id=conn_id, error=str(error))
         return ()

@@ -36,13 +36,13 @@ class PageRequest:
         if any(len(value) > LONGEST for value in values):
             raise BadRequest(f"a value is longer than {LONGEST} characters")
 
-    def text(self, name: str) -> str:
+    def read_text(self, name: str) -> str:
         """A value without surrounding blanks; empty if it is not given."""
         return self.query.get(name, "").strip()
 
-    def table(self) -> tuple[str, str] | None:
+    def parse_table(self) -> tuple[str, str] | None:
         """(db, table) of `table`; None if it is not given."""
-        text = self.text("table")
+        text = self.read_text("table")
         if not text:
             return None
         db, _, table = text.partition(".")
@@ -50,9 +50,9 @@ class PageRequest:
             raise BadRequest(f"{text[:80]!r} does not name a table: write it as db.table")
         return db, table
 
-    def key(self) -> list[str | None] | None:
+    def parse_key(self) -> list[str | None] | None:
         """The values of `key`, or the JSON array `json` (which can contain null); None if neither is given."""
-        text = self.text("json")
+        text = self.read_text("json")
         values: list[str | None] = list(self.query.getlist("key"))
         if text:
             try:
@@ -70,17 +70,17 @@ class PageRequest:
             raise BadRequest(f"a key has at most {_MOST_KEYS} values")
         return values or None
 
-    def moment(self, name: str) -> int | None:
+    def parse_moment(self, name: str) -> int | None:
         """A commit_ts or time; None if it is not given."""
-        text = self.text(name)
+        text = self.read_text(name)
         try:
             return tso.parse(text) if text else None
         except (ValueError, OverflowError) as error:
             raise BadRequest(str(error)) from error
 
-    def number(self, name: str) -> int:
+    def parse_number(self, name: str) -> int:
         """A whole number from 0 on; 0 if it is not given."""
-        text = self.text(name)
+        text = self.read_text(name)
         if not text:
             return 0
         if not (text.isascii() and text.isdigit() and len(text) < 10):

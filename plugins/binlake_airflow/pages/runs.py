@@ -47,14 +47,14 @@ def read_dag_facts(name: str) -> dict[str, DagFacts]:
     with create_session() as session:
         query = select(DagModel.dag_id, DagModel.is_paused, DagModel.next_dagrun_create_after)
         dags = session.execute(query.where(DagModel.dag_id.in_(ids), ~DagModel.is_stale)).all()
-        last, active = _last_runs(session, list(ids)), _active_runs(session, list(ids))
+        last, active = _read_last_runs(session, list(ids)), _read_active_runs(session, list(ids))
         return {
-            ids[dag_id]: DagFacts(ids[dag_id], paused, _ms(due), last.get(dag_id), tuple(active.get(dag_id, ())))
+            ids[dag_id]: DagFacts(ids[dag_id], paused, _to_ms(due), last.get(dag_id), tuple(active.get(dag_id, ())))
             for dag_id, paused, due in dags
         }
 
 
-def _last_runs(session: Any, ids: Sequence[str]) -> dict[str, LastRun]:
+def _read_last_runs(session: Any, ids: Sequence[str]) -> dict[str, LastRun]:
     from airflow.models.dagrun import DagRun
     from sqlalchemy import func, select
 
@@ -64,12 +64,12 @@ def _last_runs(session: Any, ids: Sequence[str]) -> dict[str, LastRun]:
         select(DagRun.dag_id, DagRun.run_id, DagRun.state, DagRun.end_date).where(DagRun.id.in_(newest))
     ).all()
     return {
-        dag_id: LastRun(run_id, str(state), _ms(end) or 0, _failed_tasks(session, dag_id, run_id, str(state)))
+        dag_id: LastRun(run_id, str(state), _to_ms(end) or 0, _read_failed_tasks(session, dag_id, run_id, str(state)))
         for dag_id, run_id, state, end in rows
     }
 
 
-def _failed_tasks(session: Any, dag_id: str, run_id: str, state: str) -> tuple[str, ...]:
+def _read_failed_tasks(session: Any, dag_id: str, run_id: str, state: str) -> tuple[str, ...]:
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import select
 
@@ -81,7 +81,7 @@ def _failed_tasks(session: Any, dag_id: str, run_id: str, state: str) -> tuple[s
     return tuple(session.scalars(query.order_by(TaskInstance.task_id)).all())
 
 
-def _active_runs(session: Any, ids: Sequence[str]) -> dict[str, list[str]]:
+def _read_active_runs(session: Any, ids: Sequence[str]) -> dict[str, list[str]]:
     from airflow.models.dagrun import DagRun
     from sqlalchemy import select
 
@@ -92,5 +92,5 @@ def _active_runs(session: Any, ids: Sequence[str]) -> dict[str, list[str]]:
     return runs
 
 
-def _ms(moment: datetime | None) -> int | None:
+def _to_ms(moment: datetime | None) -> int | None:
     return None if moment is None else int(moment.timestamp() * 1000)

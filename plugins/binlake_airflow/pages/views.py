@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from binlake.config import Replication
-from binlake.pipeline import feed_sink
+from binlake.pipeline import name_feed_sink
 from binlake_airflow.pages.request import PageRequest
 
 View = Callable[[Replication, PageRequest], dict[str, Any]]
@@ -23,30 +23,30 @@ class NotFound(Exception):
     """The requested object does not exist."""
 
 
-def replication_state(replication: Replication) -> dict[str, Any]:
+def read_replication_state(replication: Replication) -> dict[str, Any]:
     """State of a replication, for the list of all replications."""
     lake = _open_lake(replication)
     return {**_read_status(replication, lake)[0], **({"problem": _NO_LAKE} if lake.missing else {})}
 
 
-def replication_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
+def build_replication_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
     """Landed ts, lag, what blocks it, feeds, nodes, a page of windows, the last DDL and checkpoints."""
-    from binlake_airflow.pages.audits import ddls_view, incomplete_tables_view
-    from binlake_airflow.pages.history import checkpoints_view, notices_view, windows_view
+    from binlake_airflow.pages.audits import build_ddls_view, build_incomplete_tables_view
+    from binlake_airflow.pages.history import build_checkpoints_view, build_notices_view, build_windows_view
 
-    lake, upto = _open_lake(replication), query.moment("upto")
+    lake, upto = _open_lake(replication), query.parse_moment("upto")
     status, nodes = _read_status(replication, lake)
     return {
         **status,
-        **windows_view(replication, lake.log, upto),
+        **build_windows_view(replication, lake.log, upto),
         "problem": _NO_LAKE if lake.missing else "",
-        "upto": query.text("upto"),
-        "notices": notices_view(lake.log),
-        "in_part": incomplete_tables_view(lake),
+        "upto": query.read_text("upto"),
+        "notices": build_notices_view(lake.log),
+        "in_part": build_incomplete_tables_view(lake),
         "nodes": nodes,
-        "ddl": ddls_view(lake, count=_LINES),
+        "ddl": build_ddls_view(lake, count=_LINES),
         "sql": replication.target is not None,
-        "checkpoint": checkpoints_view(lake.log, count=_LINES),
+        "checkpoint": build_checkpoints_view(lake.log, count=_LINES),
     }
 
 
@@ -59,63 +59,65 @@ def change_feed(replication: Replication, name: str, action: str, who: str) -> d
     return act_on_feed(_open_lake(replication).log, name, action, who)
 
 
-def run_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
+def build_run_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
     """Window, rows and seconds of each stage of one run."""
-    from binlake_airflow.pages.history import run_view
+    from binlake_airflow.pages.history import build_run_view
 
     run_id = query.path["run_id"]
-    return run_view(_open_lake(replication).log.events(run_id, limit=1000), run_id)
+    return build_run_view(_open_lake(replication).log.read_events(run_id, limit=1000), run_id)
 
 
-def ddl_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
+def build_ddl_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
     """A page of the DDL timeline."""
-    from binlake_airflow.pages.audits import ddls_view
+    from binlake_airflow.pages.audits import build_ddls_view
 
-    return ddls_view(_open_lake(replication), query.moment("upto"))
+    return build_ddls_view(_open_lake(replication), query.parse_moment("upto"))
 
 
-def checkpoints_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
+def build_checkpoints_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
     """A page of the checkpoint's history."""
-    from binlake_airflow.pages.history import checkpoints_view
+    from binlake_airflow.pages.history import build_checkpoints_view
 
-    return checkpoints_view(_open_lake(replication).log, query.moment("upto"))
+    return build_checkpoints_view(_open_lake(replication).log, query.parse_moment("upto"))
 
 
-def row_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
+def build_row_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
     """The versions of one row."""
-    from binlake_airflow.pages.audits import row_view
+    from binlake_airflow.pages.audits import build_row_view
 
-    return row_view(_open_lake(replication), query)
+    return build_row_view(_open_lake(replication), query)
 
 
-def transaction_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
+def build_transaction_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
     """All changes of one transaction."""
-    from binlake_airflow.pages.audits import transaction_view
+    from binlake_airflow.pages.audits import build_transaction_view
 
-    return transaction_view(_open_lake(replication), query)
+    return build_transaction_view(_open_lake(replication), query)
 
 
-def table_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
+def build_table_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
     """Some rows of a table as of a commit_ts."""
-    from binlake_airflow.pages.audits import table_view
+    from binlake_airflow.pages.audits import build_table_view
 
-    return table_view(_open_lake(replication), query)
+    return build_table_view(_open_lake(replication), query)
 
 
 def _read_status(replication: Replication, lake: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The replication's status, from the lake and its surroundings, and the registry's nodes."""
-    from binlake_airflow.pages.feeds import feeds_view
-    from binlake_airflow.pages.health import Surroundings, health_view
-    from binlake_airflow.pages.history import status_view
-    from binlake_airflow.pages.nodes import nodes_view
-    from binlake_airflow.pages.reachability import reach_view
+    from binlake_airflow.pages.feeds import build_feeds_view
+    from binlake_airflow.pages.health import Surroundings, build_health_view
+    from binlake_airflow.pages.history import build_status_view
+    from binlake_airflow.pages.nodes import build_nodes_view
+    from binlake_airflow.pages.reachability import build_reach_view
     from binlake_airflow.pages.runs import read_dag_facts
 
     now_ms = time.time_ns() // 1_000_000
-    status, feeds = status_view(replication, lake.log, now_ms), feeds_view(replication, lake.log, now_ms)
-    status["sinks"] |= {feed_sink(feed["name"]): feed["position"] for feed in feeds}
-    around = Surroundings(read_dag_facts(replication.name), reach_view(replication), nodes_view(replication))
-    health = health_view(replication, lake.log, status, around, now_ms, feeds)
+    status, feeds = build_status_view(replication, lake.log, now_ms), build_feeds_view(replication, lake.log, now_ms)
+    status["sinks"] |= {name_feed_sink(feed["name"]): feed["position"] for feed in feeds}
+    around = Surroundings(
+        read_dag_facts(replication.name), build_reach_view(replication), build_nodes_view(replication)
+    )
+    health = build_health_view(replication, lake.log, status, around, now_ms, feeds)
     return {**status, **health, "feeds": feeds}, dict(around.nodes)
 
 
@@ -128,12 +130,12 @@ def _open_lake(replication: Replication) -> Any:
 
 
 PAGES: dict[str, tuple[str, View]] = {
-    "/dags/{dag_id}": ("replication.html", replication_page),
-    "/dags/{dag_id}/runs/{run_id:path}": ("run.html", run_page),
-    "/dags/{dag_id}/ddl": ("ddl.html", ddl_page),
-    "/dags/{dag_id}/checkpoints": ("checkpoints.html", checkpoints_page),
-    "/dags/{dag_id}/row": ("row.html", row_page),
-    "/dags/{dag_id}/transaction": ("transaction.html", transaction_page),
-    "/dags/{dag_id}/table": ("table.html", table_page),
+    "/dags/{dag_id}": ("replication.html", build_replication_page),
+    "/dags/{dag_id}/runs/{run_id:path}": ("run.html", build_run_page),
+    "/dags/{dag_id}/ddl": ("ddl.html", build_ddl_page),
+    "/dags/{dag_id}/checkpoints": ("checkpoints.html", build_checkpoints_page),
+    "/dags/{dag_id}/row": ("row.html", build_row_page),
+    "/dags/{dag_id}/transaction": ("transaction.html", build_transaction_page),
+    "/dags/{dag_id}/table": ("table.html", build_table_page),
 }
 """Template and view by path."""

@@ -26,7 +26,7 @@ from binlake.config import folder as replications
 from binlake.errors import BinlakeError, ConfigError, Transient
 from binlake_airflow.dags.dagparts import KINDS
 from binlake_airflow.pages import views
-from binlake_airflow.pages.access import may_edit, may_read, readable, require_same_origin
+from binlake_airflow.pages.access import list_readable_replications, may_edit, may_read, require_same_origin
 from binlake_airflow.pages.overview import Overview
 from binlake_airflow.pages.request import BadRequest, NotPossible, PageRequest
 from binlake_airflow.pages.workers import DEADLINE_S, BoundedWorkers, TooBusy
@@ -59,7 +59,7 @@ class Answer:
     error: str = ""
     hint: str = ""
 
-    def body(self) -> dict[str, Any]:
+    def build_body(self) -> dict[str, Any]:
         """The answer's JSON."""
         return self.view if not self.error else {**self.view, "error": self.error, "hint": self.hint}
 
@@ -80,17 +80,19 @@ def style_sheet() -> Response:
 @app.get("/")
 async def overview_page(request: Request, user: GetUserDep) -> Response:
     """All replications that the user may read."""
-    return _html_response("overview.html", request, await _run_view(_read_list(user)))
+    return _make_html_response("overview.html", request, await _run_view(_read_list(user)))
 
 
 @app.get("/api")
 async def overview_json(user: GetUserDep) -> Response:
     """`overview_page` for programs."""
-    return _json_response(await _run_view(_read_list(user)))
+    return _make_json_response(await _run_view(_read_list(user)))
 
 
 async def _read_list(user: BaseUser) -> dict[str, Any]:
-    return await _overview.read_all(await _bounded.run(lambda: readable(user)), views.replication_state)
+    return await _overview.read_all(
+        await _bounded.run(lambda: list_readable_replications(user)), views.read_replication_state
+    )
 
 
 def _add_page(path: str, template: str, view: views.View) -> None:
@@ -98,12 +100,12 @@ def _add_page(path: str, template: str, view: views.View) -> None:
 
     async def page(request: Request, user: GetUserDep) -> Response:
         answer = await _answer_replication(request, user, view)
-        name = _replication_name(request)
+        name = _find_replication_name(request)
         may_change = bool(answer.view.get("feeds")) and await _bounded.run(lambda: may_edit(user, name or ""))
-        return _html_response(template, request, answer, may_change=may_change)
+        return _make_html_response(template, request, answer, may_change=may_change)
 
     async def data(request: Request, user: GetUserDep) -> Response:
-        return _json_response(await _answer_replication(request, user, view))
+        return _make_json_response(await _answer_replication(request, user, view))
 
     guarded = [Depends(requires_access_dag(method="GET"))]
     app.add_api_route(path, page, dependencies=guarded)
@@ -122,14 +124,14 @@ async def change_feed(request: Request, user: GetUserDep) -> Response:
     """Pause or resume a feed, then redirect to the page."""
     answer = await _change_feed(request, user)
     if answer.error:
-        return _html_response("error.html", request, answer)
-    return RedirectResponse(f"{_root(request)}dags/{quote(request.path_params['dag_id'])}#feeds", 303)
+        return _make_html_response("error.html", request, answer)
+    return RedirectResponse(f"{_find_root(request)}dags/{quote(request.path_params['dag_id'])}#feeds", 303)
 
 
 @app.post("/api/dags/{dag_id}/feeds/{feed}/{action}", dependencies=_CHANGES)
 async def change_feed_json(request: Request, user: GetUserDep) -> Response:
     """`change_feed` for programs."""
-    return _json_response(await _change_feed(request, user))
+    return _make_json_response(await _change_feed(request, user))
 
 
 async def _change_feed(request: Request, user: BaseUser) -> Answer:
@@ -146,7 +148,7 @@ async def _change_feed(request: Request, user: BaseUser) -> Answer:
 
 async def _answer_replication(request: Request, user: BaseUser, view: views.View) -> Answer:
     def find_replication() -> Replication:
-        name = _replication_name(request)
+        name = _find_replication_name(request)
         if name is None:
             raise views.NotFound("this page does not belong to a replication")
         # A side DAG (`<name>.backfill`) shows the replication's pages to those who may read both.
@@ -165,7 +167,7 @@ async def _answer_replication(request: Request, user: BaseUser, view: views.View
     return await _run_view(read_view())
 
 
-def _replication_name(request: Request) -> str | None:
+def _find_replication_name(request: Request) -> str | None:
     """The replication to which the page's DAG belongs; None if the page has no DAG."""
     dag_id: str | None = request.path_params.get("dag_id")
     name, _, kind = (dag_id or "").partition(".")
@@ -197,21 +199,21 @@ async def _run_view(work: Awaitable[dict[str, Any]]) -> Answer:
         return Answer({}, 500, "the page could not be built", "see the API server's log")
 
 
-def _json_response(answer: Answer) -> Response:
-    return JSONResponse(answer.body(), answer.status)
+def _make_json_response(answer: Answer) -> Response:
+    return JSONResponse(answer.build_body(), answer.status)
 
 
-def _root(request: Request) -> str:
+def _find_root(request: Request) -> str:
     """The path at which Airflow mounted the app, below any prefix that a proxy adds."""
     return str(request.scope.get("root_path", "")).rstrip("/") + "/"
 
 
-def _html_response(template: str, request: Request, answer: Answer, *, may_change: bool = False) -> Response:
-    root = _root(request)
+def _make_html_response(template: str, request: Request, answer: Answer, *, may_change: bool = False) -> Response:
+    root = _find_root(request)
     text = _pages.get_template("error.html" if answer.error else template).render(
         root=root,
         airflow=root.removesuffix("binlake/"),
-        dag_id=_replication_name(request),
+        dag_id=_find_replication_name(request),
         airflow_dag=request.path_params.get("dag_id"),
         # Links in a frame cannot navigate the Airflow page around it, so the templates need to know.
         framed=request.headers.get("sec-fetch-dest") == "iframe",

@@ -64,14 +64,14 @@ class BoundedWorkers:
         job: Future[Result] = Future()
         try:
             with self._lock:
-                self._queue(job, work, subject)
+                self._enqueue(job, work, subject)
         except BaseException:
             # Not under the lock: cancelling a queued job takes the lock in `_leave`.
             job.cancel()
             raise
         return job
 
-    def _queue(self, job: Future[Any], work: Callable[[], Any], subject: str) -> None:
+    def _enqueue(self, job: Future[Any], work: Callable[[], Any], subject: str) -> None:
         entry = (job, work)
         if self.inside[subject] >= self._most:
             raise TooBusy
@@ -86,7 +86,7 @@ class BoundedWorkers:
 
     def _run_waiting_jobs(self, subject: str) -> None:
         """Run the waiting jobs; end when no job waits."""
-        while (entry := self._next(subject)) is not None:
+        while (entry := self._take_next(subject)) is not None:
             job, work = entry
             if not job.set_running_or_notify_cancel():
                 continue
@@ -97,7 +97,7 @@ class BoundedWorkers:
             else:
                 job.set_result(result)
 
-    def _next(self, subject: str) -> _Job | None:
+    def _take_next(self, subject: str) -> _Job | None:
         with self._lock:
             if self._waiting[subject]:
                 return self._waiting[subject].popleft()

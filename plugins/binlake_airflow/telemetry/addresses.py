@@ -17,7 +17,7 @@ _BOXES = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 """Schemes whose authority is container@account."""
 
 
-def host_and_port(address: str) -> str:
+def extract_host_and_port(address: str) -> str:
     """host:port of a server's address, which may have a scheme."""
     return _cut_at(address.rpartition("://")[2].rpartition("@")[2], "/?#")
 
@@ -26,12 +26,12 @@ def split_uri(uri: str) -> tuple[str, str, str]:
     """Scheme, authority and path of a storage URI."""
     written, _, rest = uri.partition("://")
     scheme = written.lower()
-    rest = _cut_at(rest[_user_ends(scheme, rest) :], "?#")
+    rest = _cut_at(rest[_find_end_of_user(scheme, rest) :], "?#")
     authority, slash, path = rest.partition("/")
     return scheme, authority, slash + path
 
 
-def path_without_secrets(path: str) -> str:
+def strip_secrets(path: str) -> str:
     """A folder unchanged; a URI without user, password and query."""
     if "://" not in path:
         return path
@@ -39,7 +39,7 @@ def path_without_secrets(path: str) -> str:
     return f"{scheme}://{authority}{name}"
 
 
-def _user_ends(scheme: str, rest: str) -> int:
+def _find_end_of_user(scheme: str, rest: str) -> int:
     """The index at which the host begins in the text after `scheme://`."""
     first = _FIRST.search(rest)
     if first is None or first[0] in "/?#":

@@ -18,7 +18,7 @@ from binlake import tso
 from binlake.config import load_replication
 from binlake.config.airflow import Notify, NotifyOnLag, NotifyOnSilence
 from binlake.errors import ConfigError
-from binlake.pipeline import task_name
+from binlake.pipeline import name_task
 from binlake_airflow.telemetry import assets, failures
 
 _ENDED = ("success", "failed")
@@ -44,23 +44,25 @@ def notify_failure(replication_file: str, context: Mapping[str, Any]) -> None:
     settings = load_replication(replication_file, secrets=False)
     rule = settings.airflow.on_failure
     late = "deadline" in context
-    if rule is None or (late and _run_field(context, "state") in _ENDED):
+    if rule is None or (late and _read_run_field(context, "state") in _ENDED):
         return
-    run_id = str(context.get("run_id") or _run_field(context, "run_id") or _run_field(context, "dag_run_id") or "")
-    errors = failures.failures_of_run(settings, run_id)
-    lines = [_failure_line(error) for error in errors]
+    run_id = str(
+        context.get("run_id") or _read_run_field(context, "run_id") or _read_run_field(context, "dag_run_id") or ""
+    )
+    errors = failures.read_failures_of_run(settings, run_id)
+    lines = [_format_failure(error) for error in errors]
     first = f"run {run_id} has taken longer than {settings.airflow.deadline_s} s" if late else f"run {run_id} failed"
     details = {"replication": settings.name, "what": "deadline" if late else "failure", "run_id": run_id,
             "errors": errors, "text": "\n".join([f"{settings.name}: {first}", *lines])}  # fmt: skip
     notify(rule, {"exception": lines[-1] if lines else None, **context, "binlake": details})
 
 
-def _failure_line(error: Mapping[str, str]) -> str:
+def _format_failure(error: Mapping[str, str]) -> str:
     hint = f" Hint: {error['hint']}" if error["hint"] else ""
-    return f"{task_name(error['stage'], error['sink'])} failed: {error['text']}{hint}"
+    return f"{name_task(error['stage'], error['sink'])} failed: {error['text']}{hint}"
 
 
-def _run_field(context: Mapping[str, Any], name: str) -> Any:
+def _read_run_field(context: Mapping[str, Any], name: str) -> Any:
     """A field of the context's run: Airflow's scheduler passes a mapping, its DAG processor an object."""
     run = context.get("dag_run")
     return run.get(name) if isinstance(run, Mapping) else getattr(run, name, None)
@@ -74,7 +76,7 @@ def notify_lag(rule: NotifyOnLag, replication: str, what: str, lag_s: float, con
 
 def notify_silence(rule: NotifyOnSilence, replication: str, since: int, until: int, context: Mapping[str, Any]) -> bool:
     """Notify that there was no transaction between these two commit_ts, at most once in `repeat-s`."""
-    silent_s = (tso.physical(until) - tso.physical(since)) / 1000
+    silent_s = (tso.extract_physical(until) - tso.extract_physical(since)) / 1000
     details = {"replication": replication, "what": "silence", "since": str(since), "silent_seconds": silent_s}
     return silent_s >= rule.seconds and _notify_unless_recent(rule, "silence-told", details, context)
 
@@ -84,7 +86,7 @@ def _notify_unless_recent(rule: NotifyOnLag, key: str, details: Mapping[str, Any
 
     The time of the last notification is stored in Airflow's state store of the replication's asset.
     """
-    store = context["asset_state_store"][assets.replication_asset(details["replication"])]
+    store = context["asset_state_store"][assets.make_replication_asset(details["replication"])]
     last = store.get(key)
     if last is not None and time.time() - float(str(last)) < rule.repeat_s:
         return False

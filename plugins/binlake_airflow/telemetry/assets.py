@@ -19,30 +19,30 @@ from binlake import tso
 SCHEME = "binlake"
 
 
-def replication_asset(replication: str) -> Asset:
+def make_replication_asset(replication: str) -> Asset:
     """The asset of the whole replication."""
     uri = f"{SCHEME}://{replication}"
     return Asset(name=uri, uri=uri)
 
 
-def table_asset(replication: str, db: str, table: str) -> Asset:
+def make_table_asset(replication: str, db: str, table: str) -> Asset:
     """The asset of one table, with its name at the target."""
     uri = f"{SCHEME}://{replication}/{quote(db, safe='')}/{quote(table, safe='')}"
     return Asset(name=uri, uri=uri)
 
 
-def feed_asset(replication: str, feed: str) -> Asset:
+def make_feed_asset(replication: str, feed: str) -> Asset:
     """The asset of a feed's published messages."""
     uri = f"{SCHEME}://{replication}/{feed}"
     return Asset(name=uri, uri=uri)
 
 
-def feed_alias(replication: str, feed: str) -> AssetAlias:
+def make_feed_alias(replication: str, feed: str) -> AssetAlias:
     """The outlet of the task that publishes a feed; the name is unique because a replication's name has no dot."""
     return AssetAlias(name=f"{SCHEME}-{replication}.{feed}")
 
 
-def replication_alias(replication: str) -> AssetAlias:
+def make_replication_alias(replication: str) -> AssetAlias:
     """The outlet of the task that emits the replication's events."""
     return AssetAlias(name=f"{SCHEME}-{replication}")
 
@@ -51,21 +51,25 @@ def emit_events(
     replication: str, result: Mapping[str, Any], tables: Iterable[Sequence[str]], context: Mapping[str, Any]
 ) -> None:
     """Emit that `result` brought the replication to its hi; `tables` (db, table) are those it changed."""
-    extra = _extra_of(result, context)
-    events = context["outlet_events"][replication_alias(replication)]
-    events.add(replication_asset(replication), extra={**extra, "rows": result["rows"]})
+    extra = _build_extra(result, context)
+    events = context["outlet_events"][make_replication_alias(replication)]
+    events.add(make_replication_asset(replication), extra={**extra, "rows": result["rows"]})
     for db, table in tables:
-        events.add(table_asset(replication, db, table), extra=extra)
+        events.add(make_table_asset(replication, db, table), extra=extra)
 
 
 def emit_feed_event(replication: str, result: Mapping[str, Any], context: Mapping[str, Any]) -> None:
     """Emit that a feed has published up to the hi of `result`."""
     feed = result["detail"]["feed"]
-    extra = {**_extra_of(result, context), "rows": result["rows"], "topics": list(result["detail"].get("topics", ()))}
-    context["outlet_events"][feed_alias(replication, feed)].add(feed_asset(replication, feed), extra=extra)
+    extra = {
+        **_build_extra(result, context),
+        "rows": result["rows"],
+        "topics": list(result["detail"].get("topics", ())),
+    }
+    context["outlet_events"][make_feed_alias(replication, feed)].add(make_feed_asset(replication, feed), extra=extra)
 
 
-def _extra_of(result: Mapping[str, Any], context: Mapping[str, Any]) -> dict[str, Any]:
+def _build_extra(result: Mapping[str, Any], context: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "commit_ts": result["hi"],
         "time": tso.to_datetime(int(result["hi"])).isoformat(timespec="milliseconds"),

@@ -34,67 +34,71 @@ class Datasets:
 
     def __init__(self, replication: Replication) -> None:
         self._paths = LakePaths.of(replication)
-        self._source = _source_of(replication)
+        self._source = _derive_source_namespace(replication)
         self._feeds = replication.feed
         target = replication.target
         # TiDB and MariaDB are named by their protocol.
         self._target = f"mysql://{target.host}:{target.port}" if target is not None else ""
-        self._relay = replication.relay.log_dir and _storage_uri(parse_store_address(replication.relay.log_dir))
+        self._relay = replication.relay.log_dir and _build_storage_uri(parse_store_address(replication.relay.log_dir))
 
-    def binlog(self) -> Dataset:
+    def make_binlog(self) -> Dataset:
         """All binlogs that the source's pumps store."""
         return Dataset(self._source, "binlog")
 
-    def relay(self) -> Dataset:
+    def make_relay(self) -> Dataset:
         """The folder of relay files."""
-        return Dataset(*_storage_name(self._relay))
+        return Dataset(*_derive_storage_name(self._relay))
 
-    def source(self, table: Table, commit_ts: str = "") -> Dataset:
+    def make_source_table(self, table: Table, commit_ts: str = "") -> Dataset:
         """A table of the source."""
-        return self._table(self._source, table, commit_ts)
+        return self._make_table(self._source, table, commit_ts)
 
-    def target(self, copy: LineageTable, commit_ts: str = "") -> Dataset:
+    def make_target_table(self, copy: LineageTable, commit_ts: str = "") -> Dataset:
         """A table of the SQL target."""
-        return self._copy(self._table(self._target, copy.table, commit_ts), copy)
+        return self._add_column_lineage(self._make_table(self._target, copy.table, commit_ts), copy)
 
-    def mirror(self, copy: LineageTable, commit_ts: str = "") -> Dataset:
+    def make_mirror(self, copy: LineageTable, commit_ts: str = "") -> Dataset:
         """The mirror of a table."""
-        place = _storage_name(self._paths.mirror(copy.table.db, copy.table.table))
-        made = Dataset(*place, facets={**_version(commit_ts), **_schema(copy.table), **_delta()})
-        return self._copy(made, copy)
+        place = _derive_storage_name(self._paths.locate_mirror(copy.table.db, copy.table.table))
+        made = Dataset(
+            *place, facets={**_make_version_facet(commit_ts), **_make_schema_facet(copy.table), **_make_storage_facet()}
+        )
+        return self._add_column_lineage(made, copy)
 
-    def topics(self, feed: str, topics: Iterable[str]) -> list[Dataset]:
+    def make_topics(self, feed: str, topics: Iterable[str]) -> list[Dataset]:
         """The datasets that a feed wrote to: topics of its first broker, or its folder."""
         sink = next((one.sink for one in self._feeds if one.name == feed), None)
         if sink is None:
             return []
         if sink.kafka is None:
-            return [Dataset(*_storage_name(_storage_uri(sink.storage)))] if sink.storage is not None else []
+            return (
+                [Dataset(*_derive_storage_name(_build_storage_uri(sink.storage)))] if sink.storage is not None else []
+            )
         return [Dataset(f"kafka://{sink.kafka.brokers[0]}", topic) for topic in topics]
 
-    def lake(self, table: str, rows: int | None = None) -> Dataset:
+    def make_lake_table(self, table: str, rows: int | None = None) -> Dataset:
         """A table of the lake; `rows`: the number of rows written to it."""
-        place = _storage_name(self._paths.table(table))
+        place = _derive_storage_name(self._paths.locate_table(table))
         if rows is None:
-            return Dataset(*place, facets=_delta())
+            return Dataset(*place, facets=_make_storage_facet())
         counted = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rows)
-        return OutputDataset(*place, facets=_delta(), outputFacets={"outputStatistics": counted})
+        return OutputDataset(*place, facets=_make_storage_facet(), outputFacets={"outputStatistics": counted})
 
-    def _table(self, namespace: str, table: Table, commit_ts: str) -> Dataset:
-        facets = {**_version(commit_ts), **_schema(table)}
+    def _make_table(self, namespace: str, table: Table, commit_ts: str) -> Dataset:
+        facets = {**_make_version_facet(commit_ts), **_make_schema_facet(table)}
         return Dataset(namespace, f"{table.db}.{table.table}", facets=facets)
 
-    def _copy(self, made: Dataset, copy: LineageTable) -> Dataset:
-        inputs = ((name, self._inputs(name, copy.sources)) for name in copy.copied)
+    def _add_column_lineage(self, made: Dataset, copy: LineageTable) -> Dataset:
+        inputs = ((name, self._make_inputs(name, copy.sources)) for name in copy.copied)
         fields = {name: column_lineage_dataset.Fields(found) for name, found in inputs if found}
         if fields and made.facets is not None:
             made.facets["columnLineage"] = _ColumnLineage(fields)
         return made
 
-    def _inputs(self, column: str, sources: Sequence[Table]) -> list[column_lineage_dataset.InputField]:
+    def _make_inputs(self, column: str, sources: Sequence[Table]) -> list[column_lineage_dataset.InputField]:
         having = (source for source in sources if any(name == column for name, _ in source.columns))
         return [
-            column_lineage_dataset.InputField(self._source, f"{one.db}.{one.table}", column, [_identity()])
+            column_lineage_dataset.InputField(self._source, f"{one.db}.{one.table}", column, [_make_identity()])
             for one in having
         ]
 
@@ -110,37 +114,37 @@ class _ColumnLineage(column_lineage_dataset.ColumnLineageDatasetFacet):
     _additional_skip_redact: ClassVar[list[str]] = ["fields", "dataset"]
 
 
-def _identity() -> column_lineage_dataset.Transformation:
+def _make_identity() -> column_lineage_dataset.Transformation:
     return column_lineage_dataset.Transformation("DIRECT", "IDENTITY", "", masking=False)
 
 
-def _schema(table: Table) -> dict[str, Any]:
+def _make_schema_facet(table: Table) -> dict[str, Any]:
     fields = [schema_dataset.SchemaDatasetFacetFields(name, kind or None) for name, kind in table.columns]
     return {"schema": _Schema(fields)} if fields else {}
 
 
-def _version(commit_ts: str) -> dict[str, Any]:
+def _make_version_facet(commit_ts: str) -> dict[str, Any]:
     version = dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=commit_ts)
     return {"version": version} if commit_ts else {}
 
 
-def _delta() -> dict[str, Any]:
+def _make_storage_facet() -> dict[str, Any]:
     return {"storage": storage_dataset.StorageDatasetFacet(storageLayer="delta", fileFormat="parquet")}
 
 
-def _source_of(replication: Replication) -> str:
+def _derive_source_namespace(replication: Replication) -> str:
     """The source's namespace. The specification has none for TiDB: MySQL's if SQL is configured, else our own."""
     source = replication.source
     if source.sql is not None:
         return f"mysql://{source.sql.host}:{source.sql.port}"
-    return f"tidb://{source.cluster_id or addresses.host_and_port(source.pd_urls[0])}"
+    return f"tidb://{source.cluster_id or addresses.extract_host_and_port(source.pd_urls[0])}"
 
 
-def _storage_uri(storage: StoreAddress) -> str:
+def _build_storage_uri(storage: StoreAddress) -> str:
     return storage.root if storage.scheme == "file" else f"{storage.scheme}://{storage.root}"
 
 
-def _storage_name(path: str) -> tuple[str, str]:
+def _derive_storage_name(path: str) -> tuple[str, str]:
     """Namespace and name of a folder or URI, without a password in the URI."""
     if "://" not in path:
         return "file", path

@@ -14,7 +14,7 @@ import structlog
 
 from binlake.config import Replication
 from binlake.errors import BinlakeError
-from binlake.pipeline import feed_sink
+from binlake.pipeline import name_feed_sink
 
 log = structlog.get_logger(__name__)
 
@@ -24,7 +24,7 @@ LOOK_S = 30.0
 """Seconds to wait for the failures in the lake; after that the notification is sent without them."""
 
 
-def error_line(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """One line about an error, without its `where`."""
     if isinstance(error, BinlakeError):
         return f"{error.message} Hint: {error.hint}" if error.hint else error.message
@@ -32,21 +32,29 @@ def error_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 
 
-def record_failure(error: Exception, *, settings: Callable[[], Replication], task_id: str, context: Mapping[str, Any],
-         since_s: float, records: bool, feed: str = "") -> None:  # fmt: skip
+def record_failure(
+    error: Exception,
+    *,
+    settings: Callable[[], Replication],
+    task_id: str,
+    context: Mapping[str, Any],
+    since_s: float,
+    records: bool,
+    feed: str = "",
+) -> None:
     """Record `error`, which ended a try that began at `since_s` (Unix seconds). It never raises.
 
     `feed`: the feed, for a feed's stage.
     """
     try:
-        context["ti"].xcom_push(key=KEY, value=error_line(error)[:1000])
+        context["ti"].xcom_push(key=KEY, value=format_error(error)[:1000])
         if records:
             _record_event(settings(), task_id, feed, error, str(context["run_id"]), since_s)
     except Exception:
         log.warning("failure_not_recorded", task=task_id, exc_info=True)
 
 
-def failures_of_run(settings: Replication, run_id: str) -> list[dict[str, str]]:
+def read_failures_of_run(settings: Replication, run_id: str) -> list[dict[str, str]]:
     """The failures of a run that the lake records, in order: stage, sink (of a feed), kind, error, text, hint.
 
     Empty if the lake does not answer.
@@ -55,12 +63,12 @@ def failures_of_run(settings: Replication, run_id: str) -> list[dict[str, str]]:
 
     def look() -> None:
         # Imported late: delta-rs is not needed for DAG parsing.
-        from binlake.lake.failures import failures
+        from binlake.lake.failures import read_failures
         from binlake.lake.paths import LakePaths
         from binlake.lake.windowlog import WindowLog
 
         names = ("stage", "sink", "kind", "error", "text", "hint")
-        events = reversed(failures(WindowLog(LakePaths.of(settings)), run_id))
+        events = reversed(read_failures(WindowLog(LakePaths.of(settings)), run_id))
         # If a stage was retried, its last failure.
         last = {one.task: one for one in events}
         recorded.extend({name: getattr(one, name) for name in names} for one in last.values())
@@ -81,12 +89,12 @@ def _read_or_log(look: Callable[[], None]) -> None:
 def _record_event(
     settings: Replication, task_id: str, feed: str, error: Exception, run_id: str, since_s: float
 ) -> None:
-    from binlake.lake.failures import failures, record_failure
+    from binlake.lake.failures import read_failures, record_failure
     from binlake.lake.paths import LakePaths
     from binlake.lake.windowlog import WindowLog
 
-    windows, sink = WindowLog(LakePaths.of(settings)), feed_sink(feed) if feed else ""
+    windows, sink = WindowLog(LakePaths.of(settings)), name_feed_sink(feed) if feed else ""
     # A feed's failure is not counted for other sinks, nor theirs for the feed.
-    if not any(one.sink == sink for one in failures(windows, run_id, int(since_s * 1000))):
+    if not any(one.sink == sink for one in read_failures(windows, run_id, int(since_s * 1000))):
         stage = task_id.removesuffix(f"-{feed}") if feed else task_id
         record_failure(windows, stage, error, run_id=run_id, sink=sink)

@@ -16,7 +16,7 @@ from openlineage.client.facet_v2 import BaseFacet
 from binlake.config import Replication
 from binlake.pipeline import BY_NAME, FEED, STAGES
 from binlake.window.lineage import LINEAGE, MOST_TABLES, LineageTable, Table, limit_tables
-from binlake_airflow.jobs import CHANGED, feed_of_result
+from binlake_airflow.jobs import CHANGED, find_feed_of_result
 from binlake_airflow.telemetry.datasets import Datasets
 
 Names = Iterable[Sequence[str]]
@@ -34,19 +34,21 @@ class _Flow:
         self.read: list[Dataset] = []
         self.written: list[Dataset] = []
 
-    def lake(self, read: Iterable[str], written: Iterable[str] = (), rows: Mapping[str, int] | None = None) -> None:
+    def add_lake_tables(
+        self, read: Iterable[str], written: Iterable[str] = (), rows: Mapping[str, int] | None = None
+    ) -> None:
         """Add tables of the lake; `rows`: number of rows written, by table."""
-        self.read += [self.names.lake(name) for name in read]
-        self.written += [self.names.lake(name, (rows or {}).get(name)) for name in written]
+        self.read += [self.names.make_lake_table(name) for name in read]
+        self.written += [self.names.make_lake_table(name, (rows or {}).get(name)) for name in written]
 
-    def all(self) -> Flow:
+    def build_lineage(self) -> Flow:
         """Each dataset once; a dataset that was read and also written counts as written."""
         outputs = _without_duplicates(self.written)
         inputs = {name: dataset for name, dataset in _without_duplicates(self.read).items() if name not in outputs}
         return OperatorLineage(inputs=list(inputs.values()), outputs=list(outputs.values()))
 
 
-def lineage_of_stages(
+def build_lineage_of_stages(
     replication: Replication, results: Sequence[Result], changed: Names = (), *, from_relay: bool = False
 ) -> Flow:
     """The lineage of the StageResults of one task.
@@ -59,35 +61,38 @@ def lineage_of_stages(
     for result in done:
         stage = BY_NAME.get(str(result["stage"]))
         if stage is not None and not from_relay:
-            feed = feed_of_result(result)
-            read, written = (_tables_of_feed(names, feed) for names in (stage.reads, stage.writes))
-            (counts,) = _tables_of_feed((stage.counts,), feed)
-            flow.lake(read, written, {counts: int(result["rows"])})
+            feed = find_feed_of_result(result)
+            read, written = (_list_tables_of_feed(names, feed) for names in (stage.reads, stage.writes))
+            (counts,) = _list_tables_of_feed((stage.counts,), feed)
+            flow.add_lake_tables(read, written, {counts: int(result["rows"])})
         if result["stage"] == "publish":
-            flow.written += flow.names.topics(result["detail"]["feed"], result["detail"].get("topics", ()))
+            flow.written += flow.names.make_topics(result["detail"]["feed"], result["detail"].get("topics", ()))
         if result["stage"] == "land":
-            flow.read.append(flow.names.binlog())
+            flow.read.append(flow.names.make_binlog())
     if from_relay and done:
-        flow.read.append(flow.names.relay())
+        flow.read.append(flow.names.make_relay())
     names = list(changed)
     _add_copies(
-        flow, flow.names.target, _results_of_stage(done, "finalize"), lambda _: _add_by_name(replication, names)
+        flow,
+        flow.names.make_target_table,
+        _select_results_of_stage(done, "finalize"),
+        lambda _: _add_by_name(replication, names),
     )
     _add_copies(
         flow,
-        flow.names.mirror,
-        _results_of_stage(done, "mirror"),
+        flow.names.make_mirror,
+        _select_results_of_stage(done, "mirror"),
         lambda r: _add_by_name(replication, r["detail"].get(CHANGED, ())),
     )
-    return flow.all()
+    return flow.build_lineage()
 
 
-def _tables_of_feed(tables: Sequence[str], feed: str) -> list[str]:
+def _list_tables_of_feed(tables: Sequence[str], feed: str) -> list[str]:
     """Table names in the lake: each feed has its own table of messages."""
     return [f"{table}/{feed}" if table == FEED else table for table in tables]
 
 
-def _results_of_stage(results: Sequence[Result], stage: str) -> list[Result]:
+def _select_results_of_stage(results: Sequence[Result], stage: str) -> list[Result]:
     return [result for result in results if result["stage"] == stage]
 
 
@@ -101,12 +106,12 @@ def _add_copies(
 
     `named`: returns the tables of a result that has only names.
     """
-    copies = [(copy, result) for result in results for copy in _tables_of_side(result, "wrote")]
+    copies = [(copy, result) for result in results for copy in _list_tables_of_side(result, "wrote")]
     copies = copies or [(copy, result) for result in results for copy in named(result)]
     newest = {(copy.table.db, copy.table.table): (copy, str(result["hi"])) for copy, result in copies}
     for copy in limit_tables([copy for copy, _ in newest.values()]):
         commit_ts = newest[copy.table.db, copy.table.table][1]
-        flow.read += [flow.names.source(source, commit_ts) for source in copy.sources]
+        flow.read += [flow.names.make_source_table(source, commit_ts) for source in copy.sources]
         flow.written.append(place(copy, commit_ts))
 
 
@@ -116,94 +121,100 @@ def _add_by_name(replication: Replication, names: Names) -> list[LineageTable]:
     return [LineageTable(table, (), () if replication.routes else (table,)) for table in tables]
 
 
-def lineage_of_command(
+def build_lineage_of_command(
     command: str, replication: Replication, asked: Mapping[str, Any], printed: Any, into: Replication | None = None
 ) -> Flow:
     """The lineage of a command that returned `printed` for the params `asked`; `into`: whose target it wrote to."""
     flow = _Flow(replication)
     if command == "recover":
         relayed = printed[-1]["detail"].get("source") == "relay"
-        return lineage_of_stages(replication, printed[:-1], from_relay=relayed)
+        return build_lineage_of_stages(replication, printed[:-1], from_relay=relayed)
     if command == "restore" or (command == "backfill" and into is not None):
         target = replication.target if into is None else into.target
-        return lineage_of_stages(replication.model_copy(update={"target": target}), printed)
+        return build_lineage_of_stages(replication.model_copy(update={"target": target}), printed)
     if command == "bootstrap":
-        return flow.all()  # empty: the windows move the rows, and report them
+        return flow.build_lineage()  # empty: the windows move the rows, and report them
     if command == "audit":
-        _audit(flow, asked, printed)
+        _add_audit(flow, asked, printed)
     elif command == "maintain":
-        _maintain(flow, printed or ())
+        _add_maintain(flow, printed or ())
     else:
         for result in printed:
             _OF[result["stage"]](flow, result)
-    return flow.all()
+    return flow.build_lineage()
 
 
-def _audit(flow: _Flow, asked: Mapping[str, Any], printed: Any) -> None:
+def _add_audit(flow: _Flow, asked: Mapping[str, Any], printed: Any) -> None:
     if asked["what"] == "transaction":
-        flow.lake(("binlog", "mutation", "ddl"))
+        flow.add_lake_tables(("binlog", "mutation", "ddl"))
         return
-    flow.lake(("mutation",))
+    flow.add_lake_tables(("mutation",))
     mirror = printed.get("mirror", {}) if asked["what"] == "table" and printed else {}
     # A version below 0 means that the table has no mirror yet.
     if mirror.get("delta_version", -1) >= 0:
-        flow.read.append(flow.names.mirror(LineageTable(Table(mirror["db"], mirror["table"])), str(mirror["hi"])))
+        flow.read.append(flow.names.make_mirror(LineageTable(Table(mirror["db"], mirror["table"])), str(mirror["hi"])))
 
 
-def _maintain(flow: _Flow, tables: Sequence[Mapping[str, Any]]) -> None:
+def _add_maintain(flow: _Flow, tables: Sequence[Mapping[str, Any]]) -> None:
     """Tables whose files were joined or dropped, or whose rows were deleted, count as written."""
     for one in tables:
         if one["table"] == "mirror":
             mirrors = [LineageTable(Table(db, table)) for db, table in one.get("mirrors", ())]
-            flow.written += [flow.names.mirror(one) for one in mirrors if len(mirrors) <= MOST_TABLES]
+            flow.written += [flow.names.make_mirror(one) for one in mirrors if len(mirrors) <= MOST_TABLES]
         elif one["joined"] or one["dropped"] or one["windows"]:
-            flow.lake((), (one["table"],))
+            flow.add_lake_tables((), (one["table"],))
 
 
-def _rebuild(flow: _Flow, result: Result) -> None:
+def _add_rebuild(flow: _Flow, result: Result) -> None:
     counts = result["detail"]["rows_before_and_after"]
     for stage in STAGES:
         if stage.name != "land" and stage.writes and set(stage.writes) <= set(counts):
-            flow.lake(stage.reads, stage.writes)
+            flow.add_lake_tables(stage.reads, stage.writes)
 
 
-def _verify(flow: _Flow, result: Result) -> None:
+def _add_verify(flow: _Flow, result: Result) -> None:
     at = str(result["hi"])
-    for table in _tables_of_side(result, "read"):
-        flow.read.append(flow.names.target(table, at))
+    for table in _list_tables_of_side(result, "read"):
+        flow.read.append(flow.names.make_target_table(table, at))
         if result["detail"]["against"] == "source":
-            flow.read += [flow.names.source(source, at) for source in table.sources]
+            flow.read += [flow.names.make_source_table(source, at) for source in table.sources]
         else:
-            flow.read.append(flow.names.mirror(table, at))
-            flow.lake(("mutation",))
+            flow.read.append(flow.names.make_mirror(table, at))
+            flow.add_lake_tables(("mutation",))
 
 
-def _repair(flow: _Flow, result: Result) -> None:
+def _add_repair(flow: _Flow, result: Result) -> None:
     at = str(result["detail"].get("checkpoint", result["hi"]))
-    for table in _tables_of_side(result, "read"):
-        flow.lake(("mutation",))
-        flow.read += [flow.names.mirror(table, at), flow.names.target(table, at)]
-    flow.written += [flow.names.target(table, at) for table in _tables_of_side(result, "wrote")]
+    for table in _list_tables_of_side(result, "read"):
+        flow.add_lake_tables(("mutation",))
+        flow.read += [flow.names.make_mirror(table, at), flow.names.make_target_table(table, at)]
+    flow.written += [flow.names.make_target_table(table, at) for table in _list_tables_of_side(result, "wrote")]
 
 
-def _rollback(flow: _Flow, result: Result) -> None:
+def _add_rollback(flow: _Flow, result: Result) -> None:
     """The tables are those of the side written to; they have no version, because they match no commit_ts."""
-    flow.lake(("mutation",))
-    for one in _tables_of_side(result, "wrote"):
+    flow.add_lake_tables(("mutation",))
+    for one in _list_tables_of_side(result, "wrote"):
         at_source = result["detail"]["write_to"] == "source"
-        flow.written.append(flow.names.source(one.table) if at_source else flow.names.target(one))
+        flow.written.append(flow.names.make_source_table(one.table) if at_source else flow.names.make_target_table(one))
 
 
-def _emit(flow: _Flow, _result: Result) -> None:
-    flow.lake(("mutation", "ddl"))
+def _add_emit(flow: _Flow, _result: Result) -> None:
+    flow.add_lake_tables(("mutation", "ddl"))
 
 
-_OF = {"rebuild": _rebuild, "verify": _verify, "repair": _repair, "backfill": _repair, "rollback": _rollback,
-       "emit": _emit}  # fmt: skip
+_OF = {
+    "rebuild": _add_rebuild,
+    "verify": _add_verify,
+    "repair": _add_repair,
+    "backfill": _add_repair,
+    "rollback": _add_rollback,
+    "emit": _add_emit,
+}
 """Lineage functions by the stage that a command's result names."""
 
 
-def _tables_of_side(result: Result, side: str) -> list[LineageTable]:
+def _list_tables_of_side(result: Result, side: str) -> list[LineageTable]:
     return [LineageTable.from_dict(raw) for raw in result["detail"].get(LINEAGE, {}).get(side, ())]
 
 

@@ -25,7 +25,7 @@ from opentelemetry import metrics as otel
 
 from binlake import tso
 from binlake.pipeline import ENDED
-from binlake_airflow.jobs import feed_of_result
+from binlake_airflow.jobs import find_feed_of_result
 
 Result = Mapping[str, Any]
 POSITIONS = {
@@ -44,9 +44,9 @@ _FIRST_MS = 1_420_070_400_000
 log = structlog.get_logger(__name__)
 
 
-def lag_s(commit_ts: str) -> float:
+def compute_lag_s(commit_ts: str) -> float:
     """Seconds from `commit_ts` to now."""
-    return max(time.time() - tso.physical(int(commit_ts)) / 1000, 0.0)
+    return max(time.time() - tso.extract_physical(int(commit_ts)) / 1000, 0.0)
 
 
 def is_position(result: Result) -> bool:
@@ -56,7 +56,7 @@ def is_position(result: Result) -> bool:
     """
     ts = result["lo"] if result["stage"] == "plan" else result["hi"]
     again = result["state"] == "already" or bool((result.get("detail") or {}).get("again"))
-    return not again and tso.physical(int(ts)) >= _FIRST_MS
+    return not again and tso.extract_physical(int(ts)) >= _FIRST_MS
 
 
 def send(replication: str, results: Sequence[Result]) -> None:
@@ -77,7 +77,7 @@ def emit(replication: str, result: Result) -> None:
     stats.incr(f"{name}.{stage}.rows", int(result["rows"]), tags=tags)
     if stage == "plan":
         _emit_plan(replication, result)
-    elif feed_of_result(result):
+    elif find_feed_of_result(result):
         _emit_feed(replication, result)
     elif stage == "validate":
         _emit_validation(name, result, tags)
@@ -152,29 +152,29 @@ def _emit_validation(name: str, result: Result, tags: dict[str, Any]) -> None:
 def _emit_feed(replication: str, result: Result) -> None:
     """Emit a feed's state and position; a stopped feed also has a position, whose age grows."""
     detail = result["detail"]
-    name, tags = f"binlake.{replication}.feed.{detail['feed']}", _tags_of_feed(replication, result)
+    name, tags = f"binlake.{replication}.feed.{detail['feed']}", _build_tags_of_feed(replication, result)
     _emit_feed_state(replication, result)
     checkpoint = detail.get("checkpoint")
     if result["stage"] == "publish" and result["state"] == "done":
         stats.incr(f"{name}.messages", int(result["rows"]), tags=tags)
         stats.incr(f"{name}.bytes", int(detail.get("bytes", 0)), tags=tags)
         checkpoint = result["hi"]
-    if checkpoint and tso.physical(int(checkpoint)) >= _FIRST_MS:
-        stats.gauge(f"{name}.lag_seconds", lag_s(checkpoint), tags=tags)
-        stats.gauge(f"{name}.timestamp_seconds", tso.physical(int(checkpoint)) / 1000, tags=tags)
+    if checkpoint and tso.extract_physical(int(checkpoint)) >= _FIRST_MS:
+        stats.gauge(f"{name}.lag_seconds", compute_lag_s(checkpoint), tags=tags)
+        stats.gauge(f"{name}.timestamp_seconds", tso.extract_physical(int(checkpoint)) / 1000, tags=tags)
 
 
 def _emit_feed_state(replication: str, result: Result) -> None:
     state = result["detail"].get("feed_state", "normal")
-    name = f"binlake.{replication}.feed.{feed_of_result(result)}.state"
-    stats.gauge(name, FEED_STATES[state], tags=_tags_of_feed(replication, result))
+    name = f"binlake.{replication}.feed.{find_feed_of_result(result)}.state"
+    stats.gauge(name, FEED_STATES[state], tags=_build_tags_of_feed(replication, result))
 
 
-def _tags_of_feed(replication: str, result: Result) -> dict[str, Any]:
-    return {"replication": replication, "feed": feed_of_result(result)}
+def _build_tags_of_feed(replication: str, result: Result) -> dict[str, Any]:
+    return {"replication": replication, "feed": find_feed_of_result(result)}
 
 
 def _emit_position(name: str, stage: str, commit_ts: str, tags: dict[str, Any]) -> None:
     lag, moment = POSITIONS[stage]
-    stats.gauge(f"{name}.{lag}", lag_s(commit_ts), tags=tags)
-    stats.gauge(f"{name}.{moment}", tso.physical(int(commit_ts)) / 1000, tags=tags)
+    stats.gauge(f"{name}.{lag}", compute_lag_s(commit_ts), tags=tags)
+    stats.gauge(f"{name}.{moment}", tso.extract_physical(int(commit_ts)) / 1000, tags=tags)

@@ -42,7 +42,7 @@ def write_note(dag_run: Any, *, failed: bool = False) -> None:
     session = object_session(dag_run)
     if session is None or not _is_ours(dag_run):
         return
-    text = _failed_tasks_text(dag_run, session) if failed else _last_note(dag_run, session)
+    text = _describe_failed_tasks(dag_run, session) if failed else _read_last_note(dag_run, session)
     if not text:
         return
     if dag_run.dag_run_note is None:
@@ -51,11 +51,11 @@ def write_note(dag_run: Any, *, failed: bool = False) -> None:
         dag_run.dag_run_note.content = text
 
 
-def _last_note(dag_run: Any, session: Any) -> str:
+def _read_last_note(dag_run: Any, session: Any) -> str:
     return next((text for _, text in _read_xcoms(dag_run, session, KEY)), "")
 
 
-def _failed_tasks_text(dag_run: Any, session: Any) -> str:
+def _describe_failed_tasks(dag_run: Any, session: Any) -> str:
     """One line for each failed task; the notes of other sinks are left out."""
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.state import TaskInstanceState

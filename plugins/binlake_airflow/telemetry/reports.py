@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from binlake import tso
 from binlake.config import Replication
-from binlake.pipeline import STOPPED, feed_sink, task_name
-from binlake_airflow.jobs import CHANGED, feed_of_result
+from binlake.pipeline import STOPPED, name_feed_sink, name_task
+from binlake_airflow.jobs import CHANGED, find_feed_of_result
 from binlake_airflow.telemetry import alerts, assets, metrics
 from binlake_airflow.telemetry.notes import KEY
 
@@ -30,7 +30,7 @@ class StageTask(Protocol):
     def log(self) -> Any:
         """Airflow's logger of the task."""
 
-    def settings(self) -> Replication:
+    def read_settings(self) -> Replication:
         """The replication, read again."""
 
 
@@ -41,7 +41,7 @@ def report_stages(
     task: StageTask, results: Sequence[Result], changed: Sequence[Sequence[str]], context: Mapping[str, Any]
 ) -> None:
     """Report the stage or stages that `task` has run; `changed`: tables of the target, as (db, table)."""
-    first, last, ti = results[0], _last_of(results), context["ti"]
+    first, last, ti = results[0], _find_last(results), context["ti"]
     done = {result["stage"]: result for result in results if result["state"] == "done"}
     if task.moves_assets in done:
         # First of all: a later try would find the window already applied and emit no events.
@@ -53,12 +53,14 @@ def report_stages(
     if first["blocked_by"]:
         report_blocked(first, context, task.log)
     elif last["state"] not in STOPPED:
-        ti.xcom_push(key=KEY, value=note_of_results(results))
+        ti.xcom_push(key=KEY, value=format_note_of_results(results))
     metrics.send(task.replication, results)
     _warn(task, results, context)
 
 
-def changed_tables(task: StageTask, results: Sequence[Result], context: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+def find_changed_tables(
+    task: StageTask, results: Sequence[Result], context: Mapping[str, Any]
+) -> Sequence[Sequence[str]]:
     """(db, table) at the target that the window of `results` changed, as far as a stage reported them.
 
     They are reported by the sink that emits the replication's events: by compact for the SQL sink, or by the mirrors if
@@ -86,7 +88,7 @@ def report_blocked(result: Result, context: Mapping[str, Any], log: Any) -> None
     log.warning("window_not_planned", state=result["state"], blocked_by=result["blocked_by"], reason=reason)
     if result["blocked_by"]:
         context["ti"].xcom_push(key=BLOCKED_BY, value=result["blocked_by"])
-    context["ti"].xcom_push(key=KEY, value=f"{result['state']} at {ts_with_time(result['lo'])}: {reason}"[:1000])
+    context["ti"].xcom_push(key=KEY, value=f"{result['state']} at {format_ts_with_time(result['lo'])}: {reason}"[:1000])
 
 
 def report_source_gone(value: Result, context: Mapping[str, Any]) -> None:
@@ -95,27 +97,29 @@ def report_source_gone(value: Result, context: Mapping[str, Any]) -> None:
     context["ti"].xcom_push(key=KEY, value=f"upstream unavailable: {value['reason']}"[:1000])
 
 
-def note_of_results(results: Sequence[Result]) -> str:
+def format_note_of_results(results: Sequence[Result]) -> str:
     """One line: the range of the last stage as commit_ts and as time, and the rows of each stage in all windows."""
-    last, rows = _last_of(results), Counter[str]()
+    last, rows = _find_last(results), Counter[str]()
     for result in results:
         if result["stage"] != "plan" and not _describe_skipped_feed(result):
-            rows[_task_of(result)] += result["rows"]
+            rows[_find_task_name(result)] += result["rows"]
     first = next(result for result in results if result["stage"] == last["stage"])
     counts = ", ".join(f"{stage} {count:,} rows" for stage, count in rows.items())
-    text = f"window ({ts_with_time(first['lo'])}, {ts_with_time(last['hi'])}]" + (f": {counts}" if counts else "")
+    text = f"window ({format_ts_with_time(first['lo'])}, {format_ts_with_time(last['hi'])}]" + (
+        f": {counts}" if counts else ""
+    )
     return (text + "".join(_describe_skipped_feed(one) for one in results))[:_LETTERS]
 
 
-def _last_of(results: Sequence[Result]) -> Result:
+def _find_last(results: Sequence[Result]) -> Result:
     """The last result that is not of a skipped feed; if there is none, the last result."""
     return next((result for result in reversed(results) if not _describe_skipped_feed(result)), results[-1])
 
 
 def _describe_skipped_feed(result: Result) -> str:
-    if not feed_of_result(result) or result["state"] not in ("failed", "skipped", "waiting"):
+    if not find_feed_of_result(result) or result["state"] not in ("failed", "skipped", "waiting"):
         return ""
-    return f"; {_task_of(result)} {result['state']}: {str(result['detail'].get('reason', ''))[:_REASON]}"
+    return f"; {_find_task_name(result)} {result['state']}: {str(result['detail'].get('reason', ''))[:_REASON]}"
 
 
 def is_left_out(result: Result) -> bool:
@@ -123,19 +127,19 @@ def is_left_out(result: Result) -> bool:
     return bool(result["state"] == "failed")
 
 
-def _task_of(result: Result) -> str:
-    feed = feed_of_result(result)
-    return task_name(result["stage"], feed_sink(feed) if feed else None)
+def _find_task_name(result: Result) -> str:
+    feed = find_feed_of_result(result)
+    return name_task(result["stage"], name_feed_sink(feed) if feed else None)
 
 
-def ts_with_time(commit_ts: str) -> str:
+def format_ts_with_time(commit_ts: str) -> str:
     """A commit_ts with its UTC time."""
     time = tso.to_datetime(int(commit_ts)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return f"{commit_ts} = {time}"
 
 
 def _warn(task: StageTask, results: Sequence[Result], context: Mapping[str, Any]) -> None:
-    settings = task.settings()
+    settings = task.read_settings()
     for result in results:
         try:
             _warn_of_lag(settings, result, context)
@@ -156,7 +160,7 @@ def _warn_of_lag(settings: Replication, result: Result, context: Mapping[str, An
         if result["state"] != "done":
             return
         what = f"feed-{result['detail']['feed']}"
-    alerts.notify_lag(rule, settings.name, what, metrics.lag_s(result[side]), context)
+    alerts.notify_lag(rule, settings.name, what, metrics.compute_lag_s(result[side]), context)
 
 
 def _warn_of_tables(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
@@ -184,7 +188,7 @@ def _warn_of_feed(settings: Replication, result: Result, context: Mapping[str, A
     """Notify of a successful run that left out a failed feed: in the fused layout a feed does not fail the task."""
     rule, detail = settings.airflow.on_failure, result["detail"]
     if rule is not None and is_left_out(result):
-        text = f"{settings.name}: {_task_of(result)} failed: {detail['reason']}"
+        text = f"{settings.name}: {_find_task_name(result)} failed: {detail['reason']}"
         details = {"replication": settings.name, "what": "feed-failed", "feed": detail["feed"], "text": text}
         alerts.notify(rule, {**context, "binlake": details})
 
@@ -198,6 +202,6 @@ def _warn_of_silence(settings: Replication, result: Result, context: Mapping[str
     from binlake.lake.paths import LakePaths
     from binlake.lake.windowlog import WindowLog
 
-    since = WindowLog(LakePaths.of(settings)).silent_since()
+    since = WindowLog(LakePaths.of(settings)).find_silence_start()
     if since is not None:
         alerts.notify_silence(rule, settings.name, since, int(result["hi"]), context)

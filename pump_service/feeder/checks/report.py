@@ -30,18 +30,18 @@ def run_checks(settings: FeederFile) -> Report:
     tables: dict[str, TableFacts] = {}
     for source in settings.source:
         for address in source.servers:
-            findings, server = check_address(source, address, settings.server_id_of(source))
-            report += [((source.name, _text(address)), finding) for finding in findings]
+            findings, server = check_address(source, address, settings.choose_server_id(source))
+            report += [((source.name, _format_address(address)), finding) for finding in findings]
             if server is not None and source.name not in facts:
                 facts[source.name] = server
                 findings = list(_check_source_tables(source, address, tables))
-                report += [((source.name, _text(address)), finding) for finding in findings]
+                report += [((source.name, _format_address(address)), finding) for finding in findings]
     report += [(("all", ""), finding) for finding in check_together(tables, settings.source)]
-    for tracker in dict.fromkeys(map(settings.tracker_of, settings.source)):
-        names = {source.name for source in settings.source if settings.tracker_of(source) == tracker}
+    for tracker in dict.fromkeys(map(settings.choose_tracker, settings.source)):
+        names = {source.name for source in settings.source if settings.choose_tracker(source) == tracker}
         of_these = {name: server for name, server in facts.items() if name in names}
         known = {name: table_facts for name, table_facts in tables.items() if name in names}
-        subject = ("tracker", _text((tracker.host, tracker.port)))
+        subject = ("tracker", _format_address((tracker.host, tracker.port)))
         report += [(subject, finding) for finding in _check_tracker(tracker, of_these, known)]
     return report
 
@@ -116,5 +116,5 @@ def _check_create_privilege(link: Link) -> Iterator[Finding]:
             ask(link, f"DROP DATABASE IF EXISTS `{scratch}`")
 
 
-def _text(address: Address) -> str:
+def _format_address(address: Address) -> str:
     return f"{address[0]}:{address[1]}"

@@ -13,7 +13,7 @@ from binlake.base.sqllink import LOOPBACK
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.model import Flavor, Position
 from pump_service.feeder.checks.finding import Finding, judge
-from pump_service.feeder.server import Address, Link, ask, connect, flavor_of, variables
+from pump_service.feeder.server import Address, Link, ask, connect, derive_flavor, read_variables
 from pump_service.feeder.settings import SourceFile
 from pump_service.feeder.startposition import find_start, read_identity
 
@@ -47,24 +47,24 @@ class ServerFacts:
     is_first: bool = True
     tls: str = ""
 
-    def value(self, name: str) -> str:
+    def look_up_variable(self, name: str) -> str:
         """The upper-case value of a variable, "" if the server has none of that name."""
         return self.settings.get(name, "").upper()
 
     def is_on(self, name: str) -> bool:
         """Whether a switch is on."""
-        return self.value(name) in _ON
+        return self.look_up_variable(name) in _ON
 
 
 def read_facts(link: Link, *, is_first: bool) -> ServerFacts:
     """Read the facts of the server behind `link`. Raises pymysql's errors."""
-    flavor, settings = flavor_of(link), variables(link)
+    flavor, settings = derive_flavor(link), read_variables(link)
     grants = tuple(str(row[0]) for row in ask(link, "SHOW GRANTS"))
     tls = str(ask(link, "SHOW SESSION STATUS LIKE 'Ssl_version'")[0][1])
-    return ServerFacts(flavor, settings.get("version", ""), settings, grants, _replicas(link), is_first, tls)
+    return ServerFacts(flavor, settings.get("version", ""), settings, grants, _read_replica_ids(link), is_first, tls)
 
 
-def _replicas(link: Link) -> frozenset[int]:
+def _read_replica_ids(link: Link) -> frozenset[int]:
     for query in ("SHOW REPLICAS", "SHOW SLAVE HOSTS"):
         try:
             return frozenset(int(row[0]) for row in ask(link, query))
@@ -109,28 +109,30 @@ def _check_version(facts: ServerFacts) -> Iterable[Finding]:
 
 
 def _check_log(facts: ServerFacts) -> Iterable[Finding]:
-    yield judge("log_bin", facts.is_on("log_bin"), facts.value("log_bin") or "OFF", "start the server with --log-bin")
+    yield judge(
+        "log_bin", facts.is_on("log_bin"), facts.look_up_variable("log_bin") or "OFF", "start the server with --log-bin"
+    )
     remedy = "SET GLOBAL binlog_format = ROW, and end the sessions that were open before"
     # A future MySQL may drop the variable: then there is nothing but rows.
-    form = facts.value("binlog_format") or "ROW"
+    form = facts.look_up_variable("binlog_format") or "ROW"
     yield judge("binlog_format", form == "ROW", form, remedy)
-    image = facts.value("binlog_row_image") or "FULL"
+    image = facts.look_up_variable("binlog_row_image") or "FULL"
     remedy = "SET GLOBAL binlog_row_image = FULL, and end the sessions that were open before"
     yield judge("binlog_row_image", image == "FULL", image, remedy)
 
 
 def _check_metadata(facts: ServerFacts) -> Iterable[Finding]:
-    level = facts.value("binlog_row_metadata") or "NO_LOG"
+    level = facts.look_up_variable("binlog_row_metadata") or "NO_LOG"
     remedy = "SET GLOBAL binlog_row_metadata = FULL: definitions are then checked by name against the log"
     yield judge("binlog_row_metadata", level == "FULL", level, remedy, "warn")
 
 
 def _check_gtids(facts: ServerFacts) -> Iterable[Finding]:
-    mode = "ON" if facts.flavor is Flavor.MARIADB else facts.value("gtid_mode") or "OFF"
+    mode = "ON" if facts.flavor is Flavor.MARIADB else facts.look_up_variable("gtid_mode") or "OFF"
     remedy = "without GTIDs the feeder cannot switch to another server: SET GLOBAL gtid_mode = ON, step by step"
     yield judge("GTID", mode == "ON", mode, remedy, "warn" if facts.is_first else "fail")
     if facts.flavor is Flavor.MARIADB:
-        strict = facts.value("gtid_strict_mode") or "OFF"
+        strict = facts.look_up_variable("gtid_strict_mode") or "OFF"
         remedy = "SET GLOBAL gtid_strict_mode = ON: then the numbers of a domain always increase"
         yield judge("gtid_strict_mode", strict in _ON, strict, remedy, "warn")
 
@@ -139,7 +141,7 @@ def _check_replica_updates(facts: ServerFacts) -> Iterable[Finding]:
     if not facts.is_first:
         name = "log_replica_updates" if "log_replica_updates" in facts.settings else "log_slave_updates"
         remedy = f"start this server with {name}: otherwise its log lacks what it replicates"
-        yield judge(name, facts.is_on(name), facts.value(name) or "OFF", remedy)
+        yield judge(name, facts.is_on(name), facts.look_up_variable(name) or "OFF", remedy)
 
 
 def _check_retention(facts: ServerFacts) -> Iterable[Finding]:
@@ -153,7 +155,7 @@ def _check_retention(facts: ServerFacts) -> Iterable[Finding]:
 
 
 def _check_server_id(facts: ServerFacts, server_id: int) -> Iterable[Finding]:
-    own = facts.value("server_id") or "0"
+    own = facts.look_up_variable("server_id") or "0"
     if own == "0":
         yield Finding("server_id", "fail", "0", "SET GLOBAL server_id to a unique number")
     elif int(own) == server_id:
@@ -166,7 +168,7 @@ def _check_server_id(facts: ServerFacts, server_id: int) -> Iterable[Finding]:
 
 
 def _check_privileges(facts: ServerFacts, with_snapshot: bool) -> Iterable[Finding]:
-    granted = {_SYNONYMS.get(privilege, privilege) for grant in facts.grants for privilege in _privileges_of(grant)}
+    granted = {_SYNONYMS.get(privilege, privilege) for grant in facts.grants for privilege in _parse_privileges(grant)}
     # Roles and grants on single databases are not examined: SELECT on anything counts as SELECT.
     wanted = [*_LOG_PRIVILEGES[facts.flavor], "SELECT"]
     missing = [
@@ -202,7 +204,7 @@ def describe_hidden(grants: Iterable[str]) -> str:
     return f"cannot be seen: {', '.join(sorted(hidden))}" if hidden else ""
 
 
-def _privileges_of(grant: str) -> list[str]:
+def _parse_privileges(grant: str) -> list[str]:
     words = re.match(r"GRANT (.+?) ON ", grant)
     return [re.sub(r"\s*\(.*", "", privilege).strip().upper() for privilege in words[1].split(",")] if words else []
 

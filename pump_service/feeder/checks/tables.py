@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.descriptions import SYSTEM_DATABASES, TableDescription
-from binlake.mysqlbinlog.definitions.tables import table_info
-from binlake.mysqlbinlog.rowimage.charsets import utf8_writer
+from binlake.mysqlbinlog.definitions.tables import build_table_info
+from binlake.mysqlbinlog.rowimage.charsets import make_utf8_writer
 from pump_service.feeder.checks.finding import Finding, judge
 from pump_service.feeder.server import Link, ask
 from pump_service.feeder.settings import SourceFile
@@ -57,7 +57,7 @@ def read_table_facts(link: Link, source: SourceFile) -> TableFacts:
 
 def check_tables(facts: TableFacts, *, with_snapshot: bool) -> list[Finding]:
     """The checks of one source's tables."""
-    refused = [message for table in facts.tables if (message := _refusal(table))]
+    refused = [message for table in facts.tables if (message := _find_refusal(table))]
     cascading = [f"{table.db}.{table.name}" for table in facts.tables if _CASCADING.search(table.create)]
     keyless = [f"{table.db}.{table.name}" for table in facts.tables if not _has_key(table)]
     others = [f"{name} ({engine})" for name, engine in facts.engines.items() if engine.upper() != "INNODB"]
@@ -94,7 +94,7 @@ def check_together(sources: Mapping[str, TableFacts], files: Sequence[SourceFile
     by_name: dict[str, list[str]] = defaultdict(list)
     for source, facts in sources.items():
         for db in {table.db for table in facts.tables}:
-            by_name[names[source].database_name(db).lower()].append(f"{source}.{db}")
+            by_name[names[source].derive_database_name(db).lower()].append(f"{source}.{db}")
     clashes = [f"{name} ({', '.join(of)})" for name, of in sorted(by_name.items()) if len(of) > 1]
     return [
         judge(
@@ -128,7 +128,7 @@ def _check_shards(sources: Mapping[str, TableFacts]) -> Iterable[Finding]:
         " auto_increment_offset on each, or put a column with the source into the key (extract-source)",
         "warn",
     )  # fmt: skip
-    different = [name for name, each in several.items() if len({_columns(table) for _, table in each}) > 1]
+    different = [name for name, each in several.items() if len({_list_columns(table) for _, table in each}) > 1]
     yield judge(
         "definitions of shards", not different, _shorten_list(different) or "equal",
         "their columns differ; `shard-mode` decides how one target table takes them all",
@@ -136,12 +136,12 @@ def _check_shards(sources: Mapping[str, TableFacts]) -> Iterable[Finding]:
     )  # fmt: skip
 
 
-def _refusal(table: TableDescription) -> str:
+def _find_refusal(table: TableDescription) -> str:
     name = f"{table.db}.{table.name}"
     try:
-        table_info(table, 1, table.name)
+        build_table_info(table, 1, table.name)
         for column in table.columns:
-            utf8_writer(column.charset or "")
+            make_utf8_writer(column.charset or "")
     except SchemaError as error:
         return f"{name}: {error.message}"
     return ""
@@ -155,7 +155,7 @@ def _is_numbered(table: TableDescription) -> bool:
     return any("auto_increment" in column.extra.lower() for column in table.columns)
 
 
-def _columns(table: TableDescription) -> tuple[tuple[str, str], ...]:
+def _list_columns(table: TableDescription) -> tuple[tuple[str, str], ...]:
     return tuple((column.name.lower(), column.type) for column in table.columns)
 
 

@@ -30,10 +30,10 @@ from binlake.rows.schema.names import fold_pair
 from binlake.wire import binlog_pb2 as pb
 from pump_service.feeder.catalog import Catalog
 from pump_service.feeder.connection import SourceLog, open_log
-from pump_service.feeder.logerrors import missing_transactions_error
+from pump_service.feeder.logerrors import make_missing_transactions_error
 from pump_service.feeder.publisher import Outgoing, Stopped
 from pump_service.feeder.settings import SourceFile
-from pump_service.feeder.snapshot.changefilter import IsRead, PartlyReadTable, changed_keys, filter_read_rows
+from pump_service.feeder.snapshot.changefilter import IsRead, PartlyReadTable, filter_read_rows, iterate_changed_keys
 from pump_service.feeder.snapshot.keysnapshots import KeySnapshots
 from pump_service.feeder.snapshot.loadstate import SnapshotPosition
 from pump_service.feeder.snapshot.reading import SnapshotChanged
@@ -76,7 +76,7 @@ def check_next_snapshot(
             continue
         if snapshot.server == current.server:
             raise CannotCombineSnapshots("since rows were read, the server's log was reset or the server was restored")
-        raise missing_transactions_error(
+        raise make_missing_transactions_error(
             f"its snapshot is at {current.position.gtids}, rows were read at {snapshot.position.gtids}"
         )
 
@@ -140,7 +140,7 @@ class CatchUp:
 
     def _read_batch(self, batch: Sequence[SourceTransaction], link: Link) -> Iterator[tuple[int, list[Outgoing]]]:
         for (snapshot, _), group in groupby(
-            batch, key=lambda transaction: (self._snapshot_before(transaction), transaction.statement is None)
+            batch, key=lambda transaction: (self._find_snapshot_before(transaction), transaction.statement is None)
         ):
             transactions = list(group)
             if snapshot < 0:
@@ -156,7 +156,7 @@ class CatchUp:
             if outgoing:
                 yield snapshot, outgoing
 
-    def _snapshot_before(self, transaction: SourceTransaction) -> int:
+    def _find_snapshot_before(self, transaction: SourceTransaction) -> int:
         """The last snapshot that does not include the transaction; -1: the transaction is after all of them."""
         return next((n for n, boundary in enumerate(self._boundaries[1:]) if boundary.contains(transaction)), -1)
 
@@ -166,7 +166,7 @@ class CatchUp:
 
     def _check_statement(self, snapshot: int, statement: Statement) -> None:
         for single in split_ddl(statement, self._flavor):
-            other = single.to or _exchanged_table(single)
+            other = single.to or _find_exchanged_table(single)
             if single.kind in _KEEPS_ROWS or (self._is_last(snapshot) and other is None):
                 continue
             named = [fold_pair(name) for name in ((single.db, single.table), other) if name is not None]
@@ -184,18 +184,18 @@ class CatchUp:
     def _encode(self, snapshot: int, transactions: Sequence[SourceTransaction], link: Link) -> list[Outgoing]:
         parts: dict[int, PartlyReadTable] = {}
 
-        def definition_of(event: TableMap) -> TableDef | None:
+        def find_definition(event: TableMap) -> TableDef | None:
             key = fold_pair((event.db, event.table))
             read = self._read_until(key, snapshot)
             if not read:
                 return None
-            table = self._catalog.definition_of(self._source.name, event)
+            table = self._catalog.find_definition(self._source.name, event)
             if table is not None and len(read) < len(self._stored[key][1]):
-                parts[table.id] = self._partly_read_table(link, table, key)
+                parts[table.id] = self._make_partly_read_table(link, table, key)
             return table
 
         values = encode_transactions(
-            [transaction.changes for transaction in transactions], definition_of, self._catalog.version
+            [transaction.changes for transaction in transactions], find_definition, self._catalog.version
         )
         if parts:
             values = self._filter_values(values, parts, snapshot)
@@ -205,7 +205,7 @@ class CatchUp:
             if value
         ]
 
-    def _partly_read_table(self, link: Link, table: TableDef, key: tuple[str, str]) -> PartlyReadTable:
+    def _make_partly_read_table(self, link: Link, table: TableDef, key: tuple[str, str]) -> PartlyReadTable:
         name, stored = self._stored[key]
         column = cut_column(table)
         assert column is not None, "a table without ranges is read at once"
@@ -219,14 +219,14 @@ class CatchUp:
         parsed = [pb.PrewriteValue.FromString(value) if value else None for value in values]
         keys: dict[int, set[str]] = {table_id: set() for table_id in parts}
         for value in parsed:
-            for table_id, text in changed_keys(value, parts) if value is not None else ():
+            for table_id, text in iterate_changed_keys(value, parts) if value is not None else ():
                 keys[table_id].add(text)
-        snapshots = {table_id: self._keys[table_id].of(texts) for table_id, texts in keys.items()}
+        snapshots = {table_id: self._keys[table_id].find_snapshots(texts) for table_id, texts in keys.items()}
         is_read: dict[int, IsRead] = {table_id: _is_read(of, snapshot) for table_id, of in snapshots.items()}
         return [b"" if value is None else filter_read_rows(value, parts, is_read) for value in parsed]
 
 
-def _exchanged_table(single: SingleStatement) -> tuple[str, str] | None:
+def _find_exchanged_table(single: SingleStatement) -> tuple[str, str] | None:
     """The table whose rows are exchanged with those of a partition."""
     pairs = enumerate(pairwise(single.tokens))
     at = next((n for n, (token, next_) in pairs if token.is_word("EXCHANGE") and next_.is_word("PARTITION")), None)
@@ -252,7 +252,7 @@ class _SnapshotBoundary:
         """Whether the snapshot includes `transaction`."""
         if self._done is None:
             end = transaction.end
-            return _number(end.file, end.offset) <= _number(self._position.file, self._position.offset)
+            return _build_sort_key(end.file, end.offset) <= _build_sort_key(self._position.file, self._position.offset)
         if not _GTID.fullmatch(transaction.id):
             raise CannotCombineSnapshots(f"transaction {transaction.id} between two snapshots has no GTID")
         return self._done.contains(transaction.id.removesuffix("/ddl"))
@@ -261,19 +261,19 @@ class _SnapshotBoundary:
         """Whether this position is at or after `other`, of the same log."""
         if self._done is not None:
             return self._done.contains_set(parse_gtid_set(self._flavor, other.gtids))
-        at = _number(self._position.file, self._position.offset)
-        return not other.gtids and at >= _number(other.file, other.offset)
+        at = _build_sort_key(self._position.file, self._position.offset)
+        return not other.gtids and at >= _build_sort_key(other.file, other.offset)
 
     def is_reached(self, source_log: SourceLog) -> bool:
         """Whether the log has been read up to here."""
         at = source_log.position
         if self._done is not None:
             return parse_gtid_set(self._flavor, at.gtids).contains_set(self._done)
-        return max(_number(at.file, at.offset), _number(*source_log.received_position)) >= _number(
-            self._position.file, self._position.offset
-        )
+        return max(
+            _build_sort_key(at.file, at.offset), _build_sort_key(*source_log.received_position)
+        ) >= _build_sort_key(self._position.file, self._position.offset)
 
 
-def _number(file: str, offset: int) -> tuple[int, int]:
+def _build_sort_key(file: str, offset: int) -> tuple[int, int]:
     """The sort key of a position without GTIDs, among positions of one server."""
     return int(file.rpartition(".")[2] or 0), offset

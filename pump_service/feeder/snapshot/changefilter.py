@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from binlake.rows.codec import datum as d
-from binlake.rows.codec.tabledecoder import Image, TableDecoder, decoder_of
-from binlake.rows.codec.transaction import rows_of
+from binlake.rows.codec.tabledecoder import Image, TableDecoder, look_up_decoder
+from binlake.rows.codec.transaction import read_rows
 from binlake.rows.codec.values import skip
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.wire import binlog_pb2 as pb
@@ -42,11 +42,11 @@ class PartlyReadTable:
     column: ColumnInfo
 
 
-def changed_keys(value: pb.PrewriteValue, tables: Mapping[int, PartlyReadTable]) -> Iterator[tuple[int, str]]:
+def iterate_changed_keys(value: pb.PrewriteValue, tables: Mapping[int, PartlyReadTable]) -> Iterator[tuple[int, str]]:
     """(table id, text of the key's first column) before and after each change of these tables. Raises WireError."""
     for mutation in value.mutations:
         part = tables.get(mutation.table_id)
-        for row in _rows(mutation, part) if part else ():
+        for row in _decode_rows(mutation, part) if part else ():
             yield from ((mutation.table_id, text) for text in (row.before, row.after) if text is not None)
 
 
@@ -66,7 +66,7 @@ def filter_read_rows(
 
 def _filter_mutation(mutation: pb.TableMutation, part: PartlyReadTable, is_read: IsRead) -> pb.TableMutation:
     filtered = pb.TableMutation(table_id=mutation.table_id)
-    for number, row in enumerate(_rows(mutation, part)):
+    for number, row in enumerate(_decode_rows(mutation, part)):
         before = row.before is not None and is_read(row.before)
         after = row.after is not None and is_read(row.after)
         if row.kind != pb.Update:
@@ -91,23 +91,23 @@ def _add(mutation: pb.TableMutation, kind: pb.MutationType, data: bytes) -> None
     mutation.sequence.append(kind)
 
 
-def _rows(mutation: pb.TableMutation, part: PartlyReadTable) -> Iterator[_Row]:
-    decoder, name = decoder_of(part.table), part.column.name
-    rows = rows_of(mutation, 0)
+def _decode_rows(mutation: pb.TableMutation, part: PartlyReadTable) -> Iterator[_Row]:
+    decoder, name = look_up_decoder(part.table), part.column.name
+    rows = read_rows(mutation, 0)
     lists = {pb.Insert: iter(rows.inserts), pb.Update: iter(rows.updates), pb.DeleteRow: iter(rows.deletes)}
     for kind in mutation.sequence:
         data = next(lists[kind])
-        before, after = _images(decoder, kind, data)
-        yield _Row(kind, data, _text(before, name), _text(after, name))
+        before, after = _decode_images(decoder, kind, data)
+        yield _Row(kind, data, _look_up_text(before, name), _look_up_text(after, name))
 
 
-def _images(decoder: TableDecoder, kind: pb.MutationType, data: bytes) -> Sequence[Image | None]:
+def _decode_images(decoder: TableDecoder, kind: pb.MutationType, data: bytes) -> Sequence[Image | None]:
     if kind == pb.Update:
         return decoder.update(data)
     return (None, decoder.insert(data)) if kind == pb.Insert else (decoder.delete(data), None)
 
 
-def _text(image: Image | None, name: str) -> str | None:
+def _look_up_text(image: Image | None, name: str) -> str | None:
     return None if image is None else image[1][image[0].index(name)]
 
 

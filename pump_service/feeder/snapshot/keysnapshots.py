@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from binlake.errors import SourceRefused
-from binlake.mysqlbinlog.tablerows.chunks import key_literal
+from binlake.mysqlbinlog.tablerows.chunks import make_key_formatter
 from binlake.mysqlbinlog.tablerows.link import Link, Name, ask
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
@@ -23,13 +23,13 @@ class KeySnapshots:
 
     def __init__(self, link: Link, name: Name, column: ColumnInfo, stored: Sequence[tuple[str, str, int]]) -> None:
         self._link = link
-        self._typed = _typed_literal(link, name, column)
-        self._literal = key_literal(column)
+        self._typed = _build_typed_literal(link, name, column)
+        self._literal = make_key_formatter(column)
         cases = [f"WHEN v <= {high} THEN {snapshot}" for _, high, snapshot in stored if high]
         self._case = f"CASE WHEN v IS NULL THEN NULL {' '.join(cases)} ELSE {stored[-1][2]} END"
         self._known: dict[str, int] = {}
 
-    def of(self, texts: Iterable[str]) -> dict[str, int]:
+    def find_snapshots(self, texts: Iterable[str]) -> dict[str, int]:
         """The snapshot of each key, by its canonical text. Raises SourceRefused, and pymysql's errors."""
         wanted = set(texts)
         new = sorted(wanted - self._known.keys())
@@ -49,7 +49,7 @@ class KeySnapshots:
             self._known[texts[int(number)]] = int(snapshot)
 
 
-def _typed_literal(link: Link, name: Name, column: ColumnInfo) -> str:
+def _build_typed_literal(link: Link, name: Name, column: ColumnInfo) -> str:
     """A template that converts a literal to the column's own type."""
     if column.is_binary or column.tp not in t.STRINGS:
         casts = {t.DURATION: "TIME(6)", t.DATE: "DATE", t.NEWDATE: "DATE"}

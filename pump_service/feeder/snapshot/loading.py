@@ -27,11 +27,11 @@ from binlake.mysqlbinlog.tablerows.link import Name
 from pump_service.feeder.catalog import Catalog
 from pump_service.feeder.journal import Batch, Journal, ReadPosition
 from pump_service.feeder.publisher import Ddl, Outgoing, Publisher, Stopped, UncommittedBatches
-from pump_service.feeder.server import flavor_of, read_log_end
+from pump_service.feeder.server import derive_flavor, read_log_end
 from pump_service.feeder.settings import SourceFile
 from pump_service.feeder.snapshot.catchup import CannotCombineSnapshots, CatchUp, check_next_snapshot
 from pump_service.feeder.snapshot.chunkwriter import ChunkWriter
-from pump_service.feeder.snapshot.loadstate import LoadState, SnapshotPosition, load_facts, read_load_record
+from pump_service.feeder.snapshot.loadstate import LoadState, SnapshotPosition, build_load_facts, read_load_record
 from pump_service.feeder.snapshot.oneserver import OneServer
 from pump_service.feeder.snapshot.opening import Snapshot, open_session, open_snapshot
 from pump_service.feeder.snapshot.progress import Progress
@@ -91,7 +91,7 @@ class Loader:
                 load.forget()
                 self._wait_before_retry(error)
             except (Permanent, err.Error) as error:
-                known = _source_error(error) if isinstance(error, err.Error) else error
+                known = _make_source_error(error) if isinstance(error, err.Error) else error
                 if isinstance(known, Permanent):
                     load.forget()
                 raise known from error
@@ -143,7 +143,7 @@ class Loader:
             reader = SnapshotReader(snapshot, left, version, progress, moves=moves, **limits)
             keeper = ChunkWriter(self.publisher, self.source.name, load, began_ms)
             try:
-                with closing(reader.values()) as values:
+                with closing(reader.read_values()) as values:
                     for value in values:
                         if self.stopped.is_set():
                             raise Stopped
@@ -157,11 +157,11 @@ class Loader:
         self, load: LoadState, uncommitted: UncommittedBatches, progress: Progress, maybe_moved: set[Name]
     ) -> None:
         """Put the load's batches in commit order: the rows of each snapshot, then their changes in the log."""
-        batches = load.batches()
+        batches = load.read_batches()
         changes: dict[int, list[Batch]] = {number: [] for number in batches}
         if len(load.snapshots) > 1 or maybe_moved:
             progress.state = "catching up"
-            flavor = self.catalog.flavor(self.source.name)
+            flavor = self.catalog.look_up_flavor(self.source.name)
             end = self._read_log_end(load.snapshots[-1]) if maybe_moved else None
             catch_up = CatchUp(
                 self.source, self.server_id, flavor, load.snapshots, load.tables, self.catalog,
@@ -175,7 +175,7 @@ class Loader:
     def _read_log_end(self, snapshot: SnapshotPosition) -> Position:
         """Where the log of the snapshot's server ends; raises CannotCombineSnapshots if another server answers."""
         with closing(OneServer(self.source).connect()) as link:
-            server = read_identity(link, flavor_of(link)).uuid
+            server = read_identity(link, derive_flavor(link)).uuid
             if server != snapshot.server:
                 raise CannotCombineSnapshots(
                     f"names may have moved at server {snapshot.server}, and {server} may not know of it"
@@ -190,7 +190,7 @@ class Loader:
             for _ in range(_TRIES):
                 moves = count_moves(link)
                 names = [(table.db, table.name) for database in before for table in database.tables]
-                snapshot = open_snapshot(server.connect, flavor_of(link), self.source.snapshot.threads, names)
+                snapshot = open_snapshot(server.connect, derive_flavor(link), self.source.snapshot.threads, names)
                 try:
                     after = describe_source(link)
                 except BaseException:
@@ -219,13 +219,13 @@ class Loader:
             definitions = {
                 table: definition
                 for table in texts
-                if self.source.snapshot.loads(*table) and (definition := catalog.table(name, *table)) is not None
+                if self.source.snapshot.loads(*table) and (definition := catalog.find_table(name, *table)) is not None
             }
             load.fit_tables({table: definition.id for table, definition in definitions.items()})
             facts = load.start_snapshot(snapshot_position, from_ts)
             if changes:
                 uncommitted = UncommittedBatches(name)
-                self.publisher.prewrite(uncommitted, _definitions(changes, position, began_ms))
+                self.publisher.prewrite(uncommitted, _build_definitions(changes, position, began_ms))
                 self.publisher.commit(uncommitted, position, facts)
             else:
                 # Its last commit_ts stays: the registry recognises the newest folder by it.
@@ -243,7 +243,7 @@ class Loader:
         state = progress.to_json()
         done = {key: state[key] for key in ("from_ts", "rows", "tables", "seconds")}
         record = {"state": "done", **done, "tables_done": state["tables"]}
-        facts = load_facts(name, record) | {SERVER_FACT + name: load.snapshots[-1].server}
+        facts = build_load_facts(name, record) | {SERVER_FACT + name: load.snapshots[-1].server}
         commit_ts = 0
         if uncommitted.batches:
             commit_ts = self.publisher.commit(uncommitted, position, facts, is_load=True)
@@ -251,7 +251,7 @@ class Loader:
             snapshot_position = self.journal.read_positions()[name]
             self.journal.commit([], {name: snapshot_position}, facts=facts, loaded=name)
             commit_ts = snapshot_position.commit_ts
-        self.journal.set_facts(load_facts(name, {**record, "commit_ts": str(commit_ts)}))
+        self.journal.set_facts(build_load_facts(name, {**record, "commit_ts": str(commit_ts)}))
         progress.commit_ts, progress.state = commit_ts, "done"
         log.info(
             "snapshot_done", source=name, commit_ts=str(commit_ts), snapshots=len(load.snapshots),
@@ -259,17 +259,17 @@ class Loader:
         )  # fmt: skip
 
 
-def _definitions(changes: Sequence[SchemaChange], position: Position, began_ms: int) -> list[Outgoing]:
+def _build_definitions(changes: Sequence[SchemaChange], position: Position, began_ms: int) -> list[Outgoing]:
     return [
         Outgoing(
             f"snapshot-{position.file}:{position.offset}-{n - len(changes)}", began_ms,
-            ddl=Ddl(change.query, change.job_id, change.job, change.schema_state),
+            ddl=Ddl(change.query, change.job_id, change.build_job, change.schema_state),
         )
         for n, change in enumerate(changes)
     ]  # fmt: skip
 
 
-def _source_error(error: err.Error) -> BinlakeError:
+def _make_source_error(error: err.Error) -> BinlakeError:
     code, text = (error.args[0] if error.args else 0), error.args[-1:]
     if code in _PRIVILEGES or isinstance(error, err.ProgrammingError):
         return SourceRefused(

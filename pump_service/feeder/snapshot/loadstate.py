@@ -24,18 +24,18 @@ Facts = dict[str, str]
 
 def read_load_record(journal: Journal, source: str) -> dict[str, Any]:
     """The journal's record of a source's load: `state` (`loading`, `done`), `rows`, `commit_ts`; {} = no load."""
-    text = journal.fact(_fact_name(source))
+    text = journal.read_fact(_format_fact_name(source))
     record: dict[str, Any] = json.loads(text) if text else {}
     if record.get("state") == "loading":
-        tables = [json.loads(body) for body in journal.load_tables(source).values()]
+        tables = [json.loads(body) for body in journal.read_load_tables(source).values()]
         record["rows"] = sum(table["rows"] for table in tables)
         record["tables_done"] = sum(table["done"] for table in tables)
     return record
 
 
-def load_facts(source: str, record: Mapping[str, Any]) -> Facts:
+def build_load_facts(source: str, record: Mapping[str, Any]) -> Facts:
     """`record` as facts for the journal."""
-    return {_fact_name(source): json.dumps(record)}
+    return {_format_fact_name(source): json.dumps(record)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class LoadState:
             SnapshotPosition(Position(*snapshot["position"]), snapshot["server"])
             for snapshot in record.get("snapshots", ())
         ]
-        self.tables = {name: TableLoad.from_json(body) for name, body in journal.load_tables(source).items()}
+        self.tables = {name: TableLoad.from_json(body) for name, body in journal.read_load_tables(source).items()}
 
     @property
     def is_read(self) -> bool:
@@ -105,7 +105,7 @@ class LoadState:
             for snapshot in self.snapshots
         ]
         record = {"state": "loading", "from_ts": str(from_ts), "began": self.began, "snapshots": snapshots}
-        return load_facts(self._source, {**record, "tables": self._total})
+        return build_load_facts(self._source, {**record, "tables": self._total})
 
     def store_chunks(self, chunks: Sequence[tuple[Value, int, Sequence[Batch]]]) -> None:
         """Record the prewritten chunks that these values complete: (last value, rows of the chunk, batches)."""
@@ -118,10 +118,10 @@ class LoadState:
             stored.append(LoadedChunk((self._source, *value.name), table.to_json(), snapshot, batches))
         self._journal.store_chunks(stored)
 
-    def batches(self) -> dict[int, list[Batch]]:
+    def read_batches(self) -> dict[int, list[Batch]]:
         """The prewritten batches by snapshot."""
         batches: dict[int, list[Batch]] = {number: [] for number in range(len(self.snapshots))}
-        for snapshot, batch in self._journal.load_batches(self._source):
+        for snapshot, batch in self._journal.read_load_batches(self._source):
             batches[snapshot].append(batch)
         return batches
 
@@ -129,8 +129,8 @@ class LoadState:
         """Roll back everything: the load starts again."""
         self._journal.drop_chunks(self._source)
         record = {"state": "loading", "from_ts": str(self.from_ts), "began": self.began}
-        self._journal.set_facts(load_facts(self._source, record))
+        self._journal.set_facts(build_load_facts(self._source, record))
 
 
-def _fact_name(source: str) -> str:
+def _format_fact_name(source: str) -> str:
     return f"load of {source}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import structlog
 
 from binlake.errors import SourceUnavailable
-from pump_service.feeder.server import Address, Link, connect, flavor_of
+from pump_service.feeder.server import Address, Link, connect, derive_flavor
 from pump_service.feeder.settings import SourceFile
 from pump_service.feeder.startposition import Identity, read_identity
 
@@ -29,7 +29,7 @@ class OneServer:
         """A session. Raises pymysql's errors and SourceUnavailable, also if another server answers at the address."""
         link = self._open()
         try:
-            identity = read_identity(link, flavor_of(link))
+            identity = read_identity(link, derive_flavor(link))
             if identity != (self._identity or identity):
                 raise SourceUnavailable(
                     "two servers answer at one address of the source, and a snapshot is read from one server",

@@ -18,7 +18,7 @@ from binlake.errors import SourceRefused, SourceUnavailable
 from binlake.mysqlbinlog.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor, Position
 from binlake.mysqlbinlog.tablerows.link import Name
-from binlake.statements.literal import qualified
+from binlake.statements.literal import quote_qualified_name
 from pump_service.feeder.server import Link, ask, read_log_end
 
 log = structlog.get_logger()
@@ -71,7 +71,7 @@ def open_snapshot(connect: Callable[[], Link], flavor: Flavor, sessions: int, ta
             links.append(open_session(connect, flavor))
         if flavor is Flavor.MARIADB:
             return _open_mariadb(connect, links)
-        with _lock(connect, tables):
+        with _block_commits(connect, tables):
             _begin(links)
             return Snapshot(flavor, read_log_end(links[0]), tuple(links))
     except BaseException as error:
@@ -98,11 +98,11 @@ def _begin(links: Sequence[Link]) -> None:
 def _open_mariadb(connect: Callable[[], Link], links: list[Link]) -> Snapshot:
     for _ in range(_TRIES):
         _begin(links)
-        positions = [_mariadb_position(link) for link in links]
+        positions = [_read_mariadb_position(link) for link in links]
         if len(set(positions)) == 1:
-            return _mariadb_snapshot(positions[0], links)
+            return _build_mariadb_snapshot(positions[0], links)
     try:
-        with _global_lock(connect):
+        with _hold_global_lock(connect):
             _begin(links)
     except err.Error as error:
         if error.args[0] not in _REFUSED:
@@ -114,39 +114,39 @@ def _open_mariadb(connect: Callable[[], Link], links: list[Link]) -> Snapshot:
             link.close()
         del links[1:]
         _begin(links)
-    return _mariadb_snapshot(_mariadb_position(links[0]), links)
+    return _build_mariadb_snapshot(_read_mariadb_position(links[0]), links)
 
 
-def _mariadb_position(link: Link) -> tuple[str, int]:
+def _read_mariadb_position(link: Link) -> tuple[str, int]:
     status = {name.lower(): value for name, value in ask(link, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
     if not status.get("binlog_snapshot_file"):
         raise SourceRefused("the server writes no binary log", hint="start it with --log-bin and binlog_format = ROW")
     return status["binlog_snapshot_file"], int(status["binlog_snapshot_position"])
 
 
-def _mariadb_snapshot(file_offset: tuple[str, int], links: Sequence[Link]) -> Snapshot:
+def _build_mariadb_snapshot(file_offset: tuple[str, int], links: Sequence[Link]) -> Snapshot:
     file, offset = file_offset
     gtids = str(ask(links[0], "SELECT BINLOG_GTID_POS(%s, %s)", file_offset)[0][0] or "")
-    position = Position(file, offset, parse_gtid_set(Flavor.MARIADB, gtids).text())
+    position = Position(file, offset, parse_gtid_set(Flavor.MARIADB, gtids).format_text())
     return Snapshot(Flavor.MARIADB, position, tuple(links))
 
 
 @contextlib.contextmanager
-def _lock(connect: Callable[[], Link], tables: Sequence[Name]) -> Iterator[None]:
+def _block_commits(connect: Callable[[], Link], tables: Sequence[Name]) -> Iterator[None]:
     """Block commits: on the whole server, or to `tables` if the user may not lock the server (as in most clouds)."""
     with contextlib.ExitStack() as locks:
         try:
-            locks.enter_context(_global_lock(connect))
+            locks.enter_context(_hold_global_lock(connect))
         except err.Error as error:
             if error.args[0] not in _REFUSED:
                 raise
             log.info("snapshot_locks_tables", tables=len(tables), code=error.args[0])
-            locks.enter_context(_table_locks(connect, tables))
+            locks.enter_context(_hold_table_locks(connect, tables))
         yield
 
 
 @contextlib.contextmanager
-def _global_lock(connect: Callable[[], Link]) -> Iterator[None]:
+def _hold_global_lock(connect: Callable[[], Link]) -> Iterator[None]:
     with contextlib.closing(connect()) as link:
         ask(link, f"SET lock_wait_timeout = {_LOCK_WAIT_S}")
         ask(link, "FLUSH TABLES WITH READ LOCK")
@@ -154,9 +154,9 @@ def _global_lock(connect: Callable[[], Link]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _table_locks(connect: Callable[[], Link], tables: Sequence[Name]) -> Iterator[None]:
+def _hold_table_locks(connect: Callable[[], Link], tables: Sequence[Name]) -> Iterator[None]:
     with contextlib.closing(connect()) as link:
         ask(link, f"SET lock_wait_timeout = {_LOCK_WAIT_S}")
         if tables:
-            ask(link, "LOCK TABLES " + ", ".join(f"{qualified(*name)} READ" for name in tables))
+            ask(link, "LOCK TABLES " + ", ".join(f"{quote_qualified_name(*name)} READ" for name in tables))
         yield

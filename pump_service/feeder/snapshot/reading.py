@@ -18,7 +18,7 @@ from pymysql.constants import ER
 
 from binlake.errors import Transient
 from binlake.mysqlbinlog.definitions.descriptions import mask_four_byte_characters
-from binlake.mysqlbinlog.rowimage.transactions import value_of_inserts
+from binlake.mysqlbinlog.rowimage.transactions import encode_inserts
 from binlake.mysqlbinlog.tablerows.chunks import Chunk, Chunks
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.mysqlbinlog.tablerows.ranges import Ranges
@@ -26,7 +26,7 @@ from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, group_into_bloc
 from binlake.mysqlbinlog.tablerows.rowtexts import select_columns
 from binlake.mysqlbinlog.tablerows.textrows import query_rows
 from binlake.rows.schema import TableDef
-from binlake.statements.literal import qualified
+from binlake.statements.literal import quote_qualified_name
 from pump_service.feeder.server import Link, ask
 from pump_service.feeder.snapshot.opening import Snapshot
 from pump_service.feeder.snapshot.progress import Progress
@@ -105,7 +105,7 @@ class SnapshotReader:
         self._ready: queue.Queue[Value | BaseException | None] = queue.Queue(_WAITING * len(snapshot.sessions))
         self._stopped = threading.Event()
 
-    def values(self) -> Generator[Value]:
+    def read_values(self) -> Generator[Value]:
         """All rows, chunks in any order. Raises SnapshotChanged, SourceUnavailable, and pymysql's other errors."""
         threads = [
             threading.Thread(target=self._read_all, args=(link,), name=f"snapshot-{number}", daemon=True)
@@ -158,7 +158,7 @@ class SnapshotReader:
     def _read_chunk(self, link: Link, table: SourceTable, chunk: Chunk) -> None:
         last = Value(table.name, 0, b"", chunk)
         try:
-            for value in self._values_of(link, table, chunk):
+            for value in self._read_values_of_chunk(link, table, chunk):
                 if last.rows:
                     self._hand_over(last)
                 last = value
@@ -170,11 +170,11 @@ class SnapshotReader:
             raise SnapshotChanged(table.name)
         self._hand_over(replace(last, is_last=True))
 
-    def _values_of(self, link: Link, table: SourceTable, chunk: Chunk) -> Iterator[Value]:
+    def _read_values_of_chunk(self, link: Link, table: SourceTable, chunk: Chunk) -> Iterator[Value]:
         writer, table_id = BlockWriter(table.definition), table.definition.id
-        for packets in group_into_blocks(query_rows(link, chunk_query(table, chunk))):
-            for rows, entries in writer.write(packets).parts(self._most_rows, MOST_BYTES):
-                yield Value(table.name, rows, value_of_inserts(self._version, table_id, entries, rows), chunk)
+        for packets in group_into_blocks(query_rows(link, build_chunk_query(table, chunk))):
+            for rows, entries in writer.write(packets).split_into_parts(self._most_rows, MOST_BYTES):
+                yield Value(table.name, rows, encode_inserts(self._version, table_id, entries, rows), chunk)
             self._progress.add_rows(table.name, len(packets))
 
     def _hand_over(self, item: Value | BaseException | None) -> None:
@@ -209,10 +209,10 @@ class _TableWork:
         """Call when a chunk is read; returns whether the whole table is."""
         with self._lock:
             self._open -= 1
-            return not self._open and self._chunks.ranges.next() is None
+            return not self._open and self._chunks.ranges.find_next() is None
 
 
-def chunk_query(table: SourceTable, chunk: Chunk) -> str:
+def build_chunk_query(table: SourceTable, chunk: Chunk) -> str:
     """The SELECT of a chunk's rows, for `RowWriter`."""
     where = f" WHERE {chunk.where}" if chunk.where else ""
-    return f"SELECT {select_columns(table.definition)} FROM {qualified(*table.name)}{where}"
+    return f"SELECT {select_columns(table.definition)} FROM {quote_qualified_name(*table.name)}{where}"

@@ -17,8 +17,8 @@ from binlake.mysqlbinlog.definitions.descriptions import (
     strip_auto_increment,
 )
 from binlake.mysqlbinlog.tablerows.link import Name
-from binlake.statements.literal import qualified
-from pump_service.feeder.server import Link, ask, ask_by_name, flavor_of
+from binlake.statements.literal import quote_qualified_name
+from pump_service.feeder.server import Link, ask, ask_by_name, derive_flavor
 
 _CONSISTENT = frozenset({"INNODB", "ROCKSDB"})
 """Engines whose tables can be read in a consistent snapshot."""
@@ -33,7 +33,7 @@ def describe_source(link: Link) -> list[DatabaseDescription]:
     query = partial(ask_by_name, link)
     for statement in SESSION:
         query(statement)
-    return describe_all(query, flavor_of(link))
+    return describe_all(query, derive_flavor(link))
 
 
 def estimate_rows(link: Link, tables: Iterable[Name]) -> dict[Name, int]:
@@ -66,7 +66,7 @@ def read_create_text(link: Link, name: Name) -> str | None:
     """`TableDescription.create` of a table, with four-byte characters masked; None if there is no such table."""
     try:
         return mask_four_byte_characters(
-            strip_auto_increment(str(ask(link, f"SHOW CREATE TABLE {qualified(*name)}")[0][1]))
+            strip_auto_increment(str(ask(link, f"SHOW CREATE TABLE {quote_qualified_name(*name)}")[0][1]))
         )
     except err.ProgrammingError as error:
         if error.args[0] in (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR):

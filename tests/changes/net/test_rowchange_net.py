@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 
-from binlake.changes.net import NetChange, RowEvent, net_changes, row_key
+from binlake.changes.net import NetChange, RowEvent, compute_net_changes, encode_row_key
 from binlake.errors import SchemaError
 from binlake.rows.schema import Identity
 
@@ -32,7 +32,7 @@ def event(place: int, before: Row | None, after: Row | None) -> RowEvent:
 
 
 def net(identity: Identity, *pairs: tuple[Row | None, Row | None]) -> list[NetChange]:
-    return net_changes([event(n, before, after) for n, (before, after) in enumerate(pairs, 1)], identity)
+    return compute_net_changes([event(n, before, after) for n, (before, after) in enumerate(pairs, 1)], identity)
 
 
 def summary(changes: list[NetChange]) -> set[tuple[str, str, str | None]]:
@@ -73,13 +73,13 @@ def test_impossible_pair_error_names_key_and_commit_ts(
 ) -> None:  # S4-09: all nine
     events = [event(4, *first), event(7, *second)]
     if (first[1] is None) == (second[0] is None):
-        assert net_changes(events, KEY, strict=True) == net_changes(events, KEY)
+        assert compute_net_changes(events, KEY, strict=True) == compute_net_changes(events, KEY)
         return
     with pytest.raises(SchemaError, match="key=#43de3a417d75 first_commit_ts=4 last_commit_ts=7") as caught:
-        net_changes(events, KEY, strict=True)
+        compute_net_changes(events, KEY, strict=True)
     assert "impossible-changes" in caught.value.hint
     # if changes are left out on purpose, the last one is used
-    (change,) = net_changes(events, KEY)
+    (change,) = compute_net_changes(events, KEY)
     assert change.after == second[1]
 
 
@@ -146,7 +146,7 @@ def replayed(seed: int, changes: int, ids: int, batch: int) -> None:
                 after = row(key if str(free) in source else free, str(place))
             source[str(after["id"])] = after
             events.append(event(place, before, after))
-        for change in net_changes(events, KEY, strict=True):
+        for change in compute_net_changes(events, KEY, strict=True):
             identity = str((change.after or change.before or {})["id"])
             if change.after is None:
                 target.pop(identity, None)
@@ -166,28 +166,28 @@ def test_a_million_random_changes_equal_their_replay() -> None:
 
 def test_order_is_by_position_and_not_by_arrival() -> None:
     events = [event(2, A, B), event(1, None, A), event(3, B, C)]
-    assert net_changes(events, KEY)[0].after == C
+    assert compute_net_changes(events, KEY)[0].after == C
 
 
 def test_rows_without_a_key_are_counted() -> None:
     # hazards R-17
     changes = net(WHOLE, (None, A), (None, A), (None, A), (A, None), (B, C), (C, B), (B, None))
     assert {(c.op, c.key, c.copies) for c in changes} == {
-        ("insert", row_key(A, WHOLE.columns), 2),
-        ("delete", row_key(B, WHOLE.columns), 1),
+        ("insert", encode_row_key(A, WHOLE.columns), 2),
+        ("delete", encode_row_key(B, WHOLE.columns), 1),
     }
 
 
 def test_different_keys_never_have_the_same_text() -> None:
     # joined text would be ambiguous: ("a.b", "c") and ("a", "b.c"); and NULL differs from the text
     columns = ("x", "y")
-    assert row_key({"x": "a.b", "y": "c"}, columns) != row_key({"x": "a", "y": "b.c"}, columns)
-    assert row_key({"x": None, "y": ""}, columns) != row_key({"x": "", "y": None}, columns)
+    assert encode_row_key({"x": "a.b", "y": "c"}, columns) != encode_row_key({"x": "a", "y": "b.c"}, columns)
+    assert encode_row_key({"x": None, "y": ""}, columns) != encode_row_key({"x": "", "y": None}, columns)
 
 
 def test_event_with_wrong_images_is_refused() -> None:
     with pytest.raises(SchemaError, match="wrong images"):
-        net_changes([RowEvent(1, 0, 0, "delete", None, A)], KEY)
+        compute_net_changes([RowEvent(1, 0, 0, "delete", None, A)], KEY)
 
 
 # -- against serial execution -----------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ class Target:
 
 
 def statements(events: list[RowEvent], shuffle: random.Random) -> list[NetChange]:
-    changes = net_changes(events, KEY, strict=True)
+    changes = compute_net_changes(events, KEY, strict=True)
     shuffle.shuffle(changes)
     return sorted(changes, key=lambda change: change.op != "delete")
 
@@ -291,7 +291,7 @@ def test_swapped_unique_values_survive() -> None:
 def test_counts_of_rows_without_a_key_equal_serial_execution(steps: list[tuple[str, random.Random]]) -> None:
     images = [row(k, u) for k in (1, 2) for u in ("a", None)]
     table: list[Row] = [images[0], images[0], images[1]]
-    before_window = Counter(row_key(r, WHOLE.columns) for r in table)
+    before_window = Counter(encode_row_key(r, WHOLE.columns) for r in table)
     events: list[RowEvent] = []
     for op, chance in steps:
         if op != "insert" and not table:
@@ -300,19 +300,19 @@ def test_counts_of_rows_without_a_key_equal_serial_execution(steps: list[tuple[s
         after = None if op == "delete" else chance.choice(images)
         table += [after] if after else []
         events.append(event(len(events) + 1, before, after))
-    for change in net_changes(events, WHOLE):
+    for change in compute_net_changes(events, WHOLE):
         before_window[change.key] += change.copies if change.op == "insert" else -change.copies
         assert before_window[change.key] >= 0
-    assert +before_window == Counter(row_key(r, WHOLE.columns) for r in table)
+    assert +before_window == Counter(encode_row_key(r, WHOLE.columns) for r in table)
 
 
 def test_rows_older_than_a_key_column_get_its_fill_value() -> None:
     widened = Identity("primary", ("id", "c"))
     events = [event(1, None, row(1, "a")), event(2, {**row(1, "a"), "c": "7"}, {**row(1, "b"), "c": "7"})]
-    (change,) = net_changes(events, widened, {"c": "7"})
+    (change,) = compute_net_changes(events, widened, {"c": "7"})
     assert (change.op, change.after, change.mutations) == ("replace", {**row(1, "b"), "c": "7"}, 2)
     # Values that an image has are never replaced.
-    (moved,) = net_changes([event(1, None, {**row(1), "c": "8"})], widened, {"c": "7"})
+    (moved,) = compute_net_changes([event(1, None, {**row(1), "c": "8"})], widened, {"c": "7"})
     assert moved.after == {**row(1), "c": "8"}
     with pytest.raises(KeyError):
-        net_changes(events, widened)
+        compute_net_changes(events, widened)

@@ -37,8 +37,8 @@ def test_change_that_links_two_groups_is_a_conflict() -> None:
     # S4-13: dml dml dml dml conflict dml
     found, of = Causality(), ChangeKeys(T, "mariadb")
     history = [event(None, (1, 2)), event(None, (2, 3)), event((2, 3), (3, 4)), event((1, 2), None)]
-    assert [found.add(of.of(change)).flush for change in history] == [False] * 4
-    assert found.add(of.of(event(None, (1, 3)))).flush
+    assert [found.add(of.list_keys(change)).flush for change in history] == [False] * 4
+    assert found.add(of.list_keys(event(None, (1, 3)))).flush
 
 
 ITEST = [["4", "3"], ["5", "2"], ["3"]]

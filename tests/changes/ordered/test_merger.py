@@ -27,7 +27,7 @@ class Table:
     def change(self, before: Values | None, after: Values | None, *, safe: bool = False) -> Change:
         op = "insert" if before is None else "delete" if after is None else "update"
         event = RowEvent(1, 0, 0, op, self._image(before), self._image(after))
-        return Change(self.forms, event, self.keys.of(event), safe)
+        return Change(self.forms, event, self.keys.list_keys(event), safe)
 
     def _image(self, values: Values | None) -> dict[str, str | None] | None:
         if values is None:
@@ -37,7 +37,7 @@ class Table:
 
 
 def merged(*changes: Change, most: int = 1 << 20) -> list[str]:
-    return [s.sql for s in Merger(True, BatchLimits(bytes=most)).statements(changes)]
+    return [s.sql for s in Merger(True, BatchLimits(bytes=most)).render_statements(changes)]
 
 
 def tb(dialect: Dialect = "mariadb") -> Table:
@@ -160,7 +160,7 @@ def test_without_multiple_rows_each_change_is_one_statement() -> None:
     # S4-17
     t = tb()
     changes = [t.change(None, (n, n)) for n in range(5)]
-    assert len(Merger(False, BatchLimits()).statements(changes)) == 5
+    assert len(Merger(False, BatchLimits()).render_statements(changes)) == 5
 
 
 def test_statements_are_bounded_by_bytes() -> None:
@@ -170,4 +170,4 @@ def test_statements_are_bounded_by_bytes() -> None:
     assert len(found) > 5
     assert max(map(len, found)) < 600
     with pytest.raises(Permanent, match="packets of 1100 bytes"):
-        Merger(True, BatchLimits(packet=1100)).statements([t.change(None, (1, 10**90))])
+        Merger(True, BatchLimits(packet=1100)).render_statements([t.change(None, (1, 10**90))])

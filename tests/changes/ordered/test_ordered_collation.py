@@ -10,7 +10,7 @@ import pytest
 from support.mariadb import MariaDb, execute, rows
 
 from binlake.changes.ordered.collation import fold
-from binlake.dialect import target_collation
+from binlake.dialect import find_target_collation
 
 COLLATIONS = ("utf8mb4_general_ci", "utf8mb4_unicode_ci", "utf8mb4_0900_ai_ci")
 TEXTS = [
@@ -25,7 +25,7 @@ TEXTS = [
 @pytest.mark.parametrize("collation", COLLATIONS)
 def test_characters_with_equal_weights_fold_to_one_text(server: MariaDb, collation: str) -> None:
     # the sort key of the server decides; a value may fold together with others, never apart
-    column = f"v VARCHAR(4) CHARACTER SET utf8mb4 COLLATE {target_collation(collation, server.name)}"
+    column = f"v VARCHAR(4) CHARACTER SET utf8mb4 COLLATE {find_target_collation(collation, server.name)}"
     values = ",".join(f"(_utf8mb4 X'{text.encode().hex()}')" for text in TEXTS)
     execute(
         server,

@@ -74,14 +74,14 @@ def test_safe_update_deletes_only_if_a_key_changes() -> None:
     # S4-44, data-migration 1.6: DM since 8.5.6; the article's DELETE + REPLACE always gives the same rows
     pair = table("t", col("a"), col("b"), col("c"), keys=(primary("a"), key("b", "b")))
     found = forms(pair)
-    kept = found.safe_update(row(pair, "1", "2", "3"), row(pair, "1", "2", "4"))
+    kept = found.update_safely(row(pair, "1", "2", "3"), row(pair, "1", "2", "4"))
     assert [s.sql for s in kept] == ["REPLACE INTO `d`.`t` (`a`,`b`,`c`) VALUES (1,2,4)"]
     for after in (("9", "2", "3"), ("1", "9", "3"), ("1", None, "3")):
-        moved = found.safe_update(row(pair, "1", "2", "3"), row(pair, *after))
+        moved = found.update_safely(row(pair, "1", "2", "3"), row(pair, *after))
         assert [s.sql.split()[0] for s in moved] == ["DELETE", "REPLACE"]
         assert moved[0].sql == "DELETE FROM `d`.`t` WHERE `a` = 1 LIMIT 1"
     # Without a key, any change moves the row.
-    without = forms(KEYLESS).safe_update(row(KEYLESS, "1", "2"), row(KEYLESS, "1", "3"))
+    without = forms(KEYLESS).update_safely(row(KEYLESS, "1", "2"), row(KEYLESS, "1", "3"))
     assert [s.sql.split()[0] for s in without] == ["DELETE", "REPLACE"]
 
 

@@ -23,7 +23,7 @@ def int_key(name: str = "a") -> dict[str, object]:
 
 def keys(definition: TableDef, before: Row | None, after: Row | None = None, dialect: Dialect = "mariadb") -> list[str]:
     op = "insert" if before is None else "delete" if after is None else "update"
-    return [str(found) for found in ChangeKeys(definition, dialect).of(RowEvent(1, 0, 0, op, before, after))]
+    return [str(found) for found in ChangeKeys(definition, dialect).list_keys(RowEvent(1, 0, 0, op, before, after))]
 
 
 def text(name: str, collate: str = "utf8mb4_bin") -> dict[str, object]:
@@ -124,7 +124,7 @@ def test_different_values_never_join_to_one_key() -> None:
     pair = table("tbl", text("a"), text("b"), keys=(primary("a", "b"),), db="db")
     first, second = (RowEvent(1, 0, 0, "insert", None, {"a": a, "b": b}) for a, b in [("1.a.2", "3"), ("1", "2.b.3")])
     found = ChangeKeys(pair, "mariadb")
-    assert found.of(first) != found.of(second)
+    assert found.list_keys(first) != found.list_keys(second)
 
 
 def test_equal_numbers_with_different_texts_are_one_key() -> None:

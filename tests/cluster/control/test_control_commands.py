@@ -18,7 +18,7 @@ from binlake import tso
 from binlake.cli import Command
 from binlake.cluster.control import commands as control
 from binlake.cluster.control.meta import GenerateMetaCommand
-from binlake.cluster.control.nodes import format_table, is_stale, unread_range
+from binlake.cluster.control.nodes import format_table, format_unread_range, is_stale
 from binlake.cluster.control.txn import TxnCommand
 from binlake.cluster.placement import EtcdClient, NodeStatus, PdClient, Registry
 from binlake.cluster.pumpclient import PumpReader
@@ -63,7 +63,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 class Silent:
     """A source that knows no outcomes."""
 
-    def transaction_status(self, start_ts: int, key: bytes) -> Unknown:
+    def fetch_transaction_status(self, start_ts: int, key: bytes) -> Unknown:
         del start_ts, key
         return Unknown("collected")
 
@@ -93,7 +93,7 @@ def make_pump(tmp_path: Path, cluster: Cluster) -> Iterator[MakePump]:
 
 
 def state_of(cluster: Cluster, node: str) -> str:
-    entry = cluster.registry.pump(node)
+    entry = cluster.registry.find_pump(node)
     assert entry is not None
     return entry.status.state
 
@@ -108,7 +108,7 @@ def awaited(condition: Callable[[], bool]) -> None:
 
 
 def test_pumps_are_listed_with_the_columns_of_binlogctl(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    now = cluster.pd.tso()
+    now = cluster.pd.fetch_ts()
     cluster.registry.put_pump(NodeStatus("pump1", "127.0.0.1:8250", "online", max_commit_ts=7, update_ts=now))
     cluster.registry.put_pump(NodeStatus("pump2", "127.0.0.1:8252", "online", max_commit_ts=470614495969148933))
     cluster.registry.put_pump(NodeStatus("gone", "127.0.0.1:8253", "offline"))
@@ -139,7 +139,7 @@ def test_forced_offline_warns_about_lost_binlogs(cluster: Cluster, capsys: pytes
     printed = capsys.readouterr()
     assert "online -> offline" in printed.out
     assert "(700, 900]" in printed.err
-    entry = cluster.registry.pump("pump1")
+    entry = cluster.registry.find_pump("pump1")
     assert entry is not None
     assert (entry.status.state, entry.status.score, entry.status.max_commit_ts) == ("offline", 3, 900)
     assert cluster.run(control.UpdatePumpCommand, "-node-id", "pump1", "-state", "paused") == 0
@@ -187,14 +187,14 @@ def test_offline_pump_waits_for_consumers(
     # S0-33, R-05
     pump = make_pump("pump1")
     cluster.registry.publish_drainer("binlake-bank", 5)
-    awaited(lambda: cluster.registry.pumps()[0].max_commit_ts > 5)
+    awaited(lambda: cluster.registry.list_pumps()[0].max_commit_ts > 5)
     assert cluster.run(control.OfflinePumpCommand, "-node-id", "pump1") == 0
     assert "not yet: (5, " in capsys.readouterr().out
     awaited(lambda: "binlake-bank at 5" in str(pump.service.problems))
     awaited(lambda: state_of(cluster, "pump1") == "closing")
-    cluster.registry.publish_drainer("binlake-bank", cluster.pd.tso())
+    cluster.registry.publish_drainer("binlake-bank", cluster.pd.fetch_ts())
     awaited(lambda: state_of(cluster, "pump1") == "offline")
-    entry, taken = cluster.registry.pump("pump1"), cluster.registry.drainers()[0].max_commit_ts
+    entry, taken = cluster.registry.find_pump("pump1"), cluster.registry.list_drainers()[0].max_commit_ts
     assert entry is not None
     assert entry.status.max_commit_ts <= taken
 
@@ -206,7 +206,7 @@ def test_offline_pump_warns_that_an_original_pump_does_not_wait(
         raise WireError("the pump has no Info service")
 
     make_pump("pump1")
-    monkeypatch.setattr(PumpReader, "info", info)
+    monkeypatch.setattr(PumpReader, "read_info", info)
     assert cluster.run(control.OfflinePumpCommand, "-node-id", "pump1") == 0
     printed = capsys.readouterr()
     assert "goes offline when consumers" not in printed.out
@@ -247,13 +247,13 @@ def test_replication_can_be_taken_offline_but_not_paused(cluster: Cluster, capsy
         cluster.run(control.PauseDrainerCommand, "-node-id", "binlake-bank")
     assert cluster.run(control.OfflineDrainerCommand, "-node-id", "binlake-bank") == 0
     assert "no longer wait" in capsys.readouterr().out
-    assert cluster.registry.drainers()[0].state == "offline"
+    assert cluster.registry.list_drainers()[0].state == "offline"
 
 
 def test_generate_meta_writes_the_savepoint(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = cluster.pd.tso()
+    before = cluster.pd.fetch_ts()
     words = ("-data-dir", str(tmp_path / "meta"), "-time-zone", "Asia/Tokyo")
     assert cluster.run(GenerateMetaCommand, *words) == 0
     first, second = (tmp_path / "meta" / "savepoint").read_text().splitlines()
@@ -270,22 +270,22 @@ def test_txn_shows_and_decides_a_transaction(
 ) -> None:
     # R-07, S0-75
     pump = make_pump("pump1")
-    start = cluster.pd.tso()
-    payload = build.prewrite(start, b"k", VALUE).SerializeToString()
-    stored = write_binlog(pump.service, cluster.pd.cluster_id(), payload)
+    start = cluster.pd.fetch_ts()
+    payload = build.build_prewrite(start, b"k", VALUE).SerializeToString()
+    stored = write_binlog(pump.service, cluster.pd.fetch_cluster_id(), payload)
     assert stored is not None
     stored.result(10)
-    awaited(lambda: pump.service.info().unmatched_prewrites == 1)
+    awaited(lambda: pump.service.build_info().unmatched_prewrites == 1)
     assert cluster.run(TxnCommand, "show", str(start), "--pump", "pump1") == 0
     assert f"type: Prewrite\nstart_ts: {start}\n" in capsys.readouterr().out
-    commit_ts = cluster.pd.tso()
+    commit_ts = cluster.pd.fetch_ts()
     decision = ("resolve", str(start), "--commit-ts", str(commit_ts), "--pump", "pump1")
     with pytest.raises(Permanent, match="pass a client certificate, or the token"):
         cluster.run(TxnCommand, *decision)
     token = str(pump._config.data_dir / "admin-token")
     assert cluster.run(TxnCommand, *decision, "--token-file", token) == 0
     assert f"is recorded as committed at {commit_ts}" in capsys.readouterr().out
-    awaited(lambda: pump.service.info().max_commit_ts >= commit_ts)
+    awaited(lambda: pump.service.build_info().max_commit_ts >= commit_ts)
     with pytest.raises(Permanent, match="no prewrite with this start_ts waits in this pump"):
         cluster.run(TxnCommand, "resolve", str(start), "--rolled-back", "--pump", "pump1", "--token-file", token)
     with pytest.raises(ConfigError, match="the token cannot be read"):
@@ -309,10 +309,10 @@ def test_node_is_stale_after_three_missed_heartbeats() -> None:
 
 def test_unread_range_ignores_offline_consumers() -> None:
     pump = NodeStatus("p", "h:1", "online", max_commit_ts=90)
-    assert unread_range(pump, [NodeStatus("d", "", "offline", max_commit_ts=90)]).startswith("everything")
+    assert format_unread_range(pump, [NodeStatus("d", "", "offline", max_commit_ts=90)]).startswith("everything")
     drainers = [NodeStatus("d", "", "paused", max_commit_ts=70), NodeStatus("e", "", "online", max_commit_ts=99)]
-    assert unread_range(pump, drainers) == "(70, 90]"
-    assert unread_range(pump, drainers[1:]) == ""
+    assert format_unread_range(pump, drainers) == "(70, 90]"
+    assert format_unread_range(pump, drainers[1:]) == ""
 
 
 def test_table_is_never_cropped() -> None:
@@ -325,14 +325,14 @@ def test_many_orphans_are_listed_and_decided_in_one_command(
 ) -> None:
     # R-07
     pump = make_pump("pump1")
-    starts = [cluster.pd.tso() for _ in range(3)]
+    starts = [cluster.pd.fetch_ts() for _ in range(3)]
     for start in starts:
         stored = write_binlog(
-            pump.service, cluster.pd.cluster_id(), build.prewrite(start, b"k", VALUE).SerializeToString()
+            pump.service, cluster.pd.fetch_cluster_id(), build.build_prewrite(start, b"k", VALUE).SerializeToString()
         )
         assert stored is not None
         stored.result(60)
-    awaited(lambda: pump.service.info().unmatched_prewrites == 3)
+    awaited(lambda: pump.service.build_info().unmatched_prewrites == 3)
     assert cluster.run(TxnCommand, "list", "--output", "json", "--pump", "pump1") == 0
     listed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [one["start_ts"] for one in listed] == [str(start) for start in starts]
@@ -354,18 +354,18 @@ def test_give_up_requires_accept_loss(
     cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pump = make_pump("pump1")
-    start, commit_ts = cluster.pd.tso(), cluster.pd.tso()
-    lonely = build.commit(build.prewrite(start, b"k", VALUE), commit_ts)
-    stored = write_binlog(pump.service, cluster.pd.cluster_id(), lonely.SerializeToString())
+    start, commit_ts = cluster.pd.fetch_ts(), cluster.pd.fetch_ts()
+    lonely = build.build_commit(build.build_prewrite(start, b"k", VALUE), commit_ts)
+    stored = write_binlog(pump.service, cluster.pd.fetch_cluster_id(), lonely.SerializeToString())
     assert stored is not None
     stored.result(60)
-    awaited(lambda: pump.service.info().max_commit_ts >= commit_ts)
+    awaited(lambda: pump.service.build_info().max_commit_ts >= commit_ts)
     words = ("give-up", str(start), "--commit-ts", str(commit_ts), "--pump", "pump1")
     assert cluster.run(TxnCommand, *words) == 1
     assert "missing downstream" in capsys.readouterr().out
     token = str(pump._config.data_dir / "admin-token")
     assert cluster.run(TxnCommand, *words, "--accept-loss", "--token-file", token) == 0
-    assert tuple(pump.service.info().lost_commit_ts) == (commit_ts,)
+    assert tuple(pump.service.build_info().lost_commit_ts) == (commit_ts,)
 
 
 @pytest.mark.long
@@ -373,11 +373,13 @@ def test_pumps_names_the_blocking_prewrite(
     cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pump = make_pump("pump1")
-    start = cluster.pd.tso()
-    stored = write_binlog(pump.service, cluster.pd.cluster_id(), build.prewrite(start, b"k", VALUE).SerializeToString())
+    start = cluster.pd.fetch_ts()
+    stored = write_binlog(
+        pump.service, cluster.pd.fetch_cluster_id(), build.build_prewrite(start, b"k", VALUE).SerializeToString()
+    )
     assert stored is not None
     stored.result(60)
-    awaited(lambda: f"start_ts={start}" in pump.service.info().last_error)
+    awaited(lambda: f"start_ts={start}" in pump.service.build_info().last_error)
     assert cluster.run(control.PumpsCommand) == 0
     assert f"pump1: blocked: prewrite start_ts={start} key=6b" in capsys.readouterr().out
     assert cluster.run(control.PumpsCommand, "--output", "json") == 0

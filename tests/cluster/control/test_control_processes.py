@@ -59,19 +59,19 @@ heartbeat-interval = 0.2
 socket = "{socket}"
 """)
     with pump("--config", str(file)) as process, contextlib.closing(EtcdClient([pd.url])) as etcd:
-        entry = Registry(etcd).pump("p1")
+        entry = Registry(etcd).find_pump("p1")
         assert entry is not None
         host = entry.status.host
         assert "p1" in httpx.get(f"http://{host}/status", timeout=60).json()["status"]
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), timeout=60) as local:
             assert "binlog_pump_storage_max_commit_ts" in local.get("http://pump/metrics").text
-        assert PumpReader(host, pd.cluster_id).info().node_id == "p1"
+        assert PumpReader(host, pd.cluster_id).read_info().node_id == "p1"
         listed = binlake("pumps", f"-pd-urls={pd.url}")
         assert listed.stdout.splitlines()[1].split()[:3] == ["p1", host, "online"]
         done = binlake("pause-pump", "-pd-urls", pd.url, "-node-id", "p1")
         assert (done.returncode, done.stderr) == (0, "")
         assert process.wait(120) == 0
-        assert Registry(etcd).pumps()[0].state == "paused"
+        assert Registry(etcd).list_pumps()[0].state == "paused"
     log = (tmp_path / "pump.log").read_text()
     assert "setting_ignored" in log
     assert "metrics-addr" in log

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from binlake.cluster.placement import PdClient, pd_answers
+from binlake.cluster.placement import PdClient, is_pd_reachable
 from binlake.config.model import Source
 from binlake.errors import SourceUnavailable
 from binlake.wire import pd_pb2 as pb
@@ -47,7 +47,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.mark.parametrize("url", [NOT_READY, FOLLOWER], indirect=True, ids=["not-bootstrapped", "no-leader"])
 def test_pd_without_a_leader_is_unavailable(url: str) -> None:
     # S3-10
-    assert not pd_answers(Source.model_validate({"pd-urls": [url], "timeout-s": 5}))
+    assert not is_pd_reachable(Source.model_validate({"pd-urls": [url], "timeout-s": 5}))
 
 
 @pytest.mark.parametrize("url", [NOT_READY], indirect=True)
@@ -55,6 +55,6 @@ def test_error_in_the_members_header_is_reported(url: str) -> None:
     pd = PdClient([url], 5)
     try:
         with pytest.raises(SourceUnavailable, match="not bootstrapped"):
-            pd.cluster_id()
+            pd.fetch_cluster_id()
     finally:
         pd.close()

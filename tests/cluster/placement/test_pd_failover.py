@@ -61,25 +61,25 @@ def test_next_url_is_used_if_the_first_only_connects(useless: str, tmp_path: Pat
     with PlacementDriver(tmp_path, cluster_id=7) as driver:
         urls = [useless, driver.url]
         with closing(PdClient(urls, 20)) as pd, closing(EtcdClient(urls, 2)) as etcd:
-            assert pd.cluster_id() == 7
-            assert 0 < pd.tso() < pd.tso()
+            assert pd.fetch_cluster_id() == 7
+            assert 0 < pd.fetch_ts() < pd.fetch_ts()
             etcd.put(b"k", b"1")
             found = etcd.get(b"k")
             assert found is not None
             assert found.value == b"1"
-            assert etcd.lease_grant(60) > 0
+            assert etcd.grant_lease(60) > 0
 
 
 @pytest.mark.long
 def test_last_reason_is_reported_if_no_url_serves(useless: str) -> None:
     with closing(PdClient([useless, useless], 5)) as pd, pytest.raises(SourceUnavailable, match="no leader"):
-        pd.tso()
+        pd.fetch_ts()
 
 
 def test_tls_with_a_plain_address_is_refused(tmp_path: Path) -> None:
     tls = Authority(tmp_path).tls("pump")
     for urls in (["http://127.0.0.1:1"], ["https://127.0.0.1:1", "127.0.0.1:2"]):
         with closing(PdClient(urls, 1, tls=tls)) as pd, pytest.raises(ConfigError, match="an address of PD is http://"):
-            pd.tso()
+            pd.fetch_ts()
         with closing(EtcdClient(urls, 1, tls=tls)) as etcd, pytest.raises(ConfigError, match="https://"):
             etcd.get(b"k")

@@ -43,13 +43,13 @@ def test_server_with_tls_requires_a_certificate(kind: str, tmp_path: Path) -> No
     with Etcd(tls) if kind == "etcd" else PlacementDriver(tmp_path / "pd", tls=tls) as server:
         with closing(EtcdClient([server.url], tls=tls)) as etcd:
             Registry(etcd).put_pump(NodeStatus("p1", "h:1", "online"))
-            assert [pump.node_id for pump in Registry(etcd).pumps()] == ["p1"]
+            assert [pump.node_id for pump in Registry(etcd).list_pumps()] == ["p1"]
         for files in (None, Tls(ca=tls.ca)):
             with (
                 closing(EtcdClient([server.url], timeout_s=0.5, tls=files)) as stranger,
                 pytest.raises(SourceUnavailable),
             ):
-                Registry(stranger).pumps()
+                Registry(stranger).list_pumps()
 
 
 def recorded() -> list[tuple[str, bytes]]:
@@ -69,18 +69,18 @@ def test_entries_are_created_replaced_and_listed_by_node(etcd: EtcdClient) -> No
     registry.put_pump(NodeStatus("p2", "h:2", "online", max_commit_ts=470614260760444929))
     registry.put_pump(NodeStatus("p1", "h:1", "online"))
     registry.put_pump(NodeStatus("p1", "h:1", "paused"))
-    assert [(p.node_id, p.state, p.max_commit_ts) for p in registry.pumps()] == [
+    assert [(p.node_id, p.state, p.max_commit_ts) for p in registry.list_pumps()] == [
         ("p1", "paused", 0),
         ("p2", "online", 470614260760444929),
     ]
-    assert registry.drainers() == []
+    assert registry.list_drainers() == []
 
 
 def test_publishing_a_position_keeps_the_rest_of_the_entry(etcd: EtcdClient) -> None:
     registry = Registry(etcd)
     registry.publish_drainer("binlake-bank", 5)
     registry.publish_drainer("binlake-bank", 9)
-    (drainer,) = registry.drainers()
+    (drainer,) = registry.list_drainers()
     assert (drainer.node_id, drainer.state, drainer.max_commit_ts) == ("binlake-bank", "paused", 9)
 
 
@@ -112,7 +112,7 @@ def test_closed_watch_of_pumps_ends(etcd: EtcdClient) -> None:
 def test_corrupt_entry_is_named(etcd: EtcdClient) -> None:
     etcd.put(b"/tidb-binlog/v1/pumps/bad", b'{"nodeId":')
     with pytest.raises(WireError, match="key=/tidb-binlog/v1/pumps/bad"):
-        Registry(etcd).pumps()
+        Registry(etcd).list_pumps()
 
 
 def test_guarded_put_fails_after_any_other_write(etcd: EtcdClient) -> None:
@@ -142,17 +142,19 @@ def test_transaction_is_one_revision_and_runs_one_branch(etcd: EtcdClient) -> No
     etcd.put(b"x", b"1")
     holds = pb.Compare(result=pb.Compare.GREATER, target=pb.Compare.VERSION, key=b"x", version=0)
     puts = [pb.RequestOp(request_put=pb.PutRequest(key=key, value=b"v")) for key in (b"y", b"z")]
-    answer = etcd.txn([holds], puts, [pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=b"x"))])
+    answer = etcd.run_transaction([holds], puts, [pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=b"x"))])
     assert answer.succeeded
     revisions = {etcd.get(key).mod_revision for key in (b"y", b"z")}  # type: ignore[union-attr]
     assert revisions == {answer.header.revision}
     fails = pb.Compare(result=pb.Compare.EQUAL, target=pb.Compare.VALUE, key=b"x", value=b"other")
-    assert not etcd.txn([fails], puts, [pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=b"x"))]).succeeded
+    assert not etcd.run_transaction(
+        [fails], puts, [pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=b"x"))]
+    ).succeeded
     assert etcd.get(b"x") is None
 
 
 def test_watch_from_a_past_revision_misses_nothing(etcd: EtcdClient) -> None:
-    _, revision = etcd.prefix(b"w/")
+    _, revision = etcd.read_prefix(b"w/")
     etcd.put(b"w/1", b"a")
     etcd.put(b"other", b"b")
     watch = etcd.watch(b"w/", revision + 1)
@@ -167,17 +169,17 @@ def test_watch_from_a_past_revision_misses_nothing(etcd: EtcdClient) -> None:
 
 
 def test_revoked_lease_deletes_its_keys(etcd: EtcdClient) -> None:
-    lease = etcd.lease_grant(60)
+    lease = etcd.grant_lease(60)
     etcd.put(b"leased", b"1", lease=lease)
-    assert etcd.lease_keep_alive(lease) == 60
-    etcd.lease_revoke(lease)
+    assert etcd.keep_lease_alive(lease) == 60
+    etcd.revoke_lease(lease)
     assert etcd.get(b"leased") is None
-    assert etcd.lease_keep_alive(lease) <= 0
+    assert etcd.keep_lease_alive(lease) <= 0
 
 
 @pytest.mark.long
 def test_lease_without_renewal_expires(etcd: EtcdClient) -> None:
-    etcd.put(b"short", b"1", lease=etcd.lease_grant(2))
+    etcd.put(b"short", b"1", lease=etcd.grant_lease(2))
     deadline = time.monotonic() + 60
     while etcd.get(b"short") is not None:
         assert time.monotonic() < deadline, "the lease never ended"
@@ -212,31 +214,31 @@ def test_lock_excludes_concurrent_threads(etcd: EtcdClient) -> None:
 
 def test_unreachable_etcd_is_named() -> None:
     with pytest.raises(SourceUnavailable, match=r"pd-urls=http://127\.0\.0\.1:1"):
-        Registry(EtcdClient(["http://127.0.0.1:1"], timeout_s=0.3)).pumps()
+        Registry(EtcdClient(["http://127.0.0.1:1"], timeout_s=0.3)).list_pumps()
 
 
 def test_transaction_that_writes_a_key_twice_is_refused(etcd: EtcdClient) -> None:
     puts = [pb.RequestOp(request_put=pb.PutRequest(key=b"k", value=value)) for value in (b"1", b"2")]
     with pytest.raises(Permanent, match="duplicate key"):
-        etcd.txn([], puts)
+        etcd.run_transaction([], puts)
     assert etcd.get(b"k") is None
 
 
 def test_missing_key_has_no_value_to_compare(etcd: EtcdClient) -> None:
     differs = pb.Compare(result=pb.Compare.NOT_EQUAL, target=pb.Compare.VALUE, key=b"none", value=b"x")
-    assert not etcd.txn([differs], []).succeeded
+    assert not etcd.run_transaction([differs], []).succeeded
 
 
 def test_ranges_read_the_past_and_filter_by_revision(etcd: EtcdClient) -> None:
     first = etcd.put(b"r/1", b"old")
     etcd.put(b"r/1", b"new")
     last = etcd.put(b"r/2", b"x")
-    (past,) = etcd.range(pb.RangeRequest(key=b"r/", range_end=b"r0", revision=first)).kvs
+    (past,) = etcd.read_range(pb.RangeRequest(key=b"r/", range_end=b"r0", revision=first)).kvs
     assert (past.value, past.version) == (b"old", 1)
-    newest = etcd.range(pb.RangeRequest(key=b"r/", range_end=b"r0", min_mod_revision=last)).kvs
+    newest = etcd.read_range(pb.RangeRequest(key=b"r/", range_end=b"r0", min_mod_revision=last)).kvs
     assert [kv.key for kv in newest] == [b"r/2"]
     with pytest.raises(Permanent, match="future revision"):
-        etcd.range(pb.RangeRequest(key=b"r/1", revision=last + 100))
+        etcd.read_range(pb.RangeRequest(key=b"r/1", revision=last + 100))
 
 
 def test_concurrent_changes_of_one_entry_are_not_lost(etcd: EtcdClient) -> None:
@@ -247,7 +249,7 @@ def test_concurrent_changes_of_one_entry_are_not_lost(etcd: EtcdClient) -> None:
         worker.start()
     for worker in workers:
         worker.join()
-    (drainer,) = registry.drainers()
+    (drainer,) = registry.list_drainers()
     assert (drainer.state, drainer.host, drainer.label) == ("online", "h:1", {"a": "<b>"})
     found = etcd.get(b"/tidb-binlog/v1/drainers/d")
     assert found is not None
@@ -268,7 +270,7 @@ def test_holder_learns_that_its_lease_expired(etcd: EtcdClient) -> None:
         lock.check()
         held = etcd.get(b"/binlake/v1/locks/lost")
         assert held is not None
-        etcd.lease_revoke(held.lease)
+        etcd.revoke_lease(held.lease)
         with pytest.raises(Fenced, match="lost"):
             check_for(60, lock)
 

@@ -79,11 +79,11 @@ def payloads(block: Block) -> list[bytes]:
 def test_stream_may_mix_blocks_and_single_binlogs_and_damage_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def message(*binlogs: tuple[int, bytes]) -> bytes:
         ts = np.array([one for one, _ in binlogs])
-        head = blocks.head_of(ts, ts - 1, np.array([len(payload) for _, payload in binlogs]))
+        head = blocks.encode_head(ts, ts - 1, np.array([len(payload) for _, payload in binlogs]))
         return head + b"".join(payload for _, payload in binlogs)
 
     def pulled(*sent: list[bytes]) -> list[tuple[int, int, bytes]]:
-        monkeypatch.setattr(MessageStream, "batches", lambda _: iter(sent))
+        monkeypatch.setattr(MessageStream, "receive_batches", lambda _: iter(sent))
         return [
             row
             for block in PumpReader(stub.addr, 7).pull_blocks(0, 9)
@@ -161,7 +161,7 @@ def test_unreachable_pump_is_an_error_within_the_timeout() -> None:
     with pytest.raises(SourceUnavailable, match=addr):
         next(reader.pull(0))
     with pytest.raises(SourceUnavailable, match=addr):
-        reader.info()
+        reader.read_info()
 
 
 def test_pump_that_dies_is_an_error(pump: StubPump) -> None:
@@ -175,7 +175,7 @@ def test_pump_that_dies_is_an_error(pump: StubPump) -> None:
 
 def test_original_pump_has_no_info(pump: StubPump) -> None:
     with pytest.raises(WireError, match="no Info service"):
-        PumpReader(pump.addr, 7).info()
+        PumpReader(pump.addr, 7).read_info()
 
 
 FORKED = """

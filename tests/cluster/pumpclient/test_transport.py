@@ -14,14 +14,14 @@ import pytest
 from support.certificates import certificate
 
 from binlake.cluster.pumpclient import ClientOptions, PumpClient, WriteTimes
-from binlake.cluster.pumpclient.transport import Refusal, rpc_connect
+from binlake.cluster.pumpclient.transport import Refusal, make_rpc_connect
 from binlake.errors import ConfigError, SourceUnavailable
 from binlake.rpc import Channel, PendingCall, Tls
 from binlake.wire import build, pump_pb2, pump_pb2_grpc
 
 QUICK = WriteTimes(write_timeout=0.5, commit_timeout=0.5, retry_prewrite=0.01, retry_commit=0.05)
 NODE = "local unix"
-P = build.prewrite(1, b"k", b"\x08\x17")
+P = build.build_prewrite(1, b"k", b"\x08\x17")
 
 
 class Taker(pump_pb2_grpc.PumpServicer):
@@ -60,7 +60,7 @@ def test_local_pump_is_reached_through_its_socket_without_registry(
     server.start()
     with PumpClient(None, 7, ClientOptions(socket=str(socket))) as client:
         node = client.write_prewrite(P)
-        assert client.send_commit(build.commit(P, 2)) == node
+        assert client.send_commit(build.build_commit(P, 2)) == node
         assert client.drain(60) == 0
     assert len(taker.got) == 2
 
@@ -77,7 +77,7 @@ def test_tls_authenticates_both_sides(tmp_path: Path, server: grpc.Server, taker
     server.start()
     request = pump_pb2.WriteBinlogReq(clusterID=7, payload=P.SerializeToString())
     for right, options in ((True, tls), (False, None), (False, Tls(tls.ca))):
-        connection = rpc_connect(options)(f"127.0.0.1:{port}")
+        connection = make_rpc_connect(options)(f"127.0.0.1:{port}")
         refused = connection.write(request, 60)
         connection.close()
         assert (refused is None) is right, refused
@@ -90,7 +90,7 @@ def test_unusable_tls_files_are_named(tmp_path: Path) -> None:
 
 
 def test_closed_connection_returns_a_refusal_instead_of_raising() -> None:
-    connection = rpc_connect()("127.0.0.1:1")
+    connection = make_rpc_connect()("127.0.0.1:1")
     connection.close()
     outcomes: list[Refusal | None] = []
     connection.send(pump_pb2.WriteBinlogReq(), 1.0, outcomes.append)
@@ -104,7 +104,7 @@ def test_closing_answers_pending_calls(server: grpc.Server, taker: Taker) -> Non
     taker.gate = gate
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    connection = rpc_connect()(f"127.0.0.1:{port}")
+    connection = make_rpc_connect()(f"127.0.0.1:{port}")
     outcomes: queue.SimpleQueue[Refusal | None] = queue.SimpleQueue()
     for _ in range(200):
         connection.send(pump_pb2.WriteBinlogReq(), 120, outcomes.put)
@@ -123,7 +123,7 @@ def test_refused_connection_is_reported_with_the_address() -> None:
 def test_unexpected_error_fails_only_one_call(server: grpc.Server, monkeypatch: pytest.MonkeyPatch) -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    connection = rpc_connect()(f"127.0.0.1:{port}")
+    connection = make_rpc_connect()(f"127.0.0.1:{port}")
     outcomes: queue.SimpleQueue[Refusal | None] = queue.SimpleQueue()
 
     def unforeseen(*_: object) -> bytes:
@@ -131,7 +131,7 @@ def test_unexpected_error_fails_only_one_call(server: grpc.Server, monkeypatch: 
 
     for place in (Channel, PendingCall):
         with monkeypatch.context() as broken:
-            broken.setattr(place, "start" if place is Channel else "result", unforeseen)
+            broken.setattr(place, "start" if place is Channel else "await_result", unforeseen)
             connection.send(pump_pb2.WriteBinlogReq(), 60, outcomes.put)
             assert outcomes.get(timeout=60) == Refusal("ValueError: unforeseen")
     connection.send(pump_pb2.WriteBinlogReq(), 60, outcomes.put)
@@ -151,7 +151,7 @@ def test_only_a_message_above_a_limit_counts_as_too_large(
     pump_pb2_grpc.add_PumpServicer_to_server(taker, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    connection = rpc_connect()(f"127.0.0.1:{port}")
+    connection = make_rpc_connect()(f"127.0.0.1:{port}")
     first = connection.write(pump_pb2.WriteBinlogReq(), 60)
     text = "grpc: received message larger than max (5 vs. 4)"
     second = connection.write(pump_pb2.WriteBinlogReq(), 60)
@@ -162,7 +162,7 @@ def test_only_a_message_above_a_limit_counts_as_too_large(
 def test_unix_socket_uses_no_tls_even_if_pumps_of_the_registry_do(short_path: Path, server: grpc.Server) -> None:
     server.add_insecure_port(f"unix:{short_path}/pump.sock")
     server.start()
-    connection = rpc_connect(certificate(short_path))(f"unix:{short_path}/pump.sock")
+    connection = make_rpc_connect(certificate(short_path))(f"unix:{short_path}/pump.sock")
     assert connection.write(pump_pb2.WriteBinlogReq(), 60) is None
     connection.close()
 
@@ -182,7 +182,9 @@ def test_closing_the_client_ends_retries(write: str, monkeypatch: pytest.MonkeyP
 
     def call() -> None:
         try:
-            client.write_prewrite(P) if write == "write_prewrite" else client.write_commit(build.commit(P, 2), NODE)
+            client.write_prewrite(P) if write == "write_prewrite" else client.write_commit(
+                build.build_commit(P, 2), NODE
+            )
         except SourceUnavailable as error:
             failures.append(error)
 

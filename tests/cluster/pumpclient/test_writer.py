@@ -46,11 +46,11 @@ def pumps() -> Iterator[Pumps]:
 
 
 def p(start_ts: int) -> Binlog:
-    return build.prewrite(start_ts, b"k", b"\x08\x17")
+    return build.build_prewrite(start_ts, b"k", b"\x08\x17")
 
 
 def c(start_ts: int) -> Binlog:
-    return build.commit(p(start_ts), start_ts + 10_000)
+    return build.build_commit(p(start_ts), start_ts + 10_000)
 
 
 def test_prewrites_go_round_robin_and_commits_follow_them(pumps: Pumps) -> None:
@@ -60,7 +60,7 @@ def test_prewrites_go_round_robin_and_commits_follow_them(pumps: Pumps) -> None:
     for ts in (6, 5, 4, 3):
         assert pumps.client.write_commit(c(ts)) == placed[ts]
     for ts in (2, 1):
-        assert pumps.client.write_rollback(build.rollback(p(ts))) == placed[ts]
+        assert pumps.client.write_rollback(build.build_rollback(p(ts))) == placed[ts]
     assert [stub.types() for stub in pumps.stubs] == [
         [Prewrite, Prewrite, Commit, Rollback],
         [Prewrite, Prewrite, Commit, Rollback],
@@ -141,7 +141,7 @@ def test_sent_commit_that_is_never_accepted_is_given_up_and_counted(pumps: Pumps
     with PumpClient(pumps.listing, 7, replace(OPTIONS, times=HASTY)) as client:
         client.write_prewrite(p(1))
         pumps.stubs[0].fails = 10_000
-        client.send_rollback(build.rollback(p(1)))
+        client.send_rollback(build.build_rollback(p(1)))
         assert client.drain(60) == 0
         assert client.stats.given_up == 1
     assert pumps.counts() == [1, 0, 0]
@@ -167,7 +167,7 @@ def test_commit_that_its_pump_never_accepts_is_an_error(pumps: Pumps) -> None:
 
 def test_commit_without_a_prewrite_is_an_error(pumps: Pumps) -> None:
     with pytest.raises(Permanent, match="wrote no prewrite"):
-        pumps.client.write_rollback(build.rollback(p(1)))
+        pumps.client.write_rollback(build.build_rollback(p(1)))
     pumps.client.write_prewrite(p(2))
     pumps.client.forget(2)
     with pytest.raises(Permanent, match="wrote no prewrite"):
@@ -175,7 +175,7 @@ def test_commit_without_a_prewrite_is_an_error(pumps: Pumps) -> None:
 
 
 def test_commit_goes_to_the_named_pump_if_another_client_wrote_the_prewrite(pumps: Pumps) -> None:
-    assert pumps.client.write_rollback(build.rollback(p(1)), "pump2") == "pump2"
+    assert pumps.client.write_rollback(build.build_rollback(p(1)), "pump2") == "pump2"
     assert pumps.counts() == [0, 0, 1]
 
 
@@ -186,7 +186,7 @@ def test_only_online_pumps_get_prewrites(pumps: Pumps) -> None:
     pumps.listing.change("pump0", state="paused")
     pumps.listing.delete("pump2")
     with PumpClient(pumps.listing, 7, OPTIONS) as client:
-        assert client.usable_pumps() == ["pump1"]
+        assert client.list_usable_pumps() == ["pump1"]
         assert {client.write_prewrite(p(ts)) for ts in range(1, 4)} == {"pump1"}
 
 
@@ -201,23 +201,23 @@ def test_error_says_that_no_pump_is_online() -> None:
 
 def test_new_removed_and_changed_pumps_are_followed(pumps: Pumps) -> None:
     # S0-10, S0-27, S0-38
-    assert pumps.client.usable_pumps() == ["pump0", "pump1", "pump2"]
+    assert pumps.client.list_usable_pumps() == ["pump0", "pump1", "pump2"]
     pumps.listing.put(Node("pump3", pumps.stubs[0].host))
-    until(lambda: pumps.client.usable_pumps() == ["pump0", "pump1", "pump2", "pump3"], "the new one")
+    until(lambda: pumps.client.list_usable_pumps() == ["pump0", "pump1", "pump2", "pump3"], "the new one")
     pumps.listing.delete("pump1")
     pumps.listing.change("pump2", state="paused")
-    until(lambda: pumps.client.usable_pumps() == ["pump0", "pump3"], "those that left")
+    until(lambda: pumps.client.list_usable_pumps() == ["pump0", "pump3"], "those that left")
     pumps.listing.change("pump2", state="online")
-    until(lambda: pumps.client.usable_pumps() == ["pump0", "pump2", "pump3"], "the one that is back")
+    until(lambda: pumps.client.list_usable_pumps() == ["pump0", "pump2", "pump3"], "the one that is back")
 
 
 @pytest.mark.long
 def test_broken_watch_is_restarted_with_a_fresh_listing(pumps: Pumps) -> None:
-    pumps.client.usable_pumps()
+    pumps.client.list_usable_pumps()
     watch = pumps.listing.watches.pop()
     pumps.listing.delete("pump1")  # nobody is notified
     watch.close()
-    until(lambda: pumps.client.usable_pumps() == ["pump0", "pump2"], "the new listing")
+    until(lambda: pumps.client.list_usable_pumps() == ["pump0", "pump2"], "the new listing")
 
 
 def test_pump_is_avoided_after_ten_errors_until_a_probe_succeeds(pumps: Pumps) -> None:
@@ -228,14 +228,14 @@ def test_pump_is_avoided_after_ten_errors_until_a_probe_succeeds(pumps: Pumps) -
         for ts in range(1, 100):
             client.write_prewrite(p(ts))
         assert pumps.stubs[0].fails == 10_000 - 11
-        assert client.usable_pumps() == ["pump1", "pump2"]
+        assert client.list_usable_pumps() == ["pump1", "pump2"]
     with PumpClient(pumps.listing, 7, OPTIONS) as client:
         for ts in range(100, 200):
             client.write_prewrite(p(ts))
         until(lambda: client.stats.probes > 2, "probes")
-        assert client.usable_pumps() == ["pump1", "pump2"]
+        assert client.list_usable_pumps() == ["pump1", "pump2"]
         pumps.stubs[0].fails = 0
-        until(lambda: client.usable_pumps() == ["pump0", "pump1", "pump2"], "a probe that succeeds")
+        until(lambda: client.list_usable_pumps() == ["pump0", "pump1", "pump2"], "a probe that succeeds")
         assert not any(binlog.ByteSize() for binlog in pumps.stubs[0].got)  # probes are empty
 
 
@@ -247,7 +247,7 @@ def test_pump_that_is_online_again_is_used_at_once(pumps: Pumps) -> None:
             client.write_prewrite(p(ts))
         pumps.listing.change("pump0", state="paused")
         pumps.listing.change("pump0", state="online")
-        until(lambda: "pump0" in client.usable_pumps(), "back in use")
+        until(lambda: "pump0" in client.list_usable_pumps(), "back in use")
 
 
 def test_last_round_tries_avoided_pumps_too(pumps: Pumps) -> None:
@@ -255,10 +255,10 @@ def test_last_round_tries_avoided_pumps_too(pumps: Pumps) -> None:
         pumps.stubs[0].fails = 11
         for ts in range(1, 40):
             client.write_prewrite(p(ts))
-        assert client.usable_pumps() == ["pump1", "pump2"]
+        assert client.list_usable_pumps() == ["pump1", "pump2"]
         pumps.stubs[1].fails = pumps.stubs[2].fails = 10_000
         assert client.write_prewrite(p(40)) == "pump0"
-        assert "pump0" in client.usable_pumps()
+        assert "pump0" in client.list_usable_pumps()
 
 
 def test_failure_of_all_pumps_is_one_error_that_names_each(pumps: Pumps) -> None:
@@ -281,7 +281,7 @@ def test_prewrites_go_only_to_pumps_with_the_label(pumps: Pumps) -> None:
     with PumpClient(pumps.listing, 7, own) as client:
         assert {client.write_prewrite(p(ts)) for ts in range(10)} == {"pump2"}
         pumps.listing.change("pump2", state="paused")
-        until(lambda: not client.usable_pumps(), "nobody of the label")
+        until(lambda: not client.list_usable_pumps(), "nobody of the label")
         with pytest.raises(SourceUnavailable, match="zone=b"):
             client.write_prewrite(p(11))
     with PumpClient(pumps.listing, 7, replace(own, label_fallback=True)) as client:
@@ -308,7 +308,7 @@ def test_too_large_binlog_is_not_retried(pumps: Pumps, monkeypatch: pytest.Monke
         pumps.client.write_prewrite(p(1))
     monkeypatch.setattr(writer, "MAX_BYTES", 100)
     with pytest.raises(Permanent, match=r"too large.*bytes=1\d\d limit=100"):
-        pumps.client.write_prewrite(build.prewrite(2, b"k", bytes(100)))
+        pumps.client.write_prewrite(build.build_prewrite(2, b"k", bytes(100)))
 
 
 def test_known_pumps_are_used_while_the_registry_is_unavailable(pumps: Pumps) -> None:

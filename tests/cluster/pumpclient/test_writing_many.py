@@ -29,7 +29,7 @@ def listing(stubs: list[StubPump]) -> Listing:
 
 
 def prewrites(count: int) -> list[Binlog]:
-    return [build.prewrite(start_ts, b"k", b"\x08\x17") for start_ts in range(1, count + 1)]
+    return [build.build_prewrite(start_ts, b"k", b"\x08\x17") for start_ts in range(1, count + 1)]
 
 
 def test_each_prewrite_is_stored_once_and_its_commit_follows(stubs: list[StubPump]) -> None:
@@ -40,7 +40,7 @@ def test_each_prewrite_is_stored_once_and_its_commit_follows(stubs: list[StubPum
         got = {binlog.start_ts: f"pump{n}" for n, stub in enumerate(stubs) for binlog in stub.got}
         assert [got[start_ts] for start_ts in range(1, 301)] == names
         for one in prewrites(300):
-            client.send_commit(build.commit(one, one.start_ts + 1000))
+            client.send_commit(build.build_commit(one, one.start_ts + 1000))
         assert client.drain(60) == 0
         until(lambda: len(stored) == 300, "every commit is stored")
     assert sorted(stored) == list(range(1, 301))
@@ -72,6 +72,6 @@ def test_no_pump_and_another_cluster_are_errors(stubs: list[StubPump]) -> None:
 def test_new_process_sends_a_commit_to_the_named_pump(stubs: list[StubPump]) -> None:
     with PumpClient(listing(stubs), 7, OPTIONS) as client:
         (one,) = prewrites(1)
-        client.send_commit(build.commit(one, 99), "pump1")
+        client.send_commit(build.build_commit(one, 99), "pump1")
         assert client.drain(60) == 0
     assert [len(stub.got) for stub in stubs] == [0, 1]

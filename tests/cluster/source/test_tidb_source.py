@@ -31,7 +31,7 @@ FOREVER = 1 << 62
 class NoClock:
     """A PD that must not be called."""
 
-    def tso(self, count: int = 1) -> int:
+    def fetch_ts(self, count: int = 1) -> int:
         raise AssertionError(f"asked for {count} timestamps")
 
 
@@ -108,7 +108,7 @@ def history_table(server: MariaDb, jobs: Iterable[Mapping[str, object]]) -> Sour
 @pytest.fixture(params=["capture", "tidb inclusive", "tidb exclusive", pytest.param("sql", marks=pytest.mark.mariadb)])
 def port(request: pytest.FixtureRequest, serve: Callable[[Callable[[str], tuple[int, str]]], str]) -> Iterator[Served]:
     capture = Capture(CAPTURES / "shard")
-    jobs = {int(job["id"]): job for job in capture.jobs()}
+    jobs = {int(job["id"]): job for job in capture.read_jobs()}
     requests: list[str] = []
     if request.param == "capture":
         with StatusServer.of_capture(capture, Outcomes.of(capture), lambda: FOREVER) as server:
@@ -126,17 +126,17 @@ def port(request: pytest.FixtureRequest, serve: Callable[[Callable[[str], tuple[
 
 def test_jobs_are_returned_newest_first_and_once(port: Served) -> None:
     assert len(port.jobs) > PAGE, "the suite must cross a page"
-    assert list(port.source.ddl_jobs(0)) == [port.jobs[n] for n in sorted(port.jobs, reverse=True)]
+    assert list(port.source.fetch_ddl_jobs(0)) == [port.jobs[n] for n in sorted(port.jobs, reverse=True)]
 
 
 def test_jobs_end_above_the_known_one(port: Served) -> None:
     ids = sorted(port.jobs, reverse=True)
-    assert [job["id"] for job in port.source.ddl_jobs(ids[3])] == ids[:3]
-    assert list(port.source.ddl_jobs(ids[0])) == []
+    assert [job["id"] for job in port.source.fetch_ddl_jobs(ids[3])] == ids[:3]
+    assert list(port.source.fetch_ddl_jobs(ids[0])) == []
 
 
 def test_history_is_read_page_by_page(port: Served) -> None:  # invariant 5: never loaded whole
-    first = next(port.source.ddl_jobs(0))
+    first = next(port.source.fetch_ddl_jobs(0))
     assert first["id"] == max(port.jobs)
     assert len(port.requests) <= 1
     assert all("limit=" in request for request in port.requests)
@@ -153,7 +153,7 @@ def test_started_by_skips_newer_jobs(
     for ts in (5, 70_000, 300_000, 599_000, 10**9):
         wanted = [job["id"] for job in reversed(jobs) if int(str(job["start_ts"])) <= ts]
         requests.clear()
-        found = [job["id"] for job in itertools.islice(source.ddl_jobs(0, started_by=ts), 300)]
+        found = [job["id"] for job in itertools.islice(source.fetch_ddl_jobs(0, started_by=ts), 300)]
         kept = [n for n in found if n in set(wanted)]
         assert kept == wanted[: len(kept)]
         assert len(kept) == min(len(wanted), 300 - (len(found) - len(kept)))
@@ -164,8 +164,8 @@ def test_started_by_skips_newer_jobs(
 def test_jobs_are_returned_by_id(port: Served) -> None:
     ids = sorted(port.jobs)
     wanted = [ids[0], ids[5], ids[40], ids[-1]]
-    assert port.source.ddl_jobs_by_id(wanted) == {n: port.jobs[n] for n in wanted}
-    assert port.source.ddl_jobs_by_id([]) == {}
+    assert port.source.fetch_ddl_jobs_by_id(wanted) == {n: port.jobs[n] for n in wanted}
+    assert port.source.fetch_ddl_jobs_by_id([]) == {}
 
 
 @pytest.mark.mariadb
@@ -174,27 +174,27 @@ def test_history_by_sql_reports_what_is_wrong(mariadb: MariaDb) -> None:  # S0-6
     history = SqlHistory(sql)
     execute(mariadb, "UPDATE mysql.tidb_ddl_history SET job_meta = '[1'")
     with pytest.raises(WireError, match=r"job_meta of a DDL job is not a JSON object.*job_id=7"):
-        history.page(0)
+        history.fetch_page(0)
     execute(mariadb, "DROP TABLE mysql.tidb_ddl_history")
     with pytest.raises(ConfigError, match=r"tidb_ddl_history.*user=historian\] Hint: set \[source.sql\]"):
-        history.page(0)
+        history.fetch_page(0)
     history.close()
     with pytest.raises(ConfigError, match="Access denied"):
-        SqlHistory(sql.model_copy(update={"password": "wrong"})).page(0)
+        SqlHistory(sql.model_copy(update={"password": "wrong"})).fetch_page(0)
     with pytest.raises(SourceUnavailable, match=r"refused.*server=127\.0\.0\.1:1"):
-        SqlHistory(sql.model_copy(update={"port": 1})).page(0)
+        SqlHistory(sql.model_copy(update={"port": 1})).fetch_page(0)
 
 
 def test_unfinished_job_is_missing(port: Served) -> None:  # R-20
     absent = max(port.jobs) + 1
-    assert port.source.ddl_jobs_by_id([absent]) == {}
-    assert set(port.source.ddl_jobs_by_id([absent, min(port.jobs)])) == {min(port.jobs)}
+    assert port.source.fetch_ddl_jobs_by_id([absent]) == {}
+    assert set(port.source.fetch_ddl_jobs_by_id([absent, min(port.jobs)])) == {min(port.jobs)}
 
 
 def test_empty_history_returns_no_jobs(serve: Callable[[Callable[[str], tuple[int, str]]], str]) -> None:
     source = TidbSource(NoClock(), serve(lambda _: (200, "null")))
-    assert list(source.ddl_jobs(0)) == []
-    assert source.ddl_jobs_by_id([7]) == {}
+    assert list(source.fetch_ddl_jobs(0)) == []
+    assert source.fetch_ddl_jobs_by_id([7]) == {}
 
 
 def test_port_without_paging_is_an_error_not_an_endless_loop(
@@ -203,7 +203,7 @@ def test_port_without_paging_is_an_error_not_an_endless_loop(
     jobs = [{"id": n} for n in range(200, 200 - PAGE, -1)]
     source = TidbSource(NoClock(), serve(lambda _: (200, json.dumps(jobs))))
     with pytest.raises(WireError, match="does not page"):
-        list(source.ddl_jobs(0))
+        list(source.fetch_ddl_jobs(0))
 
 
 @pytest.mark.parametrize("body", ["{", '{"id": 1}', '[{"type": 3}]', "[1]"])
@@ -211,7 +211,7 @@ def test_unexpected_answer_is_one_clear_error(
     serve: Callable[[Callable[[str], tuple[int, str]]], str], body: str
 ) -> None:
     with pytest.raises(WireError, match="not a list of DDL jobs"):
-        list(TidbSource(NoClock(), serve(lambda _: (200, body))).ddl_jobs(0))
+        list(TidbSource(NoClock(), serve(lambda _: (200, body))).fetch_ddl_jobs(0))
 
 
 def test_next_url_is_tried_and_every_failure_is_named(
@@ -219,9 +219,9 @@ def test_next_url_is_tried_and_every_failure_is_named(
 ) -> None:
     broken = serve(lambda _: (500, "no leader"))
     good = serve(lambda _: (200, "[]"))
-    assert list(TidbSource(NoClock(), f"{broken}, {good}").ddl_jobs(0)) == []
+    assert list(TidbSource(NoClock(), f"{broken}, {good}").fetch_ddl_jobs(0)) == []
     with pytest.raises(SourceUnavailable, match=r"HTTP 500 no leader.*127\.0\.0\.1:1:"):
-        list(TidbSource(NoClock(), [broken, "http://127.0.0.1:1"]).ddl_jobs(0))
+        list(TidbSource(NoClock(), [broken, "http://127.0.0.1:1"]).fetch_ddl_jobs(0))
 
 
 def test_transaction_status_is_looked_up_by_key(serve: Callable[[Callable[[str], tuple[int, str]]], str]) -> None:
@@ -232,9 +232,9 @@ def test_transaction_status_is_looked_up_by_key(serve: Callable[[Callable[[str],
         return 200, '{"value": {"info": {"writes": [{"start_ts": 5, "commit_ts": 8}]}}}'
 
     source = TidbSource(NoClock(), serve(answer))
-    assert source.transaction_status(5, b"\x74\xff") == Committed(8)
+    assert source.fetch_transaction_status(5, b"\x74\xff") == Committed(8)
     assert asked == ["/mvcc/hex/74ff"]
-    assert isinstance(source.transaction_status(5, b""), Unknown)
+    assert isinstance(source.fetch_transaction_status(5, b""), Unknown)
     assert len(asked) == 1
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from binlake.changes.net import RowEvent, net_changes
+from binlake.changes.net import RowEvent, compute_net_changes
 from binlake.cluster.source.status import Absent, RolledBack, read_status
 from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
@@ -47,7 +47,7 @@ def plan(name: str) -> list[LandedDdl]:
 
 @cache
 def rows(name: str) -> list[Json]:
-    return list(capture(name).decoded())
+    return list(capture(name).read_decoded())
 
 
 def jobs(name: str, *, text: str = "", kinds: tuple[int, ...] = ()) -> list[DdlJob]:
@@ -67,11 +67,13 @@ def before(name: str, commit_ts: int) -> SchemaState:
 def test_1_a_binlog_can_be_wrong_and_a_replicator_cannot_know() -> None:
     # the target shows what the binlog says; only verify, which reads the source, can find the difference
     anomaly = capture("anomaly")
-    upstream = {(s.commit_ts, t["table"]): t.get("rows") for s in anomaly.states() for t in s.contents}
+    upstream = {(s.commit_ts, t["table"]): t.get("rows") for s in anomaly.read_states() for t in s.contents}
     expected = {(s.commit_ts, t["table"]): t.get("rows") for s in read_expected_states(anomaly) for t in s.contents}
     differing = {place for place in upstream if upstream[place] != expected[place]}
     assert differing
-    by_binlog = {(s.commit_ts, t["table"]): t["rows_by_binlog"] for s in anomaly.replayed() for t in s.contents}
+    by_binlog = {
+        (s.commit_ts, t["table"]): t["rows_by_binlog"] for s in anomaly.read_replayed_states() for t in s.contents
+    }
     assert all(expected[place] == by_binlog[place] for place in differing)
     assert statements("anomaly", "UPDATE IGNORE")
 
@@ -204,14 +206,14 @@ def test_15_insert_and_delete_of_one_row_in_one_transaction_are_both_written() -
     assert table is not None
     both = [RowEvent(1, 1, 0, "insert", None, {"id": "1"}), RowEvent(1, 1, 1, "delete", {"id": "1"}, None)]
     # it stays a delete, because a replay may find the row
-    assert [change.op for change in net_changes(both, table.identity())] == ["delete"]
+    assert [change.op for change in compute_net_changes(both, table.find_identity())] == ["delete"]
 
 
 def test_16_text_of_every_character_set_is_utf_8_on_the_wire() -> None:
     table = before("types_all", 1 << 62).find("types_all", "all_types")
     assert table is not None
     others = [column.name for column in table.columns if column.charset in ("gbk", "latin1")]
-    assert len({table.column(name).charset for name in others}) == 2  # type: ignore[union-attr]
+    assert len({table.find_column(name).charset for name in others}) == 2  # type: ignore[union-attr]
     payloads = {row[0]: row[2] for row in log("types_all").rows}
     images = [(r["commit_ts"], r["after"]) for r in rows("types_all") if r["table_id"] == table.id and r.get("after")]
     seen = [(ts, image[name]) for ts, image in images for name in others]
@@ -232,8 +234,8 @@ def test_17_a_text_key_is_in_the_row_under_the_new_collation_and_in_the_handle_o
 
 
 def test_18_a_lost_rollback_is_proved_by_its_record_alone() -> None:
-    bodies = {answer["path"]: answer["body"] for answer in capture("txn").http()}
-    lost = [outcome for outcome in capture("txn").outcomes() if outcome["kind"] == "orphan_rollback"]
+    bodies = {answer["path"]: answer["body"] for answer in capture("txn").read_http_answers()}
+    lost = [outcome for outcome in capture("txn").read_outcomes() if outcome["kind"] == "orphan_rollback"]
     found = [read_status(bodies[f"/mvcc/hex/{o['primary_key_hex']}"], int(o["start_ts"])) for o in lost]
     assert found == [RolledBack()] * 4
     # after a conflict at prewrite there may be no trace at all, and so no proof
@@ -241,5 +243,5 @@ def test_18_a_lost_rollback_is_proved_by_its_record_alone() -> None:
 
 
 def test_19_rollbacks_are_common() -> None:
-    kinds = [pb.Binlog.FromString(payload).tp for payload in capture("keys").binlogs()]
+    kinds = [pb.Binlog.FromString(payload).tp for payload in capture("keys").read_binlogs()]
     assert 0.01 < kinds.count(pb.Rollback) / kinds.count(pb.Prewrite) < 0.15

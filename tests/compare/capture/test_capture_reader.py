@@ -21,18 +21,18 @@ def test_metadata_of_a_capture(name: str) -> None:
     capture = Capture(CAPTURES / name)
     assert capture.name == name
     counts: dict[str, int] = {"P": 0, "C": 0, "R": 0, "DDL_P": 0, "DDL_C": 0}
-    for payload in capture.binlogs():
+    for payload in capture.read_binlogs():
         message = pb.Binlog.FromString(payload)
         counts[("DDL_" if message.ddl_job_id else "") + "PCR"[message.tp]] += 1
     assert {k: v for k, v in counts.items() if v} == {k: v for k, v in capture.meta["counts"].items() if v}
-    versions = [job["binlog"]["SchemaVersion"] for job in capture.jobs()]
+    versions = [job["binlog"]["SchemaVersion"] for job in capture.read_jobs()]
     assert len(versions) == capture.meta["ddl_jobs"]
     assert versions == sorted(versions)
-    assert [json.loads(text) for text in capture.job_texts()] == list(capture.jobs())
+    assert [json.loads(text) for text in capture.read_job_texts()] == list(capture.read_jobs())
 
 
 def test_states_are_grouped_by_commit_ts() -> None:
-    states = list(Capture(CAPTURES / "bank").states())
+    states = list(Capture(CAPTURES / "bank").read_states())
     assert len({s.commit_ts for s in states}) == len(states)
     for state in states:
         assert state.databases == ["bank", "test"]
@@ -42,8 +42,8 @@ def test_states_are_grouped_by_commit_ts() -> None:
 
 
 def test_replayed_states_are_empty_unless_recorded() -> None:
-    assert list(Capture(CAPTURES / "keys").replayed()) == []
-    assert Capture(CAPTURES / "keys").outcomes() is None
+    assert list(Capture(CAPTURES / "keys").read_replayed_states()) == []
+    assert Capture(CAPTURES / "keys").read_outcomes() is None
 
 
 def folder(tmp_path: Path, **files: bytes) -> Capture:
@@ -57,15 +57,15 @@ def test_plain_files_read_like_gzipped_ones(tmp_path: Path) -> None:
     capture = folder(
         tmp_path, binlogs__bin=record + record, decoded__jsonl__gz=gzip.compress(b'{"a":"\xe2\x80\xa8"}\n\n')
     )
-    assert list(capture.binlogs()) == [b"abc", b"abc"]
-    assert list(capture.decoded()) == [{"a": "\u2028"}]
+    assert list(capture.read_binlogs()) == [b"abc", b"abc"]
+    assert list(capture.read_decoded()) == [{"a": "\u2028"}]
 
 
 def test_folder_without_binlogs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not contain a capture"):
         Capture(tmp_path)
     with pytest.raises(ConfigError, match=r"ddl_jobs.jsonl is missing"):
-        list(folder(tmp_path).jobs())
+        list(folder(tmp_path).read_jobs())
 
 
 @pytest.mark.parametrize("cut", [2, 4, 6])
@@ -73,19 +73,19 @@ def test_truncated_record_error_names_the_offset(tmp_path: Path, cut: int) -> No
     record = struct.pack("<I", 3) + b"abc"
     capture = folder(tmp_path, binlogs__bin=record + record[:cut])
     with pytest.raises(WireError, match=r"cut short .*binlogs.bin offset=7"):
-        list(capture.binlogs())
+        list(capture.read_binlogs())
 
 
 @pytest.mark.parametrize("line", [b"{", b"[1]", b'{"a":"\xff"}'])
 def test_bad_line_error_names_its_number(tmp_path: Path, line: bytes) -> None:
     capture = folder(tmp_path, decoded__jsonl=b"{}\n" + line + b"\n")
     with pytest.raises(WireError, match=r"decoded.jsonl line=2"):
-        list(capture.decoded())
+        list(capture.read_decoded())
 
 
 def test_a_state_without_commit_ts_is_malformed(tmp_path: Path) -> None:
     with pytest.raises(WireError, match=r"lacks commit_ts .*line=1"):
-        list(folder(tmp_path, states__jsonl=b'{"table":"a.b"}\n').states())
+        list(folder(tmp_path, states__jsonl=b'{"table":"a.b"}\n').read_states())
 
 
 def test_damaged_gzip_error_names_the_file(tmp_path: Path) -> None:
@@ -93,4 +93,4 @@ def test_damaged_gzip_error_names_the_file(tmp_path: Path) -> None:
     for broken in (packed[:-12], b"nothing like gzip"):
         capture = folder(tmp_path, decoded__jsonl__gz=broken)
         with pytest.raises(WireError, match=r"gzip file is damaged.*decoded.jsonl.gz"):
-            list(capture.decoded())
+            list(capture.read_decoded())

@@ -17,7 +17,7 @@ from support.tidb_json import INT_PK, Json, column, table_def, table_info
 from binlake.config.protocols import AvroOptions
 from binlake.errors import SchemaError
 from binlake.feed.avro.bodies import encode_keys, encode_values
-from binlake.feed.avro.schema import key_schema, value_schema
+from binlake.feed.avro.schema import build_key_schema, build_value_schema
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 
@@ -38,7 +38,7 @@ def encode(table: TableDef, rows: list[dict[str, str | None]], options: AvroOpti
 
 
 def decode(table: TableDef, rows: list[dict[str, str | None]], options: AvroOptions = PAGE) -> list[Any]:
-    schema = fastavro.parse_schema(json.loads(value_schema(table, options)))
+    schema = fastavro.parse_schema(json.loads(build_value_schema(table, options)))
     found = []
     for body in encode(table, rows, options):
         stream = io.BytesIO(body)
@@ -143,7 +143,7 @@ def test_timestamp_is_shown_in_the_feeds_zone(text: str, shown: str) -> None:
 # S2-07
 def test_default_message_has_only_the_row() -> None:
     table = table_of(column(2, "c", t.VARCHAR))
-    schema = json.loads(value_schema(table, PAGE))
+    schema = json.loads(build_value_schema(table, PAGE))
     assert [field["name"] for field in schema["fields"]] == ["id", "c"]
     assert decode(table, [{"id": "7", "c": "x"}]) == [{"id": 7, "c": "x"}]
 
@@ -152,7 +152,7 @@ def test_default_message_has_only_the_row() -> None:
 def test_nullable_column_is_a_union() -> None:
     kind = column(2, "c", t.VARCHAR)
     table = table_of(kind)
-    assert json.loads(value_schema(table, PAGE))["fields"][1] == {
+    assert json.loads(build_value_schema(table, PAGE))["fields"][1] == {
         "name": "c",
         "default": None,
         "type": ["null", {"type": "string", "connect.parameters": {"tidb_type": "TEXT"}}],
@@ -178,7 +178,7 @@ def test_extension_adds_operation_and_commit_ts() -> None:
 def test_key_has_only_its_columns() -> None:
     table = table_of(column(2, "c"))
     images = {"id": pa.array(["1", "-5"]), "c": pa.array([None, "2"])}
-    schema = fastavro.parse_schema(json.loads(key_schema(table, PAGE)))
+    schema = fastavro.parse_schema(json.loads(build_key_schema(table, PAGE)))
     keys = encode_keys(table, images, PAGE).to_pylist()
     assert [fastavro.schemaless_reader(io.BytesIO(key), schema, None) for key in keys] == [{"id": 1}, {"id": -5}]
 

@@ -11,7 +11,7 @@ from support.tidb_json import INT_PK, Json, article_table, column, index, table_
 
 from binlake.config.protocols import AvroOptions
 from binlake.errors import ConfigError
-from binlake.feed.avro.schema import key_schema, legal_name, value_schema
+from binlake.feed.avro.schema import build_key_schema, build_value_schema, make_legal_name
 from binlake.rows.schema import mysqltypes as t
 
 PAGE = AvroOptions()
@@ -20,14 +20,14 @@ PAGE = AvroOptions()
 def block(kind: Json, options: AvroOptions = PAGE) -> Any:
     """The column's field in the value schema of a table with an id."""
     table = table_def(table_info(1, "t1", [column(1, "id", flag=INT_PK), kind], pk_is_handle=True))
-    schema = json.loads(value_schema(table, options))
+    schema = json.loads(build_value_schema(table, options))
     fastavro.parse_schema(schema)
     return schema["fields"][1]
 
 
 # S2-14, S2-18, S2-34
 def test_key_schema_is_a_record_of_the_primary_key() -> None:
-    assert json.loads(key_schema(article_table(), PAGE)) == {
+    assert json.loads(build_key_schema(article_table(), PAGE)) == {
         "name": "test",
         "namespace": "default.test",
         "type": "record",
@@ -36,7 +36,7 @@ def test_key_schema_is_a_record_of_the_primary_key() -> None:
 
 
 def test_schema_text_is_compact_with_ticdcs_order_of_keys() -> None:
-    assert value_schema(article_table(), PAGE) == (
+    assert build_value_schema(article_table(), PAGE) == (
         '{"type":"record","name":"test","namespace":"default.test","fields":['
         '{"name":"id","type":{"type":"int","connect.parameters":{"tidb_type":"INT"}}},'
         '{"default":null,"name":"name","type":["null",{"type":"string","connect.parameters":{"tidb_type":"TEXT"}}]}]}'
@@ -47,17 +47,17 @@ def test_schema_text_is_compact_with_ticdcs_order_of_keys() -> None:
 def test_not_null_unique_index_is_the_key_without_a_primary_key() -> None:
     cols = [column(1, "a"), column(2, "c", flag=t.FLAG_NOT_NULL)]
     unique = table_def(table_info(1, "t", cols, index_info=[index(1, "c", [("c", -1)], unique=True)]))
-    assert [field["name"] for field in json.loads(key_schema(unique, PAGE))["fields"]] == ["c"]
+    assert [field["name"] for field in json.loads(build_key_schema(unique, PAGE))["fields"]] == ["c"]
     pair = [column(1, "a", flag=t.FLAG_NOT_NULL), column(2, "b", flag=t.FLAG_NOT_NULL), column(3, "c")]
     primary = index(1, "PRIMARY", [("a", -1), ("b", -1)], unique=True, primary=True)
     both = table_def(table_info(1, "t", pair, index_info=[primary]))
-    assert [field["name"] for field in json.loads(key_schema(both, PAGE))["fields"]] == ["a", "b"]
+    assert [field["name"] for field in json.loads(build_key_schema(both, PAGE))["fields"]] == ["a", "b"]
 
 
 # S2-15
 def test_keyless_table_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"test\.heap"):
-        key_schema(table_def(table_info(1, "heap", [column(1, "a")])), PAGE)
+        build_key_schema(table_def(table_info(1, "heap", [column(1, "a")])), PAGE)
 
 
 # S2-16
@@ -68,7 +68,7 @@ def test_virtual_columns_are_left_out_and_stored_ones_are_not() -> None:
         column(3, "s", generated_expr_string="`id`+2", generated_stored=True),
     ]
     table = table_def(table_info(1, "t", cols, pk_is_handle=True))
-    assert [field["name"] for field in json.loads(value_schema(table, PAGE))["fields"]] == ["id", "s"]
+    assert [field["name"] for field in json.loads(build_value_schema(table, PAGE))["fields"]] == ["id", "s"]
 
 
 UNSIGNED = t.FLAG_UNSIGNED
@@ -143,7 +143,7 @@ def test_modes_change_only_the_type() -> None:
 # S2-08, S2-17, X-13
 def test_extension_is_three_plain_fields_after_the_columns() -> None:
     def fields(options: AvroOptions) -> list[Json]:
-        fields: list[Json] = json.loads(value_schema(article_table(), options))["fields"]
+        fields: list[Json] = json.loads(build_value_schema(article_table(), options))["fields"]
         return fields
 
     assert len(fields(PAGE)) == 2
@@ -199,7 +199,7 @@ def test_default_matches_the_first_branch_of_its_union(kind: Json, default: obje
 
 # S2-46
 def test_names_that_avro_forbids_are_made_legal() -> None:
-    assert [legal_name(name) for name in ("1Col", "A.B", "N-amespace", "你好", "_ok9")] == [
+    assert [make_legal_name(name) for name in ("1Col", "A.B", "N-amespace", "你好", "_ok9")] == [
         "_1Col", "A_B", "N_amespace", "__", "_ok9",
     ]  # fmt: skip
 
@@ -208,10 +208,10 @@ def test_names_that_avro_forbids_are_made_legal() -> None:
 def test_two_columns_with_one_legal_name_are_refused() -> None:
     cols = [column(1, "id", flag=INT_PK), column(2, "a.b"), column(3, "a-b")]
     with pytest.raises(ConfigError, match="a_b"):
-        value_schema(table_def(table_info(1, "t", cols, pk_is_handle=True)), PAGE)
+        build_value_schema(table_def(table_info(1, "t", cols, pk_is_handle=True)), PAGE)
 
 
 def test_namespace_combines_changefeed_and_database() -> None:
     table = table_def(table_info(1, "t", [column(1, "id", flag=INT_PK)], pk_is_handle=True), "my-db")
-    schema = json.loads(key_schema(table, AvroOptions(namespace="team.a")))
+    schema = json.loads(build_key_schema(table, AvroOptions(namespace="team.a")))
     assert schema["namespace"] == "team_a.my_db"

@@ -71,7 +71,7 @@ def test_articles_examples_work_as_written(
     assert "its first window checks its tables" in shown.err
     (feed,) = load_replication(file).feed
     assert (feed.name, feed.sink_uri, feed.schema_registry) == (name, EXAMPLES[name], "http://127.0.0.1:8081")
-    assert feed.topics.topic("test", "t1") == "tidb_test_t1"
+    assert feed.topics.find_topic("test", "t1") == "tidb_test_t1"
     assert feed.options.extension is ("extension" in name)
     assert feed.options.decimals == feed.options.unsigned_bigints.replace("long", "precise")
     assert call(f"changefeed query -c {name} --output json") == 0
@@ -266,13 +266,16 @@ def test_other_protocols_take_the_uris_topic_and_their_own_keys(
     )
     assert call(f"changefeed create -c a --sink-uri 'kafka://h/all?protocol=canal-json' --config {config}") == 0
     (feed,) = load_replication(file).feed
-    assert (feed.topics.topic("shop", "item"), feed.topics.dispatcher("shop", "item").partition) == ("all", "ts")
+    assert (feed.topics.find_topic("shop", "item"), feed.topics.find_dispatcher("shop", "item").partition) == (
+        "all",
+        "ts",
+    )
     assert feed.sink_uri.endswith("delete-only-output-handle-key-columns=true&output-raw-change-event=true")
     assert call(f"changefeed create -c b --sink-uri 'kafka://h?protocol=canal-json' --config {config}") == 1
     assert "a dispatcher has no topic" in capsys.readouterr().err
     config.write_text("[sink]\nterminator = \"\\n\"\ndate-separator = 'none'\n[sink.csv]\ndelimiter = ';'\n")
     assert call(f"changefeed create -c c --sink-uri 'file:///feed?protocol=csv' --config {config}") == 0
-    feed = load_replication(file).feed_of("c")
+    feed = load_replication(file).require_feed("c")
     assert (feed.csv.delimiter, feed.terminator, feed.sink.storage and feed.sink.storage.date_separator) == (
         ";", "\n", "none",
     )  # fmt: skip

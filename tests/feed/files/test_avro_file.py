@@ -9,7 +9,7 @@ import fastavro
 import pyarrow as pa
 from support.feedmessages import commit_ts
 
-from binlake.feed.files.avrofile import avro_file
+from binlake.feed.files.avrofile import encode_avro_file
 from binlake.feed.messages import MESSAGE_SCHEMA
 
 KEY = {"type": "record", "name": "item", "namespace": "default.shop", "fields": [{"name": "id", "type": "int"}]}
@@ -45,17 +45,17 @@ def messages(count: int) -> tuple[pa.Table, list[dict[str, object]]]:
 def test_reader_without_a_registry_finds_keys_values_and_deletions() -> None:
     table, wanted = messages(50)
     # A slice, because files are cut from larger tables.
-    content = avro_file(pa.concat_tables([table, table]).slice(50), *TEXTS)
+    content = encode_avro_file(pa.concat_tables([table, table]).slice(50), *TEXTS)
     reader = fastavro.reader(io.BytesIO(content))
     assert list(reader) == wanted
     names = [field["type"] for field in reader.writer_schema["fields"]]  # type: ignore[index]
     assert (names[1]["name"], names[2][1]["name"]) == ("default.shop.item_key", "default.shop.item")
-    assert content == avro_file(table, *TEXTS)
+    assert content == encode_avro_file(table, *TEXTS)
 
 
 def test_large_file_has_blocks_that_can_be_read_separately() -> None:
     table, wanted = messages(9000)
-    content = avro_file(table, *TEXTS)
+    content = encode_avro_file(table, *TEXTS)
     blocks = list(fastavro.block_reader(io.BytesIO(content)))
     assert [block.num_records for block in blocks] == [4096, 4096, 808]
     assert [record for block in blocks for record in block] == wanted
@@ -64,7 +64,7 @@ def test_large_file_has_blocks_that_can_be_read_separately() -> None:
 # S2-01
 def test_bodies_equal_those_of_kafka_byte_for_byte() -> None:
     table, _ = messages(7)
-    content = avro_file(table, *TEXTS)
+    content = encode_avro_file(table, *TEXTS)
     for name in ("key", "value"):
         for one in table.column(name).to_pylist():
             assert one is None or one in content

@@ -60,7 +60,7 @@ def test_row_from_before_the_first_definition_uses_that_one() -> None:
     assert list(cutter.add(messages_of([Change(1, "early")]))) == []
     (piece,) = cutter.finish()
     assert piece.group.folder == f"shop/item/{V1}"
-    assert cutter.folders() == [f"shop/item/{V1}"]
+    assert cutter.list_folders() == [f"shop/item/{V1}"]
 
 
 def test_file_ends_after_the_transaction_that_fills_it() -> None:

@@ -12,7 +12,7 @@ from support.memorystore import Killed, MemoryStore
 
 from binlake.config.storage import Storage
 from binlake.errors import DamagedManifest, Permanent
-from binlake.feed.files.layout import data_file, index_number, index_path
+from binlake.feed.files.layout import build_index_path, parse_data_path, parse_index_number
 from binlake.feed.files.publisher import FilePublisher, read_checkpoint
 
 STORAGE = Storage("file", "/nowhere", file_size=40, index_width=6)
@@ -42,8 +42,10 @@ def publish_until_killed(store: MemoryStore) -> int:
 
 def lines(store: MemoryStore, *, by_index: bool) -> list[str]:
     """What a reader sees: all data files up to each folder's index, or, without indexes, all files."""
-    found = sorted((one for path in store.files if (one := data_file(path))), key=lambda one: (one.folder, one.number))
-    last = {one.folder: index_number(store.get(index_path(one.folder)), one.folder) for one in found}
+    found = sorted(
+        (one for path in store.files if (one := parse_data_path(path))), key=lambda one: (one.folder, one.number)
+    )
+    last = {one.folder: parse_index_number(store.get(build_index_path(one.folder)), one.folder) for one in found}
     whole = [one for one in found if not by_index or one.number <= last[one.folder]]
     return [line for one in whole for line in store.files[one.path].decode().split("\r\n") if line]
 
@@ -61,8 +63,8 @@ def test_everything_is_written_once_and_in_order() -> None:
         own = [line for line in lines(store, by_index=True) if line.endswith(table)]
         assert own == [f"{second:02}-{table}" for second in range(1, 13)]
     assert json.loads(store.files["metadata"]) == {"checkpoint-ts": commit_ts(12)}
-    for folder in {one.folder for path in store.files if (one := data_file(path))}:
-        numbers = [one.number for path in store.files if (one := data_file(path)) and one.folder == folder]
+    for folder in {one.folder for path in store.files if (one := parse_data_path(path))}:
+        numbers = [one.number for path in store.files if (one := parse_data_path(path)) and one.folder == folder]
         assert sorted(numbers) == list(range(1, len(numbers) + 1))
     writes = store.writes
     assert publish(store, WINDOWS) == 0
@@ -100,7 +102,7 @@ def test_messages_with_schemas_are_an_avro_container(key: str | None, value: str
     store = MemoryStore()
     with FilePublisher(STORAGE, "avro", "demo.files", store=store) as publisher:
         publisher.publish_window(replace(manifest, schemas={"k": record, "v": record}), lambda _: iter([table]))
-    [content] = [content for path, content in store.files.items() if data_file(path)]
+    [content] = [content for path, content in store.files.items() if parse_data_path(path)]
     assert content.startswith(begin)
 
 
@@ -129,7 +131,7 @@ def test_files_end_after_transactions_for_any_batch_size() -> None:
         store = MemoryStore()
         publish(store, WINDOWS, parts=parts)
         assert store.files == whole.files
-    sizes = [len(content) for path, content in whole.files.items() if data_file(path)]
+    sizes = [len(content) for path, content in whole.files.items() if parse_data_path(path)]
     # 40 bytes of values, keys and line ends are two lines.
     assert max(sizes) <= 60
 

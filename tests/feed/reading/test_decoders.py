@@ -10,10 +10,10 @@ import fastavro
 import pytest
 
 from binlake.errors import ConfigError, WireError
-from binlake.feed.reading.decoders import AvroDecoder, decoder_of
+from binlake.feed.reading.decoders import AvroDecoder, make_decoder
 from binlake.feed.reading.events import Record
 from binlake.feed.reading.jsonprotocols import decode_canal_json
-from binlake.feed.registry import header
+from binlake.feed.registry import encode_header
 
 FIELDS = [{"name": "id", "type": "int"}]
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}
@@ -42,7 +42,7 @@ ROW = {
 def body(number: int, record: dict[str, object]) -> bytes:
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(json.loads(TEXTS[number])), record)
-    return header(number) + stream.getvalue()
+    return encode_header(number) + stream.getvalue()
 
 
 KEY = body(1, {"id": 7})
@@ -106,6 +106,6 @@ def test_invalid_canal_json_is_refused(content: bytes) -> None:
 
 def test_each_protocol_has_a_decoder_or_is_named() -> None:
     with pytest.raises(ConfigError, match="--schema-registry"):
-        decoder_of("avro")
+        make_decoder("avro")
     with pytest.raises(ConfigError, match=r"protocol=simple.*avro, canal-json"):
-        decoder_of("simple")
+        make_decoder("simple")

@@ -56,7 +56,7 @@ class MemoryPumps:
         self.sent_to.append(node_id)
         return node_id or ""
 
-    def usable_pumps(self) -> list[str]:
+    def list_usable_pumps(self) -> list[str]:
         if self.failures:
             self.failures -= 1
             raise SourceUnavailable("PD does not answer")

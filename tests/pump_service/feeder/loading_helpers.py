@@ -62,7 +62,7 @@ class Loaded:
         flavor = Flavor.MYSQL if isinstance(server, MySql) else Flavor.MARIADB
         names = SourceNames("s1", flavor, ignores=lambda db, _table: db != DB)
         tracker = ScratchServer("s1", flavor, {"host": server.host, "port": server.port, "user": "root"})
-        self.catalog = Catalog([names], {"s1": tracker}, self.journal.jobs()[::-1])
+        self.catalog = Catalog([names], {"s1": tracker}, self.journal.read_jobs()[::-1])
         self.progress: list[Progress] = []
 
     def load(self) -> None:

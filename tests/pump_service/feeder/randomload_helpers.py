@@ -14,7 +14,7 @@ from support.mariadb import MariaDb, execute
 from support.snapshots import images, opened, reader_of
 
 from binlake.mysqlbinlog.rowimage import encode_transactions
-from binlake.rows.codec import commit_binlog, decode_transaction
+from binlake.rows.codec import decode_transaction, encode_commit_binlog
 from binlake.wire import binlog_pb2 as pb
 from pump_service.feeder.connection import open_log
 from pump_service.feeder.publisher import Outgoing
@@ -119,10 +119,10 @@ class Replica:
     tables: dict[str, Counter[str]] = field(default_factory=dict)
 
     def apply(self, binlog: pb.Binlog) -> None:
-        payload = commit_binlog(1, 2, b"k", binlog.prewrite_value)
+        payload = encode_commit_binlog(1, 2, b"k", binlog.prewrite_value)
         state = self.loaded.catalog.state
         for change in decode_transaction(payload, 2, 1, state):
-            table = state.table(change.table_id)
+            table = state.find_table(change.table_id)
             assert table is not None
             counts = self.tables.setdefault(table.name, Counter())
             if change.before is not None:
@@ -146,7 +146,7 @@ class Replica:
 
 
 def source_rows(server: MariaDb, loaded: Loaded, name: str) -> Counter[str]:
-    table = loaded.catalog.table("s1", DB, name)
+    table = loaded.catalog.find_table("s1", DB, name)
     assert table is not None
     with opened(server, 1, [(DB, name)]) as snapshot:
         reader, _ = reader_of(server, snapshot, table)
@@ -162,7 +162,7 @@ def publish_log(loaded: Loaded) -> None:
     while source_log.position.gtids != end.gtids:
         batch = source_log.read(100, 1 << 20, 30.0)
         assert all(transaction.statement is None for transaction in batch)
-        definition_of = partial(loaded.catalog.definition_of, "s1")
+        definition_of = partial(loaded.catalog.find_definition, "s1")
         values = encode_transactions(
             [transaction.changes for transaction in batch], definition_of, loaded.catalog.version
         )

@@ -16,7 +16,7 @@ from binlake.mysqlbinlog.definitions.descriptions import TableDescription
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY
 from binlake.mysqlbinlog.dumpfolder import read_dump_folder
 from binlake.mysqlbinlog.model import Flavor, Session, Statement
-from binlake.rows.codec.writers import filled_text
+from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import Action
 from deploy.local.mariadb import MariaDb
 from pump_service.feeder.dumpfolder import read_schema_files
@@ -37,7 +37,7 @@ def is_copied(followed: Followed, table: str, db: str = "shop") -> bool:
     assert source is not None
     assert target is not None
     assert comparable(target) == comparable(replace(source, db=COPY + db))
-    mine = followed.catalog.table(followed.source, db, table)
+    mine = followed.catalog.find_table(followed.source, db, table)
     assert mine is not None
     assert [c.name for c in mine.all_columns] == [c.name for c in source.columns]
     return True
@@ -63,7 +63,7 @@ def test_every_type_of_a_table_is_in_its_definition_and_at_the_target(followed: 
     followed.run("CREATE DATABASE shop CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", db="")
     followed.run(ALL_TYPES)
     assert is_copied(followed, "types")
-    table = followed.catalog.table("one", "shop", "types")
+    table = followed.catalog.find_table("one", "shop", "types")
     assert table is not None
     assert table.pk_is_handle
     texts = {column.name: column.type_text for column in table.columns}
@@ -86,7 +86,7 @@ def test_every_type_of_a_table_is_in_its_definition_and_at_the_target(followed: 
 def test_the_history_of_a_table_is_followed_statement_by_statement(followed: Followed) -> None:
     followed.run("CREATE DATABASE shop", db="")
     followed.run("CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(10), status INT)")
-    first = followed.catalog.table("one", "shop", "t")
+    first = followed.catalog.find_table("one", "shop", "t")
     for text in (
         "ALTER TABLE t ADD COLUMN comment VARCHAR(20) CHARACTER SET latin1 NOT NULL DEFAULT 'q' AFTER id",
         "alter table t add (x int, y datetime default now(), index by_x (x))",
@@ -104,7 +104,7 @@ def test_the_history_of_a_table_is_followed_statement_by_statement(followed: Fol
     ):
         followed.run(text)
         assert is_copied(followed, "t"), text
-    last = followed.catalog.table("one", "shop", "t")
+    last = followed.catalog.find_table("one", "shop", "t")
     assert first is not None
     assert last is not None
     assert last.id == first.id
@@ -129,7 +129,7 @@ def test_a_column_has_an_id_of_its_own_whatever_its_name_was_before(
 ) -> None:
     quiet.follow("CREATE OR REPLACE TABLE ids (id INT PRIMARY KEY, a INT, b INT)")
     quiet.follow(f"ALTER TABLE ids {text}")
-    table = quiet.catalog.table("quiet", "shop", "ids")
+    table = quiet.catalog.find_table("quiet", "shop", "ids")
     assert table is not None
     former = {2: "a", 3: "b"}
     assert {c.name: former[c.id] for c in table.columns if c.id in former} == same_ids
@@ -154,9 +154,9 @@ def test_values_of_older_rows_are_shown_in_the_columns_present_type(
     quiet.follow("CREATE OR REPLACE TABLE held (id INT PRIMARY KEY)")
     quiet.follow(f"ALTER TABLE held ADD c {first}")
     quiet.follow(f"ALTER TABLE held MODIFY c {then}")
-    table = quiet.catalog.table("quiet", "shop", "held")
+    table = quiet.catalog.find_table("quiet", "shop", "held")
     assert table is not None
-    assert filled_text(table.columns[1]) == filled
+    assert derive_filled_text(table.columns[1]) == filled
 
 
 @pytest.mark.parametrize("zone", ["+05:30", "-08:00", "SYSTEM"])
@@ -170,7 +170,7 @@ def test_existing_rows_get_the_time_in_the_sessions_zone(followed: Followed, zon
     shown = "SELECT id, CONCAT(d), UNIX_TIMESTAMP(m) FROM {}.t"
     source = rows_of(followed.server, shown.format("shop"))
     assert rows_of(followed.server, shown.format("copy_shop")) == source
-    table = followed.catalog.table("one", "shop", "t")
+    table = followed.catalog.find_table("one", "shop", "t")
     assert table is not None
     assert table.columns[1].origin_default == source[0][1]
     assert table.columns[2].origin_default == "2023-11-14 22:13:20"
@@ -179,10 +179,10 @@ def test_existing_rows_get_the_time_in_the_sessions_zone(followed: Followed, zon
 def test_dropped_truncated_renamed_and_swapped_tables_are_followed(followed: Followed) -> None:
     followed.run("CREATE DATABASE shop", "CREATE DATABASE other", db="")
     followed.run("CREATE TABLE a (id INT PRIMARY KEY)", "CREATE TABLE b LIKE a", "CREATE TABLE c (x INT)")
-    ids = {name: followed.catalog.table("one", "shop", name) for name in "abc"}
+    ids = {name: followed.catalog.find_table("one", "shop", name) for name in "abc"}
     followed.run("TRUNCATE a", "RENAME TABLE a TO tmp, b TO a, tmp TO b", "ALTER TABLE c RENAME other.c, ADD y INT")
-    a, b = followed.catalog.table("one", "shop", "a"), followed.catalog.table("one", "shop", "b")
-    c = followed.catalog.table("one", "other", "c")
+    a, b = followed.catalog.find_table("one", "shop", "a"), followed.catalog.find_table("one", "shop", "b")
+    c = followed.catalog.find_table("one", "other", "c")
     assert a is not None
     assert b is not None
     assert c is not None
@@ -194,7 +194,7 @@ def test_dropped_truncated_renamed_and_swapped_tables_are_followed(followed: Fol
     assert is_copied(followed, "c", "other")
     assert is_copied(followed, "a")
     followed.run("DROP TABLE IF EXISTS a, b, none_such", "DROP DATABASE other")
-    assert followed.catalog.table("one", "shop", "a") is None
+    assert followed.catalog.find_table("one", "shop", "a") is None
     assert followed.described("copy_shop", "a") is None
     assert followed.described_database("copy_other") is None
     actions = [Action(change.body["type"]) for change in followed.changes]
@@ -211,7 +211,7 @@ def test_a_catalog_rebuilt_from_its_jobs_continues_with_the_same_ids(followed: F
     followed.run("ALTER TABLE t MODIFY w BIGINT", "CREATE TABLE u LIKE t")
     assert is_copied(followed, "t")
     assert is_copied(followed, "u")
-    used = [body["id"] for body in followed.jobs] + [table.id for table in again.state.tables()]
+    used = [body["id"] for body in followed.jobs] + [table.id for table in again.state.list_tables()]
     assert len(used) == len(set(used))
     versions = [body["binlog"]["SchemaVersion"] for body in followed.jobs]
     assert versions == list(range(1, len(versions) + 1))
@@ -231,7 +231,7 @@ def test_first_definitions_are_adopted_and_followed_from_there(followed: Followe
     followed.run("ALTER TABLE child ADD q INT")
     assert is_copied(followed, "child")
     assert is_copied(followed, "parent")
-    table = followed.catalog.table("one", "shop", "child")
+    table = followed.catalog.find_table("one", "shop", "child")
     assert table is not None
     assert "binlake_tracker" not in table.raw[CREATE_KEY]
     assert table.source == followed.source
@@ -253,7 +253,7 @@ def test_the_definitions_of_a_dump_are_followed_completely_or_not_at_all(quiet: 
         quiet.catalog.follow_all("quiet", [*schemas, Statement("du-mp", "ALTER TABLE t ADD id INT", Session())])
     assert quiet.catalog.version == version
     assert len(quiet.catalog.follow_all("quiet", schemas)) == 2
-    table = quiet.catalog.table("quiet", "du-mp", "t")
+    table = quiet.catalog.find_table("quiet", "du-mp", "t")
     assert table is not None
     assert [(column.name, column.default) for column in table.columns] == [("id", None), ("d", "0000-00-00")]
     assert table.charset == "gbk"
@@ -267,7 +267,7 @@ def test_elements_with_four_byte_characters_equal_those_of_the_source(quiet: Fol
     quiet.follow("CREATE TABLE el (id INT PRIMARY KEY, e ENUM('🐬', '?', 'it''s') CHARACTER SET utf8mb4,"
                  " s SET('a', '🐬') CHARACTER SET utf8mb4)")  # fmt: skip
     quiet.follow("ALTER TABLE el ADD n INT")
-    table = quiet.catalog.table("quiet", "shop", "el")
+    table = quiet.catalog.find_table("quiet", "shop", "el")
     assert table is not None
     elements = {column.name: column.elems for column in table.columns if column.elems}
     assert elements == {"e": ("🐬", "?", "it's"), "s": ("a", "🐬")}
@@ -337,7 +337,7 @@ def test_a_statement_that_cannot_be_followed_is_refused_and_changes_nothing(
 def test_gh_ost_and_pt_osc_swap_tables_and_the_target_sees_one_alter(followed: Followed) -> None:
     followed.run("CREATE DATABASE shop", db="")
     followed.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(9))", "CREATE TABLE u (id INT PRIMARY KEY)")
-    before = followed.catalog.table("one", "shop", "t")
+    before = followed.catalog.find_table("one", "shop", "t")
     followed.run(
         "CREATE /* gh-ost */ TABLE `shop`.`_t_ghc` (id BIGINT PRIMARY KEY)",
         "create /* gh-ost */ table `shop`.`_t_gho` like `shop`.`t`",
@@ -348,7 +348,7 @@ def test_gh_ost_and_pt_osc_swap_tables_and_the_target_sees_one_alter(followed: F
     followed.run("drop /* gh-ost */ table if exists `shop`.`_t_del`")
     followed.run("rename /* gh-ost */ table `shop`.`t` to `shop`.`_t_del`, `shop`.`_t_gho` to `shop`.`t`")
     assert is_copied(followed, "t")
-    after = followed.catalog.table("one", "shop", "t")
+    after = followed.catalog.find_table("one", "shop", "t")
     assert before is not None
     assert after is not None
     assert after.id == before.id
@@ -364,7 +364,7 @@ def test_gh_ost_and_pt_osc_swap_tables_and_the_target_sees_one_alter(followed: F
     tables = [Action.CREATE_TABLE, Action.CREATE_TABLE]
     assert actions == [Action.CREATE_SCHEMA, *tables, Action.MULTI_SCHEMA_CHANGE, Action.ADD_COLUMN]
     followed.run("CREATE TABLE _t_new (other INT)", "CREATE TABLE _none_new (x INT)")
-    assert followed.catalog.table("one", "shop", "_t_new") is not None, "no copy of t: a table like any other"
+    assert followed.catalog.find_table("one", "shop", "_t_new") is not None, "no copy of t: a table like any other"
     assert is_copied(followed, "_none_new")
 
 

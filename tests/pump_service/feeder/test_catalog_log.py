@@ -14,7 +14,7 @@ from support.mariadb import MariaDb
 from support.sourcelog import end_of, transactions_until_now
 
 from binlake.mysqlbinlog.definitions.descriptions import TableDescription
-from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, table_info
+from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, build_table_info
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema.forms import Json
 from binlake.rows.schema.info import SOURCE_KEY
@@ -126,7 +126,7 @@ def test_the_logs_of_many_sessions_are_followed(followed: Followed) -> None:
         if transaction.statement is not None:
             followed.publish(followed.catalog.follow("one", transaction.statement))
         for event in transaction.changes:
-            table = followed.catalog.definition_of("one", event.table)
+            table = followed.catalog.find_definition("one", event.table)
             assert table is not None
             assert len(table.all_columns) == len(event.table.types)
             rows += 1
@@ -134,16 +134,18 @@ def test_the_logs_of_many_sessions_are_followed(followed: Followed) -> None:
     database = followed.described_database("shop")
     assert database is not None
     for table in database.tables:
-        mine = followed.catalog.table("one", "shop", table.name)
+        mine = followed.catalog.find_table("one", "shop", table.name)
         assert mine is not None
-        for seen, expected in zip(without_ids(mine.raw), without_ids(table_info(table, 0, table.name)), strict=True):
+        for seen, expected in zip(
+            without_ids(mine.raw), without_ids(build_table_info(table, 0, table.name)), strict=True
+        ):
             assert seen == expected, table.name
         target = followed.described(COPY + "shop", table.name)
         assert target is not None
         for seen, expected in zip(comparable(target).columns, comparable(table).columns, strict=True):
             assert seen == expected, table.name
         assert comparable(target) == comparable(table)
-    assert {table.name for table in followed.catalog.state.tables()} == {table.name for table in database.tables}
+    assert {table.name for table in followed.catalog.state.list_tables()} == {table.name for table in database.tables}
 
 
 def run(server: MariaDb, script: Script) -> None:

@@ -22,10 +22,10 @@ class MemoryTracker:
         assert session == Session()
         assert statement.db == "shop"
 
-    def table(self, db: str, table: str) -> TableDescription | None:
+    def describe_table(self, db: str, table: str) -> TableDescription | None:
         raise AssertionError(f"{db}.{table}")
 
-    def database(self, db: str) -> DatabaseDescription | None:
+    def describe_database(self, db: str) -> DatabaseDescription | None:
         return SHOP if db == "shop" else None
 
     def rebuild(self, databases: Iterable[DatabaseDescription]) -> None:

@@ -37,7 +37,7 @@ class Loading:
         self.writer = ChunkWriter(publisher, "s1", self.load, began_ms=1_700_000_000_000)
 
     def claim(self, table: tuple[str, str], high: str) -> Chunk:
-        left = self.load.tables[table].ranges.next()
+        left = self.load.tables[table].ranges.find_next()
         assert left is not None
         self.load.tables[table].ranges.claim(left, high)
         return Chunk(left.low, high, "")
@@ -74,9 +74,9 @@ def test_a_chunk_is_stored_only_once_all_of_it_is_prewritten(loading: Loading) -
     assert loading.values()[3:] == [b"a2"]
     assert loading.read() == {"a": ([("", "5", 0), ("5", "", -1)], 9, 1)}
     # Its batches are stored with it, those of the other table are open in this process.
-    [batches] = LoadState(loading.journal, "s1").batches().values()
+    [batches] = LoadState(loading.journal, "s1").read_batches().values()
     assert [(batch.first_start, batch.count) for batch in batches] == [(100, 2), (103, 1)]
-    assert [loading.journal.outcome(start) for start in range(100, 105)] == [-1, -1, -1, -1, 0]
+    assert [loading.journal.find_outcome(start) for start in range(100, 105)] == [-1, -1, -1, -1, 0]
     # The next chunk of the table is separate.
     more = loading.claim(A, "")
     loading.add(A, more, b"0123456789", is_last=True)
@@ -105,9 +105,9 @@ def test_incomplete_chunks_are_rolled_back(loading: Loading) -> None:
     whole, part = loading.claim(A, ""), loading.claim(B, "")
     loading.add(A, whole, b"12345", is_last=True)
     loading.add(B, part, b"12345")
-    assert [loading.journal.outcome(start) for start in (100, 101)] == [-1, -1]
+    assert [loading.journal.find_outcome(start) for start in (100, 101)] == [-1, -1]
     loading.writer.abandon()
-    assert [loading.journal.outcome(start) for start in (100, 101)] == [-1, 0]
+    assert [loading.journal.find_outcome(start) for start in (100, 101)] == [-1, 0]
 
 
 def test_transaction_ids_are_unique_across_snapshots(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class EncryptingMySql(MySql):
 
 def test_an_encrypted_log_of_mysql_is_read(tmp_path: Path) -> None:
     # S4-01
-    with EncryptingMySql(tmp_path, options=(*MySql.source_options(), "--binlog-encryption=ON")) as server:
+    with EncryptingMySql(tmp_path, options=(*MySql.list_source_options(), "--binlog-encryption=ON")) as server:
         start = end_of(server)
         execute(
             server, "CREATE DATABASE d", "CREATE TABLE d.t (v TEXT)", f"INSERT INTO d.t VALUES ('{SECRET}')",

@@ -239,7 +239,7 @@ def test_users_without_privileges_are_refused(name: str, request: pytest.Fixture
 
 
 def test_reading_continues_after_a_server_is_killed_and_restarted() -> None:
-    with mariadb_in_memory(MariaDb.source_options(31)) as server:
+    with mariadb_in_memory(MariaDb.list_source_options(31)) as server:
         execute(server, "CREATE DATABASE topology", "CREATE TABLE topology.t (id INT PRIMARY KEY)")
         start = end_of(server)
         log = _log(source_of(server), start)

@@ -28,9 +28,13 @@ def _write(folder: Path, text: str) -> Path:
 def test_a_minimal_file_gets_the_defaults(tmp_path: Path) -> None:
     settings = read_settings(_write(tmp_path, _LEAST))
     (source,) = settings.source
-    assert (source.servers, source.start.mode, source.database_name("app")) == ((("db1", 3306),), "snapshot", "app")
-    assert settings.server_id_of(source) >= 1 << 31
-    assert settings.server_id_of(source) == read_settings(_write(tmp_path, _LEAST)).server_id_of(source)
+    assert (source.servers, source.start.mode, source.derive_database_name("app")) == (
+        (("db1", 3306),),
+        "snapshot",
+        "app",
+    )
+    assert settings.choose_server_id(source) >= 1 << 31
+    assert settings.choose_server_id(source) == read_settings(_write(tmp_path, _LEAST)).choose_server_id(source)
 
 
 def test_names_addresses_and_passwords_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +47,7 @@ rename-schema = "{source}_{schema}"
     (source,) = read_settings(_write(tmp_path, _LEAST + more)).source
     assert source.password == "secret"
     assert source.servers == (("db1", 3306), ("db2", 3306), ("db3", 3307))
-    assert source.database_name("app") == "shard-1_app"
+    assert source.derive_database_name("app") == "shard-1_app"
     assert "secret" not in repr(source)
 
 
@@ -51,7 +55,7 @@ def test_a_source_may_have_its_own_tracker(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("FEEDER_TEST_PASSWORD", "secret")
     more = '[source.tracker]\nhost = "own"\npassword = "env:FEEDER_TEST_PASSWORD"\n[[source]]\nname = "shard-2"'
     settings = read_settings(_write(tmp_path, _LEAST + more))
-    own, shared = map(settings.tracker_of, settings.source)
+    own, shared = map(settings.choose_tracker, settings.source)
     assert (own.host, own.password, shared.host) == ("own", "secret", "tracker")
 
 

@@ -159,7 +159,7 @@ def test_all_sessions_of_a_load_use_one_server(
             loaded.load()
         loaded.load()
         assert rows_of(committed(pumps)) == 200
-        assert loaded.journal.fact(SERVER_FACT + "s1") == rows(primary, _IDENTITY[primary.name])[0][0]
+        assert loaded.journal.read_fact(SERVER_FACT + "s1") == rows(primary, _IDENTITY[primary.name])[0][0]
 
 
 _IDENTITY = {"mariadb": "SELECT CAST(@@server_id AS CHAR)", "mysql": "SELECT @@server_uuid"}

@@ -58,10 +58,10 @@ def test_definitions_are_published_first_and_all_rows_committed_together(either:
         assert len(done) == 2 + 3
         record = read_load_record(loaded.journal, "s1")
         assert (record["state"], record["rows"], record["tables"]) == ("done", 100, 1)
-        assert int(record["commit_ts"]) == loaded.journal.last_commit_ts()
+        assert int(record["commit_ts"]) == loaded.journal.read_last_commit_ts()
         assert loaded.journal.read_positions()["s1"].position.gtids
         assert len({(read_key(binlog.prewrite_key) or (0, ""))[1] for binlog in done}) == len(done)
-        jobs = loaded.journal.jobs()
+        jobs = loaded.journal.read_jobs()
         assert max(job["binlog"]["FinishedTS"] for job in jobs) < min(binlog.start_ts for binlog in done[2:])
         assert [progress.to_json()["state"] for progress in loaded.progress] == ["done"]
 
@@ -75,7 +75,7 @@ def test_rows_of_tables_outside_the_lists_are_not_read(server: MariaDb, tmp_path
         loaded.load()
         assert rows_of(committed(pumps)) == 100
         assert read_load_record(loaded.journal, "s1")["tables"] == 1
-        assert loaded.catalog.table("s1", DB, "log") is not None
+        assert loaded.catalog.find_table("s1", DB, "log") is not None
 
 
 def test_a_killed_load_starts_again_with_the_present_definitions(either: MariaDb, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_killed_load_starts_again_with_the_present_definitions(either: MariaDb
     with closing(Loaded(server, tmp_path, pumps, clock)) as loaded:
         assert needs_load(loaded.journal, loaded.source)
         loaded.load()
-        table = loaded.catalog.table("s1", DB, "t")
+        table = loaded.catalog.find_table("s1", DB, "t")
         assert table is not None
         assert [column.name for column in table.columns] == ["id", "v", "w"]
     texts = [binlog.ddl_query.split(b"(")[0].strip().decode() for binlog in committed(pumps) if binlog.ddl_query]
@@ -104,7 +104,7 @@ def test_a_killed_load_starts_again_with_the_present_definitions(either: MariaDb
 def test_ddl_during_a_load_requires_a_new_snapshot(
     server: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pumps, values, altered = DyingPumps(), SnapshotReader.values, threading.Event()
+    pumps, values, altered = DyingPumps(), SnapshotReader.read_values, threading.Event()
 
     def read(self: SnapshotReader) -> Generator[Value]:
         if not altered.is_set():
@@ -112,7 +112,7 @@ def test_ddl_during_a_load_requires_a_new_snapshot(
             execute(server, f"ALTER TABLE {DB}.t DROP COLUMN v")
         return values(self)
 
-    monkeypatch.setattr(SnapshotReader, "values", read)
+    monkeypatch.setattr(SnapshotReader, "read_values", read)
     with closing(Loaded(server, tmp_path, pumps, CountingClock())) as loaded:
         loaded.load()
         assert len(loaded.progress) == 2
@@ -140,10 +140,10 @@ def test_a_start_from_a_dump_uses_its_position_and_definitions(server: MariaDb, 
         start_at_log(source, loaded.journal, loaded.publisher, loaded.catalog)
         position = loaded.journal.read_positions()["s1"].position
         assert (position.file, position.offset) == (file, offset)
-        definition = loaded.catalog.table("s1", DB, "t")
+        definition = loaded.catalog.find_table("s1", DB, "t")
         assert definition is not None
         assert [column.name for column in definition.columns] == ["id", "v"]
-        assert len(loaded.journal.jobs()) == 2
+        assert len(loaded.journal.read_jobs()) == 2
 
 
 def test_without_a_dump_the_definitions_are_those_of_the_target(server: MariaDb, tmp_path: Path) -> None:  # S4-25
@@ -170,13 +170,13 @@ routes = [{{ schema-pattern = "{DB}", table-pattern = "t", target-schema = "{DB}
             begin()
         execute(server, f"CREATE TABLE {DB}_copy.all_t LIKE {DB}.t", f"ALTER TABLE {DB}_copy.all_t DROP COLUMN later")
         begin()
-        definition = loaded.catalog.table("s1", DB, "t")
+        definition = loaded.catalog.find_table("s1", DB, "t")
         assert definition is not None
         assert [column.name for column in definition.columns] == ["id", "v"]
         with closing(open_log(source, 77, loaded.journal.read_positions()["s1"].position)) as source_log:
             changes = source_log.read(1, 1 << 20, 60.0)[0].changes
             source_log.end()
-        (value,) = encode_transactions([changes], partial(loaded.catalog.definition_of, "s1"), 1)
+        (value,) = encode_transactions([changes], partial(loaded.catalog.find_definition, "s1"), 1)
         (mutation,) = pb.PrewriteValue.FromString(value).mutations
         assert (mutation.table_id, len(mutation.inserted_rows)) == (definition.id, 1)
     execute(server, f"DROP DATABASE {DB}_copy")

@@ -216,7 +216,7 @@ def test_a_rename_that_changes_only_the_case_keeps_the_table(copy: LoggedCopy) -
 
 
 def test_a_server_that_stores_names_in_lower_case_is_followed() -> None:
-    with mariadb_in_memory((*MariaDb.source_options(), "--lower-case-table-names=1")) as server:
+    with mariadb_in_memory((*MariaDb.list_source_options(), "--lower-case-table-names=1")) as server:
         execute(server, "CREATE DATABASE shop")
         copy = LoggedCopy(server)
         try:

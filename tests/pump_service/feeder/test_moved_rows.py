@@ -20,7 +20,7 @@ from support.mariadb import MariaDb, MySql, execute
 from binlake.errors import SourceUnavailable
 from binlake.mysqlbinlog.gtid import MariaDbGtidSet, MySqlGtidSet
 from binlake.mysqlbinlog.model import Flavor
-from binlake.rows.codec import commit_binlog, decode_transaction
+from binlake.rows.codec import decode_transaction, encode_commit_binlog
 from pump_service.feeder.connection import open_log
 from pump_service.feeder.server import connect, read_log_end
 from pump_service.feeder.snapshot.loading import Loader
@@ -83,9 +83,9 @@ def check(server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock
         source_log.end()
         keys: dict[str, set[int]] = {}
         for binlog in (row for row in committed(pumps) if row.prewrite_value):
-            payload = commit_binlog(1, 2, b"k", binlog.prewrite_value)
+            payload = encode_commit_binlog(1, 2, b"k", binlog.prewrite_value)
             for change in decode_transaction(payload, 2, 1, loaded.catalog.state):
-                table = loaded.catalog.state.table(change.table_id)
+                table = loaded.catalog.state.find_table(change.table_id)
                 assert (change.op, table is None) == ("insert", False)
                 keys.setdefault(table.name if table else "", set()).add(int((change.after or {})["v"] or 0))
     expected = {"a": 1, "b": 2, "p": 3} if statement in left else MOVED[statement]
@@ -206,7 +206,7 @@ def _ahead(flavor: Flavor, gtids: str, *, is_same: bool) -> str:
     if flavor is Flavor.MYSQL:
         more = f"{gtids.partition(':')[0] if is_same else OTHER}:1-1000000"
         done = MySqlGtidSet.parse(f"{gtids},{more}")
-        return done.text()
+        return done.format_text()
     domains = dict(MariaDbGtidSet.parse(gtids).last)  # other tests of the server may have used other domains
     server, number = domains[0]
     domains[0] = server if is_same else 99, number + 5

@@ -35,7 +35,7 @@ XIDS = (
 def own_server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
     """A server for this file only, because it is killed."""
     is_mysql = request.param == "mysql"
-    options = (MySql if is_mysql else MariaDb).source_options(41)
+    options = (MySql if is_mysql else MariaDb).list_source_options(41)
     with mysql_in_memory(options) if is_mysql else mariadb_in_memory(options) as server:
         execute(server, "CREATE DATABASE two", "CREATE TABLE two.t (id INT PRIMARY KEY AUTO_INCREMENT, n INT)")
         yield server

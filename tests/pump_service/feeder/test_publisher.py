@@ -16,7 +16,7 @@ from pump_service.feeder.journal import Journal, LoadedChunk, ReadPosition
 from pump_service.feeder.openbatches import OpenBatches
 from pump_service.feeder.publisher import Outgoing, Publisher, Stopped, UncommittedBatches, make_key, read_key
 from pump_service.feeder.status import JournalHistory, JournalTransactions
-from pump_service.replay.status import go_json
+from pump_service.replay.status import format_go_json
 
 SOURCE = "shard-1"
 _FAR = (1 << 63) - 1
@@ -43,7 +43,7 @@ class World:
 
     def status(self, prewrite: pb.Binlog) -> Status:
         answer = JournalTransactions(self.journal, frozenset([SOURCE])).answer(prewrite.prewrite_key, 0)
-        return read_status(go_json(answer), prewrite.start_ts)
+        return read_status(format_go_json(answer), prewrite.start_ts)
 
 
 @pytest.fixture
@@ -195,10 +195,10 @@ def test_a_ddl_is_published_with_its_job(world: World) -> None:
         (b"CREATE TABLE t%d (a INT)" % n, 100 + n, 5) for n in (1, 2, 3)
     ]
     history = JournalHistory(world.journal)
-    assert [job["id"] for job in history.finished_jobs(0)] == [101, 102, 103]
-    assert [job["id"] for job in history.finished_jobs(0, 102, 1)] == [102]
-    assert [job["id"] for job in history.finished_jobs(0, 102)] == [102, 101]
-    for job, prewrite, commit in zip(history.finished_jobs(0), prewrites, commits, strict=True):
+    assert [job["id"] for job in history.list_finished_jobs(0)] == [101, 102, 103]
+    assert [job["id"] for job in history.list_finished_jobs(0, 102, 1)] == [102]
+    assert [job["id"] for job in history.list_finished_jobs(0, 102)] == [102, 101]
+    for job, prewrite, commit in zip(history.list_finished_jobs(0), prewrites, commits, strict=True):
         assert job["start_ts"] == prewrite.start_ts
         assert job["binlog"]["FinishedTS"] > commit.commit_ts
 
@@ -214,7 +214,7 @@ def test_prewritten_transactions_are_committed_together_or_not_at_all(world: Wor
     commits = world.pumps.of_type(pb.Commit)
     assert [read_key(commit.prewrite_key)[1].split("|")[1] for commit in commits] == [f"0-1-{n}" for n in range(1, 7)]  # type: ignore[index]
     assert [commit.commit_ts for commit in commits] == list(range(commits[0].commit_ts, last + 1))
-    assert world.journal.fact("snapshot") == "done"
+    assert world.journal.read_fact("snapshot") == "done"
     assert world.journal.read_positions()[SOURCE].position == position(99)
     gone = [
         prewrite
@@ -257,10 +257,10 @@ def test_chunks_of_a_load_stay_undecided_until_all_are_committed(world: World, m
     prewrites = world.pumps.of_type(pb.Prewrite)
     assert [world.status(prewrite) for prewrite in prewrites] == [Locked()] * 6 + [RolledBack()]
     assert world.journal.forget_outcomes(_FAR) == 0
-    assert world.journal.load_tables(SOURCE) == {("d", f"t{n}"): f"body {n}" for n in range(3)}
+    assert world.journal.read_load_tables(SOURCE) == {("d", f"t{n}"): f"body {n}" for n in range(3)}
     world.journal.drop_chunks(SOURCE, [("d", "t1")])
     assert [world.status(prewrite) for prewrite in prewrites[1:4]] == [RolledBack()] * 3
-    load_batches = list(world.journal.load_batches(SOURCE))
+    load_batches = list(world.journal.read_load_batches(SOURCE))
     assert load_batches == [(0, chunks[0]), (0, chunks[2])]
     uncommitted = UncommittedBatches(SOURCE, [batch for _, batch in load_batches])
     world.publisher.prewrite(uncommitted, rows(8, 3))
@@ -271,7 +271,7 @@ def test_chunks_of_a_load_stay_undecided_until_all_are_committed(world: World, m
     ] + [prewrite.start_ts for prewrite in world.pumps.of_type(pb.Prewrite)[-3:]]
     assert [commit.commit_ts for commit in commits] == sorted({commit.commit_ts for commit in commits})
     assert world.journal.read_positions()[SOURCE] == ReadPosition(position(10), "0-1-10", 1010, last)
-    assert world.journal.load_tables(SOURCE) == {}
+    assert world.journal.read_load_tables(SOURCE) == {}
     world.restart()
     assert [world.status(prewrites[0]), world.status(prewrites[4])] == [
         Committed(commits[0].commit_ts), Committed(commits[1].commit_ts)

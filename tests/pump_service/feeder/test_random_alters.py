@@ -16,7 +16,7 @@ from support.randomalters import run_random_alters
 from binlake.dialect.tokens import render
 from binlake.errors import TargetRefused
 from binlake.mysqlbinlog.definitions.columntext import create_tokens
-from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, table_info
+from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, build_table_info
 from binlake.rows.schema.forms import Json
 from binlake.rows.schema.info import SOURCE_KEY
 
@@ -64,12 +64,12 @@ def compare_definitions(copy: LoggedCopy) -> None:
     database = copy.described_database("shop")
     assert database is not None
     for table in database.tables:
-        mine = copy.catalog.table(copy.source, "shop", table.name)
+        mine = copy.catalog.find_table(copy.source, "shop", table.name)
         assert mine is not None, table.name
-        for seen, shown in zip(describe(mine.raw), describe(table_info(table, 0, table.name)), strict=True):
+        for seen, shown in zip(describe(mine.raw), describe(build_table_info(table, 0, table.name)), strict=True):
             assert seen == shown, f"{table.name}: {seen} is not {shown}"
         assert mine.raw[CREATE_KEY].replace("`shop`.", "", 1) == render(create_tokens(table.create, copy.flavor))
-    assert {table.name for table in copy.catalog.state.tables()} == {table.name for table in database.tables}
+    assert {table.name for table in copy.catalog.state.list_tables()} == {table.name for table in database.tables}
 
 
 def describe(info: Json) -> list[object]:

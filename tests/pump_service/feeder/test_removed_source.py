@@ -13,10 +13,10 @@ from binlake.cluster.source.status import Absent, Committed, Locked, RolledBack,
 from binlake.wire import binlog_pb2 as pb
 from pump_service.feeder.journal import Journal, LoadedChunk, ReadPosition
 from pump_service.feeder.publisher import Publisher, UncommittedBatches
-from pump_service.feeder.removed import FLAVOR, describe_removed, known_sources, roll_back_removed_loads
-from pump_service.feeder.snapshot.loadstate import load_facts, read_load_record
+from pump_service.feeder.removed import FLAVOR, describe_removed, list_known_sources, roll_back_removed_loads
+from pump_service.feeder.snapshot.loadstate import build_load_facts, read_load_record
 from pump_service.feeder.status import JournalTransactions
-from pump_service.replay.status import go_json
+from pump_service.replay.status import format_go_json
 
 LOADED, OTHER = "shard-2", "shard-1"
 TABLE = (LOADED, "d", "t")
@@ -35,7 +35,7 @@ class World:
         self.publisher.publish(OTHER, rows(1, 1), position(1))
         definitions = UncommittedBatches(LOADED)
         self.publisher.prewrite(definitions, rows(2, 1))
-        self.publisher.commit(definitions, position(2), load_facts(LOADED, {"state": "loading", "tables": 1}))
+        self.publisher.commit(definitions, position(2), build_load_facts(LOADED, {"state": "loading", "tables": 1}))
         for first in (3, 6):
             batches = self.publisher.prewrite(UncommittedBatches(LOADED), rows(first, 3))
             self.journal.store_chunks([LoadedChunk(TABLE, BODY, 0, batches)])
@@ -52,9 +52,9 @@ class World:
 
     def ask(self, prewrites: list[pb.Binlog], *named: str) -> set[Status]:
         """The answers of a feeder that reads `named`."""
-        transactions = JournalTransactions(self.journal, known_sources(self.journal).union(named))
+        transactions = JournalTransactions(self.journal, list_known_sources(self.journal).union(named))
         answers = [(transactions.answer(prewrite.prewrite_key, 0), prewrite.start_ts) for prewrite in prewrites]
-        return {read_status(go_json(answer), start_ts) for answer, start_ts in answers}
+        return {read_status(format_go_json(answer), start_ts) for answer, start_ts in answers}
 
     def rolled_back(self) -> list[int]:
         return [rollback.start_ts for rollback in self.pumps.of_type(pb.Rollback)]
@@ -68,7 +68,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_the_load_of_a_removed_source_is_rolled_back_at_the_pumps_once(world: World) -> None:  # S4-24 R-34
-    last = world.journal.last_commit_ts()
+    last = world.journal.read_last_commit_ts()
     world.restart()
     assert world.ask(world.chunks) == {Locked()}
     roll_back_removed_loads(world.journal, [OTHER])
@@ -85,12 +85,12 @@ def test_the_load_of_a_removed_source_is_rolled_back_at_the_pumps_once(world: Wo
     ]
     # It is loaded again when it returns, and the registry still recognises the folder as the newest one.
     assert (read_load_record(world.journal, LOADED), set(world.journal.read_positions())) == ({}, {OTHER})
-    assert world.journal.load_tables(LOADED) == {}
-    assert world.journal.last_commit_ts() == last
+    assert world.journal.read_load_tables(LOADED) == {}
+    assert world.journal.read_last_commit_ts() == last
     world.restart()
     roll_back_removed_loads(world.journal, [OTHER])
     assert world.publisher.roll_back_previous() == 0
-    assert world.journal.last_commit_ts() == last
+    assert world.journal.read_last_commit_ts() == last
     assert describe_removed(world.journal, [OTHER, LOADED]) == []
 
 
@@ -144,10 +144,10 @@ def test_a_source_that_is_not_in_the_journal_belongs_to_another_feeder(world: Wo
 
 
 def test_the_greatest_commit_ts_of_removed_sources_is_kept(world: World) -> None:
-    world.journal.set_facts(load_facts(OTHER, {"state": "loading"}))
+    world.journal.set_facts(build_load_facts(OTHER, {"state": "loading"}))
     world.journal.set_position(OTHER, ReadPosition(position(1), commit_ts=1))
-    last = world.journal.last_commit_ts()
+    last = world.journal.read_last_commit_ts()
     for named in ([OTHER], []):
         roll_back_removed_loads(world.journal, named)
-        assert world.journal.last_commit_ts() == last
+        assert world.journal.read_last_commit_ts() == last
     assert world.journal.read_positions() == {}

@@ -99,21 +99,21 @@ def run_random_load(server: MariaDb, folder: Path, seed: int) -> None:
                 loaded.load()
                 break
             stored_rows = max(stored_rows, read_load_record(loaded.journal, "s1")["rows"])
-            assert count_undecided(loaded.journal, pumps) >= len(list(loaded.journal.load_batches("s1")))
+            assert count_undecided(loaded.journal, pumps) >= len(list(loaded.journal.read_load_batches("s1")))
             is_read = LoadState(loaded.journal, "s1").is_read
         if not is_read:  # otherwise the log is read from before it
             writer.alter()
         writer.change(draw.randint(0, 10))
     pumps.before = lambda _: None
     with closing(Loaded(server, folder, pumps, clock)) as loaded:
-        assert not loaded.journal.load_tables("s1")
+        assert not loaded.journal.read_load_tables("s1")
         writer.change(20)
         check_published(server, loaded, pumps)
         assert count_undecided(loaded.journal, pumps) == 0
 
 
 def count_undecided(journal: Journal, pumps: DyingPumps) -> int:
-    return sum(journal.outcome(prewrite.start_ts) == -1 for prewrite in pumps.of_type(pb.Prewrite))
+    return sum(journal.find_outcome(prewrite.start_ts) == -1 for prewrite in pumps.of_type(pb.Prewrite))
 
 
 def interrupt_load(server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock) -> None:

@@ -17,7 +17,7 @@ from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rpc import Tls
 from pump_service.feeder.checks.report import run_checks
-from pump_service.feeder.server import ask, connect, tracker_arguments
+from pump_service.feeder.server import ask, build_tracker_arguments, connect
 from pump_service.feeder.settings import FeederFile, Tracker
 from pump_service.feeder.tracker import ScratchServer
 
@@ -32,7 +32,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Tls:
 @pytest.fixture(scope="module")
 def mariadb_by_tls(files: Tls) -> Iterator[MariaDb]:
     with mariadb_in_memory(
-        (*MariaDb.source_options(), *(f"--{name}={file}" for name, file in tls_options(files)))
+        (*MariaDb.list_source_options(), *(f"--{name}={file}" for name, file in tls_options(files)))
     ) as made:
         yield made
 
@@ -88,10 +88,10 @@ def test_a_tracker_and_the_checks_use_tls(server: MariaDb, files: Tls) -> None:
     assert [finding for _, finding in report if finding.verdict == "fail"] == []
     assert [finding.found[:4] for _, finding in report if finding.check == "TLS"] == ["TLSv"]
     flavor = Flavor.MARIADB if server.name == "mariadb" else Flavor.MYSQL
-    tracker = ScratchServer("tls", flavor, tracker_arguments(Tracker.model_validate(at)))
+    tracker = ScratchServer("tls", flavor, build_tracker_arguments(Tracker.model_validate(at)))
     with closing(tracker):
         tracker.rebuild([DatabaseDescription("shop", "utf8mb4", "utf8mb4_bin")])
-        assert tracker.database("shop") == DatabaseDescription("shop", "utf8mb4", "utf8mb4_bin")
+        assert tracker.describe_database("shop") == DatabaseDescription("shop", "utf8mb4", "utf8mb4_bin")
         tracker.rebuild([])
 
 

@@ -17,15 +17,15 @@ from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, Session, SourceTransaction, Statement, TableMap
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import database_json, job_json, table_json
+from binlake.rows.schema.forms import make_database_json, make_job_json, make_table_json
 from binlake.wire import binlog_pb2 as pb
 from pump_service.feeder.journal import Journal
-from pump_service.feeder.metrics import metrics_page
+from pump_service.feeder.metrics import render_metrics_page
 from pump_service.feeder.publisher import Publisher, read_key
 from pump_service.feeder.service import Feeder
 from pump_service.feeder.settings import FeederFile, SourceFile
 from pump_service.feeder.worker import Parts, Worker
-from pump_service.workload.definitions import Col, column_json
+from pump_service.workload.definitions import Col, build_column_json
 
 SOURCE = "shard-1"
 TABLE_ID = 105
@@ -61,9 +61,9 @@ class MemoryLog:
 
 
 def table() -> TableDef:
-    columns = [column_json(Col("id", t.LONG), 1, 0, primary=True)]
-    info = table_json(TABLE_ID, "t", columns, [], pk_is_handle=True)
-    return TableDef.from_json(info, DbInfo.from_json(database_json(104, "app")))
+    columns = [build_column_json(Col("id", t.LONG), 1, 0, primary=True)]
+    info = make_table_json(TABLE_ID, "t", columns, [], pk_is_handle=True)
+    return TableDef.from_json(info, DbInfo.from_json(make_database_json(104, "app")))
 
 
 class MemoryCatalog:
@@ -75,7 +75,7 @@ class MemoryCatalog:
         self.failures: list[Exception] = []
         self.followed: list[str] = []
 
-    def definition_of(self, _: str, event: TableMap) -> TableDef | None:
+    def find_definition(self, _: str, event: TableMap) -> TableDef | None:
         return table() if event.table == "t" else None
 
     def follow_all(self, source: str, statements: Iterable[Statement]) -> list[SchemaChange]:
@@ -88,7 +88,7 @@ class MemoryCatalog:
         if statement.text.startswith("--"):
             return []
         self.version += 1
-        body = job_json(
+        body = make_job_json(
             1000 + self.version, Action.CREATE_TABLE, statement.text, schema=(104, "app"), table=(TABLE_ID, "t"),
             version=self.version, start_ts=0, finished_ts=0,
         )  # fmt: skip
@@ -163,7 +163,7 @@ def test_rows_are_published_in_batches_and_statements_alone_in_the_sources_order
     # the version of the last DDL that is published: the rows of table ids come with it
     assert [value.schema_version for value in values] == [7, 7, 0, 8, 8]
     assert [len(value.mutations[0].inserted_rows) for value in values if value.mutations] == [1, 2, 1, 1]
-    assert [job["query"] for job in world.journal.jobs()] == ["CREATE TABLE u (a INT)"]
+    assert [job["query"] for job in world.journal.read_jobs()] == ["CREATE TABLE u (a INT)"]
     counts = world.worker.counts
     assert (counts.transactions, counts.ddls, counts.left_out, counts.log_bytes) == (4, 1, 0, 450)
 
@@ -231,7 +231,7 @@ def test_metrics_page_shows_the_workers_counts(world: World) -> None:
     world.settle(2)
     while not world.worker.counts.last_ms:
         threading.Event().wait(0.01)
-    text, _ = metrics_page([world.worker], world.publisher)
+    text, _ = render_metrics_page([world.worker], world.publisher)
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     shown: dict[str, Any] = {name.partition("{")[0]: value for name, value in lines.items()}
     assert shown["binlake_feeder_transactions_total"] == "2"
@@ -248,7 +248,7 @@ def test_metrics_page_shows_the_workers_counts(world: World) -> None:
     assert alert_rules.find_missing_series("binlake-feeders", series) == {}
     assert len(alert_rules.rules("binlake-feeders")) == 3
     world.log.trouble = "refused"
-    assert 'binlake_feeder_up{source="shard-1"} 0' in metrics_page([world.worker], world.publisher)[0]
+    assert 'binlake_feeder_up{source="shard-1"} 0' in render_metrics_page([world.worker], world.publisher)[0]
 
 
 def test_a_statement_is_replaced_or_skipped_as_configured(world: World) -> None:

@@ -32,8 +32,8 @@ def test_a_full_millisecond_moves_the_whole_batch_to_the_next(tmp_path: Path) ->
     oracle.take(100_000)
     oracle.take(100_000)
     last = oracle.take(100_000)
-    assert tso.physical(last) == NOW + 1
-    assert tso.logical(last) >= 99_999
+    assert tso.extract_physical(last) == NOW + 1
+    assert tso.extract_logical(last) >= 99_999
 
 
 def test_a_restart_with_the_clock_set_back_gives_greater_timestamps(tmp_path: Path) -> None:  # S0-16 R-09
@@ -60,8 +60,8 @@ def test_a_led_clock_stays_just_below_its_bound(tmp_path: Path) -> None:
     assert oracle.take(1) < tso.compose(2)
     oracle.lead(BOUND)
     taken = oracle.take(1)
-    assert tso.physical(taken) == NOW - 1
-    assert tso.logical(taken) >= LED_LOGICAL, "never one of the recorded cluster's own timestamps"
+    assert tso.extract_physical(taken) == NOW - 1
+    assert tso.extract_logical(taken) >= LED_LOGICAL, "never one of the recorded cluster's own timestamps"
     assert oracle.take(3) == taken + 3
 
 
@@ -88,7 +88,7 @@ def test_a_released_clock_advances_in_real_time_from_the_bound(tmp_path: Path) -
     first = oracle.take(1)
     assert first > BOUND
     now += 1000
-    assert tso.physical(oracle.take(1)) - tso.physical(first) == 1000
+    assert tso.extract_physical(oracle.take(1)) - tso.extract_physical(first) == 1000
 
 
 def test_the_clock_is_still_led_after_a_restart(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_the_clock_is_still_led_after_a_restart(tmp_path: Path) -> None:
     oracle.lead(BOUND)
     before = oracle.take(1)
     again = Oracle(tmp_path, now_ms=lambda: NOW + 10_000_000)
-    assert tso.physical(again.lead(BOUND + 1)) <= NOW
+    assert tso.extract_physical(again.lead(BOUND + 1)) <= NOW
     again.lead(tso.compose(NOW + 3))
     assert before < again.take(1) < tso.compose(NOW + 3)
 
@@ -153,7 +153,7 @@ def test_a_bound_that_was_not_saved_is_not_used(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(OSError, match="No space"):
             oracle.take(1)
     last = oracle.take(1)
-    assert tso.physical(last) == NOW + 10_000, "a lead that was not saved has no effect"
+    assert tso.extract_physical(last) == NOW + 10_000, "a lead that was not saved has no effect"
     assert Oracle(tmp_path, now_ms=lambda: NOW).take(1) > last
 
 

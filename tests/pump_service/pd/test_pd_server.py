@@ -31,7 +31,7 @@ def test_concurrent_clients_never_share_a_timestamp(tmp_path: Path) -> None:  # 
             done = 0
             while done < 10_000:
                 count = draw.choice((1, 1, 10, 100))
-                mine.append((client.tso(count), count))
+                mine.append((client.fetch_ts(count), count))
                 done += count
             client.close()
 
@@ -48,9 +48,9 @@ def test_concurrent_clients_never_share_a_timestamp(tmp_path: Path) -> None:  # 
 
 def test_the_cluster_id_is_generated_stored_and_checked(tmp_path: Path) -> None:
     with PlacementDriver(tmp_path / "a", cluster_id=6791641053252586769) as driver:
-        assert PdClient([driver.url]).cluster_id() == 6791641053252586769
+        assert PdClient([driver.url]).fetch_cluster_id() == 6791641053252586769
         with pytest.raises(Permanent, match="cluster id 6791641053252586769, expected 5"):
-            PdClient([driver.url], cluster_id=5).tso()
+            PdClient([driver.url], cluster_id=5).fetch_ts()
     with pytest.raises(ConfigError, match="belongs to cluster 6791641053252586769"):
         PlacementDriver(tmp_path / "a", cluster_id=7)
 
@@ -62,7 +62,7 @@ def test_a_second_process_on_the_directory_is_refused(tmp_path: Path) -> None:
 
 def test_an_unreachable_pd_is_reported_with_its_url() -> None:
     with pytest.raises(SourceUnavailable, match=r"PD cannot be reached.*pd-urls=http://127.0.0.1:1"):
-        PdClient(["http://127.0.0.1:1"], timeout_s=0.3).cluster_id()
+        PdClient(["http://127.0.0.1:1"], timeout_s=0.3).fetch_cluster_id()
 
 
 def _spawn(folder: Path) -> tuple[subprocess.Popen[str], str]:
@@ -85,10 +85,10 @@ def test_kill_minus_9_loses_no_answered_write_and_repeats_no_timestamp(tmp_path:
         try:
             pd, registry = PdClient([url]), Registry(EtcdClient([url]))
             if written:
-                (found,) = registry.pumps()
+                (found,) = registry.list_pumps()
                 assert found.max_commit_ts == written
             for _ in range(20):
-                taken = pd.tso()
+                taken = pd.fetch_ts()
                 assert taken > last
                 last = taken
                 registry.put_pump(NodeStatus("p1", "h:1", "online", max_commit_ts=last))
@@ -146,15 +146,15 @@ def test_only_callers_with_an_allowed_name_are_served(tmp_path: Path) -> None:
     listed = replace(own, allowed_cn=("pump", "drainer"))
     with PlacementDriver(tmp_path / "pd", "localhost", tls=listed) as driver:
         with closing(PdClient([driver.url], tls=pump)) as pd, closing(EtcdClient([driver.url], tls=pump)) as etcd:
-            assert pd.tso() > 0
+            assert pd.fetch_ts() > 0
             etcd.put(b"k", b"1")
             etcd.watch(b"k").cancel()
         with (
             closing(PdClient([driver.url], tls=stranger)) as pd,
             pytest.raises(Permanent, match="not on the allowed list"),
         ):
-            pd.tso()
+            pd.fetch_ts()
         with closing(EtcdClient([driver.url], tls=stranger)) as etcd:
-            for call in (lambda: etcd.get(b"k"), lambda: etcd.watch(b"k"), lambda: etcd.lease_keep_alive(1)):
+            for call in (lambda: etcd.get(b"k"), lambda: etcd.watch(b"k"), lambda: etcd.keep_lease_alive(1)):
                 with pytest.raises(Permanent, match="not on the allowed list: stranger"):
                     call()

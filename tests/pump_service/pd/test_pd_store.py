@@ -22,7 +22,7 @@ def put(store: KvStore, key: bytes, value: bytes = b"v", lease: int = 0) -> int:
 
 
 def state(store: KvStore, revision: int = 0) -> dict[bytes, bytes]:
-    answer = store.range(pb.RangeRequest(key=b"\0", range_end=b"\0", revision=revision))
+    answer = store.read_range(pb.RangeRequest(key=b"\0", range_end=b"\0", revision=revision))
     return {kv.key: kv.value for kv in answer.kvs}
 
 
@@ -36,7 +36,7 @@ def test_a_transaction_that_fails_half_way_changes_nothing(tmp_path: Path) -> No
     before = put(store, b"a", b"1")
     puts = [pb.PutRequest(key=b"a", value=b"2"), pb.PutRequest(key=b"b"), pb.PutRequest(key=b"c", lease=404)]
     with pytest.raises(KeyError, match="lease not found"):
-        store.txn(pb.TxnRequest(success=[pb.RequestOp(request_put=one) for one in puts]))
+        store.run_txn(pb.TxnRequest(success=[pb.RequestOp(request_put=one) for one in puts]))
     assert (state(store), store.revision) == ({b"a": b"1"}, before)
     assert state(reopened(store, tmp_path)) == {b"a": b"1"}
 
@@ -121,7 +121,7 @@ def test_no_crash_leaves_a_key_without_its_lease(tmp_path: Path) -> None:
     for end in range(size, len(whole) + 1):
         (tmp_path / JOURNAL).write_bytes(whole[:end])
         store = KvStore(tmp_path)
-        left = store.time_to_live(pb.LeaseTimeToLiveRequest(ID=lease, keys=True))
+        left = store.read_time_to_live(pb.LeaseTimeToLiveRequest(ID=lease, keys=True))
         assert list(left.keys) == list(state(store)), f"cut at {end}"
         store.close()
 

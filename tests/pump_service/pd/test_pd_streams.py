@@ -47,21 +47,21 @@ def test_another_cluster_in_the_header_is_refused_but_members_are_answered(tmp_p
 def test_a_client_continues_after_a_restart_with_the_clock_set_back(tmp_path: Path) -> None:  # S0-16
     driver = PlacementDriver(tmp_path, port=free_port(), now_ms=lambda: NOW).start()
     client = PdClient([driver.url])
-    before = client.tso(100)
+    before = client.fetch_ts(100)
     driver.stop()
     with PlacementDriver(tmp_path, port=port_of(driver), now_ms=lambda: NOW - 3_600_000):
-        assert client.tso() > before
+        assert client.fetch_ts() > before
     client.close()
 
 
 def test_another_cluster_behind_the_same_url_is_refused(tmp_path: Path) -> None:
     driver = PlacementDriver(tmp_path / "a", port=free_port(), cluster_id=1).start()
     client = PdClient([driver.url])
-    client.tso()
+    client.fetch_ts()
     driver.stop()
     other = PlacementDriver(tmp_path / "b", port=port_of(driver), cluster_id=2)
     with other, pytest.raises(Permanent, match="another cluster"):
-        client.tso()
+        client.fetch_ts()
     client.close()
 
 
@@ -69,8 +69,8 @@ def test_a_count_larger_than_a_millisecond_holds_is_refused(tmp_path: Path) -> N
     with PlacementDriver(tmp_path) as driver:
         client = PdClient([driver.url])
         with pytest.raises(Permanent, match="cannot give 200000"):
-            client.tso(200_000)
-        assert client.tso() > 0
+            client.fetch_ts(200_000)
+        assert client.fetch_ts() > 0
         client.close()
 
 
@@ -106,20 +106,20 @@ def test_a_wait_for_a_led_clock_ends_with_its_client_or_with_the_bound(tmp_path:
         impatient = PdClient([driver.url], timeout_s=2)
         clock.lead(tso.compose(NOW))
         for _ in range(2):
-            patient.tso(60_000)
+            patient.fetch_ts(60_000)
         with pytest.raises(SourceUnavailable, match="no timestamp within"):
-            impatient.tso(60_000)
+            impatient.fetch_ts(60_000)
         deadline = time.monotonic() + 60
         # The server's thread is free again, because the client no longer waits for that batch.
         while any(frame.f_locals.get("self") is driver._oracle for frame in _frames()):
             assert time.monotonic() < deadline, "a thread still waits for a disconnected client"
             time.sleep(0.05)
         taken: list[int] = []
-        waiter = threading.Thread(target=lambda: taken.append(patient.tso(60_000)))
+        waiter = threading.Thread(target=lambda: taken.append(patient.fetch_ts(60_000)))
         waiter.start()
         clock.lead(tso.compose(NOW + 10))
         waiter.join(60)
-        assert tso.physical(taken[0]) == NOW + 9
+        assert tso.extract_physical(taken[0]) == NOW + 9
         for client in (clock, impatient, patient):
             client.close()
 
@@ -144,17 +144,17 @@ def test_the_command_starts_led_stays_led_and_stops_cleanly(tmp_path: Path) -> N
 
     process, url = run(("--led", f"--start-ts={tso.compose(NOW)}"))
     pd, clock = PdClient([url]), ClockClient([url])
-    first = pd.tso()
-    assert tso.physical(first) == NOW + 1
+    first = pd.fetch_ts()
+    assert tso.extract_physical(first) == NOW + 1
     clock.lead(tso.compose(NOW + 500))
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     # Still led without the option: the wall clock has no effect before the release.
     process, url = run(())
     pd, clock = PdClient([url]), ClockClient([url])
-    assert tso.physical(pd.tso()) == NOW + 499
+    assert tso.extract_physical(pd.fetch_ts()) == NOW + 499
     clock.release()
-    assert NOW + 500 < tso.physical(pd.tso()) < NOW + 60_000
+    assert NOW + 500 < tso.extract_physical(pd.fetch_ts()) < NOW + 60_000
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
 
@@ -165,7 +165,7 @@ def test_a_clock_not_started_as_led_cannot_be_led(tmp_path: Path) -> None:
         for call in (lambda: clock.lead(tso.compose(NOW * 2)), clock.release):
             with pytest.raises(Permanent, match="is not led"):
                 call()
-        assert tso.physical(pd.tso()) == NOW
+        assert tso.extract_physical(pd.fetch_ts()) == NOW
         pd.close()
         clock.close()
 
@@ -184,7 +184,7 @@ def test_many_clients_are_all_answered(tmp_path: Path) -> None:
         assert all(next(call).count == 1 for call in calls)
         etcd, client = EtcdClient([driver.url]), PdClient([driver.url])
         etcd.put(b"k", b"1")
-        assert client.tso() > 0
+        assert client.fetch_ts() > 0
         hold.set()
         for one in (*calls, etcd, client):
             one.cancel() if one in calls else one.close()
@@ -199,7 +199,7 @@ def test_streams_above_the_limit_are_refused_and_calls_still_answered(
         etcd = EtcdClient([driver.url])
         watches = [etcd.watch(b"k") for _ in range(3)]
         with pytest.raises(SourceUnavailable, match="3 streams are already open"):
-            PdClient([driver.url]).tso()
+            PdClient([driver.url]).fetch_ts()
         etcd.put(b"k", b"1")
         for watch in watches:
             assert next(iter(watch))[1].kv.value == b"1"

@@ -110,7 +110,7 @@ class AttackedPump:
     @contextlib.contextmanager
     def raw(self, *, window: int | None = None) -> Iterator[RawPeer]:
         """A peer of raw frames whose streams have a window of `window` bytes."""
-        own = b"" if window is None else frames.settings([(Setting.INITIAL_WINDOW_SIZE, window)])
+        own = b"" if window is None else frames.encode_settings([(Setting.INITIAL_WINDOW_SIZE, window)])
         with raw(self.address, settings=own) as peer:
             yield peer
 
@@ -131,7 +131,7 @@ def whole_call(stream_id: int, path: str, message: bytes, more: Sequence[tuple[s
     """The frames of a unary request that fits into one DATA frame; `more`: metadata."""
     body = len(message).to_bytes(5, "big") + message
     block = request_block(path, *((name.encode(), value.encode()) for name, value in more))
-    return frames.headers(stream_id, block, end_stream=False) + frames.frame(
+    return frames.encode_headers(stream_id, block, end_stream=False) + frames.encode_frame(
         frames.DATA, frames.END_STREAM, stream_id, body
     )
 

@@ -32,26 +32,26 @@ class MemoryCluster:
     def __post_init__(self) -> None:
         self.confirms.set()
 
-    def cluster_id(self) -> int:
+    def fetch_cluster_id(self) -> int:
         self._check()
         return self.id
 
-    def tso(self, count: int = 1) -> int:
+    def fetch_ts(self, count: int = 1) -> int:
         self._check()
         with self._lock:
             now = tso.compose(self.clock_ms or int(time.time() * 1000))
             self._last = max(self._last, now) + count
             return self._last
 
-    def pumps(self) -> list[NodeStatus]:
+    def list_pumps(self) -> list[NodeStatus]:
         self._check()
         return list(self.nodes.values())
 
-    def drainers(self) -> list[NodeStatus]:
+    def list_drainers(self) -> list[NodeStatus]:
         self._check()
         return self.consumers
 
-    def pump(self, node_id: str) -> Entry | None:
+    def find_pump(self, node_id: str) -> Entry | None:
         self._check()
         with self._lock:
             node = self.nodes.get(node_id)

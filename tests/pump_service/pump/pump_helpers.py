@@ -18,15 +18,15 @@ VALUE = PrewriteValue(schema_version=23).SerializeToString()
 
 
 def prewrite(start_ts: int, value: bytes = VALUE) -> Binlog:
-    return build.prewrite(start_ts, f"k{start_ts}".encode(), value)
+    return build.build_prewrite(start_ts, f"k{start_ts}".encode(), value)
 
 
 def commit(start_ts: int, commit_ts: int) -> Binlog:
-    return build.commit(prewrite(start_ts), commit_ts)
+    return build.build_commit(prewrite(start_ts), commit_ts)
 
 
 def rollback(start_ts: int) -> Binlog:
-    return build.rollback(prewrite(start_ts))
+    return build.build_rollback(prewrite(start_ts))
 
 
 def store(storage: Storage, *binlogs: Binlog) -> None:

@@ -64,11 +64,11 @@ def pump(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pump]:
 
 def test_prewrites_and_commits_share_calls_and_each_is_stored_once(pump: Pump) -> None:
     # S0-24 S0-39
-    binlogs = [build.prewrite(start_ts, b"k%d" % start_ts, b"\x08\x17") for start_ts in range(1, 1001)]
+    binlogs = [build.build_prewrite(start_ts, b"k%d" % start_ts, b"\x08\x17") for start_ts in range(1, 1001)]
     with PumpClient(None, CLUSTER_ID, ClientOptions(socket=str(pump.socket))) as client:
         assert set(client.write_prewrites(binlogs)) == {"local unix"}
         for one in binlogs:
-            client.send_commit(build.commit(one, one.start_ts + 10_000))
+            client.send_commit(build.build_commit(one, one.start_ts + 10_000))
         assert client.drain(60) == 0
     until(
         lambda: pump.storage.watermark == 11_000 and not pump.storage.count_unmatched()[0],

@@ -24,7 +24,7 @@ from binlake import tso
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq, WriteBinlogResp
-from pump_service.pump.index import ts_key
+from pump_service.pump.index import encode_ts_key
 from pump_service.pump.storage import Storage
 
 pytestmark = pytest.mark.process
@@ -93,7 +93,7 @@ def run_writer(address: str, clock: Clock, ledger: Ledger) -> None:
                 write(binlog)
                 ledger.acked_prewrites.add(start_ts)
                 commit_ts = clock.now()
-                write(build.commit(binlog, commit_ts))
+                write(build.build_commit(binlog, commit_ts))
                 ledger.acked_commits[start_ts] = commit_ts
 
 
@@ -107,14 +107,14 @@ def load(address: str, clock: Clock, ledger: Ledger) -> list[threading.Thread]:
 def verify(data_dir: Path, ledger: Ledger) -> int:
     """Check that every acked binlog is stored and no other; return the pulled transactions."""
     storage = Storage(data_dir)
-    open_prewrites = {entry.start_ts for entry in storage.waiting_prewrites()}
+    open_prewrites = {entry.start_ts for entry in storage.list_waiting_prewrites()}
     for start_ts in ledger.acked_prewrites:
-        pointer = storage.index.pointer(start_ts)
+        pointer = storage.index.find_pointer(start_ts)
         assert pointer is not None, f"acked P {start_ts} is lost"
         assert Binlog.FromString(storage.read(pointer)).prewrite_value == ledger.sent[start_ts]
     for start_ts in open_prewrites:  # so that the watermark passes all acked binlogs
-        storage.append(build.rollback(prewrite(start_ts)).SerializeToString()).result()
-    storage.append(build.fake(tso.compose(int(time.time() * 1000) + 1000)).SerializeToString()).result()
+        storage.append(build.build_rollback(prewrite(start_ts)).SerializeToString()).result()
+    storage.append(build.build_fake(tso.compose(int(time.time() * 1000) + 1000)).SerializeToString()).result()
     until(lambda: storage.count_unmatched()[0] == 0, "nothing waits")
     until(lambda: storage.watermark >= max(ledger.acked_commits.values()), "watermark")
     committed = {}
@@ -165,7 +165,7 @@ def test_start_repairs_a_crash_between_fsync_and_index(tmp_path: Path) -> None:
         for writer in writers:
             writer.join()
     with plyvel.DB(str(tmp_path / "kv")) as index:
-        assert index.get(ts_key(max(ledger.acked_commits.values()))) is None, (
+        assert index.get(encode_ts_key(max(ledger.acked_commits.values()))) is None, (
             "the crash came too late to prove anything"
         )
     assert verify(tmp_path, ledger) >= first + 20

@@ -16,7 +16,9 @@ BATCHES = st.lists(st.tuples(TS, TS, st.binary(max_size=20) | st.integers(0, 40_
 def test_a_framed_batch_is_its_messages_with_their_prefixes(batch: list[entities.Entity]) -> None:
     expected = [entities.encode_message(*entity) for entity in batch]
     assert entities.frame_batch(batch) == b"".join(b"\x00" + len(one).to_bytes(4, "big") + one for one in expected)
-    assert b"".join(piece for entity in batch for piece in entities.frame_pieces(entity)) == entities.frame_batch(batch)
+    assert b"".join(piece for entity in batch for piece in entities.frame_in_pieces(entity)) == entities.frame_batch(
+        batch
+    )
     for message, (start_ts, commit_ts, payload) in zip(expected, batch, strict=True):
         entity = PullBinlogResp.FromString(message).entity
         assert (entity.meta.startTs, entity.meta.commitTs, entity.payload) == (start_ts, commit_ts, payload)

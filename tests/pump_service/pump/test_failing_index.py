@@ -99,12 +99,12 @@ def test_the_head_does_not_move_until_everything_before_it_is_on_disk(
     monkeypatch.setattr(Index, "is_durable", lambda _: written)
     storage = Storage(tmp_path)
     for ts in range(1, 6):
-        store(storage, build.fake(ts))
+        store(storage, build.build_fake(ts))
         reach(storage, ts)
     assert storage.index.head == AT
     written = True
     for ts in range(6, 9):
-        store(storage, build.fake(ts))
+        store(storage, build.build_fake(ts))
         reach(storage, ts)
     assert storage.index.head > AT
     storage.close()
@@ -122,7 +122,7 @@ def test_entries_after_a_torn_write_in_a_log_file_do_not_count_as_durable(
     with files_end_at(20 << 10), pytest.raises(plyvel.Error):
         put(index, 1000, 10_000)
     put(index, 500_000, 10, sync=True)  # the index reports that it works again
-    assert index.pointer(500_000) == AT
+    assert index.find_pointer(500_000) == AT
     assert not index.is_durable()
     for ts in range(600_000, 700_000, 1000):
         put(index, ts, 1000)
@@ -136,14 +136,14 @@ def test_a_restart_after_a_briefly_full_disk_skips_no_binlog(tmp_path: Path, mon
     monkeypatch.setattr("pump_service.pump.follower._RETRY_S", 0.01)
     monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 0.0)
     storage = Storage(tmp_path)
-    store(storage, *(build.fake(ts) for ts in range(1, 100)))
+    store(storage, *(build.build_fake(ts) for ts in range(1, 100)))
     reach(storage, 99)
     (log,) = (tmp_path / "kv").glob("*.log")
     with files_end_at(log.stat().st_size + 20):
         with pytest.raises(Transient):
             store(storage, prewrite(100, b"x" * (1 << 20)))  # the value log has no space either
         put_until_torn(storage.index)
-    store(storage, *(build.fake(ts) for ts in range(101, 400)))
+    store(storage, *(build.build_fake(ts) for ts in range(101, 400)))
     reach(storage, 399)
     storage.close()
     storage = Storage(tmp_path)
@@ -152,7 +152,7 @@ def test_a_restart_after_a_briefly_full_disk_skips_no_binlog(tmp_path: Path, mon
 
 
 def put_until_torn(index: Index) -> None:
-    batch = index._batch()
+    batch = index._write_batch()
     batch.__enter__().put(b"torn", b"x" * 1000)
     with pytest.raises(plyvel.Error):
         batch.__exit__(None, None, None)
@@ -177,7 +177,7 @@ def test_a_permanently_failing_index_ends_the_index_thread(tmp_path: Path, monke
             raise plyvel.IOError("no space")
 
         broken.setattr(storage.index, "write", fail)
-        store(storage, build.fake(10))
+        store(storage, build.build_fake(10))
         until(lambda: bool(died), "the follower gives up")
     assert died[0].thread is not None
     assert died[0].thread.name == "pump-index"  # a thread whose death ends the process
@@ -197,6 +197,6 @@ def test_the_index_is_not_closed_under_a_reader(tmp_path: Path, monkeypatch: pyt
         index.close()
         assert not db.closed
         with pytest.raises(Transient, match="stopping"):
-            index.pointer(1)
+            index.find_pointer(1)
     index.close()
     assert index._db.closed

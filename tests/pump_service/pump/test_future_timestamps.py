@@ -43,17 +43,22 @@ def test_a_binlog_from_the_future_is_refused_and_does_not_raise_the_watermark(
     make_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     pump = make_pump()
-    start = cluster.tso()
+    start = cluster.fetch_ts()
     assert outcome(pump, cluster, prewrite(start)) == "ok"
-    far = cluster.tso() * 10
-    hour = cluster.tso() + 3600 * SECOND
+    far = cluster.fetch_ts() * 10
+    hour = cluster.fetch_ts() + 3600 * SECOND
     for binlog in (
-        commit(start, far), commit(start, hour), build.fake(hour), build.fake(far), prewrite(hour), rollback(hour),
-    ):  # fmt: skip
+        commit(start, far),
+        commit(start, hour),
+        build.build_fake(hour),
+        build.build_fake(far),
+        prewrite(hour),
+        rollback(hour),
+    ):
         assert "the timestamp is in the future: PD has not issued it" in outcome(pump, cluster, binlog)
-    assert pump.service.info().max_commit_ts < start
-    assert outcome(pump, cluster, commit(start, cluster.tso())) == "ok"
-    until(lambda: pump.service.info().max_commit_ts > start, "the watermark continues to move")
+    assert pump.service.build_info().max_commit_ts < start
+    assert outcome(pump, cluster, commit(start, cluster.fetch_ts())) == "ok"
+    until(lambda: pump.service.build_info().max_commit_ts > start, "the watermark continues to move")
     assert pump._storage.refused_future == 6
     pump.stop()
     assert make_pump().service.state == "online", "the restarted pump moves its watermark"
@@ -61,27 +66,27 @@ def test_a_binlog_from_the_future_is_refused_and_does_not_raise_the_watermark(
 
 def test_a_commit_ts_one_digit_too_long_is_refused_by_txn_resolve(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
-    start = cluster.tso()
+    start = cluster.fetch_ts()
     assert outcome(pump, cluster, prewrite(start)) == "ok"
-    until(lambda: bool(pump._storage.waiting_prewrites()), "the P waits")
+    until(lambda: bool(pump._storage.list_waiting_prewrites()), "the P waits")
     with pytest.raises(Permanent, match="is in the future"):
-        pump.pages._verdict.decide(start, cluster.tso() * 10)
-    assert pump._storage.waiting_prewrites(), "the P still waits"
+        pump.pages._verdict.decide(start, cluster.fetch_ts() * 10)
+    assert pump._storage.list_waiting_prewrites(), "the P still waits"
 
 
 def test_a_commit_from_the_future_reported_by_the_source_is_not_believed(
     make_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     class Wrong:
-        def transaction_status(self, start_ts: int, key: bytes) -> Status:
+        def fetch_transaction_status(self, start_ts: int, key: bytes) -> Status:
             del key
             return Committed(start_ts * 10)
 
     pump = make_pump(source=Wrong())
-    start = cluster.tso()
+    start = cluster.fetch_ts()
     assert outcome(pump, cluster, prewrite(start)) == "ok"
     until(lambda: "is in the future" in str(pump.service.problems), "the pump shows why the P still blocks")
-    assert pump.service.info().max_commit_ts < start
+    assert pump.service.build_info().max_commit_ts < start
 
 
 class _Pd:
@@ -122,7 +127,7 @@ def test_the_clock_is_renewed_in_the_background_before_a_write_must_wait() -> No
     ceiling.fetch_ts()
     pd.ts += 8 * SECOND
     assert ceiling.admits(pd.ts)
-    until(lambda: ceiling.highest_allowed() >= pd.ts + 10 * SECOND, "the clock was renewed")
+    until(lambda: ceiling.compute_highest_allowed() >= pd.ts + 10 * SECOND, "the clock was renewed")
     assert ceiling.admits(pd.ts + 9 * SECOND)
 
 

@@ -110,12 +110,12 @@ class Cluster:
     consumers: list[NodeStatus] = field(default_factory=list)
     down: bool = False
 
-    def drainers(self) -> Sequence[NodeStatus]:
+    def list_drainers(self) -> Sequence[NodeStatus]:
         if self.down:
             raise SourceUnavailable("PD does not answer")
         return self.consumers
 
-    def tso(self, count: int = 1) -> int:
+    def fetch_ts(self, count: int = 1) -> int:
         assert count == 1
         return self.now
 
@@ -128,7 +128,7 @@ def filled(path: Path, days: Sequence[float]) -> Storage:
     storage = Storage(path, SMALL)
     for day in days:
         store(storage, prewrite(at(day), b"x" * 300), commit(at(day), at(day) + 1))
-    store(storage, build.fake(at(days[-1]) + 2))
+    store(storage, build.build_fake(at(days[-1]) + 2))
     reach(storage, at(days[-1]) + 2)
     return storage
 
@@ -146,7 +146,7 @@ def test_collected_files_and_keys_are_removed_and_a_pull_names_the_lost_range(tm
     assert (collected.gc_ts, collected.problem) == (at(93), "")
     assert collected.removed.files >= 3
     assert files(storage) == before - collected.removed.files
-    assert storage.index.pointer(at(90)) is storage.index.pointer(at(90) + 1) is None
+    assert storage.index.find_pointer(at(90)) is storage.index.find_pointer(at(90) + 1) is None
     with pytest.raises(LostRange, match=rf"\({at(91)}, {at(93)}\] is lost"):
         pulled(storage, 1, after_ts=at(91))
     assert [ts for _, ts, _ in settled(storage, at(93))] == [*(at(day) + 1 for day in range(93, 100)), at(99) + 2]
@@ -182,15 +182,15 @@ def test_without_a_registry_nothing_is_collected(tmp_path: Path) -> None:
 def test_the_prewrite_of_a_commit_that_stays_is_not_collected(tmp_path: Path) -> None:
     # a transaction of ten days; the original collects its P and then skips its C.
     storage = filled(tmp_path, range(70, 76))
-    store(storage, prewrite(at(80), b"x" * 400), build.fake(at(80) + 1), prewrite(at(81), b"y" * 400))
+    store(storage, prewrite(at(80), b"x" * 400), build.build_fake(at(80) + 1), prewrite(at(81), b"y" * 400))
     for day in range(82, 100):
         store(storage, prewrite(at(day), b"z" * 400), commit(at(day), at(day) + 1))
-    store(storage, commit(at(80), at(98) + 5), build.fake(at(99) + 2))
+    store(storage, commit(at(80), at(98) + 5), build.build_fake(at(99) + 2))
     until(lambda: storage.count_unmatched() == (1, at(81)), "80 is matched, 81 waits")
     cluster = Cluster(at(105))
     removed = storage.collect(at(90), at(90))
     assert removed.files > 0
-    assert storage.index.pointer(at(80)) is not None
+    assert storage.index.find_pointer(at(80)) is not None
     store(storage, commit(at(81), at(99) + 9))
     reach(storage, at(99) + 9)
     transactions = settled(storage, at(90))
@@ -198,11 +198,11 @@ def test_the_prewrite_of_a_commit_that_stays_is_not_collected(tmp_path: Path) ->
         (at(80), at(98) + 5),
         (at(81), at(99) + 9),
     ]
-    store(storage, build.fake(at(105)), build.fake(at(105) + 1))
+    store(storage, build.build_fake(at(105)), build.build_fake(at(105) + 1))
     reach(storage, at(105) + 1)
     cluster.now = at(113)
     Collector(storage, cluster, cluster).run()
-    assert storage.index.pointer(at(80)) is None
+    assert storage.index.find_pointer(at(80)) is None
     storage.close()
 
 
@@ -239,7 +239,7 @@ def test_only_one_collection_runs_at_a_time(tmp_path: Path) -> None:
     storage = filled(tmp_path, range(90, 95))
 
     class Reentrant(Cluster):
-        def drainers(self) -> Sequence[NodeStatus]:
+        def list_drainers(self) -> Sequence[NodeStatus]:
             with pytest.raises(Transient, match="running"):
                 collector.run()
             return []

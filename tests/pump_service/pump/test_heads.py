@@ -18,8 +18,8 @@ from support.examples import examples
 from binlake.errors import WireError
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite, Rollback
-from pump_service.pump.follower import entries_of, entry_of
-from pump_service.pump.heads import PROOF, Head, complete, head_of, layout_of, normalise
+from pump_service.pump.follower import parse_entries, parse_entry
+from pump_service.pump.heads import PROOF, Head, complete, normalise, parse_head, parse_layout
 from pump_service.pump.ranges import Block, read_block
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Kind
@@ -104,7 +104,7 @@ def test_a_completed_commit_equals_the_one_built_with_protobuf(commit: bytes, pr
 @example(b"\x08\x00\x10\x81\x00\x18\x00\x38\x00\x40\x00")  # a varint in a longer form than needed
 @example(b"\x08\x00\x10\x05\x18\x00\x38\x00\x40\x80\x80\x80\x80\x10")  # a state of 33 bits
 def test_a_payload_has_a_layout_only_if_protobuf_would_write_it_the_same(payload: bytes) -> None:
-    layout = layout_of(payload)
+    layout = parse_layout(payload)
     binlog = Binlog.FromString(payload)
     if layout is None:
         return
@@ -122,7 +122,7 @@ def test_arbitrary_bytes_are_read_correctly_or_refused(binlog: Binlog, noise: by
         try:
             parsed = Binlog.FromString(payload)
         except DecodeError:
-            assert layout_of(payload) is None
+            assert parse_layout(payload) is None
             with pytest.raises(WireError):
                 normalise(payload)
             continue
@@ -130,22 +130,22 @@ def test_arbitrary_bytes_are_read_correctly_or_refused(binlog: Binlog, noise: by
         assert (head.start_ts, head.commit_ts) == (parsed.start_ts, parsed.commit_ts)
         build.emit_always(parsed)
         assert Binlog.FromString(normalised) == parsed
-        assert head_of(normalised) == head
+        assert parse_head(normalised) == head
 
 
 def test_heads_of_large_and_small_payloads_are_the_same() -> None:
     # S0-07: large values are neither parsed nor copied.
     for value in (b"x", b"x" * 100_000):
-        payload = build.prewrite(10, b"key", value).SerializeToString()
+        payload = build.build_prewrite(10, b"key", value).SerializeToString()
         head, normalised = normalise(payload)
         assert (head, normalised is payload) == (Head(Kind.PREWRITE, 10, 0, b"key"), True)
 
 
 def test_a_proven_rollback_is_distinguished_from_a_writers() -> None:
     #
-    plain = build.rollback(build.prewrite(10, b"k"))
-    assert head_of(plain.SerializeToString()).kind is Kind.ROLLBACK
-    assert head_of(plain.SerializeToString() + PROOF).kind is Kind.PROVEN_ROLLBACK
+    plain = build.build_rollback(build.build_prewrite(10, b"k"))
+    assert parse_head(plain.SerializeToString()).kind is Kind.ROLLBACK
+    assert parse_head(plain.SerializeToString() + PROOF).kind is Kind.PROVEN_ROLLBACK
     # other readers keep the field
     assert Binlog.FromString(plain.SerializeToString() + PROOF).SerializeToString().endswith(PROOF)
 
@@ -169,7 +169,7 @@ def test_rows_of_a_block_equal_the_layouts_of_its_records(
     rows = rows_of(block)
     assert 1 <= len(rows) <= len(found)
     for (plain, begin, cut, end, _, _, *fields), one in zip(rows, order, strict=False):
-        layout = layout_of(found[one])
+        layout = parse_layout(found[one])
         if plain:
             assert layout is not None
             assert block.data[begin:end] == found[one]
@@ -181,21 +181,29 @@ def test_rows_of_a_block_equal_the_layouts_of_its_records(
 def test_payloads_that_tidb_writes_are_plain(tmp_path: Path) -> None:
     # S0-52: the fast path is the usual one.
     start = 470614287839920132
-    prewrite = build.prewrite(start, b"key" * 9, b"v" * 300)
-    usual = [prewrite, build.commit(prewrite, start + 9), build.rollback(prewrite), build.fake(start + 10)]
+    prewrite = build.build_prewrite(start, b"key" * 9, b"v" * 300)
+    usual = [
+        prewrite,
+        build.build_commit(prewrite, start + 9),
+        build.build_rollback(prewrite),
+        build.build_fake(start + 10),
+    ]
     payloads = [binlog.SerializeToString() for binlog in usual]
     log = ValueLog(tmp_path)
     places = log.append(payloads, start)
     block = read_block([place.to_bytes() for place in places], log, 1 << 20)
     assert block.plain.tolist() == [True] * 4
-    assert all(layout_of(payload) for payload in payloads)
+    assert all(parse_layout(payload) for payload in payloads)
 
 
 def test_numbers_of_every_size_are_read_in_columns(tmp_path: Path) -> None:
     # S0-52
     numbers = sorted({1, *(power + step for bits in range(7, 63, 7) for power in (1 << bits,) for step in (-1, 0, 1))})
     log = ValueLog(tmp_path)
-    payloads = [build.commit(build.prewrite(ts, b"k"), ts + 1).SerializeToString() for ts in [*numbers, (1 << 63) - 2]]
+    payloads = [
+        build.build_commit(build.build_prewrite(ts, b"k"), ts + 1).SerializeToString()
+        for ts in [*numbers, (1 << 63) - 2]
+    ]
     places = log.append(payloads, numbers[-1])
     rows = rows_of(read_block([place.to_bytes() for place in places], log, 1 << 20))
     assert [row[0] for row in rows] == [True] * len(payloads)
@@ -204,7 +212,7 @@ def test_numbers_of_every_size_are_read_in_columns(tmp_path: Path) -> None:
 
 def test_a_damaged_record_yields_no_plain_row(tmp_path: Path) -> None:
     log = ValueLog(tmp_path)
-    places = log.append([build.fake(ts).SerializeToString() for ts in range(1, 10)], 9)
+    places = log.append([build.build_fake(ts).SerializeToString() for ts in range(1, 10)], 9)
     with (tmp_path / "000000.vlog").open("r+b") as file:
         file.seek(places[4].offset)
         file.write(b"\xff" * 12)
@@ -221,9 +229,9 @@ def test_entries_read_in_columns_equal_those_read_one_by_one(
     tmp_path_factory: pytest.TempPathFactory, found: list[bytes]
 ) -> None:
     log = ValueLog(tmp_path_factory.mktemp("entries"), LogOptions(segment_bytes=400))
-    long_key = build.prewrite(7, b"k" * 200, b"v").SerializeToString()
+    long_key = build.build_prewrite(7, b"k" * 200, b"v").SerializeToString()
     for payload in (*found, long_key):
         log.append([payload], 1)
-    single = [entry_of(pointer, payload) for pointer, payload in log.scan_from(Pointer(0, 0))]
-    assert [one for fid, stretch in log.stretches(Pointer(0, 0)) for one in entries_of(fid, stretch)] == single
+    single = [parse_entry(pointer, payload) for pointer, payload in log.scan_from(Pointer(0, 0))]
+    assert [one for fid, stretch in log.scan_stretches(Pointer(0, 0)) for one in parse_entries(fid, stretch)] == single
     log.close()

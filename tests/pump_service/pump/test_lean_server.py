@@ -75,7 +75,7 @@ def test_recorded_writes_are_acked_and_pulled_as_the_original_pump_sent_them(pum
     with Channel(pump.address) as channel:
         for name in ("WriteBinlogReq.probe", f"WriteBinlogReq.Prewrite.{kind}", f"WriteBinlogReq.Commit.{kind}"):
             assert channel.call(WRITE, (RECORDED / f"{name}.bin").read_bytes(), 60) == b""
-        with channel.stream(PULL, b"\x08" + request(b"")[1:], idle_timeout_s=60) as stream:
+        with channel.open_stream(PULL, b"\x08" + request(b"")[1:], idle_timeout_s=60) as stream:
             assert next(iter(stream)) == (RECORDED / f"PullBinlogResp.Commit.{kind}.bin").read_bytes()
 
 
@@ -84,7 +84,7 @@ def test_a_pull_starts_at_the_position_of_the_recorded_request(pump: Pump) -> No
         for name in ("WriteBinlogReq.Prewrite.dml.1", "WriteBinlogReq.Commit.dml.1"):
             channel.call(WRITE, (RECORDED / f"{name}.bin").read_bytes(), 60)
         recorded = (RECORDED / "PullBinlogReq.bin").read_bytes()
-        assert len(next(iter(channel.stream(PULL, recorded, idle_timeout_s=60)))) > 50
+        assert len(next(iter(channel.open_stream(PULL, recorded, idle_timeout_s=60)))) > 50
 
 
 @pytest.mark.long
@@ -94,7 +94,7 @@ def test_many_writers_share_few_syncs_and_all_binlogs_are_pulled(pump: Pump) -> 
         starts = range(base, base + 3000)
         for group in ([prewrite(start) for start in starts], [commit(start, start + 10_000) for start in starts]):
             calls = [channel.start(WRITE, request(binlog.SerializeToString())) for binlog in group]
-            assert {call.result() for call in calls} == {b""}
+            assert {call.await_result() for call in calls} == {b""}
     pulled = [commit_ts for commit_ts, _, _ in PumpReader(pump.address, CLUSTER_ID).pull(0, base + 12_999)]
     assert pulled == [start + 10_000 for start in starts]
 
@@ -110,18 +110,18 @@ def test_a_consumer_that_asks_for_blocks_gets_the_same_binlogs(pump: Pump, monke
     for number in range(1, 400):
         own = prewrite(base + 100 * number, b"v" * sizes[number % 8 if number % 50 < 8 else 1])
         if number % 70 == 0:
-            own = build.prewrite(
+            own = build.build_prewrite(
                 base + 100 * number, b"k", ddl_query=b"create table t (a int)", ddl_job_id=1000 + number
             )
-        ended = build.rollback(own) if number % 33 == 0 else commit(own.start_ts, own.start_ts + 50)
-        binlogs += [own, build.commit(own, own.start_ts + 50) if own.ddl_job_id else ended]
+        ended = build.build_rollback(own) if number % 33 == 0 else commit(own.start_ts, own.start_ts + 50)
+        binlogs += [own, build.build_commit(own, own.start_ts + 50) if own.ddl_job_id else ended]
         if number <= len(early):
             binlogs.append(commit(base + number, base + 100 * number + 51))
         if number % 20 == 0:
-            binlogs.append(build.fake(base + 100 * number + 60))
+            binlogs.append(build.build_fake(base + 100 * number + 60))
     end = base + 50_000
     with Channel(pump.address) as channel:
-        for binlog in [*binlogs, build.fake(end)]:
+        for binlog in [*binlogs, build.build_fake(end)]:
             channel.call(WRITE, request(binlog.SerializeToString()))
     until(lambda: pump.storage.watermark == end, "all transactions are committed")
     singly = list(PumpReader(pump.address, CLUSTER_ID).pull(0, end))
@@ -137,7 +137,7 @@ def test_a_consumer_that_asks_for_blocks_gets_the_same_binlogs(pump: Pump, monke
     # As received by a consumer that compresses.
     message = PullBinlogReq(clusterID=CLUSTER_ID).SerializeToString()
     with Channel(pump.address, gzip=True) as channel:
-        stream = channel.stream(PULL, message, idle_timeout_s=60, metadata=[blocks.ASKED])
+        stream = channel.open_stream(PULL, message, idle_timeout_s=60, metadata=[blocks.ASKED])
         assert rows_of(blocks.read_block(next(iter(stream)))) == singly[: len(pulled[0].commit_ts)]
 
 
@@ -156,7 +156,7 @@ def test_a_compressed_pull_returns_the_same_binlogs(pump: Pump) -> None:
     pulls = []
     for gzip in (False, True):
         with Channel(pump.address, gzip=gzip) as channel:
-            stream = iter(channel.stream(PULL, b"\x08" + request(b"")[1:], idle_timeout_s=60))
+            stream = iter(channel.open_stream(PULL, b"\x08" + request(b"")[1:], idle_timeout_s=60))
             pulls.append([next(stream) for _ in range(100)])
     assert pulls[0] == pulls[1]
 
@@ -167,7 +167,7 @@ def test_writers_wait_when_too_much_is_in_flight_and_none_is_lost(tmp_path: Path
     with Channel(pump.address) as channel:
         binlogs = [prewrite(number, b"v" * 5000) for number in range(1, 200)]
         calls = [channel.start(WRITE, request(binlog.SerializeToString()), 120) for binlog in binlogs]
-        assert {call.result() for call in calls} == {b""}
+        assert {call.await_result() for call in calls} == {b""}
     until(lambda: pump.storage.count_unmatched()[0] == 199, "all are stored")
     pump.stop()
 
@@ -201,7 +201,7 @@ def test_info_and_pages_answer_while_the_disk_stalls(tmp_path: Path, monkeypatch
         assert channel.call("/binlake.wire.PumpAdmin/Info", b"", 60)
         assert httpx.get(f"http://{pump.address}/status", timeout=60).text == "well\n"
         stalled.go_on()
-        assert {call.result() for call in calls} == {b""}
+        assert {call.await_result() for call in calls} == {b""}
     pump.stop()
 
 
@@ -214,11 +214,11 @@ def test_a_write_whose_caller_gave_up_while_it_waited_is_not_stored(
         first = writes(channel, range(1, 2), 9000, 120)
         for call in writes(channel, range(2, 30), 9000, 0.3):
             with pytest.raises(RpcError, match=r"in time|deadline"):
-                call.result()
+                call.await_result()
         until(lambda: pump.server._waiting.bytes == 0, "the abandoned writes hold no memory")
         stalled.go_on()
-        assert first[0].result() == b""
-        assert writes(channel, range(100, 101), 9000, 120)[0].result() == b""
+        assert first[0].await_result() == b""
+        assert writes(channel, range(100, 101), 9000, 120)[0].await_result() == b""
     until(lambda: pump.storage.count_unmatched()[0] == 2, "only the acked binlogs are stored")
     pump.stop()
 
@@ -231,10 +231,10 @@ def test_writes_that_wait_for_room_are_bounded(tmp_path: Path, monkeypatch: pyte
         calls = writes(channel, range(1, 20), 9000, 120)
         for call in calls[6:]:
             with pytest.raises(RpcError, match="behind") as caught:
-                call.result()
+                call.await_result()
             assert caught.value.status is Status.UNAVAILABLE
         stalled.go_on()
-        assert {call.result() for call in calls[:6]} == {b""}
+        assert {call.await_result() for call in calls[:6]} == {b""}
     pump.stop()
 
 
@@ -246,10 +246,10 @@ def test_a_write_that_waits_too_long_for_room_is_refused(tmp_path: Path, monkeyp
     with Channel(pump.address) as channel:
         first, second = writes(channel, range(1, 3), 9000, 120)
         with pytest.raises(RpcError, match="behind") as caught:
-            second.result()
+            second.await_result()
         assert caught.value.status is Status.UNKNOWN  # tidb-binlog 2.8
         stalled.go_on()
-        assert first.result() == b""
+        assert first.await_result() == b""
     pump.stop()
 
 

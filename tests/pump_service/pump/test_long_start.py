@@ -47,10 +47,10 @@ def test_the_port_is_open_while_a_lost_index_is_rebuilt(
 ) -> None:
     gate = Gate(monkeypatch)
     pump = make_pump()
-    start = cluster.tso()
-    store(pump._storage, prewrite(start), commit(start, cluster.tso()))
-    last = cluster.tso()
-    store(pump._storage, build.fake(last))
+    start = cluster.fetch_ts()
+    store(pump._storage, prewrite(start), commit(start, cluster.fetch_ts()))
+    last = cluster.fetch_ts()
+    store(pump._storage, build.build_fake(last))
     pump.stop()
     shutil.rmtree(pump._config.data_dir / "kv")
 
@@ -62,7 +62,7 @@ def test_the_port_is_open_while_a_lost_index_is_rebuilt(
     try:
         until(lambda: hasattr(again, "_rpc") and hasattr(again, "_host"), "it listens")
         reader = PumpReader(again.addr, cluster.id)
-        pump_info = reader.info()
+        pump_info = reader.read_info()
         assert pump_info.state == "starting"
         assert "the index is being rebuilt from the value log: file 000000.vlog of 000000.vlog" in pump_info.last_error
         with urllib.request.urlopen(f"http://{again.addr}/status", timeout=60) as answer:
@@ -77,8 +77,8 @@ def test_the_port_is_open_while_a_lost_index_is_rebuilt(
     finally:
         gate.open.set()
         starting.join(120)
-    assert reader.info().state == "online"
-    assert "being built" not in reader.info().last_error
+    assert reader.read_info().state == "online"
+    assert "being built" not in reader.read_info().last_error
     assert start in [begun for _, begun, _ in reader.pull(0, until_ts=last)]
     again.stop()
 
@@ -114,7 +114,7 @@ def test_a_pump_that_rebuilds_its_index_stops_when_asked(
     make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pump = make_pump(gen_binlog_interval_s=600.0)
-    fill(pump._storage, 200, cluster.tso)
+    fill(pump._storage, 200, cluster.fetch_ts)
     stored = pulled(pump._storage, 200)
     lose_index(pump)
     states = list(cluster.history)

@@ -27,7 +27,7 @@ MakePump = Callable[..., PumpServer]
 def test_pulls_skip_only_the_given_up_commit(tmp_path: Path, *, few: bool) -> None:
     storage = Storage(tmp_path)
     more = [] if few else [one for at in range(10, 90, 2) for one in (prewrite(at), commit(at, at + 1))]
-    store(storage, *more, commit(100, 150), prewrite(200), commit(200, 250), build.fake(300))
+    store(storage, *more, commit(100, 150), prewrite(200), commit(200, 250), build.build_fake(300))
     reach(storage, 300)
     with pytest.raises(WireError, match="give-up 100 --commit-ts 150"):
         settled(storage)
@@ -53,11 +53,11 @@ def test_pulls_skip_only_the_given_up_commit(tmp_path: Path, *, few: bool) -> No
 
 def test_a_given_up_commit_is_pulled_if_its_prewrite_still_arrives(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    store(storage, commit(100, 150), build.fake(300))
+    store(storage, commit(100, 150), build.build_fake(300))
     reach(storage, 300)
     Verdict(storage, NoStatusSource(), PumpMetrics()).give_up(100, 150)
     store(storage, prewrite(100), commit(100, 150))
-    until(lambda: storage.index.pointer(100) is not None, "the late P is indexed")
+    until(lambda: storage.index.find_pointer(100) is not None, "the late P is indexed")
     assert [ts for _, ts, _ in settled(storage)] == [150, 300]
     storage.close()
 
@@ -66,17 +66,17 @@ def test_the_pump_names_the_commit_that_ends_pulls_until_it_is_given_up(
     make_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     pump = make_pump()
-    start, commit_ts = cluster.tso(), cluster.tso()
+    start, commit_ts = cluster.fetch_ts(), cluster.fetch_ts()
     write(pump, cluster, commit(start, commit_ts))
     reader = PumpReader(pump.addr, CLUSTER_ID)
     with pytest.raises(WireError, match="a commit has no prewrite"):
-        list(reader.pull(0, cluster.tso()))
-    problem = reader.info().last_error
+        list(reader.pull(0, cluster.fetch_ts()))
+    problem = reader.read_info().last_error
     assert f"start_ts={start}" in problem
     assert f"give-up {start}" in problem
     assert envelope(ask(pump, "PUT", f"/txn/{start}/give-up/{commit_ts}"))[1] == 200
-    assert all(one[0] != commit_ts for one in reader.pull(0, cluster.tso()))
-    info = reader.info()
+    assert all(one[0] != commit_ts for one in reader.pull(0, cluster.fetch_ts()))
+    info = reader.read_info()
     assert (info.last_error, info.lost_commit_ts) == ("", (commit_ts,))
     assert value(pump, "binlake_pump_given_up_commits_total") == 1
     assert envelope(ask(pump, "PUT", f"/txn/{start}/give-up/{commit_ts + 1}"))[1] == 3

@@ -46,7 +46,7 @@ def test_a_process_on_the_same_directory_takes_over_at_once(etcd: EtcdClient) ->
 def test_a_holder_that_lost_contact_keeps_the_node_id_if_nobody_claimed_it(etcd: EtcdClient) -> None:
     claim = EtcdClaim(etcd, "pump1", "store-a", "h:1", ttl_s=60)
     claim.take()
-    etcd.lease_revoke(claim._lease)
+    etcd.revoke_lease(claim._lease)
     claim.renew()
     with pytest.raises(Permanent):
         EtcdClaim(etcd, "pump1", "store-b", "h:1", ttl_s=1).take()
@@ -98,4 +98,4 @@ def test_a_pump_that_left_frees_its_node_id_at_once(start: Start, tmp_path: Path
     shutil.rmtree(tmp_path / "one")  # the disk was replaced
     pump = start("one")
     until(lambda: pump.service.state == "online", "it serves")
-    assert pump._members.pumps()[0].state == "online"
+    assert pump._members.list_pumps()[0].state == "online"

@@ -36,15 +36,15 @@ def test_unless_online_only_commits_and_rollbacks_are_stored(
 ) -> None:
     # S0-29
     pump = make_pump()
-    first, second = cluster.tso(), cluster.tso()
+    first, second = cluster.fetch_ts(), cluster.fetch_ts()
     assert outcome(pump, cluster.id, prewrite(first).SerializeToString()) == "ok"
     assert outcome(pump, cluster.id, prewrite(second).SerializeToString()) == "ok"
     pump.service.state = state
-    for refused in (prewrite(cluster.tso()).SerializeToString(), b""):
+    for refused in (prewrite(cluster.fetch_ts()).SerializeToString(), b""):
         error = outcome(pump, cluster.id, refused)
         assert error.startswith("Transient")
         assert f"the pump is {state}" in error
-    assert outcome(pump, cluster.id, commit(first, cluster.tso()).SerializeToString()) == "ok"
+    assert outcome(pump, cluster.id, commit(first, cluster.fetch_ts()).SerializeToString()) == "ok"
     assert outcome(pump, cluster.id, rollback(second).SerializeToString()) == "ok"
     pump.service.state = State.ONLINE
 
@@ -70,17 +70,17 @@ def test_each_error_has_the_right_class(make_pump: MakePump, cluster: MemoryClus
 
 def test_below_the_free_space_limit_only_fakes_are_stored(make_pump: MakePump, cluster: MemoryCluster) -> None:  # U-30
     pump = make_pump(stop_write_at_available_space=1 << 60)
-    for binlog in (prewrite(cluster.tso()), commit(5, 6), rollback(7)):
+    for binlog in (prewrite(cluster.fetch_ts()), commit(5, 6), rollback(7)):
         with pytest.raises(Transient, match="stop-write-at-available-space"):
             write_binlog(pump.service, cluster.id, binlog.SerializeToString())
-    until(lambda: pump.service.info().max_commit_ts > 0, "a fake")
+    until(lambda: pump.service.build_info().max_commit_ts > 0, "a fake")
 
 
 def test_a_slow_write_is_logged(
     make_pump: MakePump, cluster: MemoryCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pump = make_pump(slow_write_threshold_s=0.0)
-    outcome(pump, cluster.id, prewrite(cluster.tso()).SerializeToString())
+    outcome(pump, cluster.id, prewrite(cluster.fetch_ts()).SerializeToString())
     until(lambda: "slow_write" in capsys.readouterr().out, "the slow write is logged after its batch")
 
 

@@ -23,7 +23,7 @@ from pump_helpers import commit, plain_rule, prewrite, rollback, settled
 from binlake.errors import BinlakeError
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
-from pump_service.pump.follower import Follower, entry_of
+from pump_service.pump.follower import Follower, parse_entry
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Entry, Kind
 from pump_service.pump.storage import Storage, StorageOptions, _encode_end
@@ -70,14 +70,14 @@ class World:
         elif action == 9 and self.open:
             self.write(storage, rollback(self.open.pop()))
         elif action == 12:
-            proofs = {_encode_end(entry.start_ts, None): entry.start_ts for entry in storage.doubted_prewrites()}
+            proofs = {_encode_end(entry.start_ts, None): entry.start_ts for entry in storage.list_doubted_prewrites()}
             for proof, start in list(proofs.items())[:1]:
                 if proof not in self.sent:  # the follower may not have processed it yet
                     self.sent.add(proof)
                     storage.end(start, None)
                     self.acked.add(proof)
         elif action == 10:
-            self.write(storage, build.fake(self.tick()))
+            self.write(storage, build.build_fake(self.tick()))
         elif action == 11 and storage.watermark > self.gc_ts + 1:
             self.gc_ts = (self.gc_ts + storage.watermark) // 2
             storage.collect(self.gc_ts, self.gc_ts)
@@ -95,14 +95,14 @@ class Facts:
 def check(storage: Storage, world: World, facts: Facts, *, trust: bool = True) -> None:
     """Check the result of the recovery."""
     records = list(storage._log.scan_from(Pointer(0, 0)))
-    entries = [entry_of(place, payload) for place, payload in records]
+    entries = [parse_entry(place, payload) for place, payload in records]
     counts = Counter(payload for _, payload in records)
     gc_ts = storage.index.gc_ts
     assert gc_ts >= facts.gc_ts
     assert counts.keys() <= world.sent, "no binlog is invented"
     assert set(counts.values()) <= {1}, "each binlog is stored once"
     for payload in facts.acked - counts.keys():
-        lost = entry_of(Pointer(0, 0), payload)
+        lost = parse_entry(Pointer(0, 0), payload)
         assert max(lost.start_ts, lost.commit_ts) <= gc_ts, f"acked and lost: {lost}"
     check_watermark(storage, entries, facts, plain_rule(entries, trust_rollbacks=trust))
     ended = {entry.start_ts: entry.commit_ts for entry in entries if entry.kind is Kind.COMMIT}
@@ -113,7 +113,7 @@ def check(storage: Storage, world: World, facts: Facts, *, trust: bool = True) -
         until = ended.get(entry.start_ts, gc_ts + 1) if entry.kind is Kind.PREWRITE else entry.commit_ts
         if entry.kind not in (Kind.ROLLBACK, Kind.PROVEN_ROLLBACK) and until > gc_ts:
             ts = entry.start_ts if entry.kind is Kind.PREWRITE else entry.commit_ts
-            assert storage.index.pointer(ts) == entry.pointer
+            assert storage.index.find_pointer(ts) == entry.pointer
     shown = (Kind.COMMIT, Kind.FAKE)
     expected = [(one.commit_ts, one.start_ts) for one in entries if one.kind in shown]
     assert [(ts, start) for start, ts, _ in settled(storage, gc_ts)] == sorted(
@@ -126,10 +126,10 @@ def check_watermark(storage: Storage, entries: Sequence[Entry], facts: Facts, pl
     assert storage.watermark >= plain
     if not storage.index.gc_ts:
         assert storage.watermark == plain
-        assert storage.count_unmatched()[0] == len({one.start_ts for one in storage.waiting_prewrites()})
+        assert storage.count_unmatched()[0] == len({one.start_ts for one in storage.list_waiting_prewrites()})
         reported = {one.start_ts for one in entries if one.kind is Kind.ROLLBACK}
-        assert {one.start_ts for one in storage.doubted_prewrites()} == reported & {
-            one.start_ts for one in storage.waiting_prewrites()
+        assert {one.start_ts for one in storage.list_doubted_prewrites()} == reported & {
+            one.start_ts for one in storage.list_waiting_prewrites()
         }
     assert (storage.counters.late_commits, storage.counters.early_commits) == (0, 0)
 
@@ -171,8 +171,8 @@ def test_no_acked_binlog_is_lost_if_the_power_fails_at_any_operation(
         storage = Storage(path, options)
         try:
             check(storage, world, facts, trust=trust)
-            ended = {entry.start_ts for entry in storage.doubted_prewrites()}
-            world.open = sorted({entry.start_ts for entry in storage.waiting_prewrites()} - ended)
+            ended = {entry.start_ts for entry in storage.list_doubted_prewrites()}
+            world.open = sorted({entry.start_ts for entry in storage.list_waiting_prewrites()} - ended)
         finally:
             storage.close()
         world.acked, world.gc_ts = set(facts.acked), storage.index.gc_ts
@@ -265,7 +265,7 @@ def _take_and_move_head(self: Follower, batch: list[Entry]) -> bool:
 
 
 def _collect_then_mark(self: Storage, gc_ts: int, bound: int) -> None:
-    self._log.remove([fid for fid, max_ts in self._log.old_files() if max_ts <= bound])
+    self._log.remove([fid for fid, max_ts in self._log.list_old_files() if max_ts <= bound])
     self.index.set_gc_ts(gc_ts)
 
 

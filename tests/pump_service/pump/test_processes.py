@@ -94,7 +94,7 @@ def registry(pd: PlacementDriver) -> Iterator[Registry]:
 
 
 def states(registry: Registry) -> dict[str, str]:
-    return {pump.node_id: pump.state for pump in registry.pumps()}
+    return {pump.node_id: pump.state for pump in registry.list_pumps()}
 
 
 def test_three_real_pumps_one_killed_all_stopped(tmp_path: Path, pd: PlacementDriver, registry: Registry) -> None:
@@ -106,13 +106,13 @@ def test_three_real_pumps_one_killed_all_stopped(tmp_path: Path, pd: PlacementDr
     try:
         online = dict.fromkeys(("p-0", "p-1", "p-2"), "online")
         until(lambda: states(registry) == online, "three pumps are online", 120)
-        assert len({pump.host for pump in registry.pumps()}) == 3
+        assert len({pump.host for pump in registry.list_pumps()}) == 3
         victim = next(one for one in psutil.Process(parent.pid).children() if "--node-id=p-1" in one.cmdline())
         victim.kill()
         said = tmp_path / "told"
         back = lambda: "pump p-1 listens" in said.read_text().partition("pump_died")[2]  # noqa: E731
         until(back, "the killed pump is online again", 120)
-        assert len({pump.host for pump in registry.pumps()}) == 3
+        assert len({pump.host for pump in registry.list_pumps()}) == 3
         parent.send_signal(signal.SIGTERM)
         assert parent.wait(120) == 0
     finally:

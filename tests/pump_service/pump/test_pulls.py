@@ -88,7 +88,7 @@ class Client(threading.Thread):
         self.failure: RpcError | None = None
         self._channel = Channel(pump.server.address, limits=limits, gzip=gzip)
         metadata = [blocks.ASKED] if in_blocks else []
-        self._stream = self._channel.stream(PULL, request(after_ts), metadata=metadata)
+        self._stream = self._channel.open_stream(PULL, request(after_ts), metadata=metadata)
         self.start()
 
     def run(self) -> None:
@@ -185,7 +185,7 @@ def test_a_stalled_puller_holds_no_thread_and_is_served_again_when_it_reads(pump
     pump.write(100, 60_000)
     closed = Limits(stream_window=1, connection_window=1 << 20)
     with Channel(pump.server.address, limits=closed) as channel:
-        stream = channel.stream(PULL, request(0))
+        stream = channel.open_stream(PULL, request(0))
         until(lambda: any(one.parked for one in pump.server._pulls._pullers), "the puller is parked")
         # One chunk of 256 KiB, not a MiB: opening a call that takes nothing cost the pump 13 ms.
         assert pump.server._pulls._unsent < 300_000
@@ -202,8 +202,8 @@ def test_at_the_tail_transactions_that_came_together_are_read_at_once(
     # Each read has a cost that all fed pullers share, so a quiet moment must not make the next rounds start with a few
     # rows.
     reader, index = Reader(pump.storage), pump.storage.index
-    batch, reads, last = index.batch, list[int](), 0
-    monkeypatch.setattr(index, "batch", lambda *given: reads.append(1) or batch(*given))
+    batch, reads, last = index.read_batch, list[int](), 0
+    monkeypatch.setattr(index, "read_batch", lambda *given: reads.append(1) or batch(*given))
     for count in (300, 1, 100):
         upto = pump.write(count)
         until(lambda upto=upto: pump.storage.watermark >= upto, "the transactions are indexed")

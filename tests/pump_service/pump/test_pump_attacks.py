@@ -58,18 +58,20 @@ def test_thousands_of_initial_window_sizes_cost_no_more_than_their_bytes(pump: A
         assert peer.ping()
         with pump.costs("SETTINGS with thousands of INITIAL_WINDOW_SIZE") as cost:
             values = [(Setting.INITIAL_WINDOW_SIZE, turn % 2) for turn in range(2700)]
-            peer.attack(frames.settings(values) * 3)
+            peer.attack(frames.encode_settings(values) * 3)
             assert pump.answers()
     assert cost.cpu_s < 1.5
 
 
 def test_a_settings_flood_with_many_open_streams_is_cut_off(pump: AttackedPump) -> None:
     with pump.raw() as peer:
-        peer.send(b"".join(frames.headers(one, request_block(WRITE), end_stream=False) for one in range(1, 10_001, 2)))
+        peer.send(
+            b"".join(frames.encode_headers(one, request_block(WRITE), end_stream=False) for one in range(1, 10_001, 2))
+        )
         assert peer.ping()
         with pump.costs("a SETTINGS flood beside 5,000 streams") as cost:
             flood = b"".join(
-                frames.settings([(Setting.INITIAL_WINDOW_SIZE, 65_535 + turn % 2)]) for turn in range(3000)
+                frames.encode_settings([(Setting.INITIAL_WINDOW_SIZE, 65_535 + turn % 2)]) for turn in range(3000)
             )
             peer.attack(flood)
             assert pump.answers()
@@ -81,7 +83,7 @@ def test_window_updates_with_many_blocked_streams_cost_no_more_than_their_bytes(
         peer.send(b"".join(whole_call(one, INFO, b"") for one in range(1, 8001, 2)))
         assert peer.ping()
         with pump.costs("WINDOW_UPDATE flood beside 4,000 answers that wait") as cost:
-            peer.attack(frames.window_update(0, 1) * 5000)
+            peer.attack(frames.encode_window_update(0, 1) * 5000)
             assert pump.answers()
     assert cost.cpu_s < 1.5
 
@@ -92,10 +94,10 @@ def test_a_gzip_bomb_is_not_unpacked(pump: AttackedPump) -> None:
     block = request_block(WRITE, (b"grpc-encoding", b"gzip"))
     body = b"\x01" + len(bomb).to_bytes(4, "big") + bomb
     with pump.raw() as peer, pump.costs("gzip bomb, 0.5 MB") as cost:
-        peer.send(frames.headers(1, block, end_stream=False))
+        peer.send(frames.encode_headers(1, block, end_stream=False))
         for at in range(0, len(body), 16_000):
-            peer.send(frames.frame(frames.DATA, 0, 1, body[at : at + 16_000]))
-        peer.send(frames.frame(frames.DATA, frames.END_STREAM, 1))
+            peer.send(frames.encode_frame(frames.DATA, 0, 1, body[at : at + 16_000]))
+        peer.send(frames.encode_frame(frames.DATA, frames.END_STREAM, 1))
         assert peer.ping()
         assert pump.answers()
     assert cost.mib < 64
@@ -108,7 +110,7 @@ def test_slow_uploads_do_not_block_other_clients(pump: AttackedPump) -> None:
         for peer in peers:
             peer.begin(1, (1 << 20) - 1, WRITE)
             for _ in range(65):
-                peer.send(frames.frame(frames.DATA, 0, 1, bytes(16_000)))
+                peer.send(frames.encode_frame(frames.DATA, 0, 1, bytes(16_000)))
         for peer in peers:
             assert peer.ping()
         for size in (20_000, 200_000, 1_000_000):
@@ -121,7 +123,7 @@ def test_pulls_from_the_far_future_do_not_block_other_clients(pump: AttackedPump
         for one in range(1, 4001, 2):
             peer.send(whole_call(one, PULL, pull_request((1 << 62) + one)))
         assert peer.ping()
-        with Channel(pump.address) as channel, channel.stream(PULL, pull_request(0)) as stream:
+        with Channel(pump.address) as channel, channel.open_stream(PULL, pull_request(0)) as stream:
             assert next(iter(stream))
         assert pump.answers()
     assert cost.cpu_s < 2
@@ -136,7 +138,7 @@ def test_pullers_without_a_window_use_little_memory(pump: AttackedPump, asked: l
     name = f"200 pullers {'in blocks ' if asked else ''}without a window, 20 MiB stored"
     with pump.raw(window=0) as peer, pump.costs(name) as cost:
         peer.send(b"".join(whole_call(one, PULL, pull_request(0), asked) for one in range(1, 401, 2)))
-        with Channel(pump.address) as channel, channel.stream(PULL, pull_request(0)) as stream:
+        with Channel(pump.address) as channel, channel.open_stream(PULL, pull_request(0)) as stream:
             seen = 0
             for message in stream:  # a puller that reads gets all of it
                 seen += len(message)
@@ -154,10 +156,10 @@ def test_pulls_in_blocks_cancelled_half_way_hold_no_memory(pump: AttackedPump) -
     with pump.raw(window=0) as peer, pump.costs("200 pulls in blocks, cancelled half way") as cost:
         peer.send(b"".join(whole_call(one, PULL, pull_request(0), [ASKED]) for one in ids))
         # Room for only a part of each first block, and nobody reads the rest.
-        peer.send(b"".join(frames.window_update(one, 100_000) for one in ids))
-        peer.send(frames.window_update(0, 128 << 20))
+        peer.send(b"".join(frames.encode_window_update(one, 100_000) for one in ids))
+        peer.send(frames.encode_window_update(0, 128 << 20))
         peer.until(frames.DATA, ids[-1])
-        peer.attack(b"".join(frames.rst_stream(one, Code.CANCEL) for one in ids))
+        peer.attack(b"".join(frames.encode_rst_stream(one, Code.CANCEL) for one in ids))
         assert pump.answers()
         until(lambda: pump.threads() < 40, "no puller holds a thread")
     assert cost.mib < 160
@@ -171,7 +173,7 @@ def test_pullers_without_a_window_hold_a_large_binlog_only_once(tmp_path: Path) 
         pump.store_one(size)
         with pump.raw(window=0) as peer, pump.costs(f"20 pullers without a window, one binlog of {mib} MiB") as cost:
             peer.send(b"".join(whole_call(one, PULL, pull_request(0)) for one in range(1, 41, 2)))
-            with Channel(pump.address) as channel, channel.stream(PULL, pull_request(0)) as stream:
+            with Channel(pump.address) as channel, channel.open_stream(PULL, pull_request(0)) as stream:
                 assert any(len(message) > size for message in stream)  # the binlog arrives at a puller that reads
             assert pump.answers()
     assert cost.mib < 6 * mib  # what is sent, and one binlog being read: three copies each
@@ -182,7 +184,7 @@ def test_pullers_without_a_window_hold_a_large_binlog_only_once(tmp_path: Path) 
 def test_idle_connections_do_not_block_other_clients(pump: AttackedPump) -> None:
     count = 10_050
     host, _, port = pump.address.rpartition(":")
-    hello = frames.PREFACE + frames.settings([]) + whole_call(1, "/grpc.health.v1.Health/Check", b"")
+    hello = frames.PREFACE + frames.encode_settings([]) + whole_call(1, "/grpc.health.v1.Health/Check", b"")
     with contextlib.ExitStack() as attack, pump.costs("10,050 connections kept after a call") as cost:
         for at in range(count):
             # Several addresses, because one address has a limited number of ports.
@@ -212,7 +214,7 @@ def test_header_blocks_are_not_held_in_memory(pump: AttackedPump) -> None:
             peer = attack.enter_context(pump.raw())
             for turn in range(512):
                 filling = headers.encode([(b"x", b"%015000d" % turn)])
-                peer.send(frames.headers(2 * turn + 1, request_block(INFO) + filling, end_stream=True))
+                peer.send(frames.encode_headers(2 * turn + 1, request_block(INFO) + filling, end_stream=True))
             assert peer.ping()
     assert cost.mib < 24
 
@@ -223,7 +225,7 @@ def test_a_refused_write_does_not_write_a_log_line(pump: AttackedPump) -> None:
         calls = [channel.start(WRITE, write_request(b"x", cluster=1), 60) for _ in range(5000)]
         for call in calls:
             with pytest.raises(RpcError, match="mismatched cluster id"):
-                call.result()
+                call.await_result()
     assert pump.log_bytes() - before < 20_000
     assert cost.cpu_s < 5
 
@@ -231,7 +233,8 @@ def test_a_refused_write_does_not_write_a_log_line(pump: AttackedPump) -> None:
 def test_rapid_resets_are_cut_off_early(pump: AttackedPump) -> None:
     with pump.raw() as peer, pump.costs("rapid reset, 20,000 calls") as cost:
         flood = b"".join(
-            frames.headers(one, request_block(WRITE), end_stream=False) + frames.rst_stream(one, Code.CANCEL)
+            frames.encode_headers(one, request_block(WRITE), end_stream=False)
+            + frames.encode_rst_stream(one, Code.CANCEL)
             for one in range(1, 40_001, 2)
         )
         peer.attack(flood)
@@ -241,7 +244,7 @@ def test_rapid_resets_are_cut_off_early(pump: AttackedPump) -> None:
 
 
 def test_unfinished_calls_without_data_are_bounded_over_all_connections(pump: AttackedPump) -> None:
-    begun = b"".join(frames.headers(one, request_block(WRITE), end_stream=False) for one in range(1, 18_001, 2))
+    begun = b"".join(frames.encode_headers(one, request_block(WRITE), end_stream=False) for one in range(1, 18_001, 2))
     with contextlib.ExitStack() as attack, pump.costs("20 connections with 9,000 begun calls each") as cost:
         for _ in range(20):
             attack.enter_context(pump.raw()).attack(begun)
@@ -255,8 +258,8 @@ def test_a_huge_path_and_an_hpack_bomb_cost_no_more_than_their_bytes(pump: Attac
         large = b"\x40\x01x\x7f" + bytes([(3000 - 127) & 127 | 128, (3000 - 127) >> 7]) + b"v" * 3000
         bomb = request_block(WRITE) + large + b"\xbe" * 10_000
         for turn in range(75):
-            peer.attack(frames.headers(4 * turn + 1, bomb, end_stream=True))
-            peer.attack(frames.headers(4 * turn + 3, request_block("/" + "x" * 15_000), end_stream=True))
+            peer.attack(frames.encode_headers(4 * turn + 1, bomb, end_stream=True))
+            peer.attack(frames.encode_headers(4 * turn + 3, request_block("/" + "x" * 15_000), end_stream=True))
         assert pump.answers()
     assert cost.cpu_s < 1.5
     assert cost.mib < 32
@@ -292,7 +295,7 @@ def test_a_flood_of_requests_for_one_page_does_not_block_another_page(pump: Atta
         [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/debug/binlog/1"), (b":authority", b"x")]
     )
     with pump.raw() as peer, pump.costs("5,000 requests of a page") as cost:
-        peer.send(b"".join(frames.headers(one, asked, end_stream=True) for one in range(1, 10_001, 2)))
+        peer.send(b"".join(frames.encode_headers(one, asked, end_stream=True) for one in range(1, 10_001, 2)))
         status, body = fetch(pump.address, "/metrics")
         assert status == 200
         assert b"binlog_pump" in body

@@ -30,11 +30,11 @@ def put(pump: PumpServer, path: str, **headers: str) -> httpx.Response:
 
 
 def waiting_prewrite(pump: PumpServer, cluster: MemoryCluster) -> int:
-    start_ts = cluster.tso()
+    start_ts = cluster.fetch_ts()
     stored = write_binlog(pump.service, cluster.id, prewrite(start_ts).SerializeToString())
     assert stored is not None
     stored.result(60)
-    until(lambda: pump.service.info().unmatched_prewrites == 1, "it waits")
+    until(lambda: pump.service.build_info().unmatched_prewrites == 1, "it waits")
     return start_ts
 
 
@@ -46,16 +46,16 @@ def test_deciding_a_transaction_requires_the_token(make_pump: MakePump, cluster:
     token = file.read_text().strip()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert len(token) == 64
-    for path in (f"/txn/{start_ts}/rollback", f"/txn/{start_ts}/commit/{cluster.tso()}"):
+    for path in (f"/txn/{start_ts}/rollback", f"/txn/{start_ts}/commit/{cluster.fetch_ts()}"):
         for shown in ({}, {"authorization": "Bearer x"}, {"authorization": token}):
             answer = put(pump, path, **shown)
             assert answer.status_code == 403
             assert str(file) in answer.json()["message"]
     foreign = put(pump, f"/txn/{start_ts}/rollback", authorization=f"Bearer {token}", **FOREIGN)
     assert foreign.status_code == 403
-    assert pump.service.info().unmatched_prewrites == 1
+    assert pump.service.build_info().unmatched_prewrites == 1
     assert put(pump, f"/txn/{start_ts}/rollback", authorization=f"Bearer {token}").json()["code"] == 200
-    until(lambda: pump.service.info().unmatched_prewrites == 0, "the rollback is sorted")
+    until(lambda: pump.service.build_info().unmatched_prewrites == 0, "the rollback is sorted")
     file.write_text("another\n")  # takes effect at once
     assert put(pump, f"/txn/{start_ts}/rollback", authorization=f"Bearer {token}").status_code == 403
     assert put(pump, f"/txn/{start_ts}/rollback", authorization="Bearer another").json()["code"] == 3
@@ -97,7 +97,7 @@ def test_a_client_certificate_is_accepted_and_a_unix_socket_without_one_is_not(
     transport = httpx.HTTPTransport(uds=str(short_path / "pump.sock"))
     with httpx.Client(transport=transport, timeout=60) as local:
         assert local.put(f"http://pump/txn/{start_ts}/rollback").status_code == 403
-    with httpx.Client(verify=operator.client_context(), timeout=60) as client:
+    with httpx.Client(verify=operator.make_client_context(), timeout=60) as client:
         assert client.put(f"https://{pump.addr}/txn/{start_ts}/rollback").json()["code"] == 200
         foreign = client.put(f"https://{pump.addr}/state/{pump.node_id}/close", headers=FOREIGN)
         assert foreign.status_code == 403

@@ -117,11 +117,11 @@ def test_a_stored_transaction_is_shown_with_its_tables_and_rows(make_pump: MakeP
     pump = make_pump()
     tables = [TableMutation(table_id=45, inserted_rows=[b"a", b"b"], deleted_rows=[b"c"]), TableMutation(table_id=46)]
     value = PrewriteValue(schema_version=23, mutations=tables).SerializeToString()
-    start = cluster.tso()
+    start = cluster.fetch_ts()
     write(pump, cluster, prewrite(start, value))
-    commit_ts = cluster.tso()
+    commit_ts = cluster.fetch_ts()
     write(pump, cluster, commit(start, commit_ts))
-    until(lambda: pump.service.info().max_commit_ts >= commit_ts, "the transaction is indexed")
+    until(lambda: pump.service.build_info().max_commit_ts >= commit_ts, "the transaction is indexed")
     shown = json.loads(ask(pump, "GET", f"/debug/binlog/{commit_ts}", format="json").body)
     assert (shown["code"], shown["data"]["type"]) == (200, "Commit")
     assert (shown["data"]["start_ts"], shown["data"]["commit_ts"]) == (str(start), str(commit_ts))
@@ -143,8 +143,8 @@ def test_every_metric_of_the_original_exists_with_its_type_and_labels(
     make_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     pump = make_pump()
-    start = cluster.tso()
-    write(pump, cluster, prewrite(start), commit(start, cluster.tso()))
+    start = cluster.fetch_ts()
+    write(pump, cluster, prewrite(start), commit(start, cluster.fetch_ts()))
     page = ask(pump, "GET", "/metrics")
     assert page.content_type.startswith("text/plain; version=0.0.4")
     ours, theirs = series(page.body.decode()), series((WIRE / "metrics-pump.txt").read_text())
@@ -157,8 +157,8 @@ def test_every_metric_of_the_original_exists_with_its_type_and_labels(
 
 def test_the_alert_rules_use_series_that_the_page_has(make_pump: MakePump, cluster: MemoryCluster) -> None:  # U-02
     pump = make_pump()
-    start = cluster.tso()
-    write(pump, cluster, prewrite(start), commit(start, cluster.tso()))
+    start = cluster.fetch_ts()
+    write(pump, cluster, prewrite(start), commit(start, cluster.fetch_ts()))
     # Counted by kind, so a series exists only after the first one of its kind.
     pump.service.metrics.errors.add("write")
     shown = [sample(line) for line in ask(pump, "GET", "/metrics").body.decode().splitlines() if line[0] != "#"]
@@ -197,7 +197,7 @@ def value(pump: PumpServer, sample: str) -> float:
 def test_failures_after_the_cluster_check_are_counted(make_pump: MakePump, cluster: MemoryCluster) -> None:
     # tidb-binlog 2.8
     pump = make_pump()
-    write(pump, cluster, prewrite(cluster.tso()))
+    write(pump, cluster, prewrite(cluster.fetch_ts()))
     for cluster_id, payload in ((cluster.id, b"\xff"), (cluster.id, Binlog(tp=1).SerializeToString())):
         with pytest.raises(Exception, match=r"binlog|start_ts"):
             write_binlog(pump.service, cluster_id, payload)
@@ -227,7 +227,7 @@ def test_batches_and_syncs_are_timed(make_pump: MakePump, cluster: MemoryCluster
     pump = make_pump(gen_binlog_interval_s=60.0)
     size, seconds = "binlog_pump_storage_write_binlog_size", "binlog_pump_storage_write_binlog_duration_time"
     before = value(pump, f'{size}_sum{{type="batch"}}')
-    binlog = prewrite(cluster.tso())
+    binlog = prewrite(cluster.fetch_ts())
     write(pump, cluster, binlog)
     assert value(pump, f'{size}_sum{{type="batch"}}') - before >= len(binlog.SerializeToString())
     counts = {kind: value(pump, f'{seconds}_count{{type="{kind}"}}') for kind in ("batch", "to_disk", "fsync")}
@@ -242,7 +242,7 @@ class Source:
     def __init__(self) -> None:
         self.answer: Status = Unknown("its write record was collected")
 
-    def transaction_status(self, start_ts: int, key: bytes) -> Status:
+    def fetch_transaction_status(self, start_ts: int, key: bytes) -> Status:
         del start_ts, key
         return self.answer
 
@@ -250,16 +250,16 @@ class Source:
 def test_an_operator_decides_transactions_unknown_to_the_source(make_pump: MakePump, cluster: MemoryCluster) -> None:
     #
     pump = make_pump(source=Source())
-    first, second = cluster.tso(), cluster.tso()
+    first, second = cluster.fetch_ts(), cluster.fetch_ts()
     write(pump, cluster, prewrite(first), prewrite(second))
-    until(lambda: pump.service.info().unmatched_prewrites == 2, "both wait")
-    commit_ts = cluster.tso()
+    until(lambda: pump.service.build_info().unmatched_prewrites == 2, "both wait")
+    commit_ts = cluster.fetch_ts()
     message, code = envelope(ask(pump, "PUT", f"/txn/{first}/commit/{commit_ts}"))
     assert (message, code) == (f"transaction {first} is recorded as committed at {commit_ts}", 200)
     assert envelope(ask(pump, "PUT", f"/txn/{second}/rollback"))[1] == 200
-    until(lambda: pump.service.info().unmatched_prewrites == 0, "none waits")
+    until(lambda: pump.service.build_info().unmatched_prewrites == 0, "none waits")
     assert value(pump, "binlake_pump_forced_resolutions_total") == 2
-    assert pump.service.info().late_commits == 0
+    assert pump.service.build_info().late_commits == 0
     message, code = envelope(ask(pump, "PUT", f"/txn/{first}/rollback"))
     assert "no prewrite with this start_ts waits in this pump" in message
     assert code == 3
@@ -269,10 +269,10 @@ def test_an_operator_cannot_decide_against_the_source(make_pump: MakePump, clust
     #
     source = Source()
     pump = make_pump(source=source, resolve_interval_s=60.0)
-    start = cluster.tso()
+    start = cluster.fetch_ts()
     write(pump, cluster, prewrite(start))
-    until(lambda: pump.service.info().unmatched_prewrites == 1, "it waits")
-    commit_ts = cluster.tso()
+    until(lambda: pump.service.build_info().unmatched_prewrites == 1, "it waits")
+    commit_ts = cluster.fetch_ts()
     for answer, asked, reason in (
         (Locked(), f"commit/{commit_ts}", "lock still exists"),
         (RolledBack(), f"commit/{commit_ts}", "rolled back"),
@@ -285,7 +285,7 @@ def test_an_operator_cannot_decide_against_the_source(make_pump: MakePump, clust
         assert reason in message
     message, code = envelope(ask(pump, "PUT", f"/txn/{start}/commit/{start - 5}"))
     assert (code, "cannot be the commit_ts" in message) == (1, True)
-    assert pump.service.info().unmatched_prewrites == 1
+    assert pump.service.build_info().unmatched_prewrites == 1
 
 
 @pytest.mark.parametrize("text", ["--5", "9" * 5000, "-", "1_0", "٣", "5-"])
@@ -323,7 +323,7 @@ def test_a_binlog_too_large_to_parse_is_shown_by_its_head(monkeypatch: pytest.Mo
 
 def test_the_status_page_names_what_blocks_the_pump(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
-    start = cluster.tso()
+    start = cluster.fetch_ts()
     write(pump, cluster, prewrite(start))
 
     def status_text() -> str:
@@ -332,5 +332,5 @@ def test_the_status_page_names_what_blocks_the_pump(make_pump: MakePump, cluster
     until(lambda: f"blocked: prewrite start_ts={start} key=" in status_text(), "the blocking prewrite is named")
     listed = json.loads(ask(pump, "GET", "/txn").body)["data"]
     assert [one["start_ts"] for one in listed] == [str(start)]
-    write(pump, cluster, commit(start, cluster.tso()))
+    write(pump, cluster, commit(start, cluster.fetch_ts()))
     until(lambda: not status_text(), "nothing blocks the pump any more")

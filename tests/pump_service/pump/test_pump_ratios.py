@@ -36,11 +36,11 @@ def pullers(pump: AttackedPump, count: int, after_ts: int) -> Iterator[list[int]
     taken = [0] * count
     with contextlib.ExitStack() as stack:
         channels = [stack.enter_context(Channel(pump.address)) for _ in range(count)]
-        streams = [stack.enter_context(channel.stream(PULL, pull_request(after_ts))) for channel in channels]
+        streams = [stack.enter_context(channel.open_stream(PULL, pull_request(after_ts))) for channel in channels]
 
         def take(number: int) -> None:
             with contextlib.suppress(Exception):  # the stream ends with its channel
-                for messages in streams[number].batches():
+                for messages in streams[number].receive_batches():
                     taken[number] += sum(map(len, messages))
 
         threads = [threading.Thread(target=take, args=(number,)) for number in range(count)]
@@ -105,7 +105,7 @@ def test_a_write_takes_a_small_multiple_of_a_bare_one(pump: AttackedPump, tmp_pa
 
     def ratio() -> float:
         bare = pump_load.run_apart(pump_load.measure_appends, tmp_path / "floor", 4096, 0.7)
-        return clock.load(pump, 8, 1024, 1.0).percentile(0.99) / bare.percentile(0.99)
+        return clock.load(pump, 8, 1024, 1.0).compute_percentile(0.99) / bare.compute_percentile(0.99)
 
     assert min(best_of(8, ratio, lambda found: found <= 3)) <= 3
 
@@ -114,9 +114,9 @@ def pull_for_ever(address: str) -> None:
     """A puller at full speed; only its cost to the pump matters."""
     os.nice(19)
     while True:
-        with Channel(address) as channel, channel.stream(PULL, pull_request(0)) as stream:
+        with Channel(address) as channel, channel.open_stream(PULL, pull_request(0)) as stream:
             until = time.monotonic() + 1
-            for _ in stream.batches():
+            for _ in stream.receive_batches():
                 if time.monotonic() > until:
                     break
 

@@ -69,24 +69,24 @@ def run(tmp_path: Path, pd: PlacementDriver) -> Iterator[Run]:
 
 
 def states(registry: Registry) -> dict[str, str]:
-    return {pump.node_id: pump.state for pump in registry.pumps()}
+    return {pump.node_id: pump.state for pump in registry.list_pumps()}
 
 
 def write(client: PumpClient, oracle: PdClient, count: int) -> dict[int, str]:
     """Write committed transactions; return commit_ts -> pump."""
     written = {}
     for _ in range(count):
-        binlog = prewrite(oracle.tso())
+        binlog = prewrite(oracle.fetch_ts())
         client.write_prewrite(binlog)
-        commit_ts = oracle.tso()
-        written[commit_ts] = client.write_commit(build.commit(binlog, commit_ts))
+        commit_ts = oracle.fetch_ts()
+        written[commit_ts] = client.write_commit(build.build_commit(binlog, commit_ts))
     return written
 
 
 def everything(registry: Registry, cluster_id: int, upto: int) -> dict[int, str]:
     """Everything that the pumps hold up to `upto`: commit_ts -> pump; each is read until it is proved complete."""
     pulled = {}
-    for pump in registry.pumps():
+    for pump in registry.list_pumps():
         for commit_ts, start_ts, payload in PumpReader(pump.host, cluster_id).pull(0, upto):
             if commit_ts <= upto and commit_ts != start_ts:
                 assert Binlog.FromString(payload).prewrite_value == VALUE
@@ -99,36 +99,36 @@ def test_two_pumps_hold_everything_and_an_idle_one_does_not_delay_the_other(
 ) -> None:
     # S0-59: the second pump gets nothing for a while, but its watermark still moves.
     run("pump1")
-    cluster_id = oracle.cluster_id()
+    cluster_id = oracle.fetch_cluster_id()
     with PumpClient(registry, cluster_id) as client:
         alone = write(client, oracle, 5)
     run("pump2")
-    upto = oracle.tso()
+    upto = oracle.fetch_ts()
     assert everything(registry, cluster_id, upto) == alone
     with PumpClient(registry, cluster_id) as client:
         both = write(client, oracle, 10)
     assert set(both.values()) == {"pump1", "pump2"}
-    assert everything(registry, cluster_id, oracle.tso()) == alone | both
+    assert everything(registry, cluster_id, oracle.fetch_ts()) == alone | both
 
 
 def test_a_killed_pump_restarts_with_its_data_and_takes_over_its_entry(
     run: Run, oracle: PdClient, registry: Registry
 ) -> None:
     process = run("pump1")
-    with PumpClient(registry, oracle.cluster_id()) as client:
+    with PumpClient(registry, oracle.fetch_cluster_id()) as client:
         placed = write(client, oracle, 20)
         process.kill()
         process.wait()
         assert states(registry) == {"pump1": "online"}  # its entry does not expire
         run("pump1")
         placed |= write(client, oracle, 5)
-    assert everything(registry, oracle.cluster_id(), oracle.tso()) == placed
+    assert everything(registry, oracle.fetch_cluster_id(), oracle.fetch_ts()) == placed
 
 
 def test_sigterm_leaves_it_paused(run: Run, oracle: PdClient, registry: Registry) -> None:
     process = run("pump1")
-    before = oracle.tso()
-    until(lambda: registry.pumps()[0].max_commit_ts > before, "a heartbeat")
+    before = oracle.fetch_ts()
+    until(lambda: registry.list_pumps()[0].max_commit_ts > before, "a heartbeat")
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     assert states(registry) == {"pump1": "paused"}

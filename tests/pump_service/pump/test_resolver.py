@@ -70,7 +70,7 @@ def test_orphans_are_resolved_by_the_answers_of_the_status_port(
     url, answers, asked = status_port
     source = TidbSource(MemoryCluster(), ["http://127.0.0.1:1", url])  # the first one is down, so the next is asked
     resolver = Resolver(storage, source)
-    store(storage, prewrite(100), prewrite(200), build.fake(700))
+    store(storage, prewrite(100), prewrite(200), build.build_fake(700))
     until(lambda: storage.count_unmatched() == (2, 100), "both wait")
     resolver.resolve_waiting()
     assert asked == []  # their commits may be on the way
@@ -114,7 +114,7 @@ class Answers:
         self.answers = answers
         self.asked: list[int] = []
 
-    def transaction_status(self, start_ts: int, key: bytes) -> Status:
+    def fetch_transaction_status(self, start_ts: int, key: bytes) -> Status:
         assert key == f"k{start_ts}".encode()
         self.asked.append(start_ts)
         status = self.answers.get(start_ts)
@@ -145,8 +145,8 @@ def test_a_false_rollback_loses_nothing(doubting: Storage) -> None:
     # TiDB sends an R after an undetermined commit, too. 100 is committed, 200 is rolled back.
     source = Answers({100: Committed(500), 200: RolledBack()})
     resolver = Resolver(doubting, source)
-    store(doubting, prewrite(100), rollback(100), prewrite(200), rollback(200), build.fake(700))
-    until(lambda: len(doubting.doubted_prewrites()) == 2, "both wait for a proof")
+    store(doubting, prewrite(100), rollback(100), prewrite(200), rollback(200), build.build_fake(700))
+    until(lambda: len(doubting.list_doubted_prewrites()) == 2, "both wait for a proof")
     assert (doubting.watermark, settled(doubting)) == (0, [])
     ask_until(resolver, lambda: doubting.watermark == 700, "both are proved")
     transactions = settled(doubting)
@@ -160,7 +160,7 @@ def test_a_rollback_waits_until_it_is_proved_and_the_reason_is_shown(doubting: S
     # locked, unknown and unreachable prove nothing.
     source = Answers({})
     resolver = Resolver(doubting, source)
-    store(doubting, prewrite(100), rollback(100), build.fake(700))
+    store(doubting, prewrite(100), rollback(100), build.build_fake(700))
     for answer, why in (
         (None, "the source does not answer"),
         (Locked(3000), "lock"),
@@ -199,13 +199,13 @@ def test_a_young_rollback_is_proved_when_the_source_twice_has_no_record(doubting
     source = Answers({young: Absent(), silent: Absent()})
     resolver = Resolver(doubting, source, clock=Clock(1599.0))
     store(doubting, prewrite(young), rollback(young))
-    until(lambda: len(doubting.doubted_prewrites()) == 1, "the rollback waits for a proof")
+    until(lambda: len(doubting.list_doubted_prewrites()) == 1, "the rollback waits for a proof")
     ask_until(resolver, lambda: bool(source.asked), "asked")
-    assert doubting.doubted_prewrites(), "one answer proves nothing"
-    ask_until(resolver, lambda: not doubting.doubted_prewrites(), "proved")
+    assert doubting.list_doubted_prewrites(), "one answer proves nothing"
+    ask_until(resolver, lambda: not doubting.list_doubted_prewrites(), "proved")
     assert len(source.asked) >= 2
     assert resolver.counters.rolled_back == 1
-    store(doubting, prewrite(silent), build.fake(tso.compose(1_000_002)))  # without an R nothing changes
+    store(doubting, prewrite(silent), build.build_fake(tso.compose(1_000_002)))  # without an R nothing changes
     until(lambda: doubting.count_unmatched() == (1, silent), "it waits")
     begun = time.monotonic()
     while time.monotonic() - begun < 3 * absent_s:
@@ -228,7 +228,7 @@ def test_absence_alone_proves_nothing(doubting: Storage, case: str) -> None:
     asked = itertools.cycle(answers)
 
     class Source:
-        def transaction_status(self, start_ts: int, key: bytes) -> Status:
+        def fetch_transaction_status(self, start_ts: int, key: bytes) -> Status:
             del start_ts, key
             return next(asked)
 
@@ -238,9 +238,9 @@ def test_absence_alone_proves_nothing(doubting: Storage, case: str) -> None:
     clock = {"no clock": None, "clock is down": down, "old": Clock(1600.0)}.get(case, Clock(1001.0))
     resolver = Resolver(doubting, Source(), clock=clock)
     store(doubting, prewrite(start), rollback(start))
-    until(lambda: len(doubting.doubted_prewrites()) == 1, "the rollback waits for a proof")
+    until(lambda: len(doubting.list_doubted_prewrites()) == 1, "the rollback waits for a proof")
     ask_until(resolver, lambda: resolver.queries >= 5, "asked often")
-    assert len(doubting.doubted_prewrites()) == 1
+    assert len(doubting.list_doubted_prewrites()) == 1
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_questions_about_one_rollback_become_rarer(doubting: Storage) -> None:
     source = Answers({100: Unknown("no record")})
     resolver = Resolver(doubting, source)
     store(doubting, prewrite(100), rollback(100))
-    until(lambda: len(doubting.doubted_prewrites()) == 1, "it waits")
+    until(lambda: len(doubting.list_doubted_prewrites()) == 1, "it waits")
     for _ in range(1000):
         resolver.verify_rollbacks()
     assert 1 <= len(source.asked) <= 5
@@ -274,15 +274,17 @@ def test_proofs_and_doubts_survive_a_restart_and_a_lost_index(tmp_path: Path) ->
     # the source forgets (TiKV keeps rollbacks for minutes), so a proved outcome is not asked about again.
     options = StorageOptions(trust_rollbacks=False)
     storage = Storage(tmp_path, options)
-    store(storage, prewrite(100), rollback(100), prewrite(200), rollback(200), build.fake(300))
+    store(storage, prewrite(100), rollback(100), prewrite(200), rollback(200), build.build_fake(300))
     resolver = Resolver(storage, Answers({100: RolledBack(), 200: Unknown("no record")}))
-    ask_until(resolver, lambda: [entry.start_ts for entry in storage.waiting_prewrites()] == [200], "one is proved")
+    ask_until(
+        resolver, lambda: [entry.start_ts for entry in storage.list_waiting_prewrites()] == [200], "one is proved"
+    )
     storage.close()
     for lost in (False, True):
         if lost:
             shutil.rmtree(tmp_path / "kv")
         storage = Storage(tmp_path, options)
-        assert [entry.start_ts for entry in storage.doubted_prewrites()] == [200]
+        assert [entry.start_ts for entry in storage.list_doubted_prewrites()] == [200]
         storage.close()
     storage = Storage(tmp_path)  # without a source, an R is trusted
     reach(storage, 300)
@@ -293,7 +295,7 @@ def test_proofs_and_doubts_survive_a_restart_and_a_lost_index(tmp_path: Path) ->
 def test_a_commit_ends_a_doubt(doubting: Storage) -> None:
     store(doubting, prewrite(100), rollback(100), commit(100, 150))
     reach(doubting, 150)
-    assert (doubting.doubted_prewrites(), doubting.counters.late_commits) == ([], 0)
+    assert (doubting.list_doubted_prewrites(), doubting.counters.late_commits) == ([], 0)
     assert [ts for _, ts, _ in settled(doubting)] == [150]
 
 
@@ -305,7 +307,7 @@ def test_age_is_measured_by_timestamps_and_no_prewrite_is_discarded(storage: Sto
     resolver = Resolver(storage, source, timeout_s=2.0)
     for age_s, late in ((1, False), (3, True)):
         now = tso.compose(1_000_000 + age_s * 1000)
-        store(storage, *([prewrite(begin)] if age_s == 1 else []), build.fake(now))
+        store(storage, *([prewrite(begin)] if age_s == 1 else []), build.build_fake(now))
         until(lambda: storage.count_unmatched() == (1, begin), "it waits")
         resolver.resolve_waiting()
         resolver.resolve_waiting()
@@ -328,7 +330,7 @@ def test_many_rollbacks_are_verified_at_once(doubting: Storage) -> None:
     for start in starts:
         doubting.append(prewrite(start).SerializeToString())
         doubting.append(rollback(start).SerializeToString())
-    store(doubting, build.fake(9000))
+    store(doubting, build.build_fake(9000))
     ask_until(resolver, lambda: doubting.watermark == 9000, "all are proved")
     assert resolver.counters.rolled_back == len(starts)
     resolver.close()
@@ -340,16 +342,16 @@ def test_a_proved_outcome_is_not_asked_about_again_before_the_sorter_reads_it(
     # Such a P was stored, and counted, again in each round.
     resolver = Resolver(doubting, Answers({100: RolledBack()}))
     store(doubting, prewrite(100), rollback(100))
-    until(lambda: len(doubting.doubted_prewrites()) == 1, "it waits")
-    listed = doubting.doubted_prewrites()
-    monkeypatch.setattr(doubting, "doubted_prewrites", lambda *_: listed)
+    until(lambda: len(doubting.list_doubted_prewrites()) == 1, "it waits")
+    listed = doubting.list_doubted_prewrites()
+    monkeypatch.setattr(doubting, "list_doubted_prewrites", lambda *_: listed)
     for _ in range(2):
         resolver._doubts.clear()
         resolver.verify_rollbacks()
         resolver.resolve_waiting()
     assert (resolver.queries, resolver.counters.rolled_back) == (1, 1)
-    monkeypatch.setattr(doubting, "doubted_prewrites", lambda *_: [])
-    until(lambda: not doubting.waiting_prewrites(), "the sorter has read it")
+    monkeypatch.setattr(doubting, "list_doubted_prewrites", lambda *_: [])
+    until(lambda: not doubting.list_waiting_prewrites(), "the sorter has read it")
     resolver.resolve_waiting()
     assert resolver._ended == set()
     resolver.close()
@@ -358,8 +360,8 @@ def test_a_proved_outcome_is_not_asked_about_again_before_the_sorter_reads_it(
 def test_a_decision_by_command_is_a_proof(doubting: Storage) -> None:
     # if no source knows the outcome, an operator decides, also about a P whose R nobody can prove.
     verdict = Verdict(doubting, Answers({100: Unknown("collected"), 200: Unknown("collected")}), PumpMetrics())
-    store(doubting, prewrite(100), rollback(100), prewrite(200), rollback(200), build.fake(300))
-    until(lambda: len(doubting.doubted_prewrites()) == 2, "both wait")
+    store(doubting, prewrite(100), rollback(100), prewrite(200), rollback(200), build.build_fake(300))
+    until(lambda: len(doubting.list_doubted_prewrites()) == 2, "both wait")
     verdict.decide(100, 0)
     verdict.decide(200, 310)
     reach(doubting, 310)

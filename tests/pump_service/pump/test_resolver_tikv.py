@@ -71,7 +71,7 @@ class World:
     def ended(self) -> bool:
         """Whether the P's outcome was stored; waits until stored records are sorted."""
         fake_ts = after(self.age_s)
-        store(self.storage, build.fake(fake_ts))
+        store(self.storage, build.build_fake(fake_ts))
         until(lambda: self.storage.watermark >= fake_ts or self.storage.count_unmatched()[0] > 0, "sorted")
         return self.storage.watermark >= fake_ts
 
@@ -130,7 +130,7 @@ def test_a_live_lock_blocks_and_a_lock_with_a_dead_holder_is_rolled_back(world: 
 def test_a_rollback_is_proved_at_once_and_a_false_one_loses_nothing(world: World) -> None:
     lying = START + 100
     store(world.storage, prewrite(START), rollback(START), prewrite(lying), rollback(lying))
-    until(lambda: len(world.storage.doubted_prewrites()) == 2, "both wait for a proof")
+    until(lambda: len(world.storage.list_doubted_prewrites()) == 2, "both wait for a proof")
     world.tikv.writes[f"k{lying}".encode()] = [Write(lying, lying + 5)]
     world.age_s = 1
     world.resolver.verify_rollbacks()
@@ -147,7 +147,7 @@ def test_a_backlog_older_than_ten_minutes_is_proved_while_gc_has_not_passed_it(
     for start in starts:
         world.storage.append(prewrite(start).SerializeToString())
         world.storage.append(rollback(start).SerializeToString())
-    until(lambda: len(world.storage.doubted_prewrites()) == len(starts), "all wait for a proof")
+    until(lambda: len(world.storage.list_doubted_prewrites()) == len(starts), "all wait for a proof")
     world.age_s = 4000
     written, end_all = list[int](), world.storage.end_all
     monkeypatch.setattr(world.storage, "end_all", lambda ends: written.append(len(ends)) or end_all(ends))
@@ -194,7 +194,7 @@ def test_the_status_port_is_asked_when_tikv_does_not_answer(world: World, monkey
     class Port:
         asked = 0
 
-        def transaction_status(self, start_ts: int, key: bytes) -> Status:
+        def fetch_transaction_status(self, start_ts: int, key: bytes) -> Status:
             assert (start_ts, key) == (START, KEY)
             self.asked += 1
             return RolledBack()
@@ -228,7 +228,7 @@ def test_a_decision_by_command_asks_tikv_without_changing_it(world: World) -> No
     until(lambda: world.storage.count_unmatched() == (1, START), "it waits")
     world.age_s = 700
     asking = world.resolver._asking
-    assert isinstance(asking.transaction_status(START, KEY), Absent)
+    assert isinstance(asking.fetch_transaction_status(START, KEY), Absent)
     assert world.tikv.writes == {}
     world.tikv.writes[KEY] = [Write(START, START + 9)]
     with pytest.raises(Exception, match="committed at"):
@@ -237,7 +237,7 @@ def test_a_decision_by_command_asks_tikv_without_changing_it(world: World) -> No
 
 def test_the_blocking_prewrite_is_shown_with_its_key_table_and_age(world: World) -> None:
     key = b"t" + (77 + (1 << 63)).to_bytes(8, "big") + b"_r" + bytes(8)
-    store(world.storage, build.prewrite(START, key, b""), build.fake(after(42)), prewrite(START + 500))
+    store(world.storage, build.build_prewrite(START, key, b""), build.build_fake(after(42)), prewrite(START + 500))
     until(lambda: world.storage.count_unmatched()[0] == 2, "both wait")
     world.rounds(age_s=42)
     reason = world.resolver.blocked
@@ -273,17 +273,17 @@ def test_a_pump_asks_the_tikv_of_its_cluster_without_configuration(
     pump.start()
     try:
         with contextlib.closing(PdClient([driver.url])) as pd:
-            begin = pd.tso()
-            cluster = pd.cluster_id()
+            begin = pd.fetch_ts()
+            cluster = pd.fetch_cluster_id()
         write = write_binlog(pump.service, cluster, prewrite(begin).SerializeToString())
         assert write is not None
         write.result(20)
         if asks:
             reader = PumpReader(pump.addr, cluster)
-            until(lambda: reader.info().max_commit_ts > begin + tso.compose(1000), "TiKV ended the transaction")
+            until(lambda: reader.read_info().max_commit_ts > begin + tso.compose(1000), "TiKV ended the transaction")
             assert tikv.writes[f"k{begin}".encode()] == [Write(begin, begin, ROLLBACK)]
         else:
-            until(lambda: "no status source" in pump.service.info().last_error, "no source is asked")
+            until(lambda: "no status source" in pump.service.build_info().last_error, "no source is asked")
             assert tikv.asked == []
     finally:
         pump.stop()

@@ -8,7 +8,7 @@ import plyvel
 import pytest
 
 from binlake.errors import Permanent
-from pump_service.pump.index import Index, ts_key
+from pump_service.pump.index import Index, encode_ts_key
 
 KEYS = 20_000
 
@@ -17,7 +17,7 @@ def test_a_damaged_block_is_reported_with_a_hint(tmp_path: Path) -> None:
     folder = tmp_path / "kv"
     database = plyvel.DB(str(folder), create_if_missing=True)
     for ts in range(1, KEYS):
-        database.put(ts_key(ts), b"%016d" % ts)
+        database.put(encode_ts_key(ts), b"%016d" % ts)
     database.compact_range()
     database.close()
     for table in folder.glob("*.ldb"):
@@ -27,7 +27,7 @@ def test_a_damaged_block_is_reported_with_a_hint(tmp_path: Path) -> None:
     index = Index(folder)
     try:
         with pytest.raises(Permanent, match="index is damaged") as caught:
-            index.batch(0, KEYS, KEYS)
+            index.read_batch(0, KEYS, KEYS)
         assert "rebuilt from the value log" in str(caught.value)
     finally:
         index.close()

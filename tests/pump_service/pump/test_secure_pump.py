@@ -33,13 +33,13 @@ def test_a_secure_pump_serves_only_allowed_names(
     tls = TlsFiles(str(own.ca), str(own.cert), str(own.key), ("pump", "drainer"))
     pump = make_pump(addr="localhost:0", tls=tls, socket=str(socket))
     reader = PumpReader(pump.addr, CLUSTER_ID, tls=drainer)
-    assert reader.info().node_id == "pump1"
-    assert next(reader.pull(0))[0] <= cluster.tso()
-    assert httpx.get(f"https://{pump.addr}/status", verify=drainer.client_context(), timeout=60).status_code == 200
+    assert reader.read_info().node_id == "pump1"
+    assert next(reader.pull(0))[0] <= cluster.fetch_ts()
+    assert httpx.get(f"https://{pump.addr}/status", verify=drainer.make_client_context(), timeout=60).status_code == 200
     assert [batch["kind"].to_pylist() for batch in pull_batches("p", reader, 0, 1)] == [["proof"]]
     for other in (authority.tls("stranger"), None):
         with pytest.raises(SourceUnavailable):
-            PumpReader(pump.addr, CLUSTER_ID, tls=other, timeout_s=3).info()
+            PumpReader(pump.addr, CLUSTER_ID, tls=other, timeout_s=3).read_info()
     with Channel(f"unix:{socket}") as channel:
         assert channel.call("/grpc.health.v1.Health/Check", b"", 10) == b"\x08\x01"
     pump.stop()

@@ -72,7 +72,9 @@ def test_a_client_of_the_original_proto_writes_and_another_cluster_is_refused(ma
     write(pump, prewrite(10), commit(10, 11))
     assert "cluster id" in refused(pump, prewrite(20), cluster_id=CLUSTER_ID + 1)
     # An acked binlog is sorted a moment later.
-    until(lambda: pump.service.info().unmatched_prewrites == 0, "the P has its C, the refused binlog is not stored")
+    until(
+        lambda: pump.service.build_info().unmatched_prewrites == 0, "the P has its C, the refused binlog is not stored"
+    )
 
 
 def test_a_consumer_of_the_original_proto_gets_ordered_complete_transactions(
@@ -80,9 +82,9 @@ def test_a_consumer_of_the_original_proto_gets_ordered_complete_transactions(
 ) -> None:
     # S0-53
     pump = make_pump()
-    starts = [cluster.tso() for _ in range(20)]
+    starts = [cluster.fetch_ts() for _ in range(20)]
     write(pump, *map(prewrite, starts))
-    write(pump, *[commit(start, cluster.tso()) for start in reversed(starts)])
+    write(pump, *[commit(start, cluster.fetch_ts()) for start in reversed(starts)])
     with stub(pump) as client:
         stream = client.PullBinlogs(pump_pb2.PullBinlogReq(clusterID=CLUSTER_ID, startFrom=pump_pb2.Pos(offset=0)))
         entities = list(islice((r.entity for r in stream if r.entity.meta.startTs != r.entity.meta.commitTs), 20))
@@ -103,36 +105,36 @@ def test_fakes_move_an_idle_pump_and_with_pd_down_the_reason_is_shown(
     pump = make_pump()
     seen = list(islice(reader(pump).pull(0), 3))
     assert all(commit_ts == start_ts for commit_ts, start_ts, _ in seen)
-    assert all(payload == build.fake(commit_ts).SerializeToString() for commit_ts, _, payload in seen)
+    assert all(payload == build.build_fake(commit_ts).SerializeToString() for commit_ts, _, payload in seen)
     cluster.down = True
-    until(lambda: "PD does not answer" in pump.service.info().last_error, "the reason is shown")
+    until(lambda: "PD does not answer" in pump.service.build_info().last_error, "the reason is shown")
     standing = 0
 
     def is_still() -> bool:
         # A fake that got its timestamp before may still be on its way to the disk.
         nonlocal standing
-        standing = pump.service.info().max_commit_ts
+        standing = pump.service.build_info().max_commit_ts
         time.sleep(0.5)
-        return pump.service.info().max_commit_ts == standing
+        return pump.service.build_info().max_commit_ts == standing
 
     until(is_still, "no more fakes are written")
     cluster.down = False
-    until(lambda: pump.service.info().max_commit_ts > standing, "the watermark moves again")
-    until(lambda: pump.service.info().last_error == "", "no problem is shown")
+    until(lambda: pump.service.build_info().max_commit_ts > standing, "the watermark moves again")
+    until(lambda: pump.service.build_info().last_error == "", "no problem is shown")
 
 
 def test_fakes_are_written_despite_rejected_calls_and_probes(make_pump: MakePump) -> None:
     # the original stops writing fakes while it is called.
     pump = make_pump(stop_write_at_available_space=1 << 60)
-    seen = {pump.service.info().max_commit_ts}
+    seen = {pump.service.build_info().max_commit_ts}
 
     def moves() -> bool:
         assert "space" in refused(pump, prewrite(10))
-        seen.add(pump.service.info().max_commit_ts)
+        seen.add(pump.service.build_info().max_commit_ts)
         return len(seen) > 3
 
     until(moves, "fakes are written all the time")
-    assert "writes are refused" in pump.service.info().last_error
+    assert "writes are refused" in pump.service.build_info().last_error
 
 
 @pytest.mark.long
@@ -140,11 +142,12 @@ def test_a_busy_pump_writes_no_fakes(make_pump: MakePump, cluster: MemoryCluster
     pump = make_pump(gen_binlog_interval_s=0.4)
     stop, pauses = time.monotonic() + 1.5, 0
     while (began := time.monotonic()) < stop:
-        start = cluster.tso()
-        write(pump, prewrite(start), commit(start, cluster.tso()))
+        start = cluster.fetch_ts()
+        write(pump, prewrite(start), commit(start, cluster.fetch_ts()))
         pauses += time.monotonic() - began > 0.1
     fakes = sum(
-        commit_ts == start_ts for commit_ts, start_ts, _ in reader(pump).pull(0, pump.service.info().max_commit_ts)
+        commit_ts == start_ts
+        for commit_ts, start_ts, _ in reader(pump).pull(0, pump.service.build_info().max_commit_ts)
     )
     # One fake at the registration, at most one before the first transaction, and one for each pause of the machine.
     assert fakes <= 2 + pauses
@@ -160,7 +163,7 @@ def test_no_prewrite_is_accepted_before_the_registration_is_confirmed(
     starting.start()
     channel = grpc.insecure_channel(addr, options=[("grpc.initial_reconnect_backoff_ms", 20)])
     grpc.channel_ready_future(channel).result(60)
-    request = pump_pb2.WriteBinlogReq(clusterID=CLUSTER_ID, payload=prewrite(cluster.tso()).SerializeToString())
+    request = pump_pb2.WriteBinlogReq(clusterID=CLUSTER_ID, payload=prewrite(cluster.fetch_ts()).SerializeToString())
     client = pump_pb2_grpc.PumpStub(channel)
     try:
         for _ in range(20):
@@ -177,9 +180,9 @@ def test_no_prewrite_is_accepted_before_the_registration_is_confirmed(
 
 def test_a_pump_has_a_watermark_when_it_is_registered(make_pump: MakePump, cluster: MemoryCluster) -> None:
     #
-    before = cluster.tso()
+    before = cluster.fetch_ts()
     pump = make_pump(gen_binlog_interval_s=60.0)
-    until(lambda: pump.service.info().max_commit_ts > before, "the fake of the registration")
+    until(lambda: pump.service.build_info().max_commit_ts > before, "the fake of the registration")
 
 
 class Consumer(cistern_pb2_grpc.CisternServicer):
@@ -237,14 +240,14 @@ def test_a_stop_leaves_paused_with_the_last_watermark_and_everything_readable(
     make_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     pump = make_pump()
-    start = cluster.tso()
-    write(pump, prewrite(start), commit(start, cluster.tso()))
+    start = cluster.fetch_ts()
+    write(pump, prewrite(start), commit(start, cluster.fetch_ts()))
     pump.stop()
     assert cluster.history[-2:] == ["pausing", "paused"]
     status = cluster.nodes["pump1"]
     assert (status.host, status.is_alive) == (pump.addr, False)
     again = make_pump()
-    assert again.service.info().max_commit_ts >= status.max_commit_ts
+    assert again.service.build_info().max_commit_ts >= status.max_commit_ts
     assert len(data(again, 1)) == 1
 
 
@@ -252,17 +255,17 @@ def test_a_pausing_pump_accepts_commits_and_rollbacks_but_no_prewrites(
     make_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     pump = make_pump()
-    first, second = cluster.tso(), cluster.tso()
+    first, second = cluster.fetch_ts(), cluster.fetch_ts()
     write(pump, prewrite(first), prewrite(second))
     pump.service.state = State.PAUSING
-    assert "pausing" in refused(pump, prewrite(cluster.tso()))
+    assert "pausing" in refused(pump, prewrite(cluster.fetch_ts()))
     assert "pausing" in refused(pump, Binlog())  # an empty payload is a probe
-    commit_ts = cluster.tso()
+    commit_ts = cluster.fetch_ts()
     write(pump, commit(first, commit_ts), rollback(second))
     assert data(pump, 1) == [commit_ts]
     pump.service.state = State.ONLINE
     write(pump, Binlog())  # TiDB's probe: accepted and ignored
-    assert pump.service.info().unmatched_prewrites == 0
+    assert pump.service.build_info().unmatched_prewrites == 0
 
 
 def test_a_pump_that_died_online_is_taken_over_by_the_same_node(make_pump: MakePump, cluster: MemoryCluster) -> None:
@@ -273,9 +276,9 @@ def test_a_pump_that_died_online_is_taken_over_by_the_same_node(make_pump: MakeP
 
 def test_heartbeats_carry_the_watermark(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
-    reached = pump.service.info().max_commit_ts
+    reached = pump.service.build_info().max_commit_ts
     until(lambda: cluster.nodes["pump1"].max_commit_ts > reached, "a heartbeat")
-    assert abs(tso.physical(cluster.nodes["pump1"].update_ts) - time.time() * 1000) < 60_000
+    assert abs(tso.extract_physical(cluster.nodes["pump1"].update_ts) - time.time() * 1000) < 60_000
 
 
 def test_heartbeats_follow_the_clock_of_pd(make_pump: MakePump, cluster: MemoryCluster) -> None:
@@ -283,7 +286,7 @@ def test_heartbeats_follow_the_clock_of_pd(make_pump: MakePump, cluster: MemoryC
     cluster.clock_ms, cluster._last = 1000, 0
     make_pump()
     cluster.clock_ms = int(time.time() * 1000)
-    until(lambda: not is_stale(cluster.nodes["pump1"], cluster.tso(), 2.0), "a heartbeat of PD's time")
+    until(lambda: not is_stale(cluster.nodes["pump1"], cluster.fetch_ts(), 2.0), "a heartbeat of PD's time")
 
 
 def test_a_second_process_on_the_directory_fails_at_once(make_pump: MakePump) -> None:
@@ -326,7 +329,7 @@ class Source:
     def __init__(self) -> None:
         self.answers: dict[int, Status] = {}
 
-    def transaction_status(self, start_ts: int, key: bytes) -> Status:
+    def fetch_transaction_status(self, start_ts: int, key: bytes) -> Status:
         assert key == f"k{start_ts}".encode()
         return self.answers.get(start_ts, Unknown("no proof"))
 
@@ -335,24 +338,24 @@ def test_orphans_wait_for_a_proof_and_the_reason_is_shown(make_pump: MakePump, c
     # S0-49, R-07: unknown blocks, whatever the age; committed is emitted; rolled back is not.
     source = Source()
     pump = make_pump(source=source)
-    lost, gone, silent = (cluster.tso() for _ in range(3))
+    lost, gone, silent = (cluster.fetch_ts() for _ in range(3))
     write(pump, prewrite(lost), prewrite(gone), prewrite(silent))
-    commit_ts = cluster.tso()
-    until(lambda: f"start_ts={lost}" in pump.service.info().last_error, "the head is named")
-    assert "no proof" in pump.service.info().last_error
-    assert pump.service.info().max_commit_ts < commit_ts
+    commit_ts = cluster.fetch_ts()
+    until(lambda: f"start_ts={lost}" in pump.service.build_info().last_error, "the head is named")
+    assert "no proof" in pump.service.build_info().last_error
+    assert pump.service.build_info().max_commit_ts < commit_ts
     source.answers = {lost: Committed(commit_ts), gone: RolledBack()}
-    until(lambda: pump.service.info().oldest_unmatched_start_ts == silent, "two are resolved")
+    until(lambda: pump.service.build_info().oldest_unmatched_start_ts == silent, "two are resolved")
     source.answers[silent] = RolledBack()
     assert data(pump, 1) == [commit_ts]
-    until(lambda: pump.service.info().last_error == "", "nothing waits")
-    info = reader(pump).info()
+    until(lambda: pump.service.build_info().last_error == "", "nothing waits")
+    info = reader(pump).read_info()
     assert info.status_queries >= 4
     assert info.unmatched_prewrites == 0
     pump.stop()
     again = make_pump()  # the proofs were stored, so the source is not asked again
     assert data(again, 1) == [commit_ts]
-    assert again.service.info().unmatched_prewrites == 0
+    assert again.service.build_info().unmatched_prewrites == 0
 
 
 @pytest.mark.long
@@ -360,17 +363,17 @@ def test_an_r_is_verified_where_there_is_a_source_to_ask(make_pump: MakePump, cl
     # TiDB says rolled back, its store says committed.
     source = Source()
     pump = make_pump(source=source)
-    lied, true, silent = (cluster.tso() for _ in range(3))
+    lied, true, silent = (cluster.fetch_ts() for _ in range(3))
     write(pump, *map(prewrite, (lied, true, silent)), *map(rollback, (lied, true, silent)))
-    commit_ts = cluster.tso()
-    until(lambda: f"start_ts={lied}" in pump.service.info().last_error, "the P waits, and the reason is shown")
+    commit_ts = cluster.fetch_ts()
+    until(lambda: f"start_ts={lied}" in pump.service.build_info().last_error, "the P waits, and the reason is shown")
     source.answers = {lied: Committed(commit_ts), true: RolledBack()}
-    until(lambda: pump.service.info().oldest_unmatched_start_ts == silent, "two are proved")
+    until(lambda: pump.service.build_info().oldest_unmatched_start_ts == silent, "two are proved")
     # Fakes between the P may show, but not the committed one, because a P before it in the log waits.
-    assert pump.service.info().max_commit_ts < commit_ts
+    assert pump.service.build_info().max_commit_ts < commit_ts
     source.answers[silent] = RolledBack()
     assert data(pump, 1) == [commit_ts]
-    until(lambda: pump.service.info().last_error == "", "nothing waits")
+    until(lambda: pump.service.build_info().last_error == "", "nothing waits")
     assert pump.resolver.counters.contradicted == 1
 
 
@@ -378,14 +381,14 @@ def test_collecting_is_held_back_by_a_registered_consumer_and_shown(
     make_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     #
-    position = cluster.tso()
+    position = cluster.fetch_ts()
     cluster.consumers = [NodeStatus("sync", "h", "paused", False, 0, None, position, 0)]
     pump = make_pump(gc_s=0.1, gc_interval_s=0.05)
-    until(lambda: f"held back at {position - 1} by sync" in pump.service.info().last_error, "held back")
-    assert pump.service.info().gc_ts < position
+    until(lambda: f"held back at {position - 1} by sync" in pump.service.build_info().last_error, "held back")
+    assert pump.service.build_info().gc_ts < position
     cluster.consumers = []
-    until(lambda: pump.service.info().gc_ts > position, "the collection continues")
-    until(lambda: "gc" not in pump.service.info().last_error, "no problem is shown")
+    until(lambda: pump.service.build_info().gc_ts > position, "the collection continues")
+    until(lambda: "gc" not in pump.service.build_info().last_error, "no problem is shown")
     with pytest.raises(BinlakeError, match="collected up to"):
         list(islice(reader(pump).pull(position), 1))
 
@@ -398,7 +401,7 @@ def test_a_temporary_pull_error_is_reported_as_such(make_pump: MakePump, monkeyp
     def fail(*_: object) -> None:
         raise Transient("no open file is left")
 
-    monkeypatch.setattr(pump._storage.index, "batch", fail)
+    monkeypatch.setattr(pump._storage.index, "read_batch", fail)
     with stub(pump) as client, pytest.raises(grpc.RpcError) as caught:
         list(client.PullBinlogs(pump_pb2.PullBinlogReq(clusterID=CLUSTER_ID), timeout=60))
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -406,7 +409,7 @@ def test_a_temporary_pull_error_is_reported_as_such(make_pump: MakePump, monkeyp
 
 def test_info_identifies_the_pump(make_pump: MakePump) -> None:
     pump = make_pump()
-    info = reader(pump).info()
+    info = reader(pump).read_info()
     assert (info.cluster_id, info.node_id, info.state, info.gc_ts) == (CLUSTER_ID, "pump1", "online", 0)
     assert len(info.store_uuid) == 36
 

@@ -35,7 +35,12 @@ def filled(folder: Path, now: int, *future: Binlog, segment_bytes: int = 300) ->
 @pytest.mark.parametrize("segment_bytes", [300, 1 << 20])
 @pytest.mark.parametrize(
     "future",
-    [[build.fake(FAR)], [prewrite(FAR, b"v" * 9000)], [rollback(FAR)], [prewrite(FAR - 9, b""), commit(FAR - 9, FAR)]],
+    [
+        [build.build_fake(FAR)],
+        [prewrite(FAR, b"v" * 9000)],
+        [rollback(FAR)],
+        [prewrite(FAR - 9, b""), commit(FAR - 9, FAR)],
+    ],
     ids=["fake", "large P", "R", "transaction"],
 )
 def test_binlogs_from_the_future_are_moved_out_and_all_others_stay(
@@ -68,7 +73,9 @@ def test_a_commit_that_is_set_aside_leaves_its_transaction_open(tmp_path: Path) 
     (one,) = set_aside(tmp_path, now + 100)
     assert (one.kind, one.start_ts, one.commit_ts) == ("commit", now, FAR)
     storage = Storage(tmp_path)
-    assert [entry.start_ts for entry in storage.waiting_prewrites()] == [now], "the P waits until the source is asked"
+    assert [entry.start_ts for entry in storage.list_waiting_prewrites()] == [now], (
+        "the P waits until the source is asked"
+    )
     storage.close()
 
 
@@ -83,7 +90,7 @@ def test_a_start_names_the_command_that_fixes_it_and_the_command_works(
     tmp_path: Path, make_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     folder = tmp_path / "pump1"
-    kept = filled(folder, cluster.tso() - tso.compose(60_000), build.fake(FAR))
+    kept = filled(folder, cluster.fetch_ts() - tso.compose(60_000), build.build_fake(FAR))
     with pytest.raises(Permanent, match=r"PD's clock is behind .*`binlake pump set-aside` lists"):
         make_pump()
     with PlacementDriver(tmp_path / "pd", cluster_id=cluster.id) as pd:
@@ -96,8 +103,8 @@ def test_a_start_names_the_command_that_fixes_it_and_the_command_works(
     assert "--accept-loss moves them out" in listed
     assert "1 moved out, copies are in" in done
     pump = make_pump()
-    assert kept[-1] <= pump.service.info().max_commit_ts < FAR
-    page = pump.service.metrics.page(pump._storage, int, int).decode()
+    assert kept[-1] <= pump.service.build_info().max_commit_ts < FAR
+    page = pump.service.metrics.render_page(pump._storage, int, int).decode()
     assert "binlake_pump_set_aside_binlogs 1" in page
 
 
@@ -105,7 +112,7 @@ def test_a_running_pump_reports_a_pd_that_fell_behind(make_pump: MakePump) -> No
     pump = make_pump(heartbeat_interval_s=3600.0, gen_binlog_interval_s=3600.0)
     pump._ceiling._known -= tso.compose(3_600_000)  # as if another PD, an hour behind, had answered since
     pump._publish()
-    assert "above PD's clock" in pump.service.info().last_error
+    assert "above PD's clock" in pump.service.build_info().last_error
     pump._ceiling.fetch_ts()
     pump._publish()
-    assert pump.service.info().last_error == ""
+    assert pump.service.build_info().last_error == ""

@@ -13,7 +13,7 @@ from binlake.errors import BinlakeError, ConfigError
 from pump_service.pump.command import PumpCommand, raise_file_limit
 from pump_service.pump.config import DAY_S, PumpConfig, parse_gc, parse_size
 from pump_service.pump.record import Pointer
-from pump_service.pump.settings import ignored_keys, read_settings, to_config
+from pump_service.pump.settings import find_ignored_keys, read_settings, to_config
 
 ORIGINAL = """
 addr = "127.0.0.1:8260"
@@ -125,7 +125,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_settings_without_effect_are_logged(file: Path) -> None:
-    ignored = ignored_keys(read_settings(parsed("--config", str(file), "--metrics-addr", "gateway:9091"), {}))
+    ignored = find_ignored_keys(read_settings(parsed("--config", str(file), "--metrics-addr", "gateway:9091"), {}))
     assert set(ignored) == {
         "metrics-addr",
         "storage.kv_chan_cap",

@@ -49,9 +49,9 @@ def test_a_prewrite_blocks_until_its_commit_is_seen() -> None:
 
 def test_a_rollback_frees_what_its_prewrite_blocked() -> None:
     sorter = fed(p(10), fake(15), p(20))
-    assert (sorter.max_ts, sorter.oldest_waiting()) == (0, 10)
+    assert (sorter.max_ts, sorter.find_oldest_waiting()) == (0, 10)
     sorter.push(r(10))
-    assert (sorter.max_ts, sorter.oldest_waiting()) == (15, 20)
+    assert (sorter.max_ts, sorter.find_oldest_waiting()) == (15, 20)
     # The R does not raise the watermark itself.
     assert fed(p(10), r(10)).max_ts == 0
 
@@ -80,8 +80,8 @@ def test_the_handle_is_the_record_that_raised_the_watermark() -> None:
 
 def test_waiting_prewrites_come_in_log_order() -> None:
     sorter = fed(p(30), p(10), p(20), c(10, 40))
-    assert [entry.start_ts for entry in sorter.waiting_prewrites()] == [30, 20]
-    assert [entry.start_ts for entry in sorter.waiting_prewrites(1)] == [30]
+    assert [entry.start_ts for entry in sorter.list_waiting_prewrites()] == [30, 20]
+    assert [entry.start_ts for entry in sorter.list_waiting_prewrites(1)] == [30]
 
 
 def test_the_first_record_of_equal_timestamps_is_the_handle() -> None:
@@ -104,14 +104,14 @@ def test_a_file_is_needed_up_to_the_greatest_commit_of_its_prewrites_until_it_is
     ends = [(1, 3, 20), (2, 3, 10), (3, 4, 1), (4, 3, 20)]
     for start_ts, fid, commit_ts in ends:
         sorter.push(Entry(Kind.PREWRITE, start_ts, 0, Pointer(fid, start_ts), b"k"))
-        assert sorter.blocking_files() == {fid}
+        assert sorter.list_blocking_files() == {fid}
         sorter.push(c(start_ts, commit_ts))
-    assert [sorter.needed_until(fid) for fid in (3, 4, 5)] == [20, 1, 0]
-    assert sorter.blocking_files() == set()
-    assert [Sorter.load(sorter.dump()).needed_until(fid) for fid in (3, 4, 5)] == [20, 1, 0]
+    assert [sorter.look_up_needed_ts(fid) for fid in (3, 4, 5)] == [20, 1, 0]
+    assert sorter.list_blocking_files() == set()
+    assert [Sorter.load(sorter.dump()).look_up_needed_ts(fid) for fid in (3, 4, 5)] == [20, 1, 0]
     sorter.forget(3)
     sorter.forget(5)
-    assert [sorter.needed_until(fid) for fid in (3, 4, 5)] == [0, 1, 0]
+    assert [sorter.look_up_needed_ts(fid) for fid in (3, 4, 5)] == [0, 1, 0]
 
 
 def doubting(*entries: Entry) -> Sorter:
@@ -124,14 +124,14 @@ def doubting(*entries: Entry) -> Sorter:
 
 def test_reported_rollbacks_are_listed_in_the_order_of_the_reports_until_they_are_proved() -> None:
     sorter = doubting(p(10), p(20), p(30), r(20), r(10))
-    assert [entry.start_ts for entry in sorter.doubted_prewrites()] == [20, 10]
-    assert [entry.start_ts for entry in sorter.doubted_prewrites(1)] == [20]
-    assert sorter.oldest_waiting() == 10
+    assert [entry.start_ts for entry in sorter.list_doubted_prewrites()] == [20, 10]
+    assert [entry.start_ts for entry in sorter.list_doubted_prewrites(1)] == [20]
+    assert sorter.find_oldest_waiting() == 10
     assert sorter.push(r(30)) is Outcome.DOUBTED
     assert sorter.push(r(40)) is Outcome.UNMATCHED
     for start_ts in (10, 20, 30):
         assert sorter.push(Entry(Kind.PROVEN_ROLLBACK, start_ts, 0, AT)) is Outcome.TAKEN
-    assert (sorter.doubted_prewrites(), len(sorter), sorter.oldest_waiting()) == ([], 0, 0)
+    assert (sorter.list_doubted_prewrites(), len(sorter), sorter.find_oldest_waiting()) == ([], 0, 0)
 
 
 entries = st.lists(
@@ -156,12 +156,12 @@ def state(sorter: Sorter) -> tuple[object, ...]:
         sorter.max_ts,
         sorter.handle,
         len(sorter),
-        sorter.oldest_waiting(),
-        sorter.waiting_prewrites(),
+        sorter.find_oldest_waiting(),
+        sorter.list_waiting_prewrites(),
         # The dump holds which P have reports, but not the order of the reports: it is log order after a load.
-        sorted(sorter.doubted_prewrites(), key=lambda entry: entry.start_ts),
-        sorter.blocking_files(),
-        [sorter.needed_until(fid) for fid in range(9)],
+        sorted(sorter.list_doubted_prewrites(), key=lambda entry: entry.start_ts),
+        sorter.list_blocking_files(),
+        [sorter.look_up_needed_ts(fid) for fid in range(9)],
     )
 
 
@@ -190,9 +190,9 @@ def test_a_sorter_loaded_from_its_dump_continues_unchanged(
 
 def test_a_reported_rollback_is_in_the_dump() -> None:
     sorter = Sorter.load(doubting(p(10), p(20), r(20)).dump(), trust_rollbacks=False)
-    assert [entry.start_ts for entry in sorter.doubted_prewrites()] == [20]
+    assert [entry.start_ts for entry in sorter.list_doubted_prewrites()] == [20]
     assert (len(sorter), sorter.push(Entry(Kind.PROVEN_ROLLBACK, 20, 0, AT))) == (2, Outcome.TAKEN)
-    assert (len(sorter), sorter.doubted_prewrites()) == (1, [])
+    assert (len(sorter), sorter.list_doubted_prewrites()) == (1, [])
 
 
 @given(entries)
@@ -210,7 +210,7 @@ def test_loading_a_dump_releases_doubts_if_rollbacks_are_trusted_now(drawn: list
         trusted.push(entry)
     released = Sorter.load(doubted.dump())
     assert released.max_ts == trusted.max_ts
-    assert (len(released), released.doubted_prewrites()) == (len(trusted), [])
+    assert (len(released), released.list_doubted_prewrites()) == (len(trusted), [])
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,9 @@ def write(pump: PumpServer, cluster: MemoryCluster, *binlogs: Binlog) -> None:
 
 
 def transaction(pump: PumpServer, cluster: MemoryCluster) -> int:
-    start = cluster.tso()
+    start = cluster.fetch_ts()
     write(pump, cluster, prewrite(start))
-    commit_ts = cluster.tso()
+    commit_ts = cluster.fetch_ts()
     write(pump, cluster, commit(start, commit_ts))
     return commit_ts
 
@@ -75,10 +75,10 @@ def test_close_waits_until_every_consumer_has_pulled_everything(make_pump: MakeP
     until(lambda: "a at 1, b at 1" in closing(pump), "the pump names the consumers it waits for")
     entry = cluster.nodes["pump1"]
     assert (entry.state, pump.service.state) == ("closing", State.CLOSING)
-    mark = pump.service.info().max_commit_ts
+    mark = pump.service.build_info().max_commit_ts
     cluster.consumers = [consumer("a", mark), consumer("b", mark - 1), consumer("gone", 0, "offline")]
     until(lambda: "b at" in closing(pump) and "a at" not in closing(pump), "only one consumer is behind")
-    assert pump.service.info().max_commit_ts == mark, "the watermark that consumers must reach does not move"
+    assert pump.service.build_info().max_commit_ts == mark, "the watermark that consumers must reach does not move"
     cluster.consumers = [consumer("a", mark), consumer("b", mark), consumer("gone", 0, "offline")]
     serving.end()
     entry = cluster.nodes["pump1"]
@@ -94,9 +94,10 @@ def test_pumps_that_close_together_wait_at_one_watermark(make_pump: MakePump, cl
     for pump in pumps:
         pump.request_leave("close")
         until(lambda pump=pump: "a at 1" in closing(pump), "it waits")
-    mark = pumps[-1].service.info().max_commit_ts
+    mark = pumps[-1].service.build_info().max_commit_ts
     until(
-        lambda: all(pump.service.info().max_commit_ts == mark for pump in pumps), "both pumps have the same watermark"
+        lambda: all(pump.service.build_info().max_commit_ts == mark for pump in pumps),
+        "both pumps have the same watermark",
     )
     until(lambda: all(str(mark) in closing(pump) for pump in pumps), "and both show the reason")
     cluster.consumers = [consumer("a", mark)]
@@ -127,7 +128,7 @@ def test_a_closing_pump_that_is_asked_again_keeps_closing(make_pump: MakePump, c
     until(lambda: "a at 1" in closing(pump), "it waits")
     pump.request_leave("close")
     until(lambda: pump._asked.empty(), "the request was received")
-    cluster.consumers = [consumer("a", pump.service.info().max_commit_ts)]
+    cluster.consumers = [consumer("a", pump.service.build_info().max_commit_ts)]
     serving.end()
     assert cluster.history == ["online", "closing", "offline"]
 
@@ -141,13 +142,13 @@ def test_a_commit_indexed_during_the_last_check_keeps_the_pump_paused(
 
     def drainers() -> list[NodeStatus]:
         position = storage.watermark
-        start, commit_ts = cluster.tso(), cluster.tso()
+        start, commit_ts = cluster.fetch_ts(), cluster.fetch_ts()
         for binlog in (prewrite(start), commit(start, commit_ts)):
             storage.append(binlog.SerializeToString()).result(60)
         until(lambda: storage.watermark >= commit_ts, "indexed")
         return [consumer("a", position)]
 
-    monkeypatch.setattr(cluster, "drainers", drainers)
+    monkeypatch.setattr(cluster, "list_drainers", drainers)
     serving = Serving(pump)
     pump.request_leave("close")
     serving.end()
@@ -186,13 +187,13 @@ def test_clients_are_closed_when_the_directory_cannot_be_opened(
 @pytest.mark.long
 def test_close_waits_for_prewrites_and_still_accepts_their_commits(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
-    start = cluster.tso()
+    start = cluster.fetch_ts()
     write(pump, cluster, prewrite(start))
     cluster.consumers = [consumer("a", 1 << 62)]
     serving = Serving(pump)
     pump.request_leave("close")
     until(lambda: f"the oldest has start_ts {start}" in closing(pump), "the pump names the P")
-    commit_ts = cluster.tso()
+    commit_ts = cluster.fetch_ts()
     write(pump, cluster, commit(start, commit_ts))
     serving.end()
     entry = cluster.nodes["pump1"]
@@ -216,8 +217,8 @@ def test_a_write_stored_while_the_pump_leaves_keeps_it_paused(
 ) -> None:
     # data stored after the last check is still needed.
     pump = make_pump()
-    write(pump, cluster, prewrite(cluster.tso()))
-    monkeypatch.setattr("pump_service.pump.leaving.Departure.reason_to_wait", lambda _: "")
+    write(pump, cluster, prewrite(cluster.fetch_ts()))
+    monkeypatch.setattr("pump_service.pump.leaving.Departure.find_reason_to_wait", lambda _: "")
     serving = Serving(pump)
     pump.request_leave("close")
     serving.end()

@@ -48,16 +48,16 @@ def start(tmp_path: Path, registry: Registry) -> Iterator[Start]:
 def test_the_entry_follows_the_pump_and_a_rival_is_refused(start: Start, registry: Registry) -> None:
     # S0-35, S0-37
     pump = start("one")
-    first = registry.pump("pump1")
+    first = registry.find_pump("pump1")
     assert first is not None
     assert (first.status.state, first.status.host) == ("online", pump.addr)
-    until(lambda: (registry.pump("pump1") or first).revision > first.revision + 2, "heartbeats")
+    until(lambda: (registry.find_pump("pump1") or first).revision > first.revision + 2, "heartbeats")
     with pytest.raises(Permanent, match="another pump serves under this node id"):
         start("two")
     registry.set_pump_state("pump1", "offline")
-    until(lambda: registry.pumps()[0].state == "online", "a live pump's own state counts")
+    until(lambda: registry.list_pumps()[0].state == "online", "a live pump's own state counts")
     pump.stop()
-    assert registry.pumps()[0].state == "paused"
+    assert registry.list_pumps()[0].state == "paused"
 
 
 def test_a_closing_pump_leaves_after_its_consumer(start: Start, registry: Registry) -> None:
@@ -73,13 +73,13 @@ def test_a_closing_pump_leaves_after_its_consumer(start: Start, registry: Regist
 
     def follows() -> bool:
         # A late heartbeat shows less than the pump holds, so a consumer continues until there is no more.
-        held.append(registry.pumps()[0].max_commit_ts)
+        held.append(registry.list_pumps()[0].max_commit_ts)
         registry.publish_drainer("binlake-x", held[-1])
         return not thread.is_alive()
 
     until(follows, "it leaves", 120)
     assert ended == ["offline"]
-    status = registry.pumps()[0]
+    status = registry.list_pumps()[0]
     assert (status.state, status.max_commit_ts) == ("offline", held[-1])
 
 
@@ -89,7 +89,7 @@ def test_a_pump_that_lost_its_node_id_ends(start: Start, registry: Registry) -> 
     registry.put_pump(taken)
     with pytest.raises(Fenced):
         pump.serve()
-    assert registry.pumps() == [taken]
+    assert registry.list_pumps() == [taken]
 
 
 def test_a_guarded_write_fails_after_any_other_write(registry: Registry) -> None:
@@ -101,11 +101,11 @@ def test_a_guarded_write_fails_after_any_other_write(registry: Registry) -> None
     assert registry.write_pump(mine, revision) == 0
     assert registry.set_pump_state("pump1", "paused").state == "pausing"
     assert registry.write_pump(mine, revision + 1) == 0
-    entry = registry.pump("pump1")
+    entry = registry.find_pump("pump1")
     assert entry is not None
     assert (entry.status.state, entry.revision) == ("paused", revision + 2)
-    assert registry.pump("nobody") is None
-    assert registry.drainer("nobody") is None
+    assert registry.find_pump("nobody") is None
+    assert registry.find_drainer("nobody") is None
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_an_unreadable_key_under_pumps_does_not_stop_a_pump(start: Start, regist
     assert pump.service.state == "online"
     until(lambda: "registry" not in str(pump.service.problems), "the pump writes its entry")
     if value.startswith(b"{"):
-        assert {one.node_id for one in registry.pumps()} == {"odd", "pump1"}
+        assert {one.node_id for one in registry.list_pumps()} == {"odd", "pump1"}
     else:
         with pytest.raises(WireError, match=r"key=/tidb-binlog/v1/pumps/\\xff\\xfe"):
-            registry.pumps()
+            registry.list_pumps()

@@ -40,11 +40,11 @@ def test_fields_of_the_prewrite_replace_those_of_the_commit(storage: Storage) ->
     # S0-14: readers tolerate these fields on C, and use P's.
     first, second = (
         prewrite(10),
-        build.prewrite(20, b"k", ddl_query=b"CREATE TABLE t", ddl_job_id=7, ddl_schema_state=1),
+        build.build_prewrite(20, b"k", ddl_query=b"CREATE TABLE t", ddl_job_id=7, ddl_schema_state=1),
     )
-    wrong = build.commit(first, 15)
+    wrong = build.build_commit(first, 15)
     wrong.prewrite_value, wrong.ddl_query, wrong.ddl_job_id = b"not this", b"nor this", 99
-    other = build.commit(second, 25)
+    other = build.build_commit(second, 25)
     other.ddl_query, other.ddl_job_id = b"DROP TABLE t", 0
     store(storage, first, wrong, second, other)
     reach(storage, 25)
@@ -82,8 +82,8 @@ def test_an_immediate_failure_is_raised_by_the_future(storage: Storage, monkeypa
 
 
 def test_fakes_go_out_as_stored(storage: Storage) -> None:
-    store(storage, build.fake(50))
-    assert pulled(storage, 1) == [(50, 50, build.fake(50).SerializeToString())]
+    store(storage, build.build_fake(50))
+    assert pulled(storage, 1) == [(50, 50, build.build_fake(50).SerializeToString())]
 
 
 def test_a_waiting_pull_gets_a_new_transaction_at_once(storage: Storage) -> None:
@@ -92,7 +92,7 @@ def test_a_waiting_pull_gets_a_new_transaction_at_once(storage: Storage) -> None
     reader.start()
     store(storage, prewrite(10), commit(10, 11))
     until(lambda: pulled_ts == [] and storage.watermark == 11, "watermark")
-    store(storage, build.fake(12))
+    store(storage, build.build_fake(12))
     reader.join(60)
     assert pulled_ts == [11, 12]
 
@@ -115,7 +115,7 @@ def test_the_index_has_the_originals_keys(tmp_path: Path) -> None:
 
 def test_a_pull_of_a_collected_range_names_the_range(storage: Storage) -> None:
     #
-    store(storage, prewrite(10), commit(10, 11), build.fake(20))
+    store(storage, prewrite(10), commit(10, 11), build.build_fake(20))
     reach(storage, 20)
     storage.index.set_gc_ts(15)
     with pytest.raises(LostRange, match=r"\(11, 15\] is lost"):
@@ -125,18 +125,18 @@ def test_a_pull_of_a_collected_range_names_the_range(storage: Storage) -> None:
 
 def test_a_collection_that_overtakes_a_running_pull_ends_it(storage: Storage) -> None:
     # U-03, R-26: the race between the check and the pull.
-    store(storage, build.fake(10))
+    store(storage, build.build_fake(10))
     reach(storage, 10)
     running = pull(storage, 0, lambda: False)
     assert next(running)[1] == 10
     storage.index.set_gc_ts(40)
-    store(storage, build.fake(50))
+    store(storage, build.build_fake(50))
     with pytest.raises(LostRange):
         next(running)
 
 
 def test_a_commit_without_its_prewrite_ends_the_pull_and_is_named(storage: Storage) -> None:
-    store(storage, commit(10, 11), build.fake(20))
+    store(storage, commit(10, 11), build.build_fake(20))
     reach(storage, 20)
     with pytest.raises(WireError, match="start_ts=10"):
         pulled(storage, 1)
@@ -145,7 +145,7 @@ def test_a_commit_without_its_prewrite_ends_the_pull_and_is_named(storage: Stora
 
 def test_a_late_commit_of_a_discarded_prewrite_is_counted_and_a_double_is_not(storage: Storage) -> None:
     #
-    store(storage, prewrite(10), rollback(10), build.fake(20), commit(10, 15))
+    store(storage, prewrite(10), rollback(10), build.build_fake(20), commit(10, 15))
     store(storage, prewrite(30), commit(30, 31), commit(30, 31))
     until(lambda: storage.counters.duplicates == 1, "the double is counted")
     reach(storage, 31)
@@ -155,7 +155,7 @@ def test_a_late_commit_of_a_discarded_prewrite_is_counted_and_a_double_is_not(st
 
 def test_a_commit_ts_fetched_too_early_is_counted(storage: Storage) -> None:
     #
-    store(storage, build.fake(20), prewrite(10), commit(10, 15))
+    store(storage, build.build_fake(20), prewrite(10), commit(10, 15))
     until(lambda: storage.counters.early_commits == 1, "reported")
 
 
@@ -186,7 +186,7 @@ def test_a_failing_index_is_retried_and_the_watermark_waits(storage: Storage, mo
             raise plyvel.IOError("no space")
 
         broken.setattr(storage.index, "write", fail)
-        store(storage, build.fake(10))  # acked, so it is durable
+        store(storage, build.build_fake(10))  # acked, so it is durable
         until(lambda: "no space" in storage.error, "shown")
         assert storage.watermark == 0
     reach(storage, 10)
@@ -200,12 +200,12 @@ def test_long_and_short_pulls_of_mixed_sizes_return_the_same(tmp_path: Path) -> 
     written, expected = [], []
     for number in range(80):
         start, value = number * 10 + 1, b"x" * sizes[number % len(sizes)]
-        opened = build.prewrite(start, b"k", value)
-        done = build.commit(opened, start + (500_000 if number % 7 == 0 else 5))
-        written += [opened, build.fake(start + 1), build.commit(opened, done.commit_ts)]
+        opened = build.build_prewrite(start, b"k", value)
+        done = build.build_commit(opened, start + (500_000 if number % 7 == 0 else 5))
+        written += [opened, build.build_fake(start + 1), build.build_commit(opened, done.commit_ts)]
         if value:
             done.prewrite_value = value
-        expected += [(start + 1, start + 1, build.fake(start + 1).SerializeToString())]
+        expected += [(start + 1, start + 1, build.build_fake(start + 1).SerializeToString())]
         expected += [(start, done.commit_ts, done.SerializeToString())]
     store(storage, *written)
     expected.sort(key=lambda transaction: transaction[1])
@@ -220,7 +220,7 @@ def test_long_and_short_pulls_of_mixed_sizes_return_the_same(tmp_path: Path) -> 
 def test_ten_thousand_transactions_written_backwards_are_pulled_in_order(storage: Storage) -> None:  # S0-09
     starts = range(10_000, 30_000, 2)
     store(storage, *[prewrite(start) for start in starts])
-    store(storage, *[commit(start, 100_000 - start) for start in starts], build.fake(200_000))
+    store(storage, *[commit(start, 100_000 - start) for start in starts], build.build_fake(200_000))
     reach(storage, 200_000)
     stamps = [commit_ts for _, commit_ts, _ in pulled(storage, len(starts) + 1)]
     assert stamps == [*sorted(100_000 - start for start in starts), 200_000]

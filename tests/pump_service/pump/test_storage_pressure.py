@@ -37,9 +37,9 @@ def test_bytes_in_flight_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     storage = Storage(tmp_path, StorageOptions(memory_bytes=200), files=files)
     files.gate.clear()
     with pytest.raises(Transient, match="behind"):
-        store(storage, *(build.fake(ts) for ts in range(1, 20)))
+        store(storage, *(build.build_fake(ts) for ts in range(1, 20)))
     with pytest.raises(Transient, match="behind"):
-        storage.submit(build.fake(30).SerializeToString(), lambda _: None)  # at once
+        storage.submit(build.build_fake(30).SerializeToString(), lambda _: None)  # at once
     files.gate.set()
     until(lambda: storage.in_flight_bytes == 0, "the disk caught up")
     store(storage, prewrite(100, b"x" * 5000))  # larger than the bound, so it is admitted alone
@@ -79,7 +79,7 @@ def test_writes_are_refused_while_the_disk_is_full(tmp_path: Path) -> None:
         with pytest.raises(Transient, match="No space left"):
             store(storage, prewrite(20, b"x" * 100))
     files.room = 1 << 20
-    store(storage, prewrite(30), commit(30, 31), build.fake(40))
+    store(storage, prewrite(30), commit(30, 31), build.build_fake(40))
     reach(storage, 40)
     assert [ts for _, ts, _ in settled(storage)] == [11, 31, 40]
     storage.close()
@@ -108,7 +108,7 @@ class SmallDisk(Files):
 def test_a_slow_disk_makes_batches_larger_not_fewer_acks(tmp_path: Path) -> None:
     files = SlowDisk()
     storage = Storage(tmp_path, files=files)
-    store(storage, *(build.fake(ts) for ts in range(1, 400)))
+    store(storage, *(build.build_fake(ts) for ts in range(1, 400)))
     assert files.syncs < 40
     reach(storage, 399)
     storage.close()

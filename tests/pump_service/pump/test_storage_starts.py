@@ -39,7 +39,7 @@ def test_the_head_covers_only_synced_entries(tmp_path: Path, monkeypatch: pytest
     # A power failure may lose entries that LevelDB did not sync: the value log must be read again from before them.
     monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 3600.0)
     storage = Storage(tmp_path)
-    store(storage, build.fake(10), build.fake(20))
+    store(storage, build.build_fake(10), build.build_fake(20))
     reach(storage, 20)
     assert storage.index.head == Pointer(0, 0)
     storage.close()
@@ -91,7 +91,7 @@ def test_a_data_directory_of_an_original_pump_is_served(tmp_path: Path) -> None:
     storage = Storage(directory)
     records = [pb.Binlog.FromString(payload) for _, payload in storage._log.scan_from(Pointer(0, 0))]
     assert storage.watermark == originals_watermark
-    assert all(storage.index.pointer(b.start_ts if b.tp == pb.Prewrite else b.commit_ts) for b in records)
+    assert all(storage.index.find_pointer(b.start_ts if b.tp == pb.Prewrite else b.commit_ts) for b in records)
 
     prewrites = {b.start_ts: b for b in records if b.tp == pb.Prewrite}
     expected = {b.commit_ts: b.SerializeToString() for b in records if b.start_ts == b.commit_ts}
@@ -136,7 +136,7 @@ def test_a_start_reads_only_records_after_the_head(tmp_path: Path) -> None:
 def test_a_sorter_state_saved_for_another_head_is_not_used(tmp_path: Path) -> None:
     # An original pump that ran here meanwhile moved the pointers, but does not know our state.
     storage = Storage(tmp_path)
-    store(storage, prewrite(10), build.fake(20))
+    store(storage, prewrite(10), build.build_fake(20))
     until(lambda: storage.count_unmatched() == (1, 10), "it waits")
     storage.close()
     with plyvel.DB(str(tmp_path / "kv")) as index:
@@ -148,7 +148,7 @@ def test_a_sorter_state_saved_for_another_head_is_not_used(tmp_path: Path) -> No
 
 def test_a_value_log_that_lost_its_end_is_not_served(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    store(storage, build.fake(10), build.fake(20))
+    store(storage, build.build_fake(10), build.build_fake(20))
     storage.close()
     with (tmp_path / "value" / "000000.vlog").open("r+b") as file:
         file.truncate((tmp_path / "value" / "000000.vlog").stat().st_size - 1)
@@ -165,7 +165,7 @@ def test_damage_inside_the_log_is_reported_with_its_position_and_never_skipped(t
     for start in range(10, 400, 10):
         store(storage, prewrite(start), commit(start, start + 1))
     reach(storage, 391)
-    place = storage.index.pointer(200)
+    place = storage.index.find_pointer(200)
     assert place is not None
     storage.close()
     with (tmp_path / "value" / "000000.vlog").open("r+b") as file:
@@ -190,7 +190,7 @@ def test_closing_a_directory_twice_closes_no_other_file(tmp_path: Path) -> None:
 
 def test_after_a_clean_stop_a_start_reads_nothing_again(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    store(storage, *(build.fake(ts) for ts in range(1, 2001)))
+    store(storage, *(build.build_fake(ts) for ts in range(1, 2001)))
     storage.close()
     assert sum(path.stat().st_size for path in (tmp_path / "kv").glob("*.log")) < 2048  # of 2,000 keys in LevelDB's log
     again = Storage(tmp_path)

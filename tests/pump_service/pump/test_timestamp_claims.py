@@ -24,7 +24,14 @@ def again(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
     if request.param == "looked up":
         monkeypatch.setattr("pump_service.pump.timestamp_claims._GENERATION", 1)
     storage = Storage(tmp_path)
-    for binlog in (prewrite(10), commit(10, 11), prewrite(20), build.fake(30), commit(20, 31), build.fake(40)):
+    for binlog in (
+        prewrite(10),
+        commit(10, 11),
+        prewrite(20),
+        build.build_fake(30),
+        commit(20, 31),
+        build.build_fake(40),
+    ):
         store(storage, binlog)
     reach(storage, 40)
     if request.param == "after a start":
@@ -40,9 +47,9 @@ STORED = [11, 30, 31, 40]
 @pytest.mark.parametrize(
     "second",
     [
-        build.fake(11),  # a fake over a commit: the commit disappeared from every pull
+        build.build_fake(11),  # a fake over a commit: the commit disappeared from every pull
         commit(15, 11),  # the commit of another transaction
-        build.fake(10),  # a fake over a prewrite: its commit had no P
+        build.build_fake(10),  # a fake over a prewrite: its commit had no P
         prewrite(10, b"other rows"),
         prewrite(31),  # a prewrite over a commit
         commit(19, 20),  # a commit over a prewrite
@@ -54,7 +61,7 @@ def test_another_binlog_at_a_timestamp_in_use_is_refused(again: Storage, second:
         store(again, second)
     assert [ts for _, ts, _ in settled(again)] == STORED
     assert settled(again) == before
-    store(again, build.fake(50))  # and binlogs in the same batch are stored
+    store(again, build.build_fake(50))  # and binlogs in the same batch are stored
     reach(again, 50)
 
 
@@ -62,8 +69,8 @@ def test_the_same_binlog_is_accepted_again(again: Storage) -> None:
     before = settled(again)
     bare = Binlog(tp=commit(10, 11).tp, start_ts=10, commit_ts=11, ddl_job_id=0, ddl_schema_state=0)
     # without content, as the pump writes its proofs
-    store(again, prewrite(20), commit(20, 31), bare, commit(10, 11), build.fake(40))
-    store(again, build.fake(50))
+    store(again, prewrite(20), commit(20, 31), bare, commit(10, 11), build.build_fake(40))
+    store(again, build.build_fake(50))
     reach(again, 50)
     assert settled(again)[: len(before)] == before
     assert again.counters.late_commits == 0
@@ -71,14 +78,14 @@ def test_the_same_binlog_is_accepted_again(again: Storage) -> None:
 
 def test_a_binlog_with_rows_replaces_a_fake(again: Storage) -> None:
     store(again, prewrite(25), commit(25, 40))
-    store(again, build.fake(50))
+    store(again, build.build_fake(50))
     reach(again, 50)
     assert [(start, ts) for start, ts, _ in settled(again)] == [(10, 11), (30, 30), (20, 31), (25, 40), (50, 50)]
 
 
 def test_of_two_binlogs_at_one_timestamp_in_a_batch_the_first_is_stored(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    answers = [storage.append(one.SerializeToString()) for one in (prewrite(10), commit(10, 20), build.fake(20))]
+    answers = [storage.append(one.SerializeToString()) for one in (prewrite(10), commit(10, 20), build.build_fake(20))]
     assert [type(answer.exception(60)) for answer in answers] == [type(None), type(None), Permanent]
     assert [start for start, _, _ in pulled(storage, 1)] == [10]
     storage.close()
@@ -98,7 +105,7 @@ class Full(Files):
 def test_the_timestamp_of_a_binlog_that_was_not_stored_is_free(tmp_path: Path) -> None:
     files = Full()
     storage = Storage(tmp_path, files=files)
-    store(storage, build.fake(5))
+    store(storage, build.build_fake(5))
     files.full = True
     for lost in (prewrite(10, b"never stored"), prewrite(5)):
         with pytest.raises(Transient):
@@ -128,7 +135,7 @@ def test_while_the_index_is_behind_an_old_timestamp_is_refused_for_now(
     monkeypatch.setattr(Index, "write", stand)
     stands.append(True)
     for ts in range(10, 40):
-        store(storage, build.fake(ts))
+        store(storage, build.build_fake(ts))
     with pytest.raises(Transient, match="the index is behind"):
         store(storage, commit(3, 10))
     stands.clear()
@@ -136,5 +143,5 @@ def test_while_the_index_is_behind_an_old_timestamp_is_refused_for_now(
     store(storage, commit(3, 10))  # over a fake
     with pytest.raises(BinlakeError, match="another binlog"):
         store(storage, commit(4, 10))
-    assert storage.index.pointer(10) > Pointer(0, 0)
+    assert storage.index.find_pointer(10) > Pointer(0, 0)
     storage.close()

@@ -41,15 +41,15 @@ class CountingFiles(Files):
 
 def test_a_payload_that_ends_like_a_footer_is_not_cut(tmp_path: Path) -> None:
     end = OLD_FOOTER.pack(7, END_MAGIC)
-    tricky = build.fake(20).SerializeToString() + b"\xa2\x06" + bytes([len(end)]) + end  # field 100, unknown
+    tricky = build.build_fake(20).SerializeToString() + b"\xa2\x06" + bytes([len(end)]) + end  # field 100, unknown
     storage = Storage(tmp_path)
-    storage.append(build.fake(10).SerializeToString()).result()
+    storage.append(build.build_fake(10).SerializeToString()).result()
     storage.append(tricky).result()
     storage.close()
     shutil.rmtree(tmp_path / "kv")
     storage = Storage(tmp_path)
     assert (payloads_of(storage)[-1], storage.max_ts, storage.watermark) == (tricky, 20, 20)
-    storage.append(build.fake(30).SerializeToString()).result()
+    storage.append(build.build_fake(30).SerializeToString()).result()
     storage.close()
     storage = Storage(tmp_path)
     assert [ts for ts, _, _ in settled(storage)] == [10, 20, 30]
@@ -87,10 +87,10 @@ def test_planted_headers_cost_a_start_no_more_than_their_bytes(tmp_path: Path, o
     torn = old_record(prewrite(20, planted).SerializeToString())[:-9]
     if old:
         (tmp_path / "value").mkdir()
-        segment(tmp_path).write_bytes(old_record(build.fake(10).SerializeToString()) + torn)
+        segment(tmp_path).write_bytes(old_record(build.build_fake(10).SerializeToString()) + torn)
     else:
         storage = Storage(tmp_path)
-        store(storage, build.fake(10), prewrite(20, planted))
+        store(storage, build.build_fake(10), prewrite(20, planted))
         storage.close()
         shutil.rmtree(tmp_path / "kv")
         path = next(path for path in sorted((tmp_path / "value").iterdir()) if path.stat().st_size > size)
@@ -123,7 +123,7 @@ class KilledDisk(Files):
         return Path(f"/proc/self/fd/{file.fileno()}").readlink().name
 
     def append(self, file: io.FileIO, data: bytes | memoryview) -> int:
-        self.written_from.setdefault(self.name(file), self.size(file))
+        self.written_from.setdefault(self.name(file), self.read_size(file))
         return super().append(file, data)
 
     def overwrite(self, path: Path, at: int, data: bytes) -> None:
@@ -136,7 +136,7 @@ class KilledDisk(Files):
         super().sync(file)
         name = self.name(file)
         if self.written_from.get(name, 1 << 62) <= self.durable.get(name, 0):
-            self.durable[name] = self.size(file)
+            self.durable[name] = self.read_size(file)
 
     def next_life(self) -> None:
         """The process was killed; the page cache stays."""
@@ -157,17 +157,17 @@ def test_a_tail_in_the_page_cache_is_rewritten_durably_before_it_is_relied_on(
     monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 0.0)
     disk = KilledDisk()
     storage = Storage(tmp_path, files=disk)
-    store(storage, build.fake(10))
+    store(storage, build.build_fake(10))
     before = segment(tmp_path).stat().st_size
-    store(storage, build.fake(20))
+    store(storage, build.build_fake(20))
     storage.close()
     if how == "sync failed":
         disk.next_life()
         storage, disk.fail_sync = Storage(tmp_path, files=disk), True
         with pytest.raises(Permanent, match="fdatasync"):
-            storage.append(build.fake(30).SerializeToString()).result()
+            storage.append(build.build_fake(30).SerializeToString()).result()
         with pytest.raises(Permanent, match="cannot be written"):  # and this process never writes again
-            storage.append(build.fake(40).SerializeToString()).result()
+            storage.append(build.build_fake(40).SerializeToString()).result()
         assert "fdatasync" in storage.error
         storage.close()
     else:
@@ -189,9 +189,9 @@ def test_a_tail_in_the_page_cache_is_rewritten_durably_before_it_is_relied_on(
 def test_a_flipped_bit_before_later_writes_is_reported_and_can_be_given_up(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     for ts in (10, 20, 30):
-        store(storage, build.fake(ts))
+        store(storage, build.build_fake(ts))
     reach(storage, 30)
-    place = storage.index.pointer(20)
+    place = storage.index.find_pointer(20)
     assert place is not None
     storage.close()
     shutil.rmtree(tmp_path / "kv")
@@ -209,9 +209,9 @@ def test_a_flipped_bit_before_later_writes_is_reported_and_can_be_given_up(tmp_p
 def test_a_flipped_bit_in_a_sealed_file_stops_a_rebuild_and_can_be_given_up(tmp_path: Path) -> None:
     storage = Storage(tmp_path, StorageOptions(segment_bytes=200))
     for ts in range(10, 200, 10):
-        store(storage, build.fake(ts))
+        store(storage, build.build_fake(ts))
     reach(storage, 190)
-    place = storage.index.pointer(20)
+    place = storage.index.find_pointer(20)
     assert place is not None
     storage.close()
     shutil.rmtree(tmp_path / "kv")
@@ -226,14 +226,14 @@ def test_a_flipped_bit_in_a_sealed_file_stops_a_rebuild_and_can_be_given_up(tmp_
 @pytest.mark.parametrize("byte", [0, 9, 30])
 def test_a_damaged_file_head_is_reported(tmp_path: Path, byte: int) -> None:
     storage = Storage(tmp_path)
-    store(storage, build.fake(10))
+    store(storage, build.build_fake(10))
     storage.close()
     flip(segment(tmp_path), byte)
     with pytest.raises(Permanent, match=r"the head of the file.*accept-damage = 000000.vlog@0"):
         Storage(tmp_path)
     shutil.rmtree(tmp_path / "kv")
     storage = Storage(tmp_path, StorageOptions(accepted_damage=frozenset([Pointer(0, 0)])))
-    store(storage, build.fake(20))
+    store(storage, build.build_fake(20))
     reach(storage, 20)
     assert [ts for ts, _, _ in settled(storage)] == [20]
     storage.close()
@@ -301,7 +301,7 @@ def test_a_rotation_cut_by_a_crash_is_sealed_at_the_next_start(tmp_path: Path, t
 def test_a_sealed_file_that_lost_its_end_is_reported(tmp_path: Path) -> None:
     storage = Storage(tmp_path, StorageOptions(segment_bytes=200))
     for ts in range(10, 200, 10):
-        store(storage, build.fake(ts))
+        store(storage, build.build_fake(ts))
     storage.close()
     flip(segment(tmp_path), segment(tmp_path).stat().st_size - 3)  # only its footer is lost: it is written again
     storage = Storage(tmp_path)

@@ -34,7 +34,7 @@ def test_old_files_are_read_and_new_records_go_to_a_new_file(tmp_path: Path) -> 
     reach(storage, 1001)
     before = settled(storage)
     assert [ts for _, ts, _ in before] == [*range(11, 901, 10), 1001]
-    assert storage.index.pointer(1001).fid == 2
+    assert storage.index.find_pointer(1001).fid == 2
     assert segment(tmp_path, 1).read_bytes() == old_records(prewrite(1000)) + OLD_FOOTER.pack(1000, END_MAGIC)
     storage.close()
     shutil.rmtree(tmp_path / "kv")
@@ -46,8 +46,8 @@ def test_old_files_are_read_and_new_records_go_to_a_new_file(tmp_path: Path) -> 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_an_old_payload_that_ends_like_a_footer_is_not_cut(tmp_path: Path, sealed: bool) -> None:
     end = OLD_FOOTER.pack(7, END_MAGIC)
-    tricky = build.fake(20).SerializeToString() + b"\xa2\x06" + bytes([len(end)]) + end
-    old_directory(tmp_path, old_records(build.fake(10)) + old_record(tricky) + end * sealed)
+    tricky = build.build_fake(20).SerializeToString() + b"\xa2\x06" + bytes([len(end)]) + end
+    old_directory(tmp_path, old_records(build.build_fake(10)) + old_record(tricky) + end * sealed)
     storage = Storage(tmp_path)
     assert (payloads_of(storage)[-1], storage.max_ts) == (tricky, 20)
     storage.close()
@@ -57,7 +57,7 @@ def test_an_old_payload_that_ends_like_a_footer_is_not_cut(tmp_path: Path, seale
 
 
 def test_a_torn_tail_of_an_old_file_is_cut_unless_something_like_a_record_follows(tmp_path: Path) -> None:
-    whole, torn = old_records(build.fake(10)), old_records(prewrite(20, bytes(500)))[:-50]
+    whole, torn = old_records(build.build_fake(10)), old_records(prewrite(20, bytes(500)))[:-50]
     old_directory(tmp_path, whole + torn)
     storage = Storage(tmp_path)
     assert (storage.watermark, storage.count_unmatched()) == (10, (0, 0))
@@ -65,7 +65,7 @@ def test_a_torn_tail_of_an_old_file_is_cut_unless_something_like_a_record_follow
     shutil.rmtree(tmp_path)
     tmp_path.mkdir()
     # an old pump continued writing after a torn tail
-    old_directory(tmp_path, whole + torn + old_records(build.fake(30)))
+    old_directory(tmp_path, whole + torn + old_records(build.build_fake(30)))
     with pytest.raises(Permanent, match=f"000000.vlog@{len(whole)}"):
         Storage(tmp_path)
     accepted = StorageOptions(accepted_damage=frozenset([Pointer(0, len(whole))]))

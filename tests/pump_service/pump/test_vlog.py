@@ -33,11 +33,11 @@ def log_frame(data: bytes, fid: int = 0) -> Frame:
 
 
 def test_builders_produce_the_originals_bytes() -> None:
-    prewrite = build.prewrite(262144000001, b"k1", PREWRITE_VALUE)
+    prewrite = build.build_prewrite(262144000001, b"k1", PREWRITE_VALUE)
     assert prewrite.SerializeToString() == P_BYTES
-    assert build.commit(prewrite, 262157107202).SerializeToString() == C_BYTES
-    assert build.fake(262157107202).SerializeToString() == FAKE_BYTES
-    assert build.rollback(prewrite).commit_ts == 0
+    assert build.build_commit(prewrite, 262157107202).SerializeToString() == C_BYTES
+    assert build.build_fake(262157107202).SerializeToString() == FAKE_BYTES
+    assert build.build_rollback(prewrite).commit_ts == 0
 
 
 def test_reads_by_pointer_check_magic_and_crc(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_rotation_seals_with_the_greatest_ts_and_continues(tmp_path: Path) -> No
 
 def test_a_clean_stop_seals_a_large_file_and_leaves_a_small_one_open(tmp_path: Path) -> None:
     log = ValueLog(tmp_path)
-    log.append([build.fake(9).SerializeToString()], 9)
+    log.append([build.build_fake(9).SerializeToString()], 9)
     log.close()
     again = ValueLog(tmp_path)
     assert (again.end.fid, again.max_ts) == (0, 9)
@@ -130,7 +130,7 @@ def test_a_removed_file_stays_readable_while_open_and_is_a_lost_range_afterwards
     first, second = (log.append([bytes([n]) * 60], n)[0] for n in (1, 2))
     running = log.scan_from(first)
     assert next(running)[0] == first
-    assert log.old_files() == [(0, 1), (1, 2)]
+    assert log.list_old_files() == [(0, 1), (1, 2)]
     log.remove([0])
     assert [place for place, _ in running] == [second]
     with pytest.raises(LostRange, match=r"000000\.vlog"):
@@ -141,8 +141,8 @@ def test_a_removed_file_stays_readable_while_open_and_is_a_lost_range_afterwards
 
 def test_a_start_reads_only_records_after_the_known_position(tmp_path: Path) -> None:
     log = ValueLog(tmp_path)
-    log.append([build.fake(ts).SerializeToString() for ts in (5, 6)], 6)
-    known = log.append([build.fake(7).SerializeToString()], 7)[0]
+    log.append([build.build_fake(ts).SerializeToString() for ts in (5, 6)], 6)
+    known = log.append([build.build_fake(7).SerializeToString()], 7)[0]
     with (tmp_path / "000000.vlog").open("r+b") as file:
         file.seek(HEAD.size)
         file.write(b"never read")
@@ -191,7 +191,7 @@ def test_a_failed_rotation_is_reported_and_retried(tmp_path: Path, refused: str)
     for payload in stored:
         log.append([payload], 1)  # durable, and acked
     assert "no new file" in log.failed
-    assert log.room_left() > 0  # batches are still batches
+    assert log.compute_room_left() > 0  # batches are still batches
     files.refused.clear()
     log.append([b"in the old file still"], 1)
     assert log.failed == ""

@@ -117,7 +117,7 @@ class Watched:
         return self.client.write_rollback(binlog, node_id)
 
     def _check(self, commit_ts: int) -> None:
-        now = self.oracle.tso()
+        now = self.oracle.fetch_ts()
         if now >= commit_ts:
             self.broken.append((now, commit_ts))
 
@@ -135,12 +135,12 @@ def test_the_clock_never_passes_the_least_unacked_commit_ts(parts: Parts) -> Non
     assert len(hammer.stamps) > 100
     assert result.binlogs == capture.meta["binlogs"]
     # Every transaction is stored, in order, each commit_ts once, and complete by the pumps' own watermarks.
-    assert parts.oracle().tso() > max(max(s.start_ts, s.commit_ts) for s in replayer.schedule.steps)
+    assert parts.oracle().fetch_ts() > max(max(s.start_ts, s.commit_ts) for s in replayer.schedule.steps)
     found = [parts.pulled(pump, result.last_ts) for pump in pumps]
     assert all(commits == sorted(set(commits)) for commits in found)
     assert sorted(found[0] + found[1]) == sorted({s.commit_ts for s in replayer.schedule.steps if s.commit_ts})
     assert min(len(commits) for commits in found) > result.transactions // 4, "round robin"
-    infos = [PumpReader(pump.addr, 1).info() for pump in pumps]
+    infos = [PumpReader(pump.addr, 1).read_info() for pump in pumps]
     assert [info.early_commits for info in infos] == [0, 0]
     assert [info.unmatched_prewrites for info in infos] == [0, 0]
 
@@ -163,7 +163,7 @@ class Hammer:
 
     def _run(self) -> None:
         while not self._stop.wait(0.001):
-            self.stamps.append(self._oracle.tso())
+            self.stamps.append(self._oracle.fetch_ts())
 
 
 def test_payloads_are_sent_as_recorded(parts: Parts) -> None:
@@ -172,7 +172,7 @@ def test_payloads_are_sent_as_recorded(parts: Parts) -> None:
     watched = Watched(parts.client(), parts.oracle())
     Replayer(capture, Outcomes.of(capture), watched, parts.clock).run()
     sent = sorted(binlog.SerializeToString() for binlog in watched.order)
-    assert sent == sorted(p for p in capture.binlogs() if pb.Binlog.FromString(p).tp != R)
+    assert sent == sorted(p for p in capture.read_binlogs() if pb.Binlog.FromString(p).tp != R)
 
 
 def test_a_second_replay_into_the_same_cluster_is_refused_before_anything_is_written(parts: Parts) -> None:
@@ -181,7 +181,7 @@ def test_a_second_replay_into_the_same_cluster_is_refused_before_anything_is_wri
     parts.pump(1)
     client = parts.client()
     Replayer(capture, Outcomes.of(capture), client, parts.clock).run()
-    parts.oracle().tso()
+    parts.oracle().fetch_ts()
     with closing(ClockClient([parts.pd.url])) as lead, pytest.raises(ConfigError, match="already"):
         Replayer(capture, Outcomes.of(capture), client, ReplayClock(lead)).run()
 
@@ -197,13 +197,13 @@ def test_orphans_and_doubles_are_resolved_by_the_captures_status_port(parts: Par
     outcomes = [{"start_ts": str(base + 2), "commit_ts": str(base + 8)}, {"start_ts": str(base + 3)}]
     capture = write_capture(parts.folder / "capture", binlogs, outcomes=outcomes)
     known = Outcomes.of(capture)
-    with StatusServer.of_capture(capture, known, parts.clock.now) as server:
+    with StatusServer.of_capture(capture, known, parts.clock.read_ts) as server:
         parts.status_url = server.url
         pumps = [parts.pump(1), parts.pump(2)]
         result = Replayer(capture, known, parts.client(), parts.clock).run()
         commits = {commit - base for pump in pumps for commit in parts.pulled(pump, result.last_ts)}
         assert commits == {8, 9, 12}
-        assert list(TidbSource(parts.oracle(), server.url).ddl_jobs(0)) == []
+        assert list(TidbSource(parts.oracle(), server.url).fetch_ddl_jobs(0)) == []
 
 
 class Failing:
@@ -230,7 +230,7 @@ def test_a_failure_ends_the_replay_with_its_error_and_leaves_the_clock_held(part
     replayer = Replayer(capture, Outcomes.of(capture), Failing(300), parts.clock)
     with pytest.raises(BinlakeError, match="the pump does not answer"):
         replayer.run()
-    assert parts.oracle().tso() < replayer.schedule.bound()
+    assert parts.oracle().fetch_ts() < replayer.schedule.compute_bound()
 
 
 def test_the_rate_limits_the_binlogs_per_second(parts: Parts) -> None:

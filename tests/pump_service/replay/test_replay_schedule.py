@@ -54,9 +54,11 @@ def test_bound_is_the_least_unacked_commit_ts_for_any_order_of_acks(steps: list[
     schedule = ReplaySchedule(steps)
     waiting, last = list(steps), 0
     while waiting:
-        assert schedule.bound() == min((step.commit_ts for step in waiting if step.commit_ts), default=tso.MAX_TS)
-        assert schedule.bound() >= last, "the bound never decreases"
-        last = schedule.bound()
+        assert schedule.compute_bound() == min(
+            (step.commit_ts for step in waiting if step.commit_ts), default=tso.MAX_TS
+        )
+        assert schedule.compute_bound() >= last, "the bound never decreases"
+        last = schedule.compute_bound()
         allowed = [step for step in waiting if schedule.may_write(step)]
         assert allowed, "at least one step may always be written"
         done = data.draw(st.sampled_from(allowed))
@@ -92,12 +94,12 @@ def test_the_schedule_of_a_capture(name: str) -> None:
 def test_an_orphan_holds_the_clock_until_its_prewrite_is_acked() -> None:
     capture_steps = [Step(0, pb.Prewrite, 3, 0, 0, 7), Step(1, pb.Prewrite, 4, 0, 0, 0), Step(2, pb.Commit, 4, 9, 2, 9)]
     schedule = ReplaySchedule(capture_steps)
-    assert schedule.bound() == 7
+    assert schedule.compute_bound() == 7
     schedule.ack(capture_steps[1])
-    assert schedule.bound() == 7
+    assert schedule.compute_bound() == 7
     assert not schedule.may_write(capture_steps[2])
     schedule.ack(capture_steps[0])
-    assert schedule.bound() == 9
+    assert schedule.compute_bound() == 9
     assert schedule.may_write(capture_steps[2])
 
 
@@ -111,7 +113,7 @@ def test_outcomes_of_orphans_come_from_outcomes_json_then_from_decoded_rows(tmp_
     capture = write_capture(tmp_path, binlogs, outcomes=outcomes, decoded=decoded)
     found = Outcomes.of(capture)
     assert [found.by_start[n].commit_ts for n in (1, 2, 3, 4)] == [11, 12, 0, 20]
-    assert [found.orphan_commit_ts(n) for n in (1, 2, 3, 4)] == [11, 12, 0, 0]
+    assert [found.look_up_orphan_commit_ts(n) for n in (1, 2, 3, 4)] == [11, 12, 0, 0]
     assert [step.holds for step in ReplaySchedule.of(capture, found).steps] == [11, 12, 0, 0, 20]
 
 

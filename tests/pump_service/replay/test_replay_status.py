@@ -60,7 +60,7 @@ def server(tmp_path: Path, moment: Moment) -> Iterator[StatusServer]:
 def test_history_is_byte_equal_to_a_recorded_answer() -> None:
     answer = recorded("ddl_history_limit3.json")
     jobs = json.loads(answer["body"])
-    assert status.go_json(status.History(reversed(jobs)).finished_jobs(FOREVER, 0, 3)) == answer["body"]
+    assert status.format_go_json(status.History(reversed(jobs)).list_finished_jobs(FOREVER, 0, 3)) == answer["body"]
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in RECORDED.glob("mvcc_*.json")))
@@ -79,11 +79,11 @@ def test_transaction_status_is_byte_equal_to_a_recorded_answer(name: str) -> Non
     info = json.loads(body)["value"]["info"]
     seen = [write["commit_ts"] for write in info["writes"]] + [info.get("lock", {}).get("start_ts", 0)]
     key = recorded(name)["path"].rpartition("/")[2]
-    assert status.go_json(status.Mvcc(known, by_key).answer(bytes.fromhex(key), max(seen) + 1)) == body
+    assert status.format_go_json(status.Mvcc(known, by_key).answer(bytes.fromhex(key), max(seen) + 1)) == body
 
 
 def test_an_unwritten_key_is_answered_as_tidb_does() -> None:
-    answer = status.go_json(status.Mvcc(Outcomes([]), {}).answer(b"\x74\xff", FOREVER))
+    answer = status.format_go_json(status.Mvcc(Outcomes([]), {}).answer(b"\x74\xff", FOREVER))
     assert answer == '{\n "key": "74FF",\n "region_id": 1,\n "value": {\n  "info": {}\n }\n}'
 
 
@@ -117,12 +117,12 @@ def test_a_job_is_shown_only_after_its_end(server: StatusServer, moment: Moment)
     seen = {}
     for now in (40, 41, 60, 61):
         moment.now = now
-        seen[now] = [job["id"] for job in source.ddl_jobs(0)]
+        seen[now] = [job["id"] for job in source.fetch_ddl_jobs(0)]
     assert seen == {40: [], 41: [7], 60: [7], 61: [7, 5]}
 
 
 def test_special_characters_of_a_job_are_escaped_as_by_go(server: StatusServer) -> None:
-    assert list(TidbSource(NoClock(), server.url).ddl_jobs(0)) == JOBS
+    assert list(TidbSource(NoClock(), server.url).fetch_ddl_jobs(0)) == JOBS
     assert (
         "\\u003c b \\u0026\\u0026 c \\u003e d \\u2028"
         in httpx.get(f"{server.url}/ddl/history?limit=9", timeout=60).text
@@ -144,7 +144,7 @@ def test_a_transaction_is_locked_until_its_commit_has_passed(
 ) -> None:
     moment.now = now
     source = TidbSource(NoClock(), server.url)
-    statuses = [source.transaction_status(start, str(start).encode()) for start in (10, 20, 50)]
+    statuses = [source.fetch_transaction_status(start, str(start).encode()) for start in (10, 20, 50)]
     assert statuses == [first, second, third]
 
 
@@ -182,7 +182,7 @@ def test_a_failing_answer_is_an_error_without_traceback(
 
 
 class NoClock:
-    def tso(self, count: int = 1) -> int:
+    def fetch_ts(self, count: int = 1) -> int:
         raise AssertionError(f"asked for {count} timestamps")
 
 
@@ -209,10 +209,10 @@ def test_the_replay_clock_never_decreases_and_advances_after_the_release() -> No
     for bound in (5, 9, 7, 9):
         clock.lead(bound)
     assert pd.bounds == [5, 9]
-    assert clock.now() == 9
+    assert clock.read_ts() == 9
     clock.release()
     assert pd.released
-    assert clock.now() >= 9
+    assert clock.read_ts() >= 9
 
 
 def test_a_second_replay_into_the_same_cluster_is_refused() -> None:

@@ -83,16 +83,16 @@ def test_a_run_is_summarised_recorded_and_pulled(source: Source, tmp_path: Path)
 
     last_ts = int(summary["last_commit_ts"])
     capture = Capture(record)
-    binlogs = [pb.Binlog.FromString(payload) for payload in capture.binlogs()]
+    binlogs = [pb.Binlog.FromString(payload) for payload in capture.read_binlogs()]
     kinds = Counter(binlog.tp for binlog in binlogs)
     assert kinds[pb.Commit] == summary["committed"] + len([b for b in binlogs if b.ddl_job_id and b.tp == pb.Commit])
     committed = {binlog.commit_ts for binlog in binlogs if binlog.tp == pb.Commit}
     taken = source.taken(last_ts)
     assert set(taken) == committed
     assert all(len({one.prewrite_value for one in twins}) == 1 for twins in taken.values())
-    assert {job["binlog"]["SchemaVersion"] for job in capture.jobs()} == set(range(1, summary["ddl"] + 1))
+    assert {job["binlog"]["SchemaVersion"] for job in capture.read_jobs()} == set(range(1, summary["ddl"] + 1))
     assert ReplaySchedule.of(capture, Outcomes.of(capture)).transactions == len(committed)
-    (end,) = capture.states()
+    (end,) = capture.read_states()
     assert end.commit_ts == last_ts
     assert state.read_text() == (record / "states.jsonl").read_text()
 

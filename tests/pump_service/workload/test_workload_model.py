@@ -17,9 +17,9 @@ from binlake.rows.codec.values import read_text
 from binlake.rows.codec.writers import write_text
 from binlake.rows.schema import ColumnInfo
 from binlake.wire import binlog_pb2 as pb
-from pump_service.replay.status import go_json
-from pump_service.workload.definitions import column_json
-from pump_service.workload.generator import fate_of
+from pump_service.replay.status import format_go_json
+from pump_service.workload.definitions import build_column_json
+from pump_service.workload.generator import choose_fate
 from pump_service.workload.kinds import KINDS, SIZED
 from pump_service.workload.measure import Latencies
 from pump_service.workload.source import LiveTransactions
@@ -121,21 +121,21 @@ def test_every_kind_generates_values_that_fit_its_column(word: str) -> None:
     random = Random(1)
     for width in (1, 100, 40_000) if word in SIZED else (1,):
         col, value = KINDS[word]("c", width)
-        column = ColumnInfo.from_json(column_json(col, 1, 0))
+        column = ColumnInfo.from_json(build_column_json(col, 1, 0))
         for _ in range(50):
             text = value(random)
             assert read_text(column, write_text(column, text), 0)[0] == text
 
 
 def test_outcomes_are_answered_like_a_status_port() -> None:
-    known, key = LiveTransactions(), LiveTransactions.key
+    known, key = LiveTransactions(), LiveTransactions.build_key
     for start_ts in (10, 20, 30):
         known.begin(start_ts)
     known.end(20, 25)
     known.end(30, 0)
 
     def told(start_ts: int, of: bytes | None = None) -> object:
-        return read_status(go_json(known.answer(of or key(start_ts), 0)), start_ts)
+        return read_status(format_go_json(known.answer(of or key(start_ts), 0)), start_ts)
 
     assert [told(10), told(20), told(30)] == [Locked(), Committed(25), RolledBack()]
     assert isinstance(told(40), Unknown)
@@ -159,16 +159,16 @@ def test_a_part_keeps_its_ids_and_rows_together(steps: list[tuple[int, bool]]) -
 @given(st.floats(0, 1, exclude_max=True))
 def test_fates_occur_with_their_shares(chance: float) -> None:
     faults = Faults(rollback=0.25, hold=0.25)
-    assert fate_of(faults, chance) == ("rollback" if chance < 0.25 else "hold" if chance < 0.5 else "commit")
+    assert choose_fate(faults, chance) == ("rollback" if chance < 0.25 else "hold" if chance < 0.5 else "commit")
 
 
 def test_quantiles_are_within_five_percent() -> None:
     latencies = Latencies()
     for number in range(1, 1001):
         latencies.add(number / 1000)
-    assert latencies.quantile(0.5) == pytest.approx(0.5, rel=0.06)
-    assert latencies.quantile(0.99) == pytest.approx(0.99, rel=0.06)
-    assert Latencies().quantile(0.5) == 0.0
+    assert latencies.compute_quantile(0.5) == pytest.approx(0.5, rel=0.06)
+    assert latencies.compute_quantile(0.99) == pytest.approx(0.99, rel=0.06)
+    assert Latencies().compute_quantile(0.5) == 0.0
 
 
 @pytest.mark.parametrize(

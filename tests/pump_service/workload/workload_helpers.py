@@ -13,8 +13,8 @@ from binlake.errors import SourceUnavailable
 from binlake.rows.codec import decode_transaction
 from binlake.rows.schema import DdlJob, SchemaState
 from binlake.wire import binlog_pb2 as pb
-from pump_service.replay.status import History, go_json
-from pump_service.workload.output import state_lines
+from pump_service.replay.status import History, format_go_json
+from pump_service.workload.output import build_state_lines
 from pump_service.workload.runner import Runner
 from pump_service.workload.source import LiveTransactions
 from pump_service.workload.spec import Spec
@@ -26,7 +26,7 @@ class CountingClock:
     def __init__(self) -> None:
         self._ticks = itertools.count(1_795_000_000_000)
 
-    def tso(self, count: int = 1) -> int:
+    def fetch_ts(self, count: int = 1) -> int:
         ticks = [next(self._ticks) for _ in range(count)]
         return ticks[-1] << 18
 
@@ -75,16 +75,16 @@ class Run:
 
     def states(self) -> list[dict[str, Any]]:
         """The expected end state without its timestamps."""
-        lines = list(state_lines(self.spec.db, self.runner.catalog.tables, self.runner.tally.last_ts))
+        lines = list(build_state_lines(self.spec.db, self.runner.catalog.tables, self.runner.tally.last_ts))
         return [{**line, "commit_ts": ""} for line in lines]
 
 
 def run(spec: Spec, client: MemoryClient | None = None) -> Run:
     client, transactions, history = client or MemoryClient(), LiveTransactions(), History()
-    runner = Runner(spec, client, CountingClock().tso, transactions, history)
+    runner = Runner(spec, client, CountingClock().fetch_ts, transactions, history)
     runner._stopped.wait = lambda _=None: runner._stopped.is_set()  # type: ignore[method-assign, assignment]
     runner.run()
-    return Run(spec, client, runner, transactions, history.finished_jobs(1 << 63))
+    return Run(spec, client, runner, transactions, history.list_finished_jobs(1 << 63))
 
 
 def committed(done: Run) -> dict[int, pb.Binlog]:
@@ -97,7 +97,7 @@ def committed(done: Run) -> dict[int, pb.Binlog]:
             if ends[start_ts].tp == pb.Commit:
                 by_commit_ts[ends[start_ts].commit_ts] = prewrite
             continue
-        answer = read_status(go_json(done.transactions.answer(prewrite.prewrite_key, 0)), start_ts)
+        answer = read_status(format_go_json(done.transactions.answer(prewrite.prewrite_key, 0)), start_ts)
         if isinstance(answer, Committed):
             by_commit_ts[answer.commit_ts] = prewrite
     return dict(sorted(by_commit_ts.items()))
@@ -124,14 +124,14 @@ def replayed(done: Run) -> dict[str, list[tuple[str | None, ...]]]:
         f"{table.db}.{table.name}": sorted(
             (tuple(dict(row)[column.name] for column in table.columns) for row in rows[table.id].elements()), key=str
         )
-        for table in schema.tables()
+        for table in schema.list_tables()
         if table.db == done.spec.db
     }
 
 
 def _migrate(before: SchemaState, after: SchemaState, rows: dict[int, Counter[Any]]) -> None:
-    for table in after.tables():
-        old = before.table(table.id)
+    for table in after.list_tables():
+        old = before.find_table(table.id)
         names = {column.name for column in table.columns}
         if old is None or names == {column.name for column in old.columns}:
             continue

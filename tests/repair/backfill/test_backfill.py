@@ -84,7 +84,7 @@ def test_killed_repair_continues_after_its_last_window(shop: Shop) -> None:
         pass
 
     def power_cut(step: str) -> None:
-        if step == "batch" and len(progress(shop, lo, hi).remaining()) == 1:
+        if step == "batch" and len(progress(shop, lo, hi).list_remaining()) == 1:
             raise Killed
 
     lo = shop.ts
@@ -94,18 +94,18 @@ def test_killed_repair_continues_after_its_last_window(shop: Shop) -> None:
     execute(shop.server, *[f"DELETE FROM shop.`{name}`" for _, name in shop.workload.rows])
     with pytest.raises(Killed):
         repair_range(shop.lake.replication, progress(shop, lo, hi), hook=power_cut)
-    left = progress(shop, lo, hi).remaining()
+    left = progress(shop, lo, hi).list_remaining()
     assert len(left) == 1
     done = repair_range(shop.lake.replication, progress(shop, lo, hi))
     assert done.different > 0
-    assert progress(shop, lo, hi).remaining() == []
+    assert progress(shop, lo, hi).list_remaining() == []
     present = {change.key for change in shop.changes(lo, hi)}
     verified = verify(shop.lake.replication)
     assert not {difference.key for difference in verified.differences} & present
     assert {difference.kind for difference in verified.differences} == {"missing"}
     assert all(not (shown - right[name]) for name, shown in shop.read_rows().items())
     progress(shop, lo, hi).finish({})
-    assert len(progress(shop, lo, hi).remaining()) == 2
+    assert len(progress(shop, lo, hi).list_remaining()) == 2
 
 
 def test_tables_altered_since_then_are_repaired_too(shop: Shop) -> None:

@@ -14,7 +14,7 @@ from test_backfill import find_wrong_rows
 
 from binlake.cli import run as main
 from binlake.lake.windowlog import WindowLog
-from binlake_airflow.pages.history import notices_view
+from binlake_airflow.pages.history import build_notices_view
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
@@ -37,7 +37,7 @@ def test_transaction_is_repaired_by_its_commit_ts_and_shown_on_the_page(
     shown = run_json(capsys, "backfill", "repair", *arguments, "--commit-ts", str(ts))
     assert [(entry["lo"], entry["hi"], entry["detail"]["keys"]) for entry in shown] == [(str(ts - 1), str(ts), 2)]
     assert find_wrong_rows(shop) == {left}
-    (notice,) = notices_view(WindowLog(shop.lake.paths))
+    (notice,) = build_notices_view(WindowLog(shop.lake.paths))
     assert (notice["what"], notice["window"]) == ("backfill", f"{ts - 1}-{ts}")
     assert json.loads(notice["text"])["different"] == 2
     for words in (["--commit-ts", str(ts), "--to", str(ts)], ["--from", "0"]):

@@ -87,7 +87,7 @@ def test_table_is_compared_and_repaired_and_the_checkpoint_is_consistent_again(
     assert command("list") == 3
     assert verify(shop.lake.replication, VerifyOptions(chunk_rows=7)).equal
     reported = [
-        (e["state"], json.loads(e["detail"])["table"]) for e in WindowLog(shop.lake.paths).events(stage="aside")
+        (e["state"], json.loads(e["detail"])["table"]) for e in WindowLog(shop.lake.paths).read_events(stage="aside")
     ]
     assert reported == [("set-aside", "shop.item"), ("back", "shop.item")]
 

@@ -10,7 +10,7 @@ import pytest
 from support.shop import HOSTILE, ODD, Shop, types_row
 from support.watched import Watched
 
-from binlake.changes.net import row_key
+from binlake.changes.net import encode_row_key
 from binlake.repair.validation.ledger import Ledger
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
@@ -96,14 +96,16 @@ class World:
         return {(name, key, kind) for name, keys in differences.items() for key, kind in keys}
 
     def named(self) -> Found:
-        return {(entry.table, entry.key, entry.kind) for entry in Ledger(self.watched.lake.paths).entries(("new",))}
+        return {
+            (entry.table, entry.key, entry.kind) for entry in Ledger(self.watched.lake.paths).list_entries(("new",))
+        }
 
     def _columns(self, table: str) -> list[str]:
         return [column.name for column in self.shop.workload.table("shop", table).row_columns]
 
     def _has(self, rows: list[dict[str, str | None]], table: str, key: str) -> bool:
-        columns = self.shop.workload.table("shop", table).identity().columns
-        return any(row_key(row, columns) == key for row in rows)
+        columns = self.shop.workload.table("shop", table).find_identity().columns
+        return any(encode_row_key(row, columns) == key for row in rows)
 
     def _new(self, table: str) -> dict[str, object]:
         self.next += 1

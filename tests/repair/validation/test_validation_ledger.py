@@ -27,7 +27,7 @@ class MemoryTable:
         self.stored: list[dict[str, Any]] = []
         self.written = 0
 
-    def rows(self) -> list[dict[str, Any]]:
+    def read_rows(self) -> list[dict[str, Any]]:
         return [dict(row) for row in self.stored]
 
     def replace(self, rows: list[dict[str, Any]]) -> None:
@@ -43,17 +43,17 @@ def table(monkeypatch: pytest.MonkeyPatch) -> MemoryTable:
 
 @pytest.fixture
 def paths(tmp_path: Path, table: MemoryTable) -> LakePaths:
-    assert table.rows() == []
+    assert table.read_rows() == []
     return LakePaths(str(tmp_path / "lake"))
 
 
 def list_entries(ledger: Ledger) -> list[tuple[str, str, str, int, int]]:
-    return [(entry.status, entry.against, entry.key, entry.number, entry.times) for entry in ledger.entries()]
+    return [(entry.status, entry.against, entry.key, entry.number, entry.times) for entry in ledger.list_entries()]
 
 
 def count_by_status(ledger: Ledger) -> list[int]:
     statuses: list[Status] = ["pending", "new", "ignored", "resolved"]
-    assert [len(ledger.entries((status,))) for status in statuses] == [ledger.count(status) for status in statuses]
+    assert [len(ledger.list_entries((status,))) for status in statuses] == [ledger.count(status) for status in statuses]
     return [ledger.count(status) for status in statuses]
 
 
@@ -66,11 +66,11 @@ def test_ids_of_listed_errors_are_not_reused(paths: LakePaths) -> None:
         ("new", "lake", "b", 2, 1),
         ("pending", "source", "a", 0, 1),
     ]
-    assert [entry.key for entry in ledger.new_errors()] == ["a", "b"]
+    assert [entry.key for entry in ledger.list_new_errors()] == ["a", "b"]
     ledger.save()
     again = Ledger(paths)
     again.put(replace(A, key="c"))
-    assert [entry.number for entry in again.new_errors()] == [1, 2, 3]
+    assert [entry.number for entry in again.list_new_errors()] == [1, 2, 3]
     found = again.get(WAITS.entry_key)
     assert found is not None
     assert found.known_proof is not None
@@ -84,12 +84,12 @@ def test_first_and_last_detection_are_recorded(paths: LakePaths, monkeypatch: py
         ledger = Ledger(paths)
         ledger.put(A)
         ledger.save()
-    (entry,) = Ledger(paths).entries()
+    (entry,) = Ledger(paths).list_entries()
     assert (entry.first_ms, entry.last_ms, entry.times) == (5, 9, 2)
     monkeypatch.setattr(ledger_module.time, "time_ns", lambda: 12_000_000)
     ledger = Ledger(paths)
     assert ledger.settle(A.entry_key)
-    assert (ledger.entries()[0].first_ms, ledger.entries()[0].last_ms) == (5, 12)
+    assert (ledger.list_entries()[0].first_ms, ledger.list_entries()[0].last_ms) == (5, 12)
 
 
 def test_ignored_error_stays_ignored_until_its_row_is_right(paths: LakePaths) -> None:
@@ -133,8 +133,8 @@ def test_only_changed_entries_are_written(paths: LakePaths, table: MemoryTable) 
     ledger.save()
     assert (table.written, len(table.stored)) == (1, 1)
     # A null in the table means that the row has no such column.
-    assert Entry.of_row({**table.stored[0], "differing": None}).differing == ()
-    assert Entry.of_row(B.to_row()) == B
+    assert Entry.from_row({**table.stored[0], "differing": None}).differing == ()
+    assert Entry.from_row(B.to_row()) == B
 
 
 def test_resolved_error_stays_listed_whatever_later_comparisons_find(paths: LakePaths) -> None:
@@ -145,6 +145,6 @@ def test_resolved_error_stays_listed_whatever_later_comparisons_find(paths: Lake
     # A change of the row is on its way, and arrives.
     ledger.put(Entry("pending", "source", "d", "t", "a", "different", ("x",), proof='{"ts": 1}'))
     assert ledger.settle(error.entry_key) is False
-    assert [(entry.status, entry.number) for entry in ledger.entries()] == [("resolved", 1)]
+    assert [(entry.status, entry.number) for entry in ledger.list_entries()] == [("resolved", 1)]
     assert ledger.clear(None)
-    assert ledger.entries() == []
+    assert ledger.list_entries() == []

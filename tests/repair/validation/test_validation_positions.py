@@ -31,11 +31,11 @@ class Server:
     def __init__(self, answers: dict[str, Any]) -> None:
         self._answers = answers
 
-    def value(self, sql: str) -> Any:
+    def fetch_value(self, sql: str) -> Any:
         result = next(answer for part, answer in self._answers.items() if part in sql)
         return None if result == "NULL" else result
 
-    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+    def fetch_rows(self, sql: str) -> list[tuple[Any, ...]]:
         result = next((answer for part, answer in self._answers.items() if part in sql), None)
         if result is None:
             raise TargetRefused("You have an error in your SQL syntax")
@@ -129,7 +129,7 @@ def test_the_feeder_reports_its_position_in_each_source(monkeypatch: pytest.Monk
     ]
     fetched = fetch_positions(monkeypatch, lambda: json.dumps({"sources": sources}).encode())
     assert fetched == {"a": FeederPosition("0-1-9", "bin.000003", 40, 70)}
-    assert fetched["a"].at("mariadb") == LogPosition("mariadb", "0-1-9", "bin.000003", 40)
+    assert fetched["a"].to_log_position("mariadb") == LogPosition("mariadb", "0-1-9", "bin.000003", 40)
 
 
 @pytest.mark.parametrize(

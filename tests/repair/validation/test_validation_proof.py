@@ -12,7 +12,7 @@ from binlake.config import Replication, load_replication
 from binlake.config.validation import ValidatedSource
 from binlake.errors import ConfigError
 from binlake.lake.paths import LakePaths
-from binlake.pipeline import names_of_sink
+from binlake.pipeline import list_required_stages
 from binlake.repair.validation.ledger import Entry, Ledger
 from binlake.repair.validation.positions import FeederPosition, LogPosition, find_published_ts
 from binlake.repair.validation.proof import Judgement, Positions, Proof, Reading, judge
@@ -167,9 +167,9 @@ def test_database_fed_by_the_feeder_is_compared_with_its_source() -> None:
     def server(rename: str) -> ValidatedSource:
         return ValidatedSource(name="s-1", host="h", rename_schema=rename)
 
-    assert server("").schema_of("own") == "own"
-    assert server("{source}_{schema}").schema_of("s-1_own") == "own"
-    assert [server("in_{schema}_x").schema_of(name) for name in ("in_own_x", "in_own", "own_x", "in__x")] == [
+    assert server("").find_schema("own") == "own"
+    assert server("{source}_{schema}").find_schema("s-1_own") == "own"
+    assert [server("in_{schema}_x").find_schema(name) for name in ("in_own_x", "in_own", "own_x", "in__x")] == [
         "own", None, None, None,
     ]  # fmt: skip
 
@@ -191,10 +191,10 @@ def test_section_is_checked_when_it_is_read(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("BINLAKE_TEST_VALIDATED", "secret")
     section = read("[target]", "[validation]", 'mode = "full"', *server, 'password = "env:BINLAKE_TEST_VALIDATED"')
     assert section.validation.source[0].password == "secret"
-    assert [stage.name for stage in section.stages() if stage.sink == "sql"][-2:] == ["finalize", "validate"]
-    assert "validate" not in [stage.name for stage in read("[target]").stages()]
+    assert [stage.name for stage in section.list_stages() if stage.sink == "sql"][-2:] == ["finalize", "validate"]
+    assert "validate" not in [stage.name for stage in read("[target]").list_stages()]
     # Commands that do not need all stages of a sink run without this one.
-    assert names_of_sink("sql") == ("compact", "convert", "finalize")
+    assert list_required_stages("sql") == ("compact", "convert", "finalize")
 
 
 def test_entries_are_stored_and_read_back(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_entries_are_stored_and_read_back(tmp_path: Path) -> None:
     ledger.put(Entry("new", "lake", "d", "t", "a", "missing"))
     ledger.save()
     again = Ledger(paths)
-    assert again.entries() == ledger.entries()
+    assert again.list_entries() == ledger.list_entries()
     assert [again.count(status) for status in ("pending", "new", "ignored")] == [2, 1, 0]
     assert again.settle(("source", "d", "t", "a")) is False
     assert again.settle(("lake", "d", "t", "a")) is True

@@ -20,12 +20,12 @@ from binlake.base.redaction import show_row_values
 from binlake.cli import run as main
 from binlake.config.model import Target
 from binlake.errors import ConfigError
-from binlake.lake.lock import lake_lock
+from binlake.lake.lock import hold_lake_lock
 from binlake.repair.backfill import touched
 from binlake.repair.validation import run as run_of_validation
 from binlake.repair.validation import sources
 from binlake.repair.validation.ledger import LOCK, Ledger
-from binlake.repair.verify.snapshot import source_snapshot
+from binlake.repair.verify.snapshot import open_source_snapshot
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
@@ -68,7 +68,7 @@ def test_rows_changed_at_the_target_are_errors_until_they_are_right(watched: Wat
         ("new", "item", '["9001"]', "missing"), ("new", "item", '["9002"]', "different"),
         ("new", "item", '["9003"]', "extra"),
     ]  # fmt: skip
-    missing, different, extra = Ledger(watched.lake.paths).entries()
+    missing, different, extra = Ledger(watched.lake.paths).list_entries()
     assert (different.differing, json.loads(different.found)["n"], json.loads(different.expected)["n"]) == (
         ("n",), "77", "5",
     )  # fmt: skip
@@ -77,14 +77,14 @@ def test_rows_changed_at_the_target_are_errors_until_they_are_right(watched: Wat
     execute(watched.shop.server, "UPDATE shop.item SET n = 5 WHERE id = 9002")
     again = watched.run()
     assert (again.found, again.settled, again.errors) == (0, 1, 2)
-    assert [entry.times for entry in Ledger(watched.lake.paths).entries(("new",))] == [2, 2]
+    assert [entry.times for entry in Ledger(watched.lake.paths).list_entries(("new",))] == [2, 2]
     # A row that becomes wrong again is an error again, with the same id.
     execute(watched.shop.server, "UPDATE shop.item SET n = 78 WHERE id = 9002")
     watched.change(9002, n=6)
     watched.lake.land()
     set_checkpoint(watched.shop.server, watched.lake.hi)
     assert watched.run().found == 1
-    assert [entry.number for entry in Ledger(watched.lake.paths).entries(("new",))] == [1, 2, 3]
+    assert [entry.number for entry in Ledger(watched.lake.paths).list_entries(("new",))] == [1, 2, 3]
 
 
 def test_ignored_error_stays_ignored_and_resolved_error_may_return(watched: Watched) -> None:
@@ -151,7 +151,7 @@ def test_keys_that_differ_only_in_letter_case_are_different(watched: Watched, mo
     w.begin().update("shop", "ci", watched.shop.rows("ci")[-1], k="B-side").commit()
     watched.apply()
     for module in (touched, run_of_validation):
-        monkeypatch.setattr(module, "pseudo_random", lambda text, _: "b-side" not in text)
+        monkeypatch.setattr(module, "compute_pseudo_random", lambda text, _: "b-side" not in text)
     done = watched.run(mode="sample", **{"sample-rows": 1})
     assert (done.compared, done.errors) == (1, 0)
 
@@ -182,7 +182,7 @@ def test_too_old_changes_are_skipped(watched: Watched) -> None:
 
 def test_windows_sample_different_tables_if_not_all_fit(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     chances = {"shop.empty": 2, "shop.item": 1}
-    monkeypatch.setattr(run_of_validation, "pseudo_random", lambda text, _: chances.get(text, 0))
+    monkeypatch.setattr(run_of_validation, "compute_pseudo_random", lambda text, _: chances.get(text, 0))
     w = watched.shop.workload
     for key in (9001, 9002):
         w.begin().insert("shop", "empty", id=key).insert("shop", "item", id=key, name=f"i {key}", n=1).commit()
@@ -205,10 +205,10 @@ def test_rows_missed_because_of_a_lost_connection_are_compared_by_the_next_run(
     def lost(session: Any, table: Any, *more: Any) -> Any:
         if table.name == "item":
             execute(watched.shop.server, f"KILL {session.value('SELECT CONNECTION_ID()')}")
-        return sources.rows_of_keys(session, table, *more)
+        return sources.read_rows_by_key(session, table, *more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(run_of_validation, "rows_of_keys", lost)
+        patched.setattr(run_of_validation, "read_rows_by_key", lost)
         done = watched.run()
     assert (done.state, watched.errors()) == ("postponed", [])
     done = watched.run()
@@ -233,7 +233,7 @@ def test_ledger_size_is_limited(shop: Shop) -> None:
 def test_rows_that_cannot_be_compared_now_stay_due(watched: Watched, has_lock: bool) -> None:
     watched.window()
     if has_lock:
-        with lake_lock(watched.lake.paths, LOCK):
+        with hold_lake_lock(watched.lake.paths, LOCK):
             done = watched.run()
     else:
         set_checkpoint(watched.shop.server, watched.lake.hi, consistent=False)
@@ -242,7 +242,7 @@ def test_rows_that_cannot_be_compared_now_stay_due(watched: Watched, has_lock: b
     assert done.why
     set_checkpoint(watched.shop.server, watched.lake.hi)
     assert watched.run().compared == 3
-    assert [event["state"] for event in watched.windows.events(stage="validate")] == ["done", "postponed", "done"]
+    assert [event["state"] for event in watched.windows.read_events(stage="validate")] == ["done", "postponed", "done"]
 
 
 @pytest.mark.usefixtures("hidden")
@@ -274,7 +274,7 @@ def test_command_lists_errors_and_records_the_operators_decisions(
     assert said("show", "--status", "all") == []
     assert main(["validation", "ignore", "--replication", str(file), "--error", "9"]) == 1
     assert "binlake validation show" in capsys.readouterr().err
-    events = watched.windows.events(stage="validation")
+    events = watched.windows.read_events(stage="validation")
     assert [(event["state"], json.loads(event["detail"])["numbers"]) for event in events] == [
         ("ignored", [1]), ("resolved", [2]), ("cleared", [1, 2]),
     ]  # fmt: skip
@@ -304,10 +304,10 @@ def test_source_with_snapshot_reads_is_compared_at_once(
     watched.change(9002, n=6)
     watched.apply()
     execute(second_mariadb, "UPDATE shop.item SET n = 9 WHERE id = 9002")
-    monkeypatch.setattr(sources, "source_snapshot", partial(_read_without_writes, source_snapshot))
+    monkeypatch.setattr(sources, "open_source_snapshot", partial(_read_without_writes, open_source_snapshot))
     done = watched.run()
     assert (done.against_source, done.found, done.why) == (1, 1, "")
-    (error,) = Ledger(watched.lake.paths).entries()
+    (error,) = Ledger(watched.lake.paths).list_entries()
     assert (error.against, error.kind, error.differing) == ("source", "different", ("n",))
     execute(second_mariadb, "UPDATE shop.item SET n = 6 WHERE id = 9002")
     assert watched.run().settled == 1
@@ -342,6 +342,6 @@ def test_many_keys_are_compared_in_ranges_and_each_once(watched: Watched, monkey
     set_checkpoint(watched.shop.server, watched.lake.hi)
     done = watched.run()
     assert (done.compared, done.found, done.errors) == (6, 5, 6)
-    assert [entry.times for entry in Ledger(watched.lake.paths).entries()] == [2, 1, 1, 1, 1, 1]
+    assert [entry.times for entry in Ledger(watched.lake.paths).list_entries()] == [2, 1, 1, 1, 1, 1]
     # From now on the row is compared because of its last change.
-    assert Ledger(watched.lake.paths).entries()[0].since == watched.shop.workload.logged[-1].commit_ts - 1
+    assert Ledger(watched.lake.paths).list_entries()[0].since == watched.shop.workload.logged[-1].commit_ts - 1

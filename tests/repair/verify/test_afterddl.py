@@ -12,8 +12,8 @@ from support.shop import Shop
 from support.tinylake import TinyLake, fill, set_checkpoint, target_config
 from support.workload import Workload, integer, text
 
-from binlake.lake.ddls import landed_ddls
-from binlake.lake.lock import lake_lock
+from binlake.lake.ddls import read_landed_ddls
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.windowlog import WindowLog
 from binlake.repair.verify import afterddl
 from binlake.repair.verify.afterddl import compare_due_tables, read_due_tables, record_due_tables
@@ -29,13 +29,13 @@ class Checked:
     def __init__(self, lake: TinyLake, server: MariaDb, *, mirrored: bool = True) -> None:
         self.lake, self.server = lake, server
         self.windows = WindowLog(lake.paths)
-        self.target = lake.replication.sql_target()
+        self.target = lake.replication.require_sql_target()
         before = lake.hi
         self.ts = lake.workload.add_column("shop", "item", integer("more", not_null=True))
         lake.land(mirrored=mirrored)
         execute(server, "ALTER TABLE shop.item ADD COLUMN more INT NOT NULL")
         set_checkpoint(server, lake.hi)
-        self.ddls = landed_ddls(lake.paths, before, lake.hi)
+        self.ddls = read_landed_ddls(lake.paths, before, lake.hi)
 
     def note(self, ddls: list[LandedDdl] | None = None, *, passed: bool = False, target: Any = None) -> None:
         noted = self.ddls if ddls is None else ddls
@@ -46,7 +46,7 @@ class Checked:
         return [(table.table, table.state) for table in compare_due_tables(changed, self.windows, self.lake.hi, "run")]
 
     def reported(self) -> list[str]:
-        return [event["state"] for event in self.windows.events(stage=STAGE)]
+        return [event["state"] for event in self.windows.read_events(stage=STAGE)]
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_rows_that_differ_after_the_ddl_are_reported_with_key_and_column_and_not
     checked.note()
     execute(checked.server, "UPDATE shop.item SET more = 9 ORDER BY id LIMIT 1")
     assert checked.check() == [("shop.item", "different")]
-    [table] = json.loads(checked.windows.events(stage=STAGE)[-1]["detail"])["tables"]
+    [table] = json.loads(checked.windows.read_events(stage=STAGE)[-1]["detail"])["tables"]
     assert (table["against"], table["ddl_ts"]) == ("lake", str(checked.ts))
     assert table["why"].startswith('different ["')
     assert table["why"].endswith("more")
@@ -89,7 +89,7 @@ def test_old_window_makes_no_table_due(checked: Checked) -> None:
 def test_table_above_the_size_limit_is_left_to_the_operator(checked: Checked) -> None:
     checked.note()
     assert checked.check(verify_after_ddl_rows=3) == [("shop.item", "not-comparable")]
-    [table] = json.loads(checked.windows.events(stage=STAGE)[-1]["detail"])["tables"]
+    [table] = json.loads(checked.windows.read_events(stage=STAGE)[-1]["detail"])["tables"]
     assert "binlake verify --table shop.item" in table["why"]
 
 
@@ -103,14 +103,14 @@ def test_table_stays_due_until_the_mirrors_have_caught_up(shop: Shop) -> None:
 
 def test_table_stays_due_while_a_verify_runs_or_the_target_is_unavailable(checked: Checked) -> None:
     checked.note()
-    with lake_lock(checked.lake.paths, "verify"):
+    with hold_lake_lock(checked.lake.paths, "verify"):
         assert checked.check() == []
     gone = checked.lake.replication.model_copy(update={"target": checked.target.model_copy(update={"port": 1})})
-    record_due_tables(gone.sql_target(), checked.windows, checked.ddls, checked.lake.hi, "run", lambda: False)
+    record_due_tables(gone.require_sql_target(), checked.windows, checked.ddls, checked.lake.hi, "run", lambda: False)
     assert compare_due_tables(gone, checked.windows, checked.lake.hi, "run") == []
     # Tables due at another target are not due here, and vice versa.
     assert checked.check() == [("shop.item", "equal")]
-    assert read_due_tables(gone.sql_target(), checked.windows) == {"shop.item": checked.ts}
+    assert read_due_tables(gone.require_sql_target(), checked.windows) == {"shop.item": checked.ts}
 
 
 def test_failed_comparison_fails_no_window(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:

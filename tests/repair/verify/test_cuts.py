@@ -17,7 +17,7 @@ from binlake.repair.verify.chunks import ChunkPlan, Cuts
 from binlake.repair.verify.keyorder import KeyOrder
 from binlake.repair.verify.sqltable import Digest, SqlTable
 from binlake.repair.verify.state import VerifyState
-from binlake.repair.verify.texts import hashes
+from binlake.repair.verify.texts import hash_texts
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.target.session.session import Session
@@ -62,14 +62,14 @@ def test_chunks_end_in_the_order_of_the_servers_index(server: MariaDb, session: 
         order = KeyOrder.of(definition, server.name)
         assert order is not None
         # A cut after every key, so that the whole order is visible.
-        cuts = SqlTable(session, ChunkPlan(definition, server.name, Cuts()), [("d", name)]).cuts(1)
-        assert [key for (key,) in cuts.uppers] == sorted(keys, key=lambda key: order.rank([key]))
+        cuts = SqlTable(session, ChunkPlan(definition, server.name, Cuts()), [("d", name)]).compute_cuts(1)
+        assert [key for (key,) in cuts.uppers] == sorted(keys, key=lambda key: order.compute_rank([key]))
         plan = ChunkPlan(definition, server.name, cuts)
         there = SqlTable(session, plan, [("d", name)])
-        chunk_numbers = plan.chunk_numbers({"k": keys, "v": [None] * len(keys)})
-        sums = plan.row_hashes({"k": keys, "v": [None] * len(keys)})
+        chunk_numbers = plan.compute_chunk_numbers({"k": keys, "v": [None] * len(keys)})
+        sums = plan.hash_rows({"k": keys, "v": [None] * len(keys)})
         expected = {int(number): Digest(1, int(digest)) for number, digest in zip(chunk_numbers, sums, strict=True)}
-        assert {n: d for n, d in there.digests(range(cuts.count)) if d.rows} == expected
+        assert {n: d for n, d in there.compute_digests(range(cuts.count)) if d.rows} == expected
 
 
 def test_several_tables_of_the_source_are_read_as_one(server: MariaDb, session: Session) -> None:
@@ -82,9 +82,9 @@ def test_several_tables_of_the_source_are_read_as_one(server: MariaDb, session: 
     execute(server, "INSERT INTO d.t_1 SELECT * FROM d.t WHERE id % 2 = 1")
     plan = ChunkPlan(definition, server.name, Cuts(buckets=4))
     whole, parts = (SqlTable(session, plan, [("d", n) for n in names]) for names in (["t"], ["t_0", "t_1"]))
-    assert dict(whole.digests(range(4))) == dict(parts.digests(range(4)))
-    assert whole.part_digests({0: 8}) == parts.part_digests({0: 8})
-    assert rows(server, "SELECT COUNT(*) FROM d.t") == [(sum(d.rows for _, d in parts.digests(range(4))),)]
+    assert dict(whole.compute_digests(range(4))) == dict(parts.compute_digests(range(4)))
+    assert whole.compute_part_digests({0: 8}) == parts.compute_part_digests({0: 8})
+    assert rows(server, "SELECT COUNT(*) FROM d.t") == [(sum(d.rows for _, d in parts.compute_digests(range(4))),)]
 
 
 def test_no_two_rows_share_a_text_and_equal_changes_do_not_cancel_out() -> None:
@@ -92,9 +92,9 @@ def test_no_two_rows_share_a_text_and_equal_changes_do_not_cancel_out() -> None:
     definition: TableDef = table("t", col("a", t.VARCHAR, flen=9), col("b", t.VARCHAR, flen=9))
     pairs = [("a,b", "c"), ("a", "b,c"), ("1:", ""), ("", "1:"), (None, "-"), ("-", None), ("", None), (None, "")]
     texts = {"a": [a for a, _ in pairs], "b": [b for _, b in pairs]}
-    assert len(set(hashes(definition.row_columns, texts).tolist())) == len(pairs)
-    before = hashes(definition.row_columns, {"a": ["x22"] * 4, "b": ["k1", "k2", "k3", "k4"]})
-    after = hashes(definition.row_columns, {"a": ["x32"] * 4, "b": ["k1", "k2", "k3", "k4"]})
+    assert len(set(hash_texts(definition.row_columns, texts).tolist())) == len(pairs)
+    before = hash_texts(definition.row_columns, {"a": ["x22"] * 4, "b": ["k1", "k2", "k3", "k4"]})
+    after = hash_texts(definition.row_columns, {"a": ["x32"] * 4, "b": ["k1", "k2", "k3", "k4"]})
     assert before.sum() != after.sum()
 
 
@@ -106,11 +106,11 @@ def test_state_of_a_run_with_another_hash_is_not_continued(tmp_path: Path) -> No
     older.record_equal(("d", "t"), 2, 10)
     older.flush()
     again = VerifyState(paths, 7, "lake")
-    assert (again.cuts(("d", "t")), again.equal(("d", "t"))) == (Cuts(buckets=4), {2: 10})
+    assert (again.find_cuts(("d", "t")), again.look_up_equal_chunks(("d", "t"))) == (Cuts(buckets=4), {2: 10})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("binlake.repair.verify.chunks.HASH", "another")
         newer = VerifyState(paths, 7, "lake")
-        assert (newer.cuts(("d", "t")), newer.equal(("d", "t"))) == (None, {})
+        assert (newer.find_cuts(("d", "t")), newer.look_up_equal_chunks(("d", "t"))) == (None, {})
         newer.begin(("d", "t"), Cuts(buckets=4))
         newer.flush()
-        assert VerifyState(paths, 7, "lake").equal(("d", "t")) == {}
+        assert VerifyState(paths, 7, "lake").look_up_equal_chunks(("d", "t")) == {}

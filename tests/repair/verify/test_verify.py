@@ -14,16 +14,16 @@ from support.shop import Shop
 from support.tinylake import replication_toml, set_checkpoint
 from support.windows import wait_until
 
-from binlake.changes.net import row_key
+from binlake.changes.net import encode_row_key
 from binlake.cli import run as main
 from binlake.errors import CheckpointConflict, ConfigError, Drift, LeaseHeld, Transient
 from binlake.lake.windowlog import WindowLog
 from binlake.repair.verify import VerifyOptions, comparing, state, verify
 from binlake.repair.verify.fixfile import FixFile
-from binlake.repair.verify.repairing import apply_file, keys_of, make_settled_target, repair_keys
+from binlake.repair.verify.repairing import apply_file, group_keys_by_table, make_settled_target, repair_keys
 from binlake.repair.verify.sqltable import SqlTable
-from binlake.repair.verify.tables import tables_at
-from binlake.rows.codec.floats import double_text
+from binlake.repair.verify.tables import list_tables_at
+from binlake.rows.codec.floats import format_double
 from spark_jobs.commands.verify import run_verify, write_fixes
 from spark_jobs.job.outcomes import DIFFERENT
 
@@ -34,7 +34,7 @@ SMALL = VerifyOptions(chunk_rows=7)
 @pytest.mark.soak_on
 def test_equal_rows_are_equal_by_checksum_alone(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     # S3-04: every type, unusual names and values, keys by number, text and bytes, unordered, and no key
-    monkeypatch.setattr(SqlTable, "rows", None)
+    monkeypatch.setattr(SqlTable, "read_rows", None)
     verified = verify(shop.lake.replication, SMALL)
     assert [text for table in verified.tables for text in table.structure] == []
     assert verified.equal
@@ -55,9 +55,9 @@ def test_all_planted_differences_are_found_and_nothing_else(first_shop: Shop, tm
     assert shop.count_differences(verified) == planted
     assert verified.listed_all
 
-    tables = tables_at(shop.lake.replication, shop.lake.paths, verified.commit_ts)
+    tables = list_tables_at(shop.lake.replication, shop.lake.paths, verified.commit_ts)
     with make_settled_target(shop.lake.replication) as target:
-        done = repair_keys(shop.lake.replication, keys_of(verified.differences, tables), target)
+        done = repair_keys(shop.lake.replication, group_keys_by_table(verified.differences, tables), target)
     assert done.different == len(verified.differences)
     assert shop.read_rows() == right
     assert verify(shop.lake.replication, SMALL).equal
@@ -69,7 +69,11 @@ def test_values_in_another_form_are_equal_by_value(shop: Shop, monkeypatch: pyte
     big = ["3801906481570168.5", "-2102039802834008.2"]
     txn = shop.workload.begin()
     for number, value in enumerate(big):
-        row = dict(shop.rows("types")[0]) | {"id": str(900 + number), "d": double_text(float(value)), "doc": '{"a": 1}'}
+        row = dict(shop.rows("types")[0]) | {
+            "id": str(900 + number),
+            "d": format_double(float(value)),
+            "doc": '{"a": 1}',
+        }
         txn.insert("shop", "types", **row).insert("shop", "real", d=row["d"], n=1)
     txn.commit()
     set_checkpoint(shop.server, shop.lake.land())
@@ -92,7 +96,7 @@ def test_killed_verify_resumes(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> N
         pass
 
     read: list[tuple[str, int]] = []
-    digest = SqlTable.digest
+    digest = SqlTable.compute_digest
 
     def counting(table: SqlTable, number: int) -> object:
         read.append((table.plan.table.name, number))
@@ -102,7 +106,7 @@ def test_killed_verify_resumes(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> N
         if len(read) == 20:
             raise Killed
 
-    monkeypatch.setattr(SqlTable, "digest", counting)
+    monkeypatch.setattr(SqlTable, "compute_digest", counting)
     monkeypatch.setattr(state, "FLUSH_CHUNKS", 1)
     with pytest.raises(Killed):
         verify(shop.lake.replication, SMALL, hook=power_cut)
@@ -236,7 +240,7 @@ def test_state_between_two_mirror_versions_is_read_from_the_lake(shop: Shop) -> 
     assert verify(shop.lake.replication, SMALL).equal
     set_checkpoint(shop.server, shop.ts)
     verified = verify(shop.lake.replication, SMALL)
-    moved = {('["5555"]', "extra"), (row_key(item, ["id"]), "missing")}
+    moved = {('["5555"]', "extra"), (encode_row_key(item, ["id"]), "missing")}
     assert {
         (difference.key, difference.kind) for difference in verified.differences if difference.table == "item"
     } == moved
@@ -322,12 +326,12 @@ def test_commands_report_their_findings_in_json(shop: Shop, tmp_path: Path, caps
     assert {entry["table"] for entry in mended["detail"]["lineage"]["wrote"]} == wrong
     assert main(command) == 0
     # Lineage is only in the result, not in the history.
-    assert not any("lineage" in event["detail"] for event in WindowLog(shop.lake.paths).events())
+    assert not any("lineage" in event["detail"] for event in WindowLog(shop.lake.paths).read_events())
     set_checkpoint(shop.server, shop.ts, consistent=False)
     assert main(command) == 1
     assert json.loads(result.read_text())["error"]["kind"] == "Transient"
     stages = [
-        (e["stage"], e["state"]) for e in WindowLog(shop.lake.paths).events() if e["stage"] in ("verify", "repair")
+        (e["stage"], e["state"]) for e in WindowLog(shop.lake.paths).read_events() if e["stage"] in ("verify", "repair")
     ]
     assert stages == [("verify", "equal"), ("verify", "different"), ("repair", "done"), ("verify", "equal"),
                       ("verify", "different"), ("repair", "done"), ("verify", "equal")]  # fmt: skip

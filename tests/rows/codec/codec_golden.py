@@ -29,7 +29,7 @@ import numpy as np
 
 from binlake.compare.capture import Capture
 from binlake.rows.codec import DecodeStats, MutationBatch, RowChange, decode_transaction
-from binlake.rows.codec.writers import filled_text
+from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import ColumnInfo, SchemaState, TableDef, WindowSchemas
 from binlake.rows.schema import mysqltypes as t
 from deploy.local.commitlog import read_log as commit_log
@@ -67,7 +67,9 @@ def read_log(capture: Capture) -> Log:
     by_id = {job.id: job for _, job in log.jobs}
     ddls = [replace(d, job=by_id.get(d.job_id)) for d in log.ddls]
     schemas = WindowSchemas(SchemaState(), ddls)
-    states = {schemas.at(i).version: schemas.at(i) for i in range(schemas.segments)}
+    states = {
+        schemas.find_schema_of_segment(i).version: schemas.find_schema_of_segment(i) for i in range(schemas.segments)
+    }
     return Log([row[:3] for row in log.rows], schemas, states)
 
 
@@ -76,7 +78,7 @@ def compare(capture: Capture, every: int = 1) -> Comparison:
     log, result = read_log(capture), Comparison()
     wanted = {commit_ts for i, (commit_ts, _, _) in enumerate(log.transactions) if i % every == 0}
     expected: dict[int, list[dict[str, Any]]] = {}
-    for line in capture.decoded():
+    for line in capture.read_decoded():
         if int(line["commit_ts"]) in wanted:
             expected.setdefault(int(line["commit_ts"]), []).append(line)
     batch, ours = MutationBatch(), list[tuple[int, int, RowChange]]()
@@ -85,7 +87,7 @@ def compare(capture: Capture, every: int = 1) -> Comparison:
             transaction = (commit_ts, start_ts, payload)
             rows = _compare_transaction(log, result, transaction, expected.pop(commit_ts, []))
             ours += [(commit_ts, start_ts, row) for row in rows]
-            batch.add(payload, commit_ts, start_ts, log.schemas.schema_at(commit_ts))
+            batch.add(payload, commit_ts, start_ts, log.schemas.find_schema_at(commit_ts))
             if batch.is_full:
                 _compare_batch(result, batch, ours)
     _compare_batch(result, batch, ours)
@@ -113,10 +115,10 @@ def _compare_transaction(
     log: Log, result: Comparison, transaction: tuple[int, int, bytes], expected: list[dict[str, Any]]
 ) -> list[RowChange]:
     commit_ts, start_ts, payload = transaction
-    place, stats = log.schemas.schema_at(commit_ts), DecodeStats()
+    place, stats = log.schemas.find_schema_at(commit_ts), DecodeStats()
     ours = list(decode_transaction(payload, commit_ts, start_ts, place, stats))
     result.transactions += 1
-    kept = [line for line in expected if place.table(line["table_id"]) is not None]
+    kept = [line for line in expected if place.find_table(line["table_id"]) is not None]
     result.exempt["gone"] += sum(stats.gone_rows.values())
     if len(expected) - len(kept) != sum(stats.gone_rows.values()) or len(kept) != len(ours):
         result.differ(f"{commit_ts}: {len(ours)} rows, {len(expected)} in decoded.jsonl")
@@ -131,7 +133,7 @@ def _compare_transaction(
 def _row_problems(
     log: Log, result: Comparison, place: SchemaState, change: RowChange, line: dict[str, Any]
 ) -> Iterator[str]:
-    table = place.table(line["table_id"])
+    table = place.find_table(line["table_id"])
     assert table is not None
     if change.op != OPS[line["op"]]:
         yield f"op {change.op}, expected {line['op']}"
@@ -147,7 +149,7 @@ def _row_problems(
 
 def _definition(log: Log, line: dict[str, Any]) -> TableDef | None:
     version = max((v for v in log.versions if v <= line["schema_version"]), default=0)
-    return log.versions[version].table(line["table_id"])
+    return log.versions[version].find_table(line["table_id"])
 
 
 def _image_problems(
@@ -161,7 +163,7 @@ def _image_problems(
     theirs = {name: plain(value) for name, value in line[side].items()}
     extra = {key: plain(value) for key, value in line.get(f"extra_{side}", {}).items()}
     for name in theirs.keys() - image.keys():
-        column = table.column(name)
+        column = table.find_column(name)
         if column is not None and column.is_virtual and line["op"] == "D":
             result.exempt["virtual-in-delete"] += 1
         elif line["op"] == "D" and name in line.get("filled", ()):
@@ -173,7 +175,7 @@ def _image_problems(
         else:
             yield f"{side}.{name} is missing"
     for name, value in image.items():
-        column = table.column(name)
+        column = table.find_column(name)
         assert column is not None
         moved = then is None or _id_of(then, name) != column.id
         if name in theirs and not moved:
@@ -192,8 +194,8 @@ def _by_place(
     extra: dict[str, str | None],
 ) -> Iterator[str]:
     keys = [key for key in extra if key.endswith(f"#{column.id}")]
-    want = extra[keys[0]] if keys else filled_text(column)
-    renamed = {text for name, text in theirs.items() if table.column(name) is None}
+    want = extra[keys[0]] if keys else derive_filled_text(column)
+    renamed = {text for name, text in theirs.items() if table.find_column(name) is None}
     if value == theirs.get(column.name, want) or same(result, column, value, theirs.get(column.name, want)):
         result.exempt["place-replaced" if column.name in theirs else "place-added"] += 1
     elif column.name not in theirs and value in renamed:
@@ -203,7 +205,7 @@ def _by_place(
 
 
 def _id_of(table: TableDef, name: str) -> int | None:
-    column = table.column(name)
+    column = table.find_column(name)
     return column.id if column else None
 
 

@@ -15,14 +15,14 @@ import numpy as np
 from support.tidb_json import Json, Tables, column, index, table_def, table_info
 
 from binlake.errors import BinlakeError
-from binlake.rows.codec import MutationBatch, commit_binlog, prewrite_value
-from binlake.rows.codec.assemble import key_text
+from binlake.rows.codec import MutationBatch, encode_commit_binlog, encode_prewrite_value
+from binlake.rows.codec.assemble import format_key_text
 from binlake.rows.codec.batch import Places
 from binlake.rows.codec.encode import RowEncoder
-from binlake.rows.codec.floats import double_text, float_text
+from binlake.rows.codec.floats import format_double, format_float
 from binlake.rows.codec.lanes import Ints
-from binlake.rows.codec.temporal import duration_text
-from binlake.rows.codec.transaction import TableLookup, raw_changes
+from binlake.rows.codec.temporal import format_duration
+from binlake.rows.codec.transaction import TableLookup, decode_raw_changes
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.wire import binlog_pb2 as pb
@@ -70,13 +70,13 @@ def _scaled(digits: int, scale: int) -> str:
 def _double(draw: Random, _: Json) -> str:
     bits = struct.unpack("<d", draw.randbytes(8))[0]
     value = draw.choice([0.0, -0.0, 1.0, draw.uniform(-1e10, 1e10), float(draw.randint(-(2**60), 2**60)), 1e15, 1e-5, 5e-324, bits])  # fmt: skip  # noqa: E501
-    return double_text(value if np.isfinite(value) else 1.5)
+    return format_double(value if np.isfinite(value) else 1.5)
 
 
 def _single(draw: Random, _: Json) -> str:
     bits = float(np.float32(struct.unpack("<f", draw.randbytes(4))[0]))
     value = draw.choice([0.0, -0.0, 1.0, float(1 << 24), 16777216.0, 123456789.0, draw.uniform(-1e4, 1e4), 1e-5, bits])
-    return float_text(value if np.isfinite(value) else 1.5)
+    return format_float(value if np.isfinite(value) else 1.5)
 
 
 def _date(draw: Random, _: Json) -> str:
@@ -92,7 +92,7 @@ def _moment(draw: Random, more: Json) -> str:
 def _time(draw: Random, more: Json) -> str:
     unit = 10 ** (9 - max(more["decimal"], 0))
     most = (838 * 3600 + 3599) * 10**9
-    return duration_text(draw.randint(-most, most) // unit * unit, max(more["decimal"], 0))
+    return format_duration(draw.randint(-most, most) // unit * unit, max(more["decimal"], 0))
 
 
 def _bit(draw: Random, more: Json) -> str:
@@ -109,9 +109,9 @@ def _document(draw: Random, depth: int = 0) -> Any:
 
 
 def _json(draw: Random, _: Json) -> str:
-    from binlake.rows.codec.jsons import json_text, write_json
+    from binlake.rows.codec.jsons import read_json, write_json
 
-    return json_text(write_json(json.dumps(_document(draw))), 0)[0]
+    return read_json(write_json(json.dumps(_document(draw))), 0)[0]
 
 
 _ELEMS = ["a", "b c", 'q"', "中"]
@@ -254,7 +254,7 @@ def damaged(draw: Random, data: bytes) -> bytes:
 
 def as_payload(commit_ts: int, *mutations: pb.TableMutation) -> bytes:
     """A complete commit binlog."""
-    return commit_binlog(commit_ts - 1, commit_ts, b"k", prewrite_value(9, mutations))
+    return encode_commit_binlog(commit_ts - 1, commit_ts, b"k", encode_prewrite_value(9, mutations))
 
 
 def decode_plainly(payloads: list[tuple[int, bytes]], tables: Tables) -> Outcome:
@@ -262,10 +262,10 @@ def decode_plainly(payloads: list[tuple[int, bytes]], tables: Tables) -> Outcome
     found: Outcome = []
     try:
         for commit_ts, payload in payloads:
-            version, changes = raw_changes(payload, commit_ts, commit_ts - 1, tables)
+            version, changes = decode_raw_changes(payload, commit_ts, commit_ts - 1, tables)
             for seq, plan, op, before, after in changes:
-                key = key_text(plan.key(before or after))  # type: ignore[arg-type]
-                new = key_text(plan.key(after)) if before and after else key
+                key = format_key_text(plan.select_key(before or after))  # type: ignore[arg-type]
+                new = format_key_text(plan.select_key(after)) if before and after else key
                 moved = None if new == key else new
                 found.append((commit_ts, seq, version, plan.table.id, op, key, moved, _pairs(before), _pairs(after)))
     except BinlakeError as error:
@@ -292,7 +292,7 @@ def decode_in_lanes(
     try:
         for commit_ts, payload in payloads:
             batch.add(payload, commit_ts, commit_ts - 1, tables)
-        for taken in batch.batches(rows, size):
+        for taken in batch.take_batches(rows, size):
             taken.validate(full=True)
             assert taken.num_rows <= rows
             found += list(zip(*(taken.column(name).to_pylist() for name in names), strict=True))

@@ -13,8 +13,15 @@ from support.tidb_json import INT_PK, Tables, article_table, column, table_def, 
 from binlake.compare.capture import Capture
 from binlake.errors import WireError
 from binlake.lake.tables import MUTATION
-from binlake.rows.codec import MutationBatch, MutationBuilder, commit_binlog, decode_transaction, prewrite_value, walk
-from binlake.rows.codec.assemble import key_text
+from binlake.rows.codec import (
+    MutationBatch,
+    MutationBuilder,
+    decode_transaction,
+    encode_commit_binlog,
+    encode_prewrite_value,
+    walk,
+)
+from binlake.rows.codec.assemble import format_key_text
 from binlake.rows.codec.batch import MUTATION_SCHEMA
 from binlake.rows.schema import mysqltypes as t
 from binlake.tso import compose
@@ -25,7 +32,7 @@ COMMIT = compose(1_700_000_000_000, 3)
 
 
 def binlog(*builders: MutationBuilder) -> bytes:
-    return commit_binlog(5, COMMIT, b"k", prewrite_value(23, [b.message for b in builders]))
+    return encode_commit_binlog(5, COMMIT, b"k", encode_prewrite_value(23, [b.message for b in builders]))
 
 
 def test_columns_match_the_lake_table() -> None:
@@ -77,7 +84,7 @@ def test_filtered_rows_are_counted_and_not_decoded() -> None:  # S4-07, U-05
     build = MutationBuilder(article_table()).insert({"id": "1"}).update({"id": "1"}, {"id": "2"}).delete({"id": "2"})
     broken = build.message
     broken.updated_rows[0] = broken.deleted_rows[0] = b"\xff no row at all"
-    payload = commit_binlog(5, COMMIT, b"k", prewrite_value(23, [broken, broken]))
+    payload = encode_commit_binlog(5, COMMIT, b"k", encode_prewrite_value(23, [broken, broken]))
     batch = MutationBatch(kinds=lambda _: {"insert"})
     assert batch.add(payload, COMMIT, 5, Tables(article_table())) == 2
     assert [(r["seq"], r["op"]) for r in batch.take().to_pylist()] == [(0, "insert"), (3, "insert")]
@@ -119,7 +126,7 @@ def test_key_texts_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
         new.insert(row)
     batch = MutationBatch()
     batch.add(binlog(new, older.insert({"a": "old"})), COMMIT, 5, Tables(table))
-    expected = [key_text([row["a"], row["b"]]) for row in [*rows, {"a": "old", "b": 'q"'}]]
+    expected = [format_key_text([row["a"], row["b"]]) for row in [*rows, {"a": "old", "b": 'q"'}]]
     assert batch.take().column("key").to_pylist() == expected
 
 
@@ -135,7 +142,7 @@ def test_error_names_its_row_for_every_batch_cut(few: int, monkeypatch: pytest.M
             build.message.deleted_rows[3] = build.message.deleted_rows[3][:-1]
         batch.add(binlog(build), commit_ts, 5, tables)
     with pytest.raises(WireError, match=rf"kind delete.*cut short.*table_id=45 commit_ts={COMMIT + 1} seq=7"):
-        list(batch.batches(rows=3))
+        list(batch.take_batches(rows=3))
 
 
 def test_large_transaction_is_split_into_bounded_batches() -> None:  # S0-07, U-06
@@ -148,7 +155,7 @@ def test_large_transaction_is_split_into_bounded_batches() -> None:  # S0-07, U-
     batch = MutationBatch()
     assert batch.add(binlog(build), COMMIT, 5, Tables(table)) == 170
     assert batch.is_full
-    taken = list(batch.batches(rows=300, size=4 << 20))
+    taken = list(batch.take_batches(rows=300, size=4 << 20))
     assert [one.column("seq")[0].as_py() for one in taken] == list(range(0, 170, 41))
     assert sum(one.num_rows for one in taken) == 170
     assert max(one.nbytes for one in taken) < 5 << 20
@@ -170,7 +177,7 @@ def test_excluded_tables_have_lists_checked_but_rows_not_decoded() -> None:
     build = MutationBuilder(article_table()).insert({"id": "1", "name": "a"})
     build.message.inserted_rows[0] = b"\xff"
     assert batch.add(binlog(build), COMMIT, 5, Tables(article_table())) == 0
-    assert list(batch.batches()) == []
+    assert list(batch.take_batches()) == []
     build.message.sequence.append(pb.Insert)
     with pytest.raises(WireError, match="sequence names 2 inserts"):
         batch.add(binlog(build), COMMIT, 5, Tables(article_table()))
@@ -178,7 +185,7 @@ def test_excluded_tables_have_lists_checked_but_rows_not_decoded() -> None:
 
 def test_keys_are_json() -> None:
     values = ["1", None, 'q"\\\n中\u2028', ""]
-    assert json.loads(key_text(values)) == values
+    assert json.loads(format_key_text(values)) == values
 
 
 @pytest.mark.long
@@ -187,7 +194,7 @@ def test_batches_equal_decoding_one_by_one(name: str) -> None:
     log, batch = read_log(Capture(CAPTURES / name)), MutationBatch()
     expected = []
     for commit_ts, start_ts, payload in log.transactions[::7]:
-        place = log.schemas.schema_at(commit_ts)
+        place = log.schemas.find_schema_at(commit_ts)
         batch.add(payload, commit_ts, start_ts, place)
         expected += [
             (commit_ts, c.seq, c.table_id, c.op, c.before, c.after)

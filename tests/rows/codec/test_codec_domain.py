@@ -16,8 +16,8 @@ from support.examples import examples
 from support.tidb_json import Tables, column, index, table_def, table_info
 
 from binlake.rows.codec import MutationBuilder, walk
-from binlake.rows.codec.floats import double_text, float_text
-from binlake.rows.codec.jsons import DATE, DATETIME, TIME, TIMESTAMP, Opaque, Temporal, json_bytes, json_text
+from binlake.rows.codec.floats import format_double, format_float
+from binlake.rows.codec.jsons import DATE, DATETIME, TIME, TIMESTAMP, Opaque, Temporal, encode_json, read_json
 from binlake.rows.codec.writers import write_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -73,14 +73,14 @@ def test_integers(kind: Kind, data: st.DataObject) -> None:
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=8))
 @example([1e15, 999999999999999.9, 1e9, 5e-324, -0.0, 1e-15, 9007199254740993.0, 1e-4, 0.00009999])
 def test_doubles(numbers: list[float]) -> None:
-    assert_values_round_trip(of_column(t.DOUBLE), [double_text(n) for n in numbers])
+    assert_values_round_trip(of_column(t.DOUBLE), [format_double(n) for n in numbers])
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=8))
 @example([float(np.float32(n)) for n in (1e15, 16777216, 16777215, 123456789, 1e-45, 3.4028235e38, -0.0, 0.1, 1e-5)])
 def test_floats(numbers: list[float]) -> None:
-    assert_values_round_trip(of_column(t.FLOAT), [float_text(n) for n in numbers])
+    assert_values_round_trip(of_column(t.FLOAT), [format_float(n) for n in numbers])
 
 
 @pytest.mark.long
@@ -169,8 +169,8 @@ JSON_LEAVES: Any = st.one_of(
 @settings(max_examples=examples(80), deadline=None)
 @given(st.recursive(JSON_LEAVES, lambda x: st.lists(x, max_size=4) | st.dictionaries(ANY_TEXT, x, max_size=4)))
 def test_json_values_that_text_does_not_distinguish(value: Any) -> None:
-    data = json_bytes(value)
-    assert json_text(data, 0) == (_json(value), len(data))
+    data = encode_json(value)
+    assert read_json(data, 0) == (_json(value), len(data))
 
 
 def _json(value: Any) -> str:
@@ -181,14 +181,14 @@ def _json(value: Any) -> str:
         return "[" + ", ".join(map(_json, value)) + "]"
     if isinstance(value, Temporal):
         return f'"{value.text[:10] if value.kind == DATE else value.text}"'
-    return json_text(json_bytes(value), 0)[0]
+    return read_json(encode_json(value), 0)[0]
 
 
 def test_times_and_opaque_values_in_json_match_tidb() -> None:
     value = [Temporal(DATE, "2020-01-02"), Temporal(TIME, "10:11:12.000000"), Opaque(253, b"\0\xff\x10"),
              Temporal(DATETIME, "2020-01-02 03:04:05.000006")]  # fmt: skip
     shown = '["2020-01-02", "10:11:12.000000", "base64:type253:AP8Q", "2020-01-02 03:04:05.000006"]'
-    assert json_text(json_bytes(value), 0)[0] == shown
+    assert read_json(encode_json(value), 0)[0] == shown
 
 
 @pytest.mark.parametrize("text", ["NaN", "[1e999]", "{", "[-Infinity]", '"\\ud800"'])

@@ -10,10 +10,10 @@ from codec_tables import each, ints
 from support.tidb_json import column, db_info, index, job, name, table_info
 
 from binlake.errors import SchemaError
-from binlake.rows.codec import MutationBatch, MutationBuilder, prewrite_value
+from binlake.rows.codec import MutationBatch, MutationBuilder, encode_prewrite_value
 from binlake.rows.schema import Action, SchemaState, WindowDdl, WindowSchemas
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.emptied import partition_of
+from binlake.rows.schema.emptied import find_partition
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 
@@ -64,22 +64,22 @@ def decoded(
     changes: Sequence[tuple[str, Any]],
     others: int = 0,
 ) -> list[tuple[str, Row | None, Row | None]]:
-    table = found.at(0).table(10)
+    table = found.find_schema_of_segment(0).find_table(10)
     assert table is not None
     builder = MutationBuilder(table)
     for op, rows in changes:
         getattr(builder, op)(*rows)
-    message = pb.PrewriteValue.FromString(prewrite_value(version, [builder.message] * (1 + others)))
+    message = pb.PrewriteValue.FromString(encode_prewrite_value(version, [builder.message] * (1 + others)))
     for other in message.mutations[1:]:
         other.table_id = OTHER
-    binlog = build.prewrite(commit_ts - 1, key_of(physical), message.SerializeToString()).SerializeToString()
+    binlog = build.build_prewrite(commit_ts - 1, key_of(physical), message.SerializeToString()).SerializeToString()
     together = []
     for add in ("add", "add_all"):
         batch = MutationBatch()
         if add == "add":
-            batch.add(binlog, commit_ts, commit_ts - 1, found.schema_at(commit_ts))
+            batch.add(binlog, commit_ts, commit_ts - 1, found.find_schema_at(commit_ts))
         else:
-            batch.add_all([binlog], ints(commit_ts), ints(commit_ts - 1), each(found.schema_at))
+            batch.add_all([binlog], ints(commit_ts), ints(commit_ts - 1), each(found.find_schema_at))
         together.append([(r["op"], r["before"], r["after"]) for r in batch.take().to_pylist(maps_as_pydicts="strict")])
     assert together[0] == together[1]
     return together[0]
@@ -148,11 +148,11 @@ def test_undetermined_rows_are_refused(physical: int, changes: list[tuple[str, A
 
 
 def test_snapshot_keeps_emptied_partitions_until_the_next_ddl() -> None:
-    state = schemas(Action.TRUNCATE_PARTITION, EMPTIED).at(1)
-    again = SchemaState.from_rows(state.to_rows()).table(10)
+    state = schemas(Action.TRUNCATE_PARTITION, EMPTIED).find_schema_of_segment(1)
+    again = SchemaState.from_rows(state.to_rows()).find_table(10)
     assert again is not None
-    assert again.emptied == state.table(10).emptied is not None  # type: ignore[union-attr]
-    later = state.apply(job(Action.ADD_COLUMN, 9, info=info(EMPTIED))).table(10)
+    assert again.emptied == state.find_table(10).emptied is not None  # type: ignore[union-attr]
+    later = state.apply(job(Action.ADD_COLUMN, 9, info=info(EMPTIED))).find_table(10)
     assert later is not None
     assert later.emptied is None
 
@@ -226,15 +226,15 @@ def test_late_row_moves_with_the_exchanged_partition(
 
 
 def late_changes(physical: int, changes: Sequence[tuple[str, Any]], *others: int) -> bytes:
-    table = exchanged().table(500)
+    table = exchanged().find_table(500)
     assert table is not None
     builder = MutationBuilder(table)
     for op, rows in changes:
         getattr(builder, op)(*rows)
-    message = pb.PrewriteValue.FromString(prewrite_value(924, [builder.message] * (1 + len(others))))
+    message = pb.PrewriteValue.FromString(encode_prewrite_value(924, [builder.message] * (1 + len(others))))
     for mutation, table_id in zip(message.mutations[1:], others, strict=True):
         mutation.table_id = table_id
-    return build.prewrite(EXCHANGED_AT - 9, key_of(physical), message.SerializeToString()).SerializeToString()
+    return build.build_prewrite(EXCHANGED_AT - 9, key_of(physical), message.SerializeToString()).SerializeToString()
 
 
 def test_update_out_of_exchanged_partition_changes_both_tables() -> None:
@@ -296,7 +296,7 @@ _TYPES = {"d": t.LONG, "day": t.DATE, "at": t.TIMESTAMP, "txt": t.VARCHAR}
     ],
 )  # fmt: skip
 def test_partition_of_a_row(partition: Row, value: dict[str, str | None], found: int) -> None:
-    assert partition_of(partition, value, _TYPES) == found
+    assert find_partition(partition, value, _TYPES) == found
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_partition_of_a_row(partition: Row, value: dict[str, str | None], found:
 )
 def test_unsupported_partitioning_is_refused(partition: Row) -> None:
     with pytest.raises(SchemaError, match="may have been removed with a dropped"):
-        partition_of(partition, {"d": "1", "day": "2021-01-01", "at": None, "txt": "a"}, _TYPES)
+        find_partition(partition, {"d": "1", "day": "2021-01-01", "at": None, "txt": "a"}, _TYPES)
 
 
 # -- second writes ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from binlake.rows.codec import envelopes
-from binlake.rows.codec.envelopes import parsed, read_envelopes
+from binlake.rows.codec.envelopes import parse_binlog, read_envelopes
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 
@@ -25,12 +25,12 @@ def binlogs(draw: st.DrawFn) -> bytes:
     ]
     value = pb.PrewriteValue(schema_version=draw(NUMBERS), mutations=mutations).SerializeToString()
     job_id = draw(st.sampled_from([0, 0, 0, 5, 300]))
-    prewrite = build.prewrite(
+    prewrite = build.build_prewrite(
         draw(NUMBERS), draw(st.sampled_from([b"", b"key", b"k" * 200])), b"" if job_id else value,
         ddl_query=b"alter table t add \xc3\xa4 int" if job_id else b"",
         ddl_job_id=job_id, ddl_schema_state=draw(st.sampled_from([0, 1, 6])),
     )  # fmt: skip
-    whole = build.commit(prewrite, draw(NUMBERS))
+    whole = build.build_commit(prewrite, draw(NUMBERS))
     if prewrite.prewrite_value:
         whole.prewrite_value = prewrite.prewrite_value
     found = bytearray(whole.SerializeToString())
@@ -53,7 +53,7 @@ def test_reading_by_columns_equals_protobuf(payloads: list[bytes], skipped: int)
     array = pa.array(payloads, pa.binary())[skipped:]
     found = read_envelopes(array)
     for row, payload in enumerate(payloads[skipped:]):
-        binlog, version = parsed(payload)
+        binlog, version = parse_binlog(payload)
         if version is None and found.version[row]:
             # Damage inside a mutation is not checked here; merge reports it.
             assert binlog.prewrite_value.startswith(b"\x08")
@@ -69,9 +69,9 @@ def test_binlogs_of_tidb_are_read_without_protobuf(monkeypatch: pytest.MonkeyPat
     rows = [pb.TableMutation(table_id=45, inserted_rows=[b"row"], sequence=[pb.Insert])] * 5
     value = pb.PrewriteValue(schema_version=77, mutations=rows).SerializeToString()
     start = 470_614_287_839_920_132
-    whole = build.commit(build.prewrite(start, b"t\x80" * 9, value), start + 9)
+    whole = build.build_commit(build.build_prewrite(start, b"t\x80" * 9, value), start + 9)
     whole.prewrite_value = value
     asked: list[bytes] = []
-    monkeypatch.setattr(envelopes, "parsed", asked.append)
+    monkeypatch.setattr(envelopes, "parse_binlog", asked.append)
     assert read_envelopes(pa.array([whole.SerializeToString()] * 3)).version.tolist() == [77] * 3
     assert not asked

@@ -10,8 +10,8 @@ from support.tidb_json import Tables, article_table
 from test_codec_values import ALL_TYPES, SAMPLES
 
 from binlake.errors import WireError
-from binlake.rows.codec import MutationBuilder, commit_binlog, decode_transaction, prewrite_value
-from binlake.rows.codec.jsons import json_text
+from binlake.rows.codec import MutationBuilder, decode_transaction, encode_commit_binlog, encode_prewrite_value
+from binlake.rows.codec.jsons import read_json
 from binlake.wire import binlog_pb2 as pb
 
 TABLES = Tables(article_table(), ALL_TYPES)
@@ -28,7 +28,7 @@ def outcome(payload: bytes) -> int:
 def of_rows(table_id: int, kind: int, row: bytes) -> bytes:
     message = pb.TableMutation(table_id=table_id, sequence=[pb.MutationType.Name(kind)])
     {0: message.inserted_rows, 1: message.updated_rows, 4: message.deleted_rows}[kind].append(row)
-    return commit_binlog(5, 10, b"k", prewrite_value(1, [message]))
+    return encode_commit_binlog(5, 10, b"k", encode_prewrite_value(1, [message]))
 
 
 @settings(max_examples=examples(300))
@@ -72,7 +72,7 @@ def test_row_truncated_at_every_byte(case: tuple[int, bytes]) -> None:
 @given(st.binary(min_size=1, max_size=80))
 def test_random_json(data: bytes) -> None:
     try:
-        json_text(data, 0)
+        read_json(data, 0)
     except (ValueError, IndexError, KeyError):
         return
 
@@ -81,4 +81,4 @@ def test_json_document_that_contains_itself_is_refused() -> None:
     entries = b"".join(b"\x03" + (0).to_bytes(4, "little") for _ in range(20))
     loop = (20).to_bytes(4, "little") + (8 + len(entries)).to_bytes(4, "little") + entries
     with pytest.raises(ValueError, match="damaged"):
-        json_text(b"\x03" + loop, 0)
+        read_json(b"\x03" + loop, 0)

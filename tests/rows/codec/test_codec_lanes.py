@@ -134,7 +134,7 @@ def test_empty_row_before_another_is_refused() -> None:
 def test_captures_decode_the_same(name: str) -> None:
     log = read_log(Capture(CAPTURES / name))
     for commit_ts, _, payload in log.transactions[::23]:
-        place = log.schemas.schema_at(commit_ts)
+        place = log.schemas.find_schema_at(commit_ts)
         assert decode_in_lanes([(commit_ts, payload)], place) == decode_plainly([(commit_ts, payload)], place)  # type: ignore[arg-type]
 
 

@@ -10,8 +10,8 @@ from support.mariadb import MariaDb
 from support.tidb_json import Tables, column, index, table_def, table_info
 
 from binlake.errors import WireError
-from binlake.rows.codec import MutationBatch, MutationBuilder, prewrite_value, walk
-from binlake.rows.codec.latin1 import InvalidText, latin1_text
+from binlake.rows.codec import MutationBatch, MutationBuilder, encode_prewrite_value, walk
+from binlake.rows.codec.latin1 import InvalidText, decode_latin1
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.wire import binlog_pb2 as pb
@@ -40,8 +40,10 @@ def decode(
     builder: MutationBuilder, table: TableDef, invalid_text: InvalidText = "latin1"
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """(the rows, the number of values read as latin1 by table)."""
-    payload = prewrite_value(9, [builder.message])
-    binlog = build.prewrite(99, b"k", pb.PrewriteValue.FromString(payload).SerializeToString()).SerializeToString()
+    payload = encode_prewrite_value(9, [builder.message])
+    binlog = build.build_prewrite(
+        99, b"k", pb.PrewriteValue.FromString(payload).SerializeToString()
+    ).SerializeToString()
     batch = MutationBatch(invalid_text=invalid_text)
     batch.add(binlog, 100, 99, Tables(table))
     return batch.take().to_pylist(maps_as_pydicts="strict"), dict(batch.stats.latin1_texts)
@@ -124,4 +126,4 @@ def test_latin1_matches_the_server(mariadb: MariaDb) -> None:
     with pymysql.connect(host="127.0.0.1", port=mariadb.port, **login) as link, link.cursor() as cursor:
         for byte in range(256):
             cursor.execute(f"SELECT CONVERT(_latin1 X'{byte:02X}' USING utf8mb4)")
-            assert cursor.fetchone() == (latin1_text(bytes((byte,))),)
+            assert cursor.fetchone() == (decode_latin1(bytes((byte,))),)

@@ -43,13 +43,13 @@ def test_rows_are_returned_in_group_order(seed: int) -> None:
         else:
             lanes, of = Lanes.of(rows), np.asarray(groups)
             kept.add(lanes, {g: (lanes.starts[of == g], lanes.ends[of == g]) for g in own})
-    found = kept.rows()
+    found = kept.build_rows()
     assert {group: len(rows) for group, rows in found.items()} == {g: len(rows) for g, rows in expected.items()}
     for group, rows in found.items():
-        assert rows.sizes().tolist() == list(map(len, expected[group]))
+        assert rows.compute_sizes().tolist() == list(map(len, expected[group]))
         edges = sorted({0, len(rows), *(draw.randrange(len(rows) + 1) for _ in range(3))})
-        parts = [rows.taken(low, high) for low, high in pairwise(edges)]
-        assert [part.row(n) for part in parts for n in range(len(part))] == expected[group]
+        parts = [rows.take(low, high) for low, high in pairwise(edges)]
+        assert [part.read_row(n) for part in parts for n in range(len(part))] == expected[group]
         assert all(len(part.data) >= (part.ends.max() if len(part) else 0) + len(PAD) for part in parts)
 
 
@@ -59,15 +59,15 @@ def test_array_is_read_without_a_copy(first: int) -> None:
     array = pa.array(rows, pa.binary())
     for part in (array[first:], array[first : first + 2], array[:0]):
         lanes = Lanes.of(part)
-        assert [lanes.row(n) for n in range(len(lanes))] == part.to_pylist()
+        assert [lanes.read_row(n) for n in range(len(lanes))] == part.to_pylist()
         assert not len(lanes) or len(lanes.data) >= lanes.ends[-1] + len(PAD)
 
 
 def test_distant_rows_are_copied_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes_of_rows, "_MOST_SPREAD", 50)
     lanes = Lanes.of([b"a" * 20, b"b" * 40, b"c" * 20])
-    far = Lanes(lanes.data, lanes.starts[::2], lanes.ends[::2]).between(0, 2)
-    assert [far.row(0), far.row(1)] == [b"a" * 20, b"c" * 20]
+    far = Lanes(lanes.data, lanes.starts[::2], lanes.ends[::2]).slice_rows(0, 2)
+    assert [far.read_row(0), far.read_row(1)] == [b"a" * 20, b"c" * 20]
     assert len(far.data) == 40 + len(PAD)
 
 

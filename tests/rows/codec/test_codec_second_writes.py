@@ -15,10 +15,10 @@ from support.tidb_json import column, db_info, index, job, name, table_info
 
 from binlake.compare.capture import Capture
 from binlake.errors import SchemaError
-from binlake.rows.codec import MutationBatch, MutationBuilder, prewrite_value
+from binlake.rows.codec import MutationBatch, MutationBuilder, encode_prewrite_value
 from binlake.rows.codec.secondwrites import SecondWrites
 from binlake.rows.schema import Action, SchemaState, WindowDdl, WindowSchemas
-from binlake.window.ddls import window_schemas
+from binlake.window.ddls import build_window_schemas
 from binlake.wire import build
 from deploy.local.commitlog import CommitLog, read_log
 
@@ -72,22 +72,22 @@ def read(
     policy: SecondWrites = "refuse",
 ) -> list[Change]:
     """The remaining changes of a transaction that began at `step` and wrote into the partition `physical`."""
-    table = found.schema_at(commit_ts).table(10)
+    table = found.find_schema_at(commit_ts).find_table(10)
     assert table is not None
     builder = MutationBuilder(table)
     for op, before, after in changes:
         images = [{"d": value} for value in (before, after) if value]
         getattr(builder, op)(*images)
-    value = prewrite_value(VERSION + step, [builder.message])
+    value = encode_prewrite_value(VERSION + step, [builder.message])
     key = b"t" + (physical + (1 << 63)).to_bytes(8, "big") + b"_r" + bytes(8)
-    payload = build.prewrite(commit_ts - 1, key, value).SerializeToString()
+    payload = build.build_prewrite(commit_ts - 1, key, value).SerializeToString()
     told = []
     for add in ("add", "add_all"):
         batch = MutationBatch(second_writes=policy)
         if add == "add":
-            batch.add(payload, commit_ts, commit_ts - 1, found.schema_at(commit_ts))
+            batch.add(payload, commit_ts, commit_ts - 1, found.find_schema_at(commit_ts))
         else:
-            batch.add_all([payload], ints(commit_ts), ints(commit_ts - 1), each(found.schema_at))
+            batch.add_all([payload], ints(commit_ts), ints(commit_ts - 1), each(found.find_schema_at))
         rows = batch.take().to_pylist(maps_as_pydicts="strict")
         told.append([(r["op"], (r["before"] or {}).get("d", ""), (r["after"] or {}).get("d", "")) for r in rows])
     assert told[0] == told[1]
@@ -317,14 +317,14 @@ def test_update_is_followed_by_its_write_to_the_other_partitions() -> None:
 
 
 def test_snapshot_keeps_reorganized_mark_until_the_next_ddl() -> None:
-    state = schemas().at(1)
-    again = SchemaState.from_rows(state.to_rows()).table(10)
-    table = state.table(10)
+    state = schemas().find_schema_of_segment(1)
+    again = SchemaState.from_rows(state.to_rows()).find_table(10)
+    table = state.find_table(10)
     assert table is not None
     assert again is not None
     assert table.reorganized is not None
     assert again.reorganized == table.reorganized
-    later = state.apply(job(Action.ADD_COLUMN, VERSION + 3, info=info(NEW), table_id=10)).table(10)
+    later = state.apply(job(Action.ADD_COLUMN, VERSION + 3, info=info(NEW), table_id=10)).find_table(10)
     assert later is not None
     assert later.reorganized is None
 
@@ -332,10 +332,10 @@ def test_snapshot_keeps_reorganized_mark_until_the_next_ddl() -> None:
 def test_table_with_a_key_has_no_reorganized_mark() -> None:
     keyed = [index(1, "PRIMARY", [("d", -1)], unique=True, primary=True)]
     found = schemas(after=info(NEW, index_info=keyed), before=info(OLD, index_info=keyed))
-    table = found.at(1).table(10)
+    table = found.find_schema_of_segment(1).find_table(10)
     assert table is not None
     assert table.reorganized is None
-    assert found.segment_of(COPIED - 1) == 0
+    assert found.find_segment(COPIED - 1) == 0
 
 
 @pytest.mark.parametrize(
@@ -374,11 +374,11 @@ def test_unsupported_partitioning_is_refused_only_if_needed() -> None:
 
 def genuine(log: CommitLog, policy: SecondWrites) -> tuple[MutationBatch, list[int]]:
     """(the rows of the capture, the commit_ts of transactions that are refused)."""
-    found = window_schemas(SchemaState(), log.ddls, log.jobs)
+    found = build_window_schemas(SchemaState(), log.ddls, log.jobs)
     batch, refused = MutationBatch(second_writes=policy), []
     for commit_ts, start_ts, payload, _ in log.rows:
         try:
-            batch.add(payload, commit_ts, start_ts, found.schema_at(commit_ts))
+            batch.add(payload, commit_ts, start_ts, found.find_schema_at(commit_ts))
         except SchemaError:
             refused.append(commit_ts)
     return batch, refused
@@ -398,7 +398,7 @@ def test_captured_table_matches_the_source_except_refused_rows() -> None:  # cap
     assert (none, batch.stats.taken_once) == ([], {"Betrieb.Tagebuch": 57})
     shown, lacking = Counter[str](), set[str]()
     rows = batch.take().to_pylist(maps_as_pydicts="strict")
-    for state in capture.states():
+    for state in capture.read_states():
         for row in [row for row in rows if row["commit_ts"] <= state.commit_ts]:
             rows.remove(row)
             shown.subtract([row["before"]["id"]] if row["before"] else [])

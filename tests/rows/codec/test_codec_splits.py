@@ -50,7 +50,7 @@ def outcome(payloads: Payloads, place: Any, *, together: bool, **more: Any) -> t
             for ts, payload in payloads:
                 found.add(payload, ts, ts - 1, place(ts))
         full = found.is_full
-        return [row for taken in found.batches() for row in taken.to_pylist()], found.stats, full
+        return [row for taken in found.take_batches() for row in taken.to_pylist()], found.stats, full
     except BinlakeError as error:
         return str(error)
 
@@ -136,4 +136,4 @@ def test_captures_split_the_same(name: str) -> None:
     log = read_log(Capture(CAPTURES / name))
     payloads = [(commit_ts, payload) for commit_ts, _, payload in log.transactions[::7]]
     assert split_all(Lanes.of([payload for _, payload in payloads])).good.mean() > 0.9
-    assert same(payloads, log.schemas.schema_at)
+    assert same(payloads, log.schemas.find_schema_at)

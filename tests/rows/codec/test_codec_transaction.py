@@ -14,15 +14,15 @@ from binlake.rows.codec import (
     MutationBuilder,
     RowChange,
     RowEncoder,
-    commit_binlog,
     decode_transaction,
-    prewrite_value,
+    encode_commit_binlog,
+    encode_prewrite_value,
 )
 from binlake.rows.codec.datum import write_int
 from binlake.rows.schema import SchemaState, TableDef, WindowDdl, WindowSchemas
 from binlake.rows.schema import mysqltypes as t
 from binlake.wire import binlog_pb2 as pb
-from binlake.wire.build import prewrite as prewrite_of
+from binlake.wire.build import build_prewrite as prewrite_of
 
 KEY = b"k1"
 
@@ -40,7 +40,7 @@ def article_transaction() -> MutationBuilder:
 
 
 def payload(*mutations: pb.TableMutation, commit_ts: int = 262157107202) -> bytes:
-    return commit_binlog(262144000001, commit_ts, KEY, prewrite_value(23, mutations))
+    return encode_commit_binlog(262144000001, commit_ts, KEY, encode_prewrite_value(23, mutations))
 
 
 def decode(
@@ -68,11 +68,11 @@ def test_known_bytes_of_rows_and_binlogs() -> None:  # tidb-binlog 1.6
     assert encoder.insert(row(1, "a")).hex(" ") == "08 02 08 04 02 02 61"
     assert encoder.update(row(1, "a"), row(1, "b")).hex() == "080208020804020261" + "080208020804020262"
     assert encoder.delete(row(1, "b")).hex(" ") == "08 02 08 02 08 04 02 02 62"
-    value = prewrite_value(23, [MutationBuilder(article_table()).insert(row(1, "a")).message])
+    value = encode_prewrite_value(23, [MutationBuilder(article_table()).insert(row(1, "a")).message])
     assert value.hex() == "0817120d082d1207080208040202613800"
     prewrite = prewrite_of(262144000001, KEY, value).SerializeToString()
     assert prewrite.hex() == "080010818080c8d007180022026b312a11" + value.hex() + "38004000"
-    commit = commit_binlog(262144000001, 262157107202, KEY)
+    commit = encode_commit_binlog(262144000001, 262157107202, KEY)
     assert commit.hex() == "080110818080c8d007" + "188280a0ced007" + "22026b31" + "38004000"
 
 
@@ -159,7 +159,7 @@ def test_rows_around_a_ddl_have_the_columns_of_their_position() -> None:  # S0-6
         (110, payload(new.insert({"id": "2", "c": "8"}).message)),
         (120, payload(MutationBuilder(table_def(narrow)).update({"id": "1"}, {"id": "1"}).message)),
     ]
-    rows = [next(decode_transaction(data, ts, 1, schemas.schema_at(ts))).after for ts, data in log]
+    rows = [next(decode_transaction(data, ts, 1, schemas.find_schema_at(ts))).after for ts, data in log]
     assert rows == [{"id": "1"}, {"id": "2", "c": "8"}, {"id": "1", "c": "7"}]
 
 

@@ -17,12 +17,12 @@ from support.tidb_json import column, table_def, table_info
 from binlake.errors import SchemaError
 from binlake.rows.codec import datum
 from binlake.rows.codec.decimals import read_decimal, write_decimal
-from binlake.rows.codec.floats import double_text, float_text
-from binlake.rows.codec.jsons import json_text, write_json
-from binlake.rows.codec.readers import reader_of
-from binlake.rows.codec.temporal import duration_text, moment_text, pack_moment
+from binlake.rows.codec.floats import format_double, format_float
+from binlake.rows.codec.jsons import read_json, write_json
+from binlake.rows.codec.readers import make_reader
+from binlake.rows.codec.temporal import format_duration, format_moment, pack_moment
 from binlake.rows.codec.values import NotText, read_text, skip
-from binlake.rows.codec.writers import filled_text, write_text
+from binlake.rows.codec.writers import derive_filled_text, write_text
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 
@@ -39,7 +39,7 @@ def both(info: ColumnInfo, text: str | None) -> str | None:
     assert skip(data, 0) == len(data) - 1
     general = read_text(info, data, 0)
     assert general[1] == len(data) - 1
-    assert reader_of(info)(data, 0) == general
+    assert make_reader(info)(data, 0) == general
     return general[0]
 
 
@@ -130,14 +130,14 @@ def test_decimal_has_the_scale_of_its_column() -> None:
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_doubles_are_lossless(value: float) -> None:
-    text = double_text(value)
+    text = format_double(value)
     assert struct.pack("<d", float(text)) == struct.pack("<d", value)
     assert both(col(t.DOUBLE), text) == text
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False, width=32))
 def test_floats_are_lossless_and_shortest(value: float) -> None:  # R-44
-    text = float_text(value)
+    text = format_float(value)
     assert np.float32(text).tobytes() == np.float32(value).tobytes()
     assert both(col(t.FLOAT), text) == text
     assert len(text.replace("-", "").replace(".", "").partition("e")[0].strip("0")) <= 9
@@ -150,19 +150,19 @@ def test_floats_are_lossless_and_shortest(value: float) -> None:  # R-44
      (1.7976931348623157e308, "1.7976931348623157e308")],
 )  # fmt: skip
 def test_double_texts_match_tidb(value: float, text: str) -> None:
-    assert double_text(value) == text
+    assert format_double(value) == text
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(0.1, "0.1"), (16777216.0, "16777216"), (3.4028234663852886e38, "3.4028235e38"), (1e15, "1e15")]
 )
 def test_float_texts_keep_digits_that_tidb_cuts(value: float, text: str) -> None:
-    assert float_text(float(np.float32(value))) == text
+    assert format_float(float(np.float32(value))) == text
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_values_that_no_column_can_hold_are_refused(value: float) -> None:
-    for show in (double_text, float_text):
+    for show in (format_double, format_float):
         with pytest.raises(ValueError, match=r"not a (DOUBLE |FLOAT )?value"):
             show(value)
 
@@ -195,7 +195,7 @@ def test_comparable_bytes(value: bytes) -> None:
 
 def test_text_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(NotText):
-        reader_of(col(t.VARCHAR))(datum.write_bytes(b"\xff"), 0)
+        make_reader(col(t.VARCHAR))(datum.write_bytes(b"\xff"), 0)
 
 
 @given(st.integers(1, 64), st.data())
@@ -230,14 +230,14 @@ def test_datetimes_with_zero_parts_too(parts: tuple[int, ...], fsp: int) -> None
 
 
 def test_zero_date_is_the_number_zero() -> None:
-    assert moment_text(0, 2) == "0000-00-00 00:00:00.00"
+    assert format_moment(0, 2) == "0000-00-00 00:00:00.00"
     assert pack_moment("0000-00-00 00:00:00") == 0
 
 
 @given(st.integers(-838 * 3600 * 10**6, 838 * 3600 * 10**6), st.integers(0, 6))
 def test_durations(micros: int, fsp: int) -> None:
     unit = 10 ** (6 - fsp)
-    text = duration_text(micros // unit * unit * 1000, fsp)
+    text = format_duration(micros // unit * unit * 1000, fsp)
     assert both(col(t.DURATION, decimal=fsp), text) == text
 
 
@@ -259,10 +259,10 @@ documents = st.recursive(
 @given(documents)
 def test_json_documents(value: object) -> None:
     data = write_json(json.dumps(value))
-    text, end = json_text(data, 0)
+    text, end = read_json(data, 0)
     assert end == len(data)
     assert json.loads(text) == value
-    assert both(col(t.JSON), text) == json_text(write_json(text), 0)[0]
+    assert both(col(t.JSON), text) == read_json(write_json(text), 0)[0]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_json_parts_that_json_text_cannot_express(data: str, text: str) -> None:
     raw = bytes.fromhex(data)
     if raw[0] == 0x0E:
         raw = b"\x0e" + (2020 << 50 | 1 << 46 | 2 << 41).to_bytes(8, "little")
-    assert json_text(raw, 0)[0] == text
+    assert read_json(raw, 0)[0] == text
 
 
 def test_json_deeper_than_tidb_allows_is_refused() -> None:
@@ -289,7 +289,7 @@ def test_json_deeper_than_tidb_allows_is_refused() -> None:
         rest = b"" if kind == 4 else body
         kind, body = 3, struct.pack("<II", 1, 13 + len(rest)) + entry + rest
     with pytest.raises(ValueError, match="damaged"):
-        json_text(bytes((kind,)) + body, 0)
+        read_json(bytes((kind,)) + body, 0)
 
 
 def test_wrong_datums_for_a_column_are_refused() -> None:
@@ -314,23 +314,23 @@ def test_wrong_datums_for_a_column_are_refused() -> None:
      (col(t.DATE, flag=1), "0000-00-00"), (col(t.BIT, flen=3, flag=1), "00"), (col(t.FLOAT, flag=1), "0")],
 )  # fmt: skip
 def test_fill_value_of_a_missing_column(info: ColumnInfo, text: str | None) -> None:  # tidb-binlog 5.5
-    assert filled_text(info) == text
+    assert derive_filled_text(info) == text
 
 
 def test_origin_default_of_another_type_is_an_error() -> None:
     with pytest.raises(SchemaError, match=r"origin default.*column=c"):
-        filled_text(col(t.DATETIME, origin_default="soon"))
+        derive_filled_text(col(t.DATETIME, origin_default="soon"))
 
 
 def test_latin1_bytes_error_names_column_and_has_a_hint() -> None:
     # TiDB accepts any bytes in a latin1 column; recorded in the capture `zones`.
-    from binlake.rows.codec.transaction import row_error
+    from binlake.rows.codec.transaction import make_row_error
 
     of = ColumnInfo.from_json(column(1, "v", t.VARCHAR, flen=9, charset="latin1"))
-    assert reader_of(of)(b"\x02\x04\xc3\xb6", 0) == ("ö", 4)
+    assert make_reader(of)(b"\x02\x04\xc3\xb6", 0) == ("ö", 4)
     with pytest.raises(ValueError, match=r"the latin1 column v holds bytes that are not UTF-8: X'F66F'") as found:
-        reader_of(of)(b"\x02\x04\xf6o", 0)
-    told = row_error(found.value, "insert", 7, 470640484516888579, 0)
+        make_reader(of)(b"\x02\x04\xf6o", 0)
+    told = make_row_error(found.value, "insert", 7, 470640484516888579, 0)
     assert "filter.ignore-txn-commit-ts" in told.hint
     assert "470640484516888579" in str(told)
-    assert row_error(ValueError("something else"), "insert", 7, 9, 0).hint == ""
+    assert make_row_error(ValueError("something else"), "insert", 7, 9, 0).hint == ""

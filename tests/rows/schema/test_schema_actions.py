@@ -51,18 +51,18 @@ class Recorded:
 def ddl() -> Recorded:
     """The capture with 58 of the 71 kinds of jobs."""
     capture = Capture(ROOT / "tests" / "captures" / "ddl")
-    found = [b for b in map(pb.Binlog.FromString, capture.binlogs()) if b.tp == pb.Commit and b.ddl_job_id]
+    found = [b for b in map(pb.Binlog.FromString, capture.read_binlogs()) if b.tp == pb.Commit and b.ddl_job_id]
     logged = [WindowDdl(b.commit_ts, b.start_ts, b.ddl_job_id, b.ddl_schema_state, b.ddl_query.decode()) for b in found]
     places = {b.job_id: b.commit_ts for b in logged if b.schema_state != 1}
-    jobs = [DdlJob.parse(text) for text in capture.job_texts()]
-    return Recorded(logged, [(places.get(j.id, j.finished_ts), j) for j in jobs], list(capture.states()))
+    jobs = [DdlJob.parse(text) for text in capture.read_job_texts()]
+    return Recorded(logged, [(places.get(j.id, j.finished_ts), j) for j in jobs], list(capture.read_states()))
 
 
 def test_schema_matches_the_source_at_every_recorded_state(ddl: Recorded) -> None:  # S0-60, S0-61, S4-23
     compared: Counter[str] = Counter()
     for shown, state in ddl.walk():
         if shown.tables is not None:
-            own = {(t.db, t.name, t.kind) for t in state.tables() if t.db in set(shown.databases or ())}
+            own = {(t.db, t.name, t.kind) for t in state.list_tables() if t.db in set(shown.databases or ())}
             kinds = {"BASE TABLE": "table", "VIEW": "view", "SEQUENCE": "sequence"}
             assert own == {(db, name, kinds[kind]) for db, name, kind in shown.tables}, shown.step
             compared["lists"] += 1
@@ -75,7 +75,7 @@ def test_schema_matches_the_source_at_every_recorded_state(ddl: Recorded) -> Non
             if table.kind == "table":
                 assert [c.name for c in table.columns] == content["columns"], (shown.step, content["table"])
                 keys = re.findall(r"^  (?:PRIMARY|UNIQUE) KEY", content["create"], re.MULTILINE)
-                assert len(table.unique_keys()) == len(keys), (shown.step, content["create"])
+                assert len(table.list_unique_keys()) == len(keys), (shown.step, content["create"])
             compared["tables"] += 1
     assert compared["lists"] >= 4
     assert compared["tables"] > 200
@@ -83,8 +83,8 @@ def test_schema_matches_the_source_at_every_recorded_state(ddl: Recorded) -> Non
 
 def test_every_recorded_row_names_a_known_table(ddl: Recorded) -> None:  # S0-60, R-19
     capture = Capture(ROOT / "tests" / "captures" / "ddl")
-    places = {m.start_ts: m.commit_ts for m in map(pb.Binlog.FromString, capture.binlogs()) if m.tp == pb.Commit}
-    dml = [m for m in map(pb.Binlog.FromString, capture.binlogs()) if m.prewrite_value and m.start_ts in places]
+    places = {m.start_ts: m.commit_ts for m in map(pb.Binlog.FromString, capture.read_binlogs()) if m.tp == pb.Commit}
+    dml = [m for m in map(pb.Binlog.FromString, capture.read_binlogs()) if m.prewrite_value and m.start_ts in places]
     versions = [(places[m.start_ts], pb.PrewriteValue.FromString(m.prewrite_value)) for m in dml]
     jobs = {job.id: job for _, job in ddl.placed}
     logged = [replace(b, job=jobs.get(b.job_id)) for b in ddl.logged]
@@ -92,8 +92,8 @@ def test_every_recorded_row_names_a_known_table(ddl: Recorded) -> None:  # S0-60
     late = 0
     for commit_ts, value in versions:
         for mutation in value.mutations:
-            state = schemas.schema_at(commit_ts)
-            known = state.table(mutation.table_id) is not None
+            state = schemas.find_schema_at(commit_ts)
+            known = state.find_table(mutation.table_id) is not None
             late += not known
             assert known or state.is_gone(mutation.table_id), (commit_ts, mutation.table_id)
     assert len(versions) > 500
@@ -120,7 +120,7 @@ def test_unreplicated_actions_are_skipped_with_a_reason(ddl: Recorded) -> None: 
 @pytest.mark.parametrize("action", sorted(UNSUPPORTED))
 def test_action_irrelevant_for_targets_changes_only_the_version(action: Action) -> None:
     state = base().apply(job(action, 9, info=table_info(10, "wrong", [])))
-    assert (state.version, [t.name for t in state.tables()]) == (9, ["t"])
+    assert (state.version, [t.name for t in state.list_tables()]) == (9, ["t"])
 
 
 def base(*more: DdlJob) -> SchemaState:
@@ -143,7 +143,7 @@ def base(*more: DdlJob) -> SchemaState:
 )
 def test_action_with_a_definition_replaces_it(action: int, info: dict[str, object]) -> None:
     started = base(job(Action.ADD_INDEX, 3, info={**T, "index_info": [index(1, "i", [("v", -1)])]}))
-    table = started.apply(job(action, 4, info=info)).table(10)
+    table = started.apply(job(action, 4, info=info)).find_table(10)
     assert table is not None
     assert table.raw == info
 

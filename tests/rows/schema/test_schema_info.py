@@ -14,8 +14,8 @@ NOT_NULL = t.FLAG_NOT_NULL
 
 def test_an_integer_clustered_key_is_the_identity() -> None:
     table = article_table()
-    assert table.identity() == Identity("primary", ("id",))
-    assert [(i.name, i.primary, [c.name for c in i.columns]) for i in table.unique_keys()] == [
+    assert table.find_identity() == Identity("primary", ("id",))
+    assert [(i.name, i.primary, [c.name for c in i.columns]) for i in table.list_unique_keys()] == [
         ("PRIMARY", True, ["id"])
     ]
 
@@ -23,7 +23,7 @@ def test_an_integer_clustered_key_is_the_identity() -> None:
 def test_a_composite_primary_key_keeps_the_order_of_its_index() -> None:
     cols = [column(1, "a", flag=INT_PK), column(2, "b", flag=INT_PK)]
     primary = index(1, "PRIMARY", [("b", -1), ("a", -1)], unique=True, primary=True)
-    assert table_def(table_info(1, "t", cols, index_info=[primary])).identity().columns == ("b", "a")
+    assert table_def(table_info(1, "t", cols, index_info=[primary])).find_identity().columns == ("b", "a")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_composite_primary_key_keeps_the_order_of_its_index() -> None:
     ids=["not null", "nullable", "prefix", "not public", "not unique", "second fits", "virtual"],
 )  # fmt: skip
 def test_identity_without_a_primary_key(cols: list, indexes: list, identity: Identity) -> None:
-    assert table_def(table_info(1, "t", cols, index_info=indexes)).identity() == identity
+    assert table_def(table_info(1, "t", cols, index_info=indexes)).find_identity() == identity
 
 
 def test_columns_visible_to_queries_and_in_row_changes() -> None:
@@ -63,7 +63,7 @@ def test_columns_visible_to_queries_and_in_row_changes() -> None:
     assert [c.name for c in table.all_columns] == ["id", "writing", "virt", "stored", "_V$_x"]
     assert [c.name for c in table.columns] == ["id", "virt", "stored"]
     assert [c.name for c in table.row_columns] == ["id", "stored"]
-    found = table.column("STORED")
+    found = table.find_column("STORED")
     assert found is not None
     assert found.id == 4
 

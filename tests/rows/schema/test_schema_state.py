@@ -31,22 +31,22 @@ def start(*jobs: DdlJob) -> SchemaState:
 
 
 def names(state: SchemaState) -> dict[str, int]:
-    return {f"{t.db}.{t.name}": t.id for t in state.tables()}
+    return {f"{t.db}.{t.name}": t.id for t in state.list_tables()}
 
 
 def test_a_new_cluster_has_the_mysql_database() -> None:  # tidb-binlog 5.4
-    assert [(d.id, d.name) for d in SchemaState().databases()] == [(1, "mysql")]
+    assert [(d.id, d.name) for d in SchemaState().list_databases()] == [(1, "mysql")]
 
 
 def test_a_table_is_found_by_id_and_by_name_in_any_case() -> None:
     state = start()
     table = state.find("TEST", "T")
     assert table is not None
-    assert table is state.table(10)
+    assert table is state.find_table(10)
     assert (table.db, table.name, [c.name for c in table.columns]) == ("test", "t", ["id", "v"])
     assert state.version == 3
     assert state.commit_ts == 30
-    db = state.database("Test")
+    db = state.find_database("Test")
     assert db is not None
     assert db.id == 2
 
@@ -54,15 +54,15 @@ def test_a_table_is_found_by_id_and_by_name_in_any_case() -> None:
 def test_apply_does_not_change_the_former_state() -> None:
     state = start()
     after = state.apply(job(Action.DROP_TABLE, 4, table_id=10), 44)
-    assert state.table(10) is not None
-    assert after.table(10) is None
+    assert state.find_table(10) is not None
+    assert after.find_table(10) is None
     assert after.find("test", "t") is None
     assert after.commit_ts == 44
 
 
 def test_other_actions_replace_the_definition() -> None:
     wider = table_info(10, "t", [column(1, "id"), column(2, "v"), column(3, "c", origin_default="7")])
-    table = start(job(Action.ADD_COLUMN, 4, info=wider)).table(10)
+    table = start(job(Action.ADD_COLUMN, 4, info=wider)).find_table(10)
     assert table is not None
     assert [c.name for c in table.columns] == ["id", "v", "c"]
 
@@ -127,16 +127,16 @@ def test_id_returned_by_exchange_partition_has_no_alias_after_a_drop() -> None:
         job(Action.EXCHANGE_PARTITION, 5, info=partitioned(30, 31, 10), table_id=10),
         job(Action.EXCHANGE_PARTITION, 6, info=partitioned(30, 31, 32), table_id=32),
     )
-    assert state.table(32) is state.table(30)
+    assert state.find_table(32) is state.find_table(30)
     emptied = state.apply(job(Action.TRUNCATE_TABLE, 7, info={**T, "id": 40}, table_id=10))
-    assert emptied.table(10) is None
+    assert emptied.find_table(10) is None
     assert emptied.is_gone(10)
 
 
 def test_partition_by_redirects_late_changes_to_the_new_id() -> None:  # 1.14 point 6
     state = start(job(Action.PARTITION_BY, 4, info=table_info(40, "t", T["cols"]), table_id=10))
     assert names(state) == {"test.t": 40}
-    assert state.table(10) is state.table(40)
+    assert state.find_table(10) is state.find_table(40)
 
 
 def test_create_tables_adds_all_but_tidbs_system_tables() -> None:
@@ -155,13 +155,13 @@ def test_a_drop_of_two_tables_is_two_jobs_with_one_text() -> None:  # R-28, tidb
 def test_state_can_be_pickled() -> None:
     state = pickle.loads(pickle.dumps(start()))
     assert list(state.to_rows()) == list(start().to_rows())
-    assert state.find("test", "t") is state.table(10)
+    assert state.find("test", "t") is state.find_table(10)
 
 
 def test_dropping_a_database_drops_its_tables() -> None:
     state = start(job(Action.DROP_SCHEMA, 4, db=db_info(2, "test")))
     assert names(state) == {}
-    assert state.database("test") is None
+    assert state.find_database("test") is None
     assert state.is_gone(10)
 
 
@@ -177,28 +177,28 @@ def test_flashback_database_restores_its_tables(args: list[object]) -> None:
 def test_changing_the_charset_of_a_database_keeps_its_tables() -> None:  # tidb-binlog 5.4, #764
     state = start(job(Action.SCHEMA_CHARSET, 4, db={**db_info(2, "test"), "charset": "latin1"}))
     assert names(state) == {"test.t": 10}
-    assert state.database("test").charset == "latin1"  # type: ignore[union-attr]
+    assert state.find_database("test").charset == "latin1"  # type: ignore[union-attr]
 
 
 def test_a_replaced_view_loses_its_old_id() -> None:
     view = table_info(60, "v", T["cols"], view={"x": 1})
     state = start(job(Action.CREATE_VIEW, 4, info=view), job(Action.CREATE_VIEW, 5, info={**view, "id": 61}))
     assert names(state) == {"test.t": 10, "test.v": 61}
-    assert state.table(61).kind == "view"  # type: ignore[union-attr]
+    assert state.find_table(61).kind == "view"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("state", [s for s in JobState if s not in (JobState.DONE, JobState.SYNCED)])
 def test_unsuccessful_job_changes_nothing(state: JobState) -> None:  # S0-61
     before = start()
     after = before.apply(job(Action.DROP_TABLE, 4, table_id=10, state=int(state)))
-    assert after.table(10) is before.table(10)
+    assert after.find_table(10) is before.find_table(10)
     assert after.version == 3
 
 
 def test_a_job_without_version_or_already_applied_changes_nothing() -> None:
     state = start()
     for version in (0, 2, 3):
-        assert state.apply(job(Action.DROP_TABLE, version, table_id=10)).table(10) is not None
+        assert state.apply(job(Action.DROP_TABLE, version, table_id=10)).find_table(10) is not None
 
 
 def test_unsupported_actions_change_only_the_version() -> None:
@@ -249,16 +249,16 @@ def test_snapshots_of_a_shuffled_history_at_five_moments() -> None:  # S0-61
     assert [names(s) for s in seen.values()] == [
         {"test.t": 10}, {"test.t": 10}, {"test.t": 10}, {"test.u": 10}, {"test.u": 12}, {},
     ]  # fmt: skip
-    assert [len(t.columns) for s in seen.values() for t in s.tables()] == [2, 3, 3, 3, 3]
+    assert [len(t.columns) for s in seen.values() for t in s.list_tables()] == [2, 3, 3, 3, 3]
 
 
 @pytest.mark.parametrize("name", ["bank", "keys", "shard", "sysbench_like"])
 def test_fold_of_a_capture_has_the_source_tables(name: str) -> None:
     capture = Capture(CAPTURES / name)
-    state = SchemaState().fold((0, DdlJob.parse(text)) for text in capture.job_texts())
-    last = [s for s in capture.states() if s.tables is not None][-1]
+    state = SchemaState().fold((0, DdlJob.parse(text)) for text in capture.read_job_texts())
+    last = [s for s in capture.read_states() if s.tables is not None][-1]
     shown = {(db, table) for db, table, _ in last.tables or ()}
-    assert {(t.db, t.name) for t in state.tables() if t.db in set(last.databases or ())} == shown
+    assert {(t.db, t.name) for t in state.list_tables() if t.db in set(last.databases or ())} == shown
 
 
 def test_snapshot_rows_restore_the_state() -> None:

@@ -8,10 +8,10 @@ import pytest
 from support.tidb_json import column, db_info, job, table_info
 
 from binlake.errors import SchemaError
-from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, ddl_kind, sort_ddls
+from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, classify_ddl, sort_ddls
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.ahead import effective_from
-from binlake.rows.schema.window import unknown_table
+from binlake.rows.schema.ahead import compute_effective_ts
+from binlake.rows.schema.window import make_unknown_table_error
 
 NARROW = table_info(10, "t", [column(1, "id")])
 KEYED = table_info(10, "t", [column(1, "id", flag=t.FLAG_NOT_NULL | t.FLAG_PRIMARY)], pk_is_handle=True)
@@ -28,7 +28,7 @@ def ddl(commit_ts: int, what: DdlJob | None, query: str = "ALTER TABLE t", schem
 
 
 def columns(state: SchemaState) -> list[str]:
-    table = state.table(10)
+    table = state.find_table(10)
     assert table is not None
     return [c.name for c in table.columns]
 
@@ -36,15 +36,19 @@ def columns(state: SchemaState) -> list[str]:
 def test_a_window_without_ddl_is_one_segment() -> None:
     schemas = WindowSchemas(base(), [])
     assert schemas.segments == 1
-    assert schemas.segment_of(10**18) == 0
+    assert schemas.find_segment(10**18) == 0
 
 
 def test_each_ddl_opens_a_segment_at_its_own_commit_ts() -> None:  # S0-60, S0-64
     wide, narrow = job(Action.ADD_COLUMN, 3, info=WIDE), job(Action.DROP_COLUMN, 4, info=NARROW)
     schemas = WindowSchemas(base(), [ddl(200, narrow), ddl(100, wide)])
-    assert [schemas.segment_of(ts) for ts in (99, 100, 199, 200, 201)] == [0, 1, 1, 2, 2]
-    assert [columns(schemas.at(s)) for s in range(schemas.segments)] == [["id"], ["id", "c"], ["id"]]
-    assert columns(schemas.schema_at(150)) == ["id", "c"]
+    assert [schemas.find_segment(ts) for ts in (99, 100, 199, 200, 201)] == [0, 1, 1, 2, 2]
+    assert [columns(schemas.find_schema_of_segment(s)) for s in range(schemas.segments)] == [
+        ["id"],
+        ["id", "c"],
+        ["id"],
+    ]
+    assert columns(schemas.find_schema_at(150)) == ["id", "c"]
     assert [d.commit_ts for d in schemas.ddls] == [100, 200]
 
 
@@ -59,14 +63,14 @@ def test_extra_binlogs_never_open_a_segment() -> None:  # tidb-binlog 1.11
     schemas = WindowSchemas(base(), ddls)
     assert [d.kind for d in ddls] == ["delete-only", "setval", "setval", "ddl"]
     assert schemas.segments == 2
-    assert schemas.segment_of(79) == 0
+    assert schemas.find_segment(79) == 0
 
 
 def test_a_rolled_back_ddl_opens_a_segment_with_the_same_definitions() -> None:  # tidb-binlog 1.14 point 8
     failed = job(Action.ADD_INDEX, 3, info=WIDE, state=3)
     schemas = WindowSchemas(base(), [ddl(100, failed, schema_state=0)])
     assert schemas.segments == 2
-    assert columns(schemas.at(1)) == ["id"]
+    assert columns(schemas.find_schema_of_segment(1)) == ["id"]
 
 
 def test_a_ddl_without_its_job_is_an_error() -> None:
@@ -76,11 +80,11 @@ def test_a_ddl_without_its_job_is_an_error() -> None:  # R-19, R-20
 
 def test_unknown_table_error_contains_a_hint() -> None:
     with pytest.raises(SchemaError, match=r"table_id=11 commit_ts=5.*ignore-txn-commit-ts"):
-        raise unknown_table(11, 5)
+        raise make_unknown_table_error(11, 5)
 
 
 def test_a_query_that_only_looks_like_setval() -> None:
-    assert ddl_kind("ALTER TABLE `select setval(` ADD c INT", 5) == "ddl"
+    assert classify_ddl("ALTER TABLE `select setval(` ADD c INT", 5) == "ddl"
 
 
 def clauses(*times: tuple[int, int]) -> dict[str, object]:
@@ -93,8 +97,8 @@ def test_row_that_may_have_seen_a_ddl_is_in_its_segment() -> None:  # multi-sche
     both = job(Action.MULTI_SCHEMA_CHANGE, 5, info=WIDE, start_ts=50, real_start_ts=60, **clauses((60, 0), (90, 0)))
     gone = job(Action.DROP_COLUMN, 8, info=NARROW, start_ts=150, real_start_ts=165)
     schemas = WindowSchemas(base(), [ddl(100, both), ddl(200, gone)])
-    assert [schemas.segment_of(ts) for ts in (80, 89, 90, 100, 164, 165, 200)] == [0, 0, 1, 1, 1, 2, 2]
-    assert columns(schemas.schema_at(90)) == ["id", "c"]
+    assert [schemas.find_segment(ts) for ts in (80, 89, 90, 100, 164, 165, 200)] == [0, 0, 1, 1, 1, 2, 2]
+    assert columns(schemas.find_schema_at(90)) == ["id", "c"]
     assert [d.commit_ts for d in schemas.ddls] == [100, 200]
 
 
@@ -116,19 +120,19 @@ def test_row_that_may_have_seen_a_ddl_is_in_its_segment() -> None:  # multi-sche
 )
 def test_ddl_is_placed_at_the_first_ts_visible_to_rows(action: Action, more: dict[str, object], since: int) -> None:
     found = job(action, 8, info=KEYED, start_ts=100, real_start_ts=110, **more)
-    assert effective_from(found, 200) == since
-    assert [one.since_above(120) for one in sort_ddls(120, [ddl(200, found)])] == [max(since, 121)]
-    assert effective_from(replace(found, state=3), 200) == 200
+    assert compute_effective_ts(found, 200) == since
+    assert [one.compute_since_above(120) for one in sort_ddls(120, [ddl(200, found)])] == [max(since, 121)]
+    assert compute_effective_ts(replace(found, state=3), 200) == 200
 
 
 @pytest.mark.parametrize("action", [Action.REORGANIZE_PARTITION, Action.PARTITION_BY, Action.REMOVE_PARTITIONING])
 def test_ddl_that_logs_twice_is_placed_at_its_first_step(action: Action) -> None:
     found = job(action, 8, info=NARROW, start_ts=100, real_start_ts=110, snapshot_ver=140)
-    assert effective_from(found, 200) == 110
+    assert compute_effective_ts(found, 200) == 110
     # A job that was rolled back logged twice too; one that never took a step did not.
-    assert effective_from(replace(found, state=3), 200) == 110
-    assert effective_from(replace(found, state=3, schema_version=0), 200) == 200
-    assert effective_from(replace(found, state=3, table_info=None), 200) == 200
+    assert compute_effective_ts(replace(found, state=3), 200) == 110
+    assert compute_effective_ts(replace(found, state=3, schema_version=0), 200) == 200
+    assert compute_effective_ts(replace(found, state=3, table_info=None), 200) == 200
 
 
 def test_rolled_back_or_foreign_ddl_keeps_segments_sorted() -> None:  # issue 13 point 4
@@ -139,10 +143,10 @@ def test_rolled_back_or_foreign_ddl_keeps_segments_sorted() -> None:  # issue 13
     wider = table_info(20, "o", [column(1, "id"), column(2, "x")])
     beside = job(Action.ADD_COLUMN, 7, info=wider, schema_id=2)
     schemas = WindowSchemas(begun, [ddl(80, failed, schema_state=0), ddl(90, beside), ddl(100, ahead)])
-    edges = [since for since, _, _ in schemas.spans()]
+    edges = [since for since, _, _ in schemas.iterate_spans()]
     assert edges == sorted(edges)
     assert [d.commit_ts for d in schemas.ddls] == [100, 80, 90]
-    assert [columns(schemas.schema_at(ts)) for ts in (59, 60, 80, 95, 100)] == [["id"], *[["id", "c"]] * 4]
-    places = [schemas.schema_at(ts).table(20) for ts in (60, 89, 90, 100)]
+    assert [columns(schemas.find_schema_at(ts)) for ts in (59, 60, 80, 95, 100)] == [["id"], *[["id", "c"]] * 4]
+    places = [schemas.find_schema_at(ts).find_table(20) for ts in (60, 89, 90, 100)]
     assert [len(table.columns) for table in places if table] == [1, 1, 2, 2]
-    assert schemas.at(schemas.segments - 1).version == 9
+    assert schemas.find_schema_of_segment(schemas.segments - 1).version == 9

@@ -72,10 +72,10 @@ def kill_with_tail(world: World, random: Random) -> None:
     """kill -9 during the write of a record that was never acked: it is complete, partial, or other bytes are there."""
     pump = world.pump(random)
     try:
-        start_ts = SimulatedPd().tso()
+        start_ts = SimulatedPd().fetch_ts()
     except BinlakeError:
         return
-    binlog = build.prewrite(start_ts, b"k%d" % start_ts, random.randbytes(40))
+    binlog = build.build_prewrite(start_ts, b"k%d" % start_ts, random.randbytes(40))
     world.truth.roll_back(world.truth.begin(start_ts, binlog), protected=True)
     if not pump.online:
         return  # an earlier tail is not cut off yet, and a pump writes nothing after it

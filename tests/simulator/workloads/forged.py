@@ -26,7 +26,9 @@ def run(world: World, number: int) -> None:
 def prewrite(world: World, random: Random, start_ts: int) -> Binlog:
     """A P with such rows; some end with a footer."""
     pieces = [_piece(world, random, start_ts) for _ in range(random.randint(1, 6))]
-    binlog = build.prewrite(start_ts, b"k%d" % start_ts, random.randbytes(random.randrange(80)) + b"".join(pieces))
+    binlog = build.build_prewrite(
+        start_ts, b"k%d" % start_ts, random.randbytes(random.randrange(80)) + b"".join(pieces)
+    )
     if random.random() < 0.4:
         tail = random.randbytes(8) + OLD_FOOTER.pack(random.choice((start_ts, 0, start_ts << 1)), END_MAGIC)
         binlog = Binlog.FromString(binlog.SerializeToString() + _UNKNOWN_FIELD + bytes((len(tail),)) + tail)
@@ -37,8 +39,8 @@ def _piece(world: World, random: Random, start_ts: int) -> bytes:
     undecided = world.truth.undecided()
     kind = random.random()
     if kind < 0.6 and undecided:
-        of = build.prewrite(random.choice(undecided), b"k")
-        return _record(build.commit(of, start_ts + random.randint(1, 1000)).SerializeToString())
+        of = build.build_prewrite(random.choice(undecided), b"k")
+        return _record(build.build_commit(of, start_ts + random.randint(1, 1000)).SerializeToString())
     if kind < 0.8:
         return OLD_RECORD.pack(MAGIC, random.randint(1, 1000), random.getrandbits(32))
     return OLD_FOOTER.pack(start_ts, END_MAGIC)

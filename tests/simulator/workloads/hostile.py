@@ -24,11 +24,11 @@ def far_future(world: World, number: int) -> None:
     while world.writing:
         world.scheduler.sleep(random.expovariate(1.0))
         try:
-            ts = pd.tso() + (random.choice(_FAR) << 18)
+            ts = pd.fetch_ts() + (random.choice(_FAR) << 18)
         except BinlakeError:
             continue
-        known = build.prewrite(random.choice(world.truth.undecided() or [1]), b"k")
-        binlog = random.choice((build.fake(ts), build.prewrite(ts, b"k"), build.commit(known, ts)))
+        known = build.build_prewrite(random.choice(world.truth.undecided() or [1]), b"k")
+        binlog = random.choice((build.build_fake(ts), build.build_prewrite(ts, b"k"), build.build_commit(known, ts)))
         _send(world, world.pump(random), binlog)
 
 
@@ -42,8 +42,8 @@ def taken(world: World, number: int) -> None:
             continue
         start_ts = random.choice(sorted(committed)[-20:])
         commit_ts = committed[start_ts]
-        another = build.prewrite(start_ts, b"other", random.randbytes(20))
-        binlog = random.choice((build.fake(commit_ts), build.fake(commit_ts), another))
+        another = build.build_prewrite(start_ts, b"other", random.randbytes(20))
+        binlog = random.choice((build.build_fake(commit_ts), build.build_fake(commit_ts), another))
         # To the pump that has the timestamp: at another pump it would be another transaction, which stops the pipeline.
         holders = [pump for pump in world.pumps.values() if start_ts in world.truth.store(pump.name).prewrites]
         if holders:

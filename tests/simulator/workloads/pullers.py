@@ -38,7 +38,7 @@ def run(world: World, number: int) -> None:
 def _collected_position(pump: PumpHome) -> int:
     """The position up to which binlogs were collected; the next pull begins there."""
     try:
-        return PumpReader(pump.config.addr, CLUSTER).info().gc_ts
+        return PumpReader(pump.config.addr, CLUSTER).read_info().gc_ts
     except BinlakeError:
         return 0
 

@@ -26,7 +26,7 @@ Prewrite = Callable[["World", Random, int], Binlog]
 def plain(world: World, random: Random, start_ts: int) -> Binlog:
     """A P with rows of some size."""
     del world
-    return build.prewrite(start_ts, b"k%d" % start_ts, random.randbytes(random.choice((10, 60, 200, 900))))
+    return build.build_prewrite(start_ts, b"k%d" % start_ts, random.randbytes(random.choice((10, 60, 200, 900))))
 
 
 def holding(world: World, number: int) -> None:
@@ -54,13 +54,13 @@ def run(world: World, number: int, prewrite_of: Prewrite = plain, open_s: float 
 def _transaction(
     world: World, client: PumpClient, pd: SimulatedPd, random: Random, prewrite_of: Prewrite, open_s: float
 ) -> None:
-    start_ts = pd.tso()
+    start_ts = pd.fetch_ts()
     prewrite = prewrite_of(world, random, start_ts)
     transaction = world.truth.begin(start_ts, prewrite)
     try:
         node_id = client.write_prewrite(prewrite)
         world.scheduler.sleep(random.expovariate(1 / open_s))
-        transaction.commit_ts = pd.tso()
+        transaction.commit_ts = pd.fetch_ts()
     except BinlakeError:
         world.truth.roll_back(transaction, protected=random.random() >= world.shape.unprotected)
         raise
@@ -74,18 +74,18 @@ def _end(
     fate = random.random()
     if fate < 0.06:  # rolled back, and an R is sent
         world.truth.roll_back(transaction, protected=random.random() >= world.shape.unprotected)
-        client.send_rollback(build.rollback(prewrite))
+        client.send_rollback(build.build_rollback(prewrite))
     elif fate < 0.09:  # TiDB dies before it decides
         world.truth.leave(transaction)
         client.forget(transaction.start_ts)
     elif not world.truth.commit(transaction):
-        client.send_rollback(build.rollback(prewrite))
+        client.send_rollback(build.build_rollback(prewrite))
     elif fate < 0.13:  # TiDB dies after the commit, so no C is sent
         client.forget(transaction.start_ts)
     elif fate < 0.15:  # the commit was undetermined, and TiDB reports a rollback
-        client.send_rollback(build.rollback(prewrite))
+        client.send_rollback(build.build_rollback(prewrite))
     elif fate < 0.2:
-        client.write_commit(build.commit(prewrite, transaction.commit_ts))
-        client.write_commit(build.commit(prewrite, transaction.commit_ts), node_id)
+        client.write_commit(build.build_commit(prewrite, transaction.commit_ts))
+        client.write_commit(build.build_commit(prewrite, transaction.commit_ts), node_id)
     else:
-        client.send_commit(build.commit(prewrite, transaction.commit_ts))
+        client.send_commit(build.build_commit(prewrite, transaction.commit_ts))

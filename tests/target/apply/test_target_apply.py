@@ -272,7 +272,7 @@ def test_tidb_timestamp_is_read_after_the_last_batch(
     server: MariaDb, target: Target, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S3-07: TiDB's form of the answer; all rows are visible at the time of the query
-    real, seen = Session.rows, []
+    real, seen = Session.fetch_rows, []
 
     def answer(self: Session, sql: str, arguments: Sequence[object] = ()) -> list[tuple[object, ...]]:
         if sql != "SHOW MASTER STATUS":
@@ -280,7 +280,7 @@ def test_tidb_timestamp_is_read_after_the_last_batch(
         seen.append(len(read_table(server)))
         return [("tidb-binlog", 414529105591271430, "", "", "")]
 
-    monkeypatch.setattr(Session, "rows", answer)
+    monkeypatch.setattr(Session, "fetch_rows", answer)
     like_tidb = target.model_copy(update={"db_type": "tidb", "mode": mode, "worker_count": 2})
     apply(like_tidb, Window(0, 10).put((1, "a")).put((2, "b")))
     assert seen == [2]

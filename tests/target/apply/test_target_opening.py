@@ -13,7 +13,7 @@ from support.windows import CLUSTER, NAME, Crash, Window, apply, at
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict
 from binlake.statements.batch import Phase
-from binlake.statements.preserve import copy_prefix
+from binlake.statements.preserve import format_copy_prefix
 from binlake.target import Session
 from binlake.target.apply.opening import is_window_applied
 from binlake.target.session.tables import create_tables
@@ -89,7 +89,7 @@ def test_open_window_with_a_gap_in_its_ledger_is_refused(
 
 def test_copied_values_stay_for_the_open_window_and_go_with_the_next(server: MariaDb, target: Target) -> None:
     # a run that resumes the window reads the values from before its first write
-    copy, window = f"{copy_prefix(NAME)}t", Window(100, 200).put((1, "a"))
+    copy, window = f"{format_copy_prefix(NAME)}t", Window(100, 200).put((1, "a"))
     with pytest.raises(Crash):
         apply(target, window, at("opened", 1, crash))
     execute(server, f"CREATE TABLE tidb_binlog.{copy} (id INT)")

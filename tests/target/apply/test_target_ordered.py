@@ -25,7 +25,7 @@ from binlake.changes.ordered import PlanOptions
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, TargetRefused
 from binlake.statements import BatchLimits, StatementBatch
-from binlake.statements.batch import statement_digest
+from binlake.statements.batch import compute_statement_digest
 from binlake.target.apply import ordered as ordered_mode
 
 pytestmark = pytest.mark.mariadb
@@ -305,4 +305,4 @@ def test_statements_derived_for_another_mode_are_applied_as_derived(ordered: Tar
     assert apply(ordered, Window(0, 1).put((1, "a"))).modes == {"atomic": 1}
     found = window(plan([insert(1)], SMALL), 1, 2)
     assert apply(ordered.model_copy(update={"mode": "parallel"}), found).modes == {"ordered": 1}
-    assert statement_digest(found.written[0].sql) == found.written[0].digest
+    assert compute_statement_digest(found.written[0].sql) == found.written[0].digest

@@ -35,7 +35,7 @@ from binlake.config.model import Target
 from binlake.errors import Drift, Fenced, TargetBusy, TargetRefused, TargetUnavailable, Transient
 from binlake.statements.batch import Phase, StatementBatch
 from binlake.target import Session, apply_window
-from binlake.target.claim.fence import Fence, lock_name, take_fence
+from binlake.target.claim.fence import Fence, format_lock_name, take_fence
 from binlake.target.session.tables import create_tables
 
 pytestmark = pytest.mark.mariadb
@@ -131,10 +131,10 @@ class Watching(Window):
         self.server = server
         self.stored: list[tuple[int, ...]] = []
 
-    def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
+    def read_batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
         if phase == Phase.WRITE:
             self.stored += rows(self.server, f"SELECT COUNT(*), MAX(phase) FROM {LEDGER} WHERE lo = {self.lo}")
-        yield from super().batches(segment, phase)
+        yield from super().read_batches(segment, phase)
 
 
 def test_deletes_are_stored_before_the_first_write(server: MariaDb, parallel: Target) -> None:
@@ -251,7 +251,9 @@ def test_fence_is_held_only_by_connections_that_a_takeover_can_end(
         try:
             rows(server, f"{row} FOR UPDATE NOWAIT")
         except pymysql.err.OperationalError:
-            holder = session.value("SELECT IS_USED_LOCK(%s)", (lock_name("tidb_binlog", NAME, self.worker),))
+            holder = session.fetch_value(
+                "SELECT IS_USED_LOCK(%s)", (format_lock_name("tidb_binlog", NAME, self.worker),)
+            )
             (named if holder == session.connection_id else unnamed).append(self.worker)
         return count
 
@@ -282,7 +284,7 @@ def test_takeover_waits_for_the_transactions_of_all_connections(server: MariaDb,
     one, two, three = Session(parallel), Session(parallel), Session(parallel)
     create_tables(one, "tidb_binlog")
     fence = take_fence(one, parallel, NAME)
-    worker = fence.of_worker(3)
+    worker = fence.with_worker(3)
     two.begin()
     worker.prove(two)
     fence.abandon()
@@ -374,8 +376,8 @@ def test_refused_batch_stops_all_workers_and_leaves_the_checkpoint(server: Maria
 def test_error_while_reading_batches_fails_the_segment(server: MariaDb, parallel: Target) -> None:
     # a batch that cannot be read, or is not the pinned one, stops the segment
     class Broken(Window):
-        def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
-            yield from super().batches(segment, phase)
+        def read_batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
+            yield from super().read_batches(segment, phase)
             if phase == Phase.WRITE:
                 raise Transient("the lake is away")
 

@@ -16,7 +16,7 @@ from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.target import expect_tables
-from binlake.target.apply.preflight import TableReport, preflight, require_fit
+from binlake.target.apply.preflight import TableReport, require_fit, run_preflight
 from binlake.target.definitions.definitions import expect_after_ddl
 from binlake.target.session.session import Session
 
@@ -40,7 +40,7 @@ def report(session: Session, create: str, *tables: TableDef, **config: Any) -> T
     """Create app.k by `create`, and return its report."""
     session.execute(f"CREATE TABLE app.k ({create})")
     target = Target.model_validate({"db-type": dialect_of(session), **config})
-    return preflight(session, target, tables or (source(),))[0]
+    return run_preflight(session, target, tables or (source(),))[0]
 
 
 PLAIN = "id VARCHAR(9) PRIMARY KEY, v VARCHAR(20)"
@@ -106,7 +106,7 @@ def test_difference_is_accepted_only_by_its_exact_text(session: Session) -> None
     assert (found.verdict, found.differences) == ("accepted", (words,))
     session.execute("ALTER TABLE app.k MODIFY v VARCHAR(30)")
     target = Target.model_validate({"db-type": dialect_of(session), **options(accept=[words])})
-    assert preflight(session, target, [source()])[0].refusals == ("column v is varchar(30), not varchar(20)",)
+    assert run_preflight(session, target, [source()])[0].refusals == ("column v is varchar(30), not varchar(20)",)
 
 
 def test_mode_ordered_in_safe_mode_refuses_to_preserve_columns(session: Session) -> None:
@@ -123,7 +123,7 @@ def test_triggers_and_cascades_are_warnings(session: Session) -> None:
     session.execute("CREATE TABLE app.child (k VARCHAR(9), CONSTRAINT c FOREIGN KEY (k) REFERENCES app.k (id)"
                     " ON DELETE CASCADE)")  # fmt: skip
     session.execute("CREATE TRIGGER app.told AFTER INSERT ON app.k FOR EACH ROW SET @told = 1")
-    [found] = preflight(session, Target(db_type=dialect_of(session)), [source()])
+    [found] = run_preflight(session, Target(db_type=dialect_of(session)), [source()])
     assert found.verdict == "alike"
     assert [text.split(" fires")[0].split(" cascades")[0] for text in found.warnings] == [
         "trigger told (AFTER INSERT)", "foreign key c of child",
@@ -131,14 +131,14 @@ def test_triggers_and_cascades_are_warnings(session: Session) -> None:
 
 
 def test_missing_table_is_reported_and_refused_only_when_it_gets_rows(session: Session) -> None:
-    [found] = preflight(session, Target(db_type=dialect_of(session)), [source("nowhere")])
+    [found] = run_preflight(session, Target(db_type=dialect_of(session)), [source("nowhere")])
     assert (found.verdict, found.refusals) == ("missing", ("the table is missing",))
     require_fit([found], {})
 
 
 def test_views_are_ignored(session: Session) -> None:
     view = table("shown", col("id"), keys=(), db="app", view={"view_select": "select 1"})
-    assert preflight(session, Target(db_type=dialect_of(session)), [view]) == []
+    assert run_preflight(session, Target(db_type=dialect_of(session)), [view]) == []
 
 
 def test_tables_of_a_ddl_are_checked_after_it(server: MariaDb, target: Target) -> None:

@@ -20,7 +20,7 @@ from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.target import apply_window
 from binlake.target.definitions.definitions import read_definitions
-from binlake.target.definitions.forms import expected_form
+from binlake.target.definitions.forms import build_expected_form
 from binlake.target.definitions.shape import derive_shape
 from binlake.target.relay import RelayLog
 from binlake.target.relay.files import FolderStorage
@@ -60,7 +60,7 @@ def make_preserved_table(server: MariaDb, target: Target, create: str) -> TableD
         session.close()
     assert there is not None
     option = TargetTable(db_name="app", tbl_name="kept", preserve=True)
-    return derive_shape(expected_form(source, target.db_type), there, option, 1).of(source)
+    return derive_shape(build_expected_form(source, target.db_type), there, option, 1).apply_to(source)
 
 
 def own_values(server: MariaDb, column: str) -> dict[str, object]:
@@ -89,7 +89,7 @@ def assert_rows(server: MariaDb, history: History, before: dict[str, object], co
 def move_rows(definition: TableDef) -> History:
     """Swaps of unique values and of keys, a chain, a key taken over, a new row with an old key."""
     history = History(ROWS)
-    if definition.identity().columns == ("u",):
+    if definition.find_identity().columns == ("u",):
         history.update(1, v="z").update(2, u=6).update(1, u=2).update(2, u=1).update(3, id=6).delete(4)
         return history.insert(4, 4, "again").update(6, u=5).update(6, u=6)
     history.update(1, u=None).update(2, u=1).update(1, u=2).update(3, id=6).update(2, id=3).delete(4)
@@ -103,7 +103,7 @@ def test_extra_values_follow_swapped_moved_and_new_rows(
 ) -> None:
     # R-12, S4-26, S4-10: the surrogate key is not renumbered, values move with their row
     definition = make_preserved_table(server, target, create)
-    assert definition.identity().columns == (column,)
+    assert definition.find_identity().columns == (column,)
     before, history = own_values(server, column), move_rows(definition)
     planned = window(definition, history, 100, 200)
     apply(target.model_copy(update={"mode": mode, "worker_count": 3}), planned)
@@ -159,7 +159,7 @@ def test_extra_values_survive_a_kill_between_copy_and_writes(
     other = target.model_copy(update={"mode": "atomic" if mode == "parallel" else "parallel"})
     relay = RelayLog(FolderStorage(tmp_path, tmp_path / "shop"), 1 << 20)
     relay.write_ahead(planned.manifest(), planned, lambda: None)
-    again = relay.window((100, 200), planned.manifest().digest())
+    again = relay.find_window((100, 200), planned.manifest().compute_digest())
     apply_window(other, again.manifest, again)
     assert_rows(server, history, before, "id")
 
@@ -194,7 +194,7 @@ def test_mode_ordered_keeps_extra_values_outside_safe_mode(server: MariaDb, targ
     before, history = own_values(server, "u"), History(ROWS).update(1, v="z").update(2, u=6).update(3, id=5)
     forms = RowForms(definition, target.db_type)
     for event in history.events:
-        before_image, after_image = event.images()
+        before_image, after_image = event.require_images()
         execute(server, forms.update(before_image or {}, after_image or {}).sql)
     assert_rows(server, history, before, "u")
 

@@ -16,7 +16,7 @@ from support.windows import NAME, Window, apply, target_of
 from binlake.config.model import Loopback, Target
 from binlake.errors import CheckpointConflict, ConfigError, Drift, TargetUnavailable
 from binlake.statements.batch import INJECTED, REPLACED
-from binlake.statements.preserve import copy_prefix
+from binlake.statements.preserve import format_copy_prefix
 from binlake.target import Expected, SegmentPlan, Session, StatementSource, apply_window
 from binlake.target.apply.apply import choose_mode
 from binlake.target.claim.loopback import LoopbackMarks
@@ -101,7 +101,7 @@ def test_relay_is_written_before_the_target_and_deleted_after(target: Target) ->
 
         def write_ahead(self, manifest: ApplyManifest, source: StatementSource, check: Callable[[], None]) -> None:
             check()
-            steps.append(f"kept {manifest.window}, {len(source.segments())} segment")
+            steps.append(f"kept {manifest.window}, {len(source.list_segments())} segment")
 
         def delete_applied(self, commit_ts: int) -> None:
             steps.append(f"applied {commit_ts}")
@@ -164,7 +164,7 @@ def test_ddl_that_left_another_table_than_the_sources_stops_before_the_next_rows
 @pytest.mark.mariadb
 def test_copies_of_a_window_exist_for_its_batches_and_are_dropped_with_it(server: MariaDb, target: Target) -> None:
     #
-    copy = f"`tidb_binlog`.`{copy_prefix(NAME)}t`"
+    copy = f"`tidb_binlog`.`{format_copy_prefix(NAME)}t`"
     execute(server, "INSERT INTO app.t VALUES (1, 'old')")
     window = Window(0, 100).put((1, "new")).statement(f"INSERT INTO {copy} SELECT * FROM app.t")
     window.plans = [replace(window.plans[0], copies=((copy, "`app`.`t`"),))]
@@ -180,12 +180,12 @@ def test_tidb_timestamp_is_recorded_even_if_the_connection_is_lost(
     server: MariaDb, target: Target, lose: Literal["request", "answer"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S3-07, R-61: this transaction does not change the progress, so the progress cannot tell whether it was committed
-    real = Session.rows
+    real = Session.fetch_rows
 
     def answer(self: Session, sql: str, arguments: Sequence[object] = ()) -> list[tuple[object, ...]]:
         return [("tidb-binlog", 7, "", "", "")] if sql == "SHOW MASTER STATUS" else real(self, sql, arguments)
 
-    monkeypatch.setattr(Session, "rows", answer)
+    monkeypatch.setattr(Session, "fetch_rows", answer)
     steps: list[str] = []
     with CuttingProxy(target.host, target.port, at=4, lose=lose) as proxy:
         through = target_of(server, port=proxy.port, host="127.0.0.1", db_type="tidb")

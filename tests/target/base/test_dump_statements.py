@@ -49,11 +49,11 @@ def make_dump(folder: Path, *, new_collation: bool = True, dialect: Any = "maria
 
 
 def rows_of(found: DumpStatements) -> list[StatementBatch]:
-    return list(found.batches(found.segments()[-1].number, Phase.WRITE))
+    return list(found.read_batches(found.list_segments()[-1].number, Phase.WRITE))
 
 
 def test_each_database_and_then_each_table_is_created_in_its_own_segment(folder: Path) -> None:  # S0-01
-    first, *others = make_dump(folder).segments()
+    first, *others = make_dump(folder).list_segments()
     assert (first.number, first.end_ts, first.schema_version, first.ddl, first.rows, first.bytes) == (
         0,
         0,
@@ -86,7 +86,7 @@ def test_each_database_and_then_each_table_is_created_in_its_own_segment(folder:
 def test_existing_objects_are_not_created_again_whatever_the_text(folder: Path) -> None:
     for text in ("CREATE TABLE IF NOT EXISTS `a`", "create table `a`"):
         put(folder / "shop.a-schema.sql", f"{text} (`t` text COMMENT 'CREATE TABLE x');\n")
-        last = make_dump(folder).segments()[-1].ddl
+        last = make_dump(folder).list_segments()[-1].ddl
         assert last is not None
         [made_by] = (one for one in last.sql if one.upper().startswith("CREATE"))
         assert made_by.upper().startswith("CREATE TABLE IF NOT EXISTS `A` (")
@@ -95,7 +95,7 @@ def test_existing_objects_are_not_created_again_whatever_the_text(folder: Path) 
 
 def test_database_without_tables_is_created_if_it_is_replicated(folder: Path) -> None:
     def databases(**config: Any) -> list[str]:
-        touched = [one.touched[0] for one in make_dump(folder, **config).segments()[1:]]
+        touched = [one.touched[0] for one in make_dump(folder, **config).list_segments()[1:]]
         return [db for db, table in touched if not table]
 
     assert databases() == ["bare", "log", "shop"]
@@ -104,14 +104,14 @@ def test_database_without_tables_is_created_if_it_is_replicated(folder: Path) ->
     only_a_table = {"filter": {"replicate-do-table": [{"db-name": "shop", "tbl-name": "a"}]}}
     assert databases(**only_a_table) == ["shop"]
     # Before the base, the target has nothing.
-    assert [one.end_ts for one in make_dump(folder, **only_a_table).segments()] == [0, 0, BASE]
+    assert [one.end_ts for one in make_dump(folder, **only_a_table).list_segments()] == [0, 0, BASE]
 
 
 def test_routes_rename_tables_and_databases(folder: Path) -> None:  # S4-03
     route = {"schema-pattern": "shop", "table-pattern": "a", "target-schema": "all", "target-table": "t"}
     found = make_dump(folder, routes=[{"schema-pattern": "shop", "target-schema": "x"}, route])
-    assert found.target_names() == [("log", "e"), ("all", "t")]
-    plans = found.segments()
+    assert found.list_target_names() == [("log", "e"), ("all", "t")]
+    plans = found.list_segments()
     assert [one.touched[0] for one in plans[3:]] == [("x", ""), ("log", "e"), ("all", "t")]
     text = plans[-1].ddl
     assert text is not None
@@ -125,7 +125,7 @@ def test_binary_collations_without_padding_follow_new_collation(folder: Path) ->
     put(folder / "shop.a-schema.sql", "CREATE TABLE `a` (`v` varchar(9)) DEFAULT CHARSET=utf8mb4;\n")
 
     def text(new_collation: bool) -> str:
-        plan = make_dump(folder, new_collation=new_collation).segments()[-1].ddl
+        plan = make_dump(folder, new_collation=new_collation).list_segments()[-1].ddl
         assert plan is not None
         return plan.sql[-1]
 
@@ -135,11 +135,11 @@ def test_binary_collations_without_padding_follow_new_collation(folder: Path) ->
 
 def test_rows_come_once_and_only_in_the_last_segment(folder: Path) -> None:
     found = make_dump(folder)
-    last = found.segments()[-1].number
+    last = found.list_segments()[-1].number
     for segment in range(last + 2):
         for phase in Phase:
             if (segment, phase) != (last, Phase.WRITE):
-                assert list(found.batches(segment, phase)) == []
+                assert list(found.read_batches(segment, phase)) == []
     batches = rows_of(found)
     assert [(one.segment, one.phase, one.batch, one.db, one.table, one.kind) for one in batches] == [
         (last, Phase.WRITE, number, *name, "insert") for number, name in enumerate([("log", "e"), *[("shop", "a")] * 2])

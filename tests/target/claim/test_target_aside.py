@@ -18,7 +18,7 @@ from binlake.changes.ordered import PlanOptions
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, Drift, TargetRefused, Transient
 from binlake.rows.schema.delta import Definitions
-from binlake.statements.batch import table_of_statement
+from binlake.statements.batch import parse_statement_table
 from binlake.target import Expected, SegmentPlan, Session
 from binlake.target.apply.position import read_position
 from binlake.target.apply.settled import SettledTarget
@@ -202,10 +202,10 @@ def test_other_tables_statements_of_an_ordered_batch_run(server: MariaDb, policy
 
 
 def test_table_of_a_statement_is_read_from_its_beginning() -> None:
-    assert table_of_statement("INSERT INTO `a`.`b` (`x`) VALUES (1)") == ("a", "b")
-    assert table_of_statement("REPLACE INTO `a``b`.`c d` (`x`) VALUES (1)") == ("a`b", "c d")
-    assert table_of_statement("DELETE FROM `a`.`b` WHERE `x` = 'UPDATE `c`.`d` '") == ("a", "b")
-    assert table_of_statement("UPDATE `a`.`b` SET `x` = 1") == ("a", "b")
+    assert parse_statement_table("INSERT INTO `a`.`b` (`x`) VALUES (1)") == ("a", "b")
+    assert parse_statement_table("REPLACE INTO `a``b`.`c d` (`x`) VALUES (1)") == ("a`b", "c d")
+    assert parse_statement_table("DELETE FROM `a`.`b` WHERE `x` = 'UPDATE `c`.`d` '") == ("a", "b")
+    assert parse_statement_table("UPDATE `a`.`b` SET `x` = 1") == ("a", "b")
 
 
 def test_server_wide_error_sets_no_table_aside(server: MariaDb, policy: Target) -> None:
@@ -253,8 +253,8 @@ def test_target_can_be_held_between_windows_and_is_consistent_after_the_last_tab
     apply(target, window_of_both(target, 200, 300, key=2))
     assert read_position(target, NAME, CLUSTER).aside == {T, LOG}
     with SettledTarget(target, NAME, CLUSTER) as held:
-        assert held.checkpoint().commit_ts == 300
-        found = held.aside()
+        assert held.read_checkpoint().commit_ts == 300
+        found = held.read_aside_tables()
         held.bring_back(found[T], 300)
         assert checkpoint(server) == (300, False)
         held.bring_back(found[LOG], 300)
@@ -276,13 +276,13 @@ def test_tables_aside_and_inconsistent_applies_exclude_each_other(target: Target
     target = target.model_copy(update={"safe_mode_duration_s": 0.0})
     apply(target, window_of_both(target))
     with SettledTarget(target, NAME, CLUSTER) as held:
-        held.apply(list(window_of_both(target).batches(0, 2))[:1], 200, consistent=False)
+        held.apply(list(window_of_both(target).read_batches(0, 2))[:1], 200, consistent=False)
     with pytest.raises(CheckpointConflict, match="matches no state of the source"):
         set_aside(target, CLUSTER, NAME, [T], "by hand", 0)
     apply(target, window_of_both(target, 200, 300, key=2))
     set_aside(target, CLUSTER, NAME, [T], "by hand", 0)
     with SettledTarget(target, NAME, CLUSTER) as held, pytest.raises(CheckpointConflict, match="table back"):
-        held.apply(list(window_of_both(target).batches(0, 2))[:1], 300, consistent=False)
+        held.apply(list(window_of_both(target).read_batches(0, 2))[:1], 300, consistent=False)
 
 
 def test_target_cannot_be_held_inside_an_open_window(server: MariaDb, target: Target) -> None:

@@ -19,7 +19,7 @@ from binlake.errors import Fenced, LeaseHeld, TargetRefused, TargetUnavailable
 from binlake.target import Session
 from binlake.target.claim import fence as fence_module
 from binlake.target.claim.claim import LeaseKeeper
-from binlake.target.claim.fence import Fence, LeaseHolder, describe_holder, lock_name, take_fence
+from binlake.target.claim.fence import Fence, LeaseHolder, describe_holder, format_lock_name, take_fence
 from binlake.target.session.tables import create_tables
 
 pytestmark = pytest.mark.mariadb
@@ -138,7 +138,7 @@ def test_takeover_waits_for_a_transaction_that_proved_the_fence(
     # a session whose lock the takeover cannot see (behind a proxy) is still fenced by its row lock
     one, two = sessions(), sessions()
     fence = take_fence(one, target, NAME)
-    one.rows("SELECT RELEASE_ALL_LOCKS()")
+    one.fetch_rows("SELECT RELEASE_ALL_LOCKS()")
     one.begin()
     fence.prove(one)
     expire_lease(server)
@@ -201,7 +201,7 @@ def test_connection_is_opened_only_for_the_current_holder(target: Target, sessio
     old.require_current(one)
     old.release(one)
     new = take_fence(two, target, NAME)
-    new.of_worker(3).require_current(two)
+    new.with_worker(3).require_current(two)
     with pytest.raises(Fenced, match="took over"):
         old.require_current(one)
     new.release(two)
@@ -214,10 +214,10 @@ def test_lost_session_loses_its_name_to_the_holders_next_session(
     lost, again = sessions(), sessions()
     fence = take_fence(lost, target, NAME)
     fence.register(again)
-    name = lock_name(target.checkpoint_schema, NAME)
-    assert again.rows("SELECT IS_USED_LOCK(%s)", (name,)) == [(again.connection_id,)]
+    name = format_lock_name(target.checkpoint_schema, NAME)
+    assert again.fetch_rows("SELECT IS_USED_LOCK(%s)", (name,)) == [(again.connection_id,)]
     with pytest.raises(TargetUnavailable):
-        lost.rows("SELECT 1")
+        lost.fetch_rows("SELECT 1")
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_each_connection_of_a_holder_proves_its_own_fence_row(target: Target, se
     one, two = sessions(), sessions()
     two.execute("SET SESSION innodb_lock_wait_timeout = 1")
     fence = take_fence(one, target, NAME)
-    worker = fence.of_worker(2)
+    worker = fence.with_worker(2)
     assert worker == Fence(SCHEMA, NAME, fence.epoch, fence.lease_s, 2)
     one.begin()
     two.begin()
@@ -301,11 +301,11 @@ def test_name_taken_again_by_another_session_is_not_retried_twice(target: Target
         connection_id = 1
         asked: ClassVar[list[str]] = []
 
-        def value(self, sql: str, _arguments: object) -> int:
+        def fetch_value(self, sql: str, _arguments: object) -> int:
             self.asked.append(sql)
             return 0
 
-        def rows(self, *_: object) -> list[tuple[None]]:
+        def fetch_rows(self, *_: object) -> list[tuple[None]]:
             return [(None,)]
 
     with pytest.raises(LeaseHeld, match="another session took the holder's name"):
@@ -329,7 +329,7 @@ def test_release_gives_up_only_the_lease_and_name_of_its_epoch(
     server: MariaDb, target: Target, sessions: Callable[[], Session]
 ) -> None:
     one, two = sessions(), sessions()
-    name = lock_name(target.checkpoint_schema, NAME)
+    name = format_lock_name(target.checkpoint_schema, NAME)
     fence = take_fence(one, target, NAME)
     assert lease(server)[1] != ""
     fence.release(one)
@@ -369,10 +369,10 @@ def test_takeover_invalidates_all_connections_of_the_old_holder(
     for number in range(target.worker_count + 1):
         one.begin()
         with pytest.raises(Fenced):
-            old.of_worker(number).prove(one)
+            old.with_worker(number).prove(one)
         one.rollback()
         two.begin()
-        new.of_worker(number).prove(two)
+        new.with_worker(number).prove(two)
         two.commit()
     new.release(two)
 
@@ -405,7 +405,7 @@ def test_session_that_does_not_end_is_named_and_the_lease_is_unlocked(monkeypatc
         connection_id = 1
         done: ClassVar[list[str]] = []
 
-        def rows(self, *_: object) -> list[tuple[int, None]]:
+        def fetch_rows(self, *_: object) -> list[tuple[int, None]]:
             return [(7, None)]
 
         def kill(self, number: int) -> None:

@@ -20,15 +20,15 @@ def test_changed_clock_does_not_change_the_owner(monkeypatch: pytest.MonkeyPatch
     times = iter(range(1_000_000))
     monkeypatch.setattr("psutil._pslinux.boot_time", lambda: float(next(times)))
     assert psutil.Process().create_time() != psutil.Process().create_time()
-    me = LeaseHolder.this_process()
-    assert me == LeaseHolder.this_process()
+    me = LeaseHolder.from_this_process()
+    assert me == LeaseHolder.from_this_process()
     assert not me.is_dead()
     assert LeaseHolder.parse(str(me)) == me
 
 
 def test_ended_process_is_dead_reaped_or_not() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    owner = LeaseHolder(LeaseHolder.this_process().host, child.pid, start_of(child.pid) or 0)
+    owner = LeaseHolder(LeaseHolder.from_this_process().host, child.pid, start_of(child.pid) or 0)
     assert not owner.is_dead()
     assert child.stdin is not None
     child.stdin.close()
@@ -39,7 +39,7 @@ def test_ended_process_is_dead_reaped_or_not() -> None:
 
 
 def test_another_process_with_the_same_pid_is_not_the_owner() -> None:
-    me = LeaseHolder.this_process()
+    me = LeaseHolder.from_this_process()
     assert LeaseHolder(me.host, me.pid, me.started + 1).is_dead()
     assert not LeaseHolder("elsewhere", me.pid, me.started + 1).is_dead()
 

@@ -13,7 +13,7 @@ from support.mariadb import MySql, execute
 from support.tabledefs import col, primary, table
 from support.windows import target_of
 
-from binlake.dialect import DdlText, map_ddl, target_collation
+from binlake.dialect import DdlText, find_target_collation, map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.codec.casts import Moment, UnknownCast, cast_text
 from binlake.rows.codec.floats import as_float32
@@ -21,7 +21,7 @@ from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.session import SourceSession
-from binlake.statements.literal import literal_kind, value_literal
+from binlake.statements.literal import choose_literal_kind, format_value_literal
 from binlake.target import Session
 from binlake.target.ddl.execution import execute_ddl
 
@@ -53,7 +53,7 @@ def define_table(kind: Kind) -> TableDef:
 def type_sql(column: ColumnInfo) -> str:
     text = column.type_text
     if column.elems or (column.tp in t.STRINGS and not column.is_binary):
-        collation = target_collation(column.collate or "utf8mb4_bin", "mysql")
+        collation = find_target_collation(column.collate or "utf8mb4_bin", "mysql")
         return f"{text} CHARACTER SET {column.charset or 'utf8mb4'} COLLATE {collation}"
     return f"{text} NULL DEFAULT NULL" if column.tp == t.TIMESTAMP else text
 
@@ -89,14 +89,16 @@ def wrong_values(
     ddl, (old, new) = list_statements(before, after, source), (before.columns[1], after.columns[1])
     session.execute("DROP TABLE IF EXISTS q")
     session.execute(f"CREATE TABLE q (id INT PRIMARY KEY, v {type_sql(old)}, w INT DEFAULT 1, KEY by_v (w))")
-    values = ", ".join(f"({n}, {value_literal(text, literal_kind(old))})" for n, (text, _) in enumerate(pairs))
+    values = ", ".join(
+        f"({n}, {format_value_literal(text, choose_literal_kind(old))})" for n, (text, _) in enumerate(pairs)
+    )
     session.execute(f"INSERT /*+ SET_VAR(sql_mode = '{LENIENT}') */ INTO q (id, v) VALUES {values}")
     # The first run stops before the last statement; the second run starts the conversion anew.
     shadows = [text for text in ddl if " ADD COLUMN " in text]
     if shadows:
         assert execute_ddl(session, [*ddl[:-2], ddl[-1]]) == []
     assert len(execute_ddl(session, ddl)) == len(shadows)
-    rows = session.rows(f"SELECT {as_text(new)} FROM q ORDER BY id")
+    rows = session.fetch_rows(f"SELECT {as_text(new)} FROM q ORDER BY id")
     return [(old.type_text, new.type_text, *pair, got) for pair, (got,) in zip(pairs, rows, strict=True)
             if not is_equal(new, got, pair[1])]  # fmt: skip
 
@@ -113,7 +115,7 @@ def test_alter_on_mysql_leaves_the_recorded_values_or_stops(session: Session) ->
             refused.add((before.columns[1].type_name, after.columns[1].type_name))
     assert not wrong
     assert [text for text in messages if "which TiDB converts" not in text and "no zone" not in text] == []
-    assert session.rows("SELECT @@time_zone, LOCATE('STRICT_ALL_TABLES', @@sql_mode) > 0") == [("+00:00", 1)]
+    assert session.fetch_rows("SELECT @@time_zone, LOCATE('STRICT_ALL_TABLES', @@sql_mode) > 0") == [("+00:00", 1)]
     assert refused == {
         ("bigint", "datetime"), ("double", "bigint"), ("varchar", "time"), ("varchar", "year"), ("time", "int"),
         ("time", "time"),

@@ -15,14 +15,14 @@ from support.tabledefs import col, primary, table
 from support.windows import Window, apply, apply_in_child, at, signal_me
 
 from binlake.config.model import Target
-from binlake.dialect import DdlText, map_ddl, target_collation
+from binlake.dialect import DdlText, find_target_collation, map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.codec.floats import as_float32
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.session import SourceSession
-from binlake.statements.literal import literal_kind, value_literal
+from binlake.statements.literal import choose_literal_kind, format_value_literal
 from binlake.target import Session
 from binlake.target.ddl.execution import execute_ddl
 from binlake.target.definitions.definitions import expect_after_ddl
@@ -47,7 +47,7 @@ def define_table(*columns: dict[str, Any]) -> TableDef:
 def type_sql(column: ColumnInfo) -> str:
     text = column.type_text
     if column.elems or (column.tp in t.STRINGS and not column.is_binary):
-        return f"{text} CHARACTER SET {column.charset} COLLATE {target_collation(column.collate, 'mariadb')}"
+        return f"{text} CHARACTER SET {column.charset} COLLATE {find_target_collation(column.collate, 'mariadb')}"
     return f"{text} NULL DEFAULT NULL" if column.tp == t.TIMESTAMP else text
 
 
@@ -66,7 +66,7 @@ def session(target: Target) -> Iterator[Session]:
 
 def fill(session: Session, of: ColumnInfo, values: list[str]) -> None:
     session.execute(f"CREATE OR REPLACE TABLE q (id INT PRIMARY KEY, v {type_sql(of)}, w INT DEFAULT 1, KEY by_v (w))")
-    literals = [value_literal(text, literal_kind(of)) for text in values]
+    literals = [format_value_literal(text, choose_literal_kind(of)) for text in values]
     rows = ", ".join(f"({n}, {text})" for n, text in enumerate(literals))
     session.execute(f"SET STATEMENT sql_mode = 'ALLOW_INVALID_DATES' FOR INSERT INTO q (id, v) VALUES {rows}")
 
@@ -90,7 +90,7 @@ def is_equal(column: ColumnInfo, found: object, text: str) -> bool:
 def test_alter_leaves_the_values_that_the_source_recorded(session: Session) -> None:
     #
     assert not [wrong for case in RECORDED for wrong in find_wrong_values(session, case)]
-    assert session.rows("SELECT @@time_zone, LOCATE('STRICT_ALL_TABLES', @@sql_mode) > 0") == [("+00:00", 1)]
+    assert session.fetch_rows("SELECT @@time_zone, LOCATE('STRICT_ALL_TABLES', @@sql_mode) > 0") == [("+00:00", 1)]
 
 
 def find_wrong_values(session: Session, case: dict[str, Any]) -> list[Any]:
@@ -101,11 +101,13 @@ def find_wrong_values(session: Session, case: dict[str, Any]) -> list[Any]:
     fill(session, old, [text for text, _ in case["values"]])
     spec = f"MODIFY COLUMN `v` {type_sql(new)}"
     execute_ddl(session, list_statements(spec, before, after, SourceSession(case["zone"], case.get("day", ""))))
-    found = session.rows(f"SELECT {as_text(new)} FROM q ORDER BY id")
+    found = session.fetch_rows(f"SELECT {as_text(new)} FROM q ORDER BY id")
     pairs = zip(case["values"], found, strict=True)
     wrong = [(old.type_text, new.type_text, *pair, got) for pair, (got,) in pairs if not is_equal(new, got, pair[1])]
-    names = session.rows("SELECT GROUP_CONCAT(column_name ORDER BY ordinal_position) FROM information_schema.columns"
-                         " WHERE table_name = 'q' AND table_schema = 'app'")  # fmt: skip
+    names = session.fetch_rows(
+        "SELECT GROUP_CONCAT(column_name ORDER BY ordinal_position) FROM information_schema.columns"
+        " WHERE table_name = 'q' AND table_schema = 'app'"
+    )
     return wrong if names == [("id,v,w",)] else [*wrong, names]
 
 
@@ -163,7 +165,7 @@ def test_refused_conversion_leaves_the_session_unchanged(server: MariaDb, sessio
     lacking = [text.replace("DROP COLUMN `v`", "DROP COLUMN `v`, ENGINE = nothing") for text in sql]
     with pytest.raises(TargetRefused):
         execute_ddl(session, lacking)
-    assert session.rows("SELECT @@time_zone, LOCATE('STRICT_ALL_TABLES', @@sql_mode) > 0") == [("+00:00", 1)]
+    assert session.fetch_rows("SELECT @@time_zone, LOCATE('STRICT_ALL_TABLES', @@sql_mode) > 0") == [("+00:00", 1)]
 
 
 PLACES = [
@@ -188,9 +190,9 @@ def test_converted_column_keeps_the_sources_position(session: Session, specs: st
     session.execute("CREATE OR REPLACE TABLE q (id INT, v VARCHAR(60), w VARCHAR(60), last INT)")
     session.execute("INSERT INTO q VALUES (1, '12.6', '1e2', 4)")
     assert execute_ddl(session, list_statements(specs, before, after, SourceSession())) == []
-    found = session.rows("SELECT column_name FROM information_schema.columns WHERE table_schema = 'app'"
-                         " AND table_name = 'q' ORDER BY ordinal_position")  # fmt: skip
+    found = session.fetch_rows("SELECT column_name FROM information_schema.columns WHERE table_schema = 'app'"
+                               " AND table_name = 'q' ORDER BY ordinal_position")  # fmt: skip
     assert tuple(name for (name,) in found) == names
     was = {"Now": "v", "Key": "id"}
     values = {"id": 1, "v": 13, "w": 100 if "`w` INT" in specs else "1e2", "last": 4}
-    assert session.rows("SELECT * FROM q") == [tuple(values.get(was.get(name, name)) for name in names)]
+    assert session.fetch_rows("SELECT * FROM q") == [tuple(values.get(was.get(name, name)) for name in names)]

@@ -172,12 +172,12 @@ def test_rename_marker_moves_with_its_list_and_is_removed_after_it(server: Maria
     execute(server, f"CREATE TABLE {marker.ended} (id INT)")
     marker.make(session)
     marker.make(session)
-    assert marker.verdict(session) == "before"
+    assert marker.reach_verdict(session) == "before"
     session.execute(marker.add_to_list(sql))
     assert rows(server, "SHOW TABLES IN app") == [("t",), ("x",)]
-    assert marker.verdict(session) == "after"
+    assert marker.reach_verdict(session) == "after"
     execute(server, f"CREATE TABLE {marker.begun} (id INT)")
-    assert marker.verdict(session) == "unknown"
+    assert marker.reach_verdict(session) == "unknown"
     marker.remove(session)
-    assert marker.verdict(session) == "unknown"
+    assert marker.reach_verdict(session) == "unknown"
     assert rows(server, "SHOW TABLES IN tidb_binlog LIKE 'binlake\\_kept%%'") == []

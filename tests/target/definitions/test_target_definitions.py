@@ -11,7 +11,7 @@ from support.tabledefs import col, key, primary, table
 from support.windows import target_of
 
 from binlake.config.model import Target
-from binlake.dialect import target_collation
+from binlake.dialect import find_target_collation
 from binlake.errors import Drift
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -52,7 +52,7 @@ CREATE = (
 
 @pytest.fixture
 def create(server: MariaDb) -> str:
-    return CREATE.format(ai_ci=target_collation("utf8mb4_0900_ai_ci", server.name))
+    return CREATE.format(ai_ci=find_target_collation("utf8mb4_0900_ai_ci", server.name))
 
 
 @pytest.fixture

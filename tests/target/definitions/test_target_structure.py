@@ -17,7 +17,7 @@ from binlake.rows.schema import DbInfo, Identity, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.target.definitions.definitions import compare_definitions, expect_tables, read_definitions
-from binlake.target.definitions.forms import TableForm, expected_form
+from binlake.target.definitions.forms import TableForm, build_expected_form
 from binlake.target.definitions.shape import derive_shape, list_refusals
 from binlake.target.definitions.structure import StructureDifference, compare_structures, find_shared_identity
 from binlake.target.session.session import Session
@@ -58,7 +58,7 @@ def test_table_of_all_types_is_read_as_the_source_would_define_it(session: Sessi
         == []
     )
     assert [c.name for c in read_back.columns if c.tp == t.JSON] == ["j"]
-    assert read_back.identity().columns == ("id",)
+    assert read_back.find_identity().columns == ("id",)
     assert [c.name for c in read_back.columns if c.is_generated] == ["g", "st"]
     assert table_info_of(session, ("d", "nothing"), dialect_of(session)) is None
 
@@ -77,7 +77,7 @@ KEYS = "id INT PRIMARY KEY, user_id INT NOT NULL UNIQUE"
 
 def differences(session: Session, create: str) -> list[tuple[str, str]]:
     session.execute(f"CREATE TABLE d.t ({create})")
-    found = compare_structures(expected_form(SOURCE, dialect_of(session)), structure(session, "t"))
+    found = compare_structures(build_expected_form(SOURCE, dialect_of(session)), structure(session, "t"))
     return [(one.weight, one.text) for one in found]
 
 
@@ -94,7 +94,7 @@ def test_own_key_and_columns_of_the_target_say_what_keeps_them(session: Session)
     ]
     form = structure(session, "t")
     assert form is not None
-    assert find_shared_identity(expected_form(SOURCE, dialect_of(session)), form) == ("user_id",)
+    assert find_shared_identity(build_expected_form(SOURCE, dialect_of(session)), form) == ("user_id",)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_differences_that_lose_rows_or_values_are_fatal(
 
 
 def test_equal_target_has_no_differences_and_a_missing_one_is_reported(session: Session) -> None:  # S4-26
-    source = expected_form(SOURCE, dialect_of(session))
+    source = build_expected_form(SOURCE, dialect_of(session))
     assert compare_structures(source, None) == [StructureDifference("the table is missing", "fatal")]
     assert differences(session, "id INT PRIMARY KEY, user_id INT NULL, name VARCHAR(20), UNIQUE (user_id)") == [
         ("harmless", "column user_id is NULL, unlike the source")
@@ -152,8 +152,10 @@ def derive_shared(session: Session, create: str, *, sync_mode: int = 1) -> tuple
     session.execute(f"CREATE TABLE d.t ({create})")
     there = structure(session, "t")
     assert there is not None
-    definition = derive_shape(expected_form(SOURCE, dialect_of(session)), there, PRESERVED, sync_mode).of(SOURCE)
-    return definition, list_refusals(compare_structures(expected_form(definition, dialect_of(session)), there))
+    definition = derive_shape(build_expected_form(SOURCE, dialect_of(session)), there, PRESERVED, sync_mode).apply_to(
+        SOURCE
+    )
+    return definition, list_refusals(compare_structures(build_expected_form(definition, dialect_of(session)), there))
 
 
 def test_rows_are_found_by_the_shared_key_if_the_target_has_its_own(session: Session) -> None:  # S4-26, S4-29
@@ -163,7 +165,7 @@ def test_rows_are_found_by_the_shared_key_if_the_target_has_its_own(session: Ses
         " Note VARCHAR(9) DEFAULT 'x', at TIMESTAMP DEFAULT NOW() ON UPDATE NOW(), twice INT AS (id * 2)",
     )
     assert left == []
-    assert definition.identity() == Identity("unique", ("user_id",))
+    assert definition.find_identity() == Identity("unique", ("user_id",))
     assert definition.own == ("new_id", "note", "at", "twice")
     # Columns that the server sets at each write are not preserved.
     assert definition.kept == ("new_id", "note")
@@ -172,7 +174,7 @@ def test_rows_are_found_by_the_shared_key_if_the_target_has_its_own(session: Ses
 def test_keys_on_left_out_columns_are_left_out(session: Session) -> None:  # S4-27
     definition, left = derive_shared(session, "id INT PRIMARY KEY, name VARCHAR(20) AS (id) STORED", sync_mode=2)
     assert ([c.name for c in definition.columns], left) == (["id"], [])
-    assert [key.name for key in definition.unique_keys()] == ["PRIMARY"]
+    assert [key.name for key in definition.list_unique_keys()] == ["PRIMARY"]
     assert (definition.own, definition.kept) == (("name",), ())
 
 
@@ -203,7 +205,9 @@ def test_shapes_follow_the_windows_ddl() -> None:  # S4-22, S4-23
     found = [{t.name: t.own for t in (*one.before.tables, *one.after.tables)} for one in ddls]
     own = ("note",)
     assert found == [{"t": (), "u": own}, {"u": own}, {"u": own, "v": own}, {"v": own}, {"v": ()}]
-    assert Shapes.from_list(json.loads(json.dumps(Shapes({("d", "T"): shape}).to_list()))).base(SOURCE).kept == own
+    assert (
+        Shapes.from_list(json.loads(json.dumps(Shapes({("d", "T"): shape}).to_list()))).derive_base(SOURCE).kept == own
+    )
 
 
 def named(definition: TableDef, name: str) -> TableDef:

@@ -128,7 +128,7 @@ def test_recovery_finishes_the_open_window(target: Target, nobody: str) -> None:
     verdict = judge_recovery(replication(target, nobody))
     assert (verdict.state, verdict.commit_ts, verdict.window) == ("recover", 0, (0, 300))
     assert verdict.opened is not None
-    assert verdict.opened.manifest == window.manifest().digest()
+    assert verdict.opened.manifest == window.manifest().compute_digest()
 
 
 def test_recovery_needs_only_target_and_relay_files(
@@ -327,7 +327,7 @@ def test_roll_forward_that_ends_below_the_exit_point_reports_its_result(
 
 def test_restore_writes_no_relay_files(forward: Forward, monkeypatch: pytest.MonkeyPatch) -> None:
     # S3-15: the relay files belong to the sync DAG
-    monkeypatch.setattr(restore, "target_position", lambda *_: SimpleNamespace(window=None, commit_ts=None))
+    monkeypatch.setattr(restore, "read_target_position", lambda *_: SimpleNamespace(window=None, commit_ts=None))
     restore.restore(StageContext(forward.replication, "restore", no_spark), 300)
     ((_, own),) = forward.sinks
     assert own.relay.log_dir == ""

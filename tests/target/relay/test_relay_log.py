@@ -20,7 +20,7 @@ from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError, LeaseHeld, LostRange, Transient
 from binlake.target import expect_tables
 from binlake.target.relay import RelayLog, files
-from binlake.target.relay.files import folder_lock, list_files
+from binlake.target.relay.files import hold_folder_lock, list_files
 
 MIB = 1 << 20
 
@@ -35,9 +35,11 @@ def write(log: RelayLog, window: Window) -> None:
 
 def read(log: RelayLog, window: Window) -> Window:
     """The window as the files contain it."""
-    found = log.window((window.lo, window.hi), window.manifest().digest())
-    batches = [b for plan in found.segments() for phase in (1, 2, 3) for b in found.batches(plan.number, phase)]
-    return Window(window.lo, window.hi, found.segments(), batches)
+    found = log.find_window((window.lo, window.hi), window.manifest().compute_digest())
+    batches = [
+        b for plan in found.list_segments() for phase in (1, 2, 3) for b in found.read_batches(plan.number, phase)
+    ]
+    return Window(window.lo, window.hi, found.list_segments(), batches)
 
 
 def list_names(log: RelayLog) -> list[str]:
@@ -78,7 +80,7 @@ def test_window_is_read_as_it_was_written(tmp_path: Path) -> None:
             written.repeatable,
             written.expected_after,
         )
-    assert log.window((window.lo, window.hi), window.manifest().digest()).manifest == window.manifest()
+    assert log.find_window((window.lo, window.hi), window.manifest().compute_digest()).manifest == window.manifest()
 
 
 def test_empty_window_is_written_too(tmp_path: Path) -> None:
@@ -311,7 +313,7 @@ def test_full_disk_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
 def test_second_writer_is_refused(tmp_path: Path) -> None:
     log = relay(tmp_path)
     log.storage.folder.mkdir()
-    with folder_lock(log.storage.folder), pytest.raises(LeaseHeld) as caught:
+    with hold_folder_lock(log.storage.folder), pytest.raises(LeaseHeld) as caught:
         write(log, two_segments())
     assert f"process {os.getpid()} on {socket.gethostname()}" in caught.value.hint
 

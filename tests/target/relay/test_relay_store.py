@@ -39,8 +39,8 @@ def write(log: RelayLog, own: Window) -> None:
 
 
 def read(log: RelayLog, own: Window) -> list[object]:
-    found = log.window((own.lo, own.hi), own.manifest().digest())
-    return [b for plan in found.segments() for phase in (1, 2, 3) for b in found.batches(plan.number, phase)]
+    found = log.find_window((own.lo, own.hi), own.manifest().compute_digest())
+    return [b for plan in found.list_segments() for phase in (1, 2, 3) for b in found.read_batches(plan.number, phase)]
 
 
 class Broken(LocalStore):
@@ -61,10 +61,10 @@ def test_another_host_reads_what_was_written(tmp_path: Path) -> None:
     write(relay(LocalStore(tmp_path)), own)
     log = relay(LocalStore(tmp_path))
     assert read(log, own) == own.written
-    files = log.storage.files()
+    files = log.storage.list_finished_files()
     assert len(files) == 3
     write(log, own)
-    assert log.storage.files() == files
+    assert log.storage.list_finished_files() == files
 
 
 # S3-15, S3-16
@@ -73,9 +73,9 @@ def test_files_before_the_checkpoint_are_deleted_except_the_newest(tmp_path: Pat
     for number in range(4):
         write(log, window(number * 10, number * 10 + 10, 5))
     log.delete_applied(20)
-    assert [(file.index, file.lo) for file in log.storage.files()] == [(3, 20), (4, 30)]
+    assert [(file.index, file.lo) for file in log.storage.list_finished_files()] == [(3, 20), (4, 30)]
     log.delete_applied(1 << 60)
-    assert [file.index for file in log.storage.files()] == [4]
+    assert [file.index for file in log.storage.list_finished_files()] == [4]
 
 
 # S3-13
@@ -83,7 +83,7 @@ def test_missing_or_truncated_files_are_named(tmp_path: Path) -> None:
     store, own = LocalStore(tmp_path), window()
     log = relay(store)
     write(log, own)
-    paths = [str(file.path) for file in log.storage.files()]
+    paths = [str(file.path) for file in log.storage.list_finished_files()]
     for number, path in enumerate(paths):
         content = store.get(path) or b""
         store.put(path, content[:-1])
@@ -111,7 +111,7 @@ def test_failed_writer_leaves_no_readable_window(tmp_path: Path, fails: int) -> 
     write(log, own)
     assert read(relay(store), own) == own.written
     # The files of the failed try are deleted.
-    assert len(log.storage.files()) == 3
+    assert len(log.storage.list_finished_files()) == 3
 
 
 class Overtaken(LocalStore):
@@ -161,4 +161,4 @@ def test_relay_files_of_a_replication_may_be_in_a_bucket(s3: S3) -> None:
     write(logs[0], written)
     assert read(logs[1], written) == written.written
     logs[1].delete_applied(1 << 60)
-    assert len(logs[0].storage.files()) == 1
+    assert len(logs[0].storage.list_finished_files()) == 1

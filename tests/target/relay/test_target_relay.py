@@ -114,7 +114,7 @@ def test_kill_is_recovered_from_an_object_store(server: MariaDb, replication: Re
     assert state(server) != END
     finish_from_relay(own, judge_recovery(own))
     assert state(server) == END
-    assert len(relay.storage.files()) == 1
+    assert len(relay.storage.list_finished_files()) == 1
 
 
 def test_relay_is_complete_before_the_first_write_and_deleted_after_the_last(
@@ -126,8 +126,10 @@ def test_relay_is_complete_before_the_first_write_and_deleted_after_the_last(
     seen: list[object] = []
 
     def look() -> None:
-        found = relay.window((100, 300), window().manifest().digest())
-        seen.append(sum(1 for plan in found.segments() for phase in (1, 2) for _ in found.batches(plan.number, phase)))
+        found = relay.find_window((100, 300), window().manifest().compute_digest())
+        seen.append(
+            sum(1 for plan in found.list_segments() for phase in (1, 2) for _ in found.read_batches(plan.number, phase))
+        )
 
     execute(server, "INSERT INTO app.log VALUES ('old')")
     apply(target, window(), at("opened", 1, look), relay)

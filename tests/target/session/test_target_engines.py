@@ -14,7 +14,7 @@ from binlake.base.sections.rules import Loopback
 from binlake.config.model import Target
 from binlake.errors import Drift, TargetRefused
 from binlake.rows.schema import mysqltypes as t
-from binlake.target.apply.preflight import preflight
+from binlake.target.apply.preflight import run_preflight
 from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.definitions.definitions import expect_tables
 from binlake.target.session.session import Session
@@ -65,7 +65,7 @@ def test_target_table_without_transactions_is_refused(server: MariaDb, target: T
 def check_refused(server: MariaDb, target: Target, engine: str) -> None:
     execute(server, f"ALTER TABLE app.t ENGINE = {engine}")
     with closing(Session(target)) as session:
-        [report] = preflight(session, target, [T])
+        [report] = run_preflight(session, target, [T])
     said = f"its engine {engine} has no transactions: a repetition would double rows or lose them"
     assert (report.verdict, report.refusals, report.ways[0]) == (
         "refused",
@@ -115,5 +115,5 @@ def test_float_is_compared_after_rounding(
     value = col("v", getattr(t, kind), flen=flen, decimal=decimal)
     definition = table("f", col("id", t.LONGLONG, not_null=True), value, keys=(primary("id"),), db="app")
     with closing(Session(target)) as session:
-        [report] = preflight(session, target, [definition])
+        [report] = run_preflight(session, target, [definition])
     assert report.refusals == (() if difference is None else (difference,))

@@ -108,9 +108,9 @@ def test_copy_from_before_the_run_is_a_transient_error(server: MariaDb, target: 
 def test_another_server_at_the_targets_address_ends_the_run(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     # It may hold all data, but with connections to both servers, the run would write to two.
     first, second = Session(target), Session(target)
-    shown: Callable[..., list[tuple[object, ...]]] = second.rows
+    shown: Callable[..., list[tuple[object, ...]]] = second.fetch_rows
     monkeypatch.setattr(
-        second, "rows", lambda sql, *given: [("db2", 3306, 2)] if "@@hostname" in sql else shown(sql, *given)
+        second, "fetch_rows", lambda sql, *given: [("db2", 3306, 2)] if "@@hostname" in sql else shown(sql, *given)
     )
     apply(target, Window(0, 100))
     fence = take_fence(first, target, "shop")

@@ -30,7 +30,7 @@ def test_connections_share_one_tls_context(target: Target, monkeypatch: pytest.M
     monkeypatch.setattr(ssl, "create_default_context", lambda **places: made.append(1) or make(**places))
     for _ in range(3):
         session = Session(target)
-        assert session.rows("SELECT 1") == [(1,)]
+        assert session.fetch_rows("SELECT 1") == [(1,)]
         session.close()
     assert made == [1]
 
@@ -101,7 +101,7 @@ def test_password_is_verified_by_mysqls_plugin(server: MariaDb, target: Target) 
     # Without TLS the password is first encrypted with the server's public key.
     for _ in range(2):
         with closing(Session(narrow)) as session:
-            assert session.rows("SHOW STATUS LIKE 'Ssl_cipher'") == [("Ssl_cipher", "")]
+            assert session.fetch_rows("SHOW STATUS LIKE 'Ssl_cipher'") == [("Ssl_cipher", "")]
     with pytest.raises(TargetRefused, match="the target refuses the login"):
         Session(narrow.model_copy(update={"password": "wrong"}))
 

@@ -109,7 +109,7 @@ def test_replayed_safe_mode_changes_give_the_result_of_one_delivery(server: Mari
     # S4-43, S4-44, S4-45: three times each, from before and from after; 0 affected rows are no error
     writer = RowForms(table("t", col("id", not_null=True), col("v"), keys=(primary("id"),), db="app"), target.db_type)
     old, new = {"id": "888", "v": "1"}, {"id": "999", "v": "1"}
-    moved = [statement.sql for statement in writer.safe_update(old, new)]
+    moved = [statement.sql for statement in writer.update_safely(old, new)]
     assert [text.split()[0] for text in moved] == ["DELETE", "REPLACE"]
     for before in (888, 999):
         execute(server, "DELETE FROM app.t", f"INSERT INTO app.t VALUES ({before}, '1')", *(moved * 3))

@@ -8,13 +8,13 @@ import pytest
 from support.examples import seeds
 from support.tidb_json import INT_PK, column, index, table_def, table_info
 
-from binlake.rows.codec import MutationBuilder, commit_binlog, decode_transaction, prewrite_value
+from binlake.rows.codec import MutationBuilder, decode_transaction, encode_commit_binlog, encode_prewrite_value
 from binlake.rows.codec.datum import write_int
 from binlake.rows.codec.values import skip
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.wire import binlog_pb2 as pb
-from pump_service.feeder.snapshot.changefilter import PartlyReadTable, changed_keys, filter_read_rows
+from pump_service.feeder.snapshot.changefilter import PartlyReadTable, filter_read_rows, iterate_changed_keys
 
 Row = dict[str, str | None]
 Change = tuple[int, str, Row | None, Row | None]
@@ -40,12 +40,12 @@ KEYS = {1: ["0", "7", str((1 << 63) - 1), str(1 << 63), str((1 << 64) - 1)], 2: 
 
 
 class _Tables:
-    def table(self, table_id: int) -> TableDef | None:
+    def find_table(self, table_id: int) -> TableDef | None:
         return TABLES.get(table_id)
 
 
 def part(table: TableDef) -> PartlyReadTable:
-    column = table.column("id")
+    column = table.find_column("id")
     assert column is not None
     return PartlyReadTable(table, column)
 
@@ -74,14 +74,14 @@ def written(changes: list[Change]) -> pb.PrewriteValue:
     for number, (table_id, kind, before, after) in enumerate(changes):
         builder = builders.setdefault(table_id, MutationBuilder(TABLES[table_id]))
         getattr(builder, kind)(*(row for row in (before, after) if row is not None), number)
-    return pb.PrewriteValue.FromString(prewrite_value(9, [builder.message for builder in builders.values()]))
+    return pb.PrewriteValue.FromString(encode_prewrite_value(9, [builder.message for builder in builders.values()]))
 
 
 def read_back(value: bytes) -> list[Change]:
     if not value:
         return []
     assert pb.PrewriteValue.FromString(value).schema_version == 9
-    changes = decode_transaction(commit_binlog(1, 2, b"k", value), 2, 1, _Tables())
+    changes = decode_transaction(encode_commit_binlog(1, 2, b"k", value), 2, 1, _Tables())
     return [(change.table_id, change.op, change.before, change.after) for change in changes]
 
 
@@ -116,7 +116,7 @@ def test_both_keys_of_each_change_are_read(seed: int) -> None:
         for row in (before, after)
         if row is not None and table_id in PARTS
     ]
-    assert list(changed_keys(written(changes), PARTS)) == keys
+    assert list(iterate_changed_keys(written(changes), PARTS)) == keys
 
 
 def test_rows_without_a_handle_get_one() -> None:

@@ -13,7 +13,7 @@ from binlake.mysqlbinlog.tablerows.chunks import Chunk
 from binlake.mysqlbinlog.tablerows.ranges import Range
 from pump_service.feeder.journal import Batch, Journal
 from pump_service.feeder.snapshot import loadstate
-from pump_service.feeder.snapshot.loadstate import LoadState, SnapshotPosition, load_facts, read_load_record
+from pump_service.feeder.snapshot.loadstate import LoadState, SnapshotPosition, build_load_facts, read_load_record
 from pump_service.feeder.snapshot.reading import Value
 
 A, B = ("d", "a"), ("d", "b")
@@ -37,7 +37,7 @@ def start_load(journal: Journal, tables: dict[tuple[str, str], int], position: S
 def store_chunk(load: LoadState, table: tuple[str, str], low: str, high: str, first_start: int, rows: int = 3) -> None:
     """Mark the range (low, high] as read and prewritten, in one batch of two."""
     ranges = load.tables[table].ranges
-    claimed = ranges.next()
+    claimed = ranges.find_next()
     assert claimed is not None
     assert claimed.low == low
     ranges.claim(claimed, high)
@@ -71,7 +71,7 @@ def test_a_load_continues_from_the_journal(journal: Journal) -> None:
     last = LoadState(journal, "s1")
     assert (last.is_read, last.snapshots, last.from_ts) == (True, [FIRST, SECOND], 90)
     assert last.tables[B].ranges.store() == [("", "'x'", 0), ("'x'", "", 1)]
-    assert {number: [batch.first_start for batch in batches] for number, batches in last.batches().items()} == {
+    assert {number: [batch.first_start for batch in batches] for number, batches in last.read_batches().items()} == {
         0: [100, 110, 120], 1: [130],
     }  # fmt: skip
 
@@ -80,7 +80,7 @@ def test_a_snapshot_without_stored_chunks_has_no_batches(journal: Journal) -> No
     load = start_load(journal, {A: 7})
     store_chunk(load, A, "", "", 100)
     journal.set_facts(load.start_snapshot(SECOND, 78))
-    assert [len(some) for some in LoadState(journal, "s1").batches().values()] == [1, 0]
+    assert [len(some) for some in LoadState(journal, "s1").read_batches().values()] == [1, 0]
 
 
 def test_a_load_is_incomplete_before_all_tables_are_known_and_a_snapshot_was_taken(journal: Journal) -> None:
@@ -100,26 +100,26 @@ def test_chunks_of_a_table_that_was_replaced_are_rolled_back(journal: Journal) -
     load = start_load(journal, {A: 7, B: 8})
     store_chunk(load, A, "", "", 100)
     store_chunk(load, B, "", "'x'", 120)
-    assert [journal.outcome(start) for start in (99, 100, 101, 120, 121, 122)] == [0, 0, 0, 0, 0, 0]
+    assert [journal.find_outcome(start) for start in (99, 100, 101, 120, 121, 122)] == [0, 0, 0, 0, 0, 0]
     for first in (100, 120):
         journal.mark_open(first, 2)
     again = LoadState(journal, "s1")
     again.fit_tables({A: 9, B: 8})
-    assert (again.tables[A].table_id, again.tables[A].ranges.next()) == (9, Range("", ""))
+    assert (again.tables[A].table_id, again.tables[A].ranges.find_next()) == (9, Range("", ""))
     assert again.tables[B].chunks == 1
     assert again.snapshots == [FIRST]
-    assert [journal.outcome(start) for start in (100, 101, 120, 121)] == [0, 0, -1, -1]
+    assert [journal.find_outcome(start) for start in (100, 101, 120, 121)] == [0, 0, -1, -1]
     # Nothing of the first snapshot remains, so the next one counts as the first.
     again.fit_tables({A: 9})
     assert (list(again.tables), again.snapshots) == ([A], [])
-    assert journal.outcome(120) == 0
-    assert not journal.load_tables("s1")
+    assert journal.find_outcome(120) == 0
+    assert not journal.read_load_tables("s1")
 
 
 def test_each_source_has_its_own_load_state(journal: Journal) -> None:
     store_chunk(start_load(journal, {A: 7}), A, "", "", 100)
     other = LoadState(journal, "s2")
-    assert (other.tables, other.snapshots, other.from_ts, other.batches()) == ({}, [], 0, {})
+    assert (other.tables, other.snapshots, other.from_ts, other.read_batches()) == ({}, [], 0, {})
 
 
 def test_a_forgotten_load_starts_again_with_a_new_start_time(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,9 @@ def test_a_forgotten_load_starts_again_with_a_new_start_time(journal: Journal, m
     assert (again.tables, again.snapshots, again.from_ts, again.began) == ({}, [], 77, 1000.5)
     assert not again.is_read
     # A finished load is not continued.
-    journal.set_facts(load_facts("s1", {"state": "done", "rows": 5, "commit_ts": "9", "tables": 1, "from_ts": "3"}))
+    journal.set_facts(
+        build_load_facts("s1", {"state": "done", "rows": 5, "commit_ts": "9", "tables": 1, "from_ts": "3"})
+    )
     assert read_load_record(journal, "s1")["rows"] == 5
     assert (LoadState(journal, "s1").from_ts, LoadState(journal, "s1").began) == (0, 2000.5)
     assert read_load_record(journal, "s3") == {}

@@ -178,7 +178,7 @@ def test_a_definition_that_changes_during_the_snapshot_ends_the_reading(source: 
         reader, _ = reader_of(source, snapshot, table)
         execute(source, f"ALTER TABLE {DB}.t {ddl}")
         with pytest.raises(SnapshotChanged, match=rf"changed.*table={DB}\.t"):
-            list(reader.values())
+            list(reader.read_values())
 
 
 def test_elements_that_the_server_cannot_show_do_not_change_the_definition(source: MariaDb) -> None:
