@@ -57,6 +57,6 @@ class Pace:
         return hurried
 
     def count_event(self, weight: int = 1) -> bool:
-        """Count an event with this weight; True if exceeded() must be called now."""
+        """Count an event with this weight; True if is_exceeded() must be called now."""
         self._left -= weight
         return self._left <= 0

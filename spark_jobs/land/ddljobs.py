@@ -56,7 +56,7 @@ def fetch_jobs(
         return WindowJobs(bounds.hi, (), state.version)
     ddls = _attach_jobs(binlogs, source)
     newer = _read_newer_jobs(source, state, bounds.hi)
-    hi = _lower_before_missing_job(pulled, bounds, ddls, newer.find_known_version(state))
+    hi = _lower_before_missing_job(pulled, bounds, ddls, newer.find_newest_known_version(state))
     hi = _lower_before_running_ddl(pulled, replace(bounds, hi=hi), state, newer, underway)
     known_ddls = [ddl for ddl in ddls if ddl.job is not None]
     hi = _lower_before_rows_ahead(
@@ -94,7 +94,7 @@ class _Newer:
         jobs = (job for job in (*self.finished, *self.above) if job.id not in logged)
         return [WindowDdl.without_binlog(job, job.finished_ts) for job in jobs]
 
-    def find_known_version(self, state: SchemaState) -> int:
+    def find_newest_known_version(self, state: SchemaState) -> int:
         """The newest schema version whose job is known; `state`: the schema at lo."""
         return max([state.version, *(job.schema_version for job in (*self.finished, *self.above))])
 
