@@ -46,7 +46,8 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         """Open with our SETTINGS."""
         self._transport = cast(asyncio.Transport, transport)
         self.address = read_peer_address(transport)
-        # Half of it: if _measure_room() finds no room, the transport has paused us or a flush will come, so we will continue.
+        # Half of it: if _measure_room() finds no room, the transport has paused us or a flush will come, so we will
+        # continue.
         self._transport.set_write_buffer_limits(high=self.limits.queue_bytes >> 1)
         self._host.add_connection(self)
         self.open([(Setting.MAX_CONCURRENT_STREAMS, self.limits.streams)])

@@ -45,7 +45,7 @@ class AirflowClient:
         while time.monotonic() < until:
             # An API server that is still loading its parts answers late.
             with contextlib.suppress(httpx.TimeoutException):
-                run = self.run(dag_id, run_id)
+                run = self.fetch_run(dag_id, run_id)
                 if (state := run["state"]) in ("success", "failed"):
                     return run
             time.sleep(0.3)
@@ -72,7 +72,7 @@ class AirflowClient:
         """Restart the run with its own conf."""
         self.ask("POST", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/clear", {"dry_run": False}).raise_for_status()
 
-    def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
+    def fetch_run(self, dag_id: str, run_id: str) -> dict[str, Any]:
         """One run: state, note, conf, data interval."""
         return dict(self.get(f"/api/v2/dags/{dag_id}/dagRuns/{run_id}"))
 
@@ -85,7 +85,7 @@ class AirflowClient:
         path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
         return self.get(path, deserialize=False)["value"]
 
-    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+    def fetch_runs(self, dag_id: str) -> list[dict[str, Any]]:
         """The runs of the DAG, the oldest first."""
         return list(self.get(f"/api/v2/dags/{dag_id}/dagRuns", limit=100, order_by="start_date")["dag_runs"])
 

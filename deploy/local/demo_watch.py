@@ -176,7 +176,7 @@ class Watch:
         if fed and not self._fed:
             self._fed = True
             self._report.say(f"the capture has been replayed: {fed['transactions']} transactions in {fed['seconds']} s")
-        failed = [run for run in self._client.runs(self._dag) if run["state"] == "failed"]
+        failed = [run for run in self._client.fetch_runs(self._dag) if run["state"] == "failed"]
         if failed:
             run_id = failed[0]["dag_run_id"]
             raise ProcessError(f"the run {run_id} failed: {self._describe_failed_tasks(run_id)}")

@@ -107,10 +107,10 @@ def test_every_state_of_the_demo_is_equal(demo: KeptDemo) -> None:
 def test_runs_are_triggered_with_a_login_and_valid_bounds_only(demo: KeptDemo) -> None:  # C-04 R-46
     url, body = "/api/v2/dags/demo/dagRuns", {"logical_date": None, "conf": {}}
     assert httpx.post(f"{demo.airflow.http.base_url}{url}", json=body, timeout=120).status_code == 401
-    before = len(demo.airflow.runs("demo"))
+    before = len(demo.airflow.fetch_runs("demo"))
     for wrong in (470583292723200001, "yesterday", "470583292723200001 ", -1):
         assert demo.airflow.ask("POST", url, {**body, "conf": {"stop_ts": wrong}}).status_code == 400
-    assert len(demo.airflow.runs("demo")) == before
+    assert len(demo.airflow.fetch_runs("demo")) == before
 
 
 def test_audit_answers_in_a_run_of_its_dag(demo: KeptDemo) -> None:  # C-07 R-46
@@ -122,7 +122,7 @@ def test_audit_answers_in_a_run_of_its_dag(demo: KeptDemo) -> None:  # C-07 R-46
 
 
 def test_browsers_round_no_number_of_a_run(demo: KeptDemo) -> None:  # R-46
-    run_id = demo.airflow.runs("demo")[0]["dag_run_id"]
+    run_id = demo.airflow.fetch_runs("demo")[0]["dag_run_id"]
     entries = demo.airflow.get(f"/api/v2/dags/demo/dagRuns/{run_id}/taskInstances/~/xcomEntries")["xcom_entries"]
     values = [demo.airflow.fetch_xcom("demo", run_id, entry["task_id"], entry["key"]) for entry in entries]
     assert values

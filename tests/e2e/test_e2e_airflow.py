@@ -66,7 +66,7 @@ def test_trigger_requires_login_and_permission(world: World) -> None:  # C-04 R-
             world.client.ask("POST", "/api/v2/dags/orders/dagRuns", {**body, "conf": {"stop_ts": wrong}}).status_code
             == 400
         )
-    assert world.client.runs("orders") == []
+    assert world.client.fetch_runs("orders") == []
 
 
 def test_blocked_run_uses_no_worker_and_can_be_cancelled_cleared_and_resumed(world: World) -> None:
@@ -77,7 +77,7 @@ def test_blocked_run_uses_no_worker_and_can_be_cancelled_cleared_and_resumed(wor
     world.source.stop_pump("pump1")
     run = client.trigger("orders", {"start_ts": str(start)})
     world.until_task("orders", run, "plan", "deferred")
-    assert client.run("orders", run)["conf"] == {"start_ts": str(start)}
+    assert client.fetch_run("orders", run)["conf"] == {"start_ts": str(start)}
     assert client.fetch_xcom("orders", run, "plan", "blocked_by") == "pump1"
     world.until_ended("stock", world.stock_run)  # the only other run
     pool = client.get("/api/v2/pools/default_pool")
@@ -173,7 +173,7 @@ def test_backfill_of_dates_waits_for_the_lease_and_repairs_the_differences_of_ve
     # Another host holds the lease, and the schedule continues.
     execute(mariadb, "REPLACE INTO tidb_binlog.binlake_lease VALUES ('demo', 1, 'elsewhere:1:1', '2100-01-01')")
     client.set_paused("demo", False)
-    scheduled = world.until("a scheduled run", lambda: client.runs("demo"))[0]["dag_run_id"]
+    scheduled = world.until("a scheduled run", lambda: client.fetch_runs("demo"))[0]["dag_run_id"]
     first, second = _backfill(world, "demo.backfill", FIRST_DAY, FIRST_DAY + DAY)
     world.until_task("demo.backfill", first, "backfill", "deferred")
     assert world.until_ended("demo", scheduled)["state"] == "success"
@@ -205,22 +205,22 @@ def _backfill(world: World, dag_id: str, first: datetime, last: datetime) -> lis
     assert (refused.status_code, "backfill" in refused.text) == (400, True)
     made = world.client.ask("POST", "/api/v2/backfills", {**body, "dag_id": dag_id})
     assert made.status_code == 200, made.text
-    runs = [run for run in world.client.runs(dag_id) if run["run_type"] == "backfill"]
+    runs = [run for run in world.client.fetch_runs(dag_id) if run["run_type"] == "backfill"]
     return sorted((run["dag_run_id"] for run in runs), key=str)
 
 
 def _wait_for_schedule(world: World, run: str) -> None:
     """Wait for a successful window that started after `run` of the backfill; none may fail, with the same scheduler."""
     client = world.client
-    began = client.run("demo.backfill", run)["start_date"]
+    began = client.fetch_run("demo.backfill", run)["start_date"]
 
     def has_succeeded() -> bool:
-        return any(one["start_date"] > began for one in client.runs("demo") if one["state"] == "success")
+        return any(one["start_date"] > began for one in client.fetch_runs("demo") if one["state"] == "success")
 
     world.until("a window that started after the backfill", has_succeeded)
     # Pausing a DAG also stops the progress of a running run.
     client.set_paused("demo", True)
-    assert "failed" not in {one["state"] for one in client.runs("demo")}
+    assert "failed" not in {one["state"] for one in client.fetch_runs("demo")}
     world.airflow.check()
 
 
@@ -237,7 +237,7 @@ def test_airflow_stores_no_number_that_a_browser_would_round(world: World) -> No
     """Checks XCom, conf and asset events of every run so far."""
     seen = 0
     for dag_id in DAGS:
-        for run in world.client.runs(dag_id):
+        for run in world.client.fetch_runs(dag_id):
             where = f"/api/v2/dags/{dag_id}/dagRuns/{run['dag_run_id']}"
             entries = world.client.get(f"{where}/taskInstances/~/xcomEntries")["xcom_entries"]
             for entry in entries:
