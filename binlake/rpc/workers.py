@@ -172,7 +172,7 @@ class Sink:
         return self.send_framed(self.call.encode_message(message))
 
     def send_framed(self, data: bytes) -> bool:
-        """Send messages that are already framed (Call.frame): many at once cost as little as one.
+        """Send messages that are already framed (`Call.encode_message`): many at once cost as little as one.
 
         Waits while too many bytes are queued for a slow reader. False: the client has left.
         """

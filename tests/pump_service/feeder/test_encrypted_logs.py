@@ -19,9 +19,9 @@ class EncryptingMySql(MySql):
     """A MySQL with component_keyring_file, which is configured by a file next to the program: it gets its own
     folder."""
 
-    def _install(self) -> None:
-        super()._install()
-        program = Path(self._program[-1])
+    def _install(self) -> list[str]:
+        words = super()._install()
+        program = Path(words[-1])
         plugins = program.parents[1] / "lib/mysql/plugin"
         own = self.folder / "program"
         own.mkdir(parents=True)
@@ -31,7 +31,7 @@ class EncryptingMySql(MySql):
         key = {"path": str(self.folder / "keyring"), "read_only": False}
         (own / "component_keyring_file.cnf").write_text(json.dumps(key))
         self._installed = program.parents[1]
-        self._program = [*self._program[:-1], str(own / program.name)]
+        return [*words[:-1], str(own / program.name)]
 
     def _start_words(self) -> list[str]:
         words = [word for word in super()._start_words() if not word.startswith("--basedir=")]

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pump_cluster import MemoryCluster
+from pump_helpers import MakePump
 
 from binlake.cluster.placement import EtcdClient
 from pump_service.pd import PlacementDriver
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.server import PumpServer
-
-MakePump = Callable[..., PumpServer]
 
 
 @pytest.fixture

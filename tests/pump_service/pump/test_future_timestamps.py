@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 from pump_cluster import MemoryCluster
-from pump_helpers import commit, prewrite, rollback, until
+from pump_helpers import MakePump, commit, prewrite, rollback, until
 from support.grpcio_pump import GrpcioPumpServer
 from support.pump_calls import write_binlog
 
@@ -19,7 +18,6 @@ from binlake.wire.binlog_pb2 import Binlog
 from pump_service.pump.ceiling import Ceiling
 from pump_service.pump.server import PumpServer
 
-MakePump = Callable[..., PumpServer]
 SECOND = tso.compose(1000)
 
 

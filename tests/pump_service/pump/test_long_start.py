@@ -12,9 +12,8 @@ from pathlib import Path
 
 import plyvel
 import pytest
-from conftest import MakePump
 from pump_cluster import MemoryCluster
-from pump_helpers import commit, prewrite, pulled, store, until
+from pump_helpers import MakePump, commit, prewrite, pulled, store, until
 
 from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import BinlakeError

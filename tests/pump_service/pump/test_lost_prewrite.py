@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pump_cluster import CLUSTER_ID, MemoryCluster
-from pump_helpers import commit, prewrite, reach, settled, store, until
+from pump_helpers import MakePump, commit, prewrite, reach, settled, store, until
 from test_pump_pages import ask, envelope, value, write
 
 from binlake.cluster.pumpclient import PumpReader
@@ -16,11 +15,8 @@ from binlake.errors import Permanent, WireError
 from binlake.wire import build
 from pump_service.pump.metrics import PumpMetrics
 from pump_service.pump.resolver import NoStatusSource
-from pump_service.pump.server import PumpServer
 from pump_service.pump.storage import Storage
 from pump_service.pump.verdict import Verdict
-
-MakePump = Callable[..., PumpServer]
 
 
 @pytest.mark.parametrize("few", [True, False])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from pump_cluster import MemoryCluster
-from pump_helpers import commit, prewrite, rollback, until
+from pump_helpers import MakePump, commit, prewrite, rollback, until
 from support.pump_calls import write_binlog
 
 from binlake.errors import BinlakeError, ConfigError, Transient, WireError
@@ -14,7 +12,6 @@ from binlake.wire.binlog_pb2 import Binlog
 from pump_service.pump.server import PumpServer
 from pump_service.pump.service import State
 
-MakePump = Callable[..., PumpServer]
 NOT_ONLINE = [State.STARTING, State.PAUSING, State.CLOSING, State.PAUSED, State.OFFLINE]
 
 

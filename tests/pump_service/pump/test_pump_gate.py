@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
 from pump_cluster import MemoryCluster
-from pump_helpers import prewrite, until
+from pump_helpers import MakePump, prewrite, until
 from support.certificates import Authority
 from support.pump_calls import write_binlog
 
@@ -19,7 +18,6 @@ from pump_service.pump.config import TlsFiles
 from pump_service.pump.server import PumpServer
 from pump_service.pump.service import State
 
-MakePump = Callable[..., PumpServer]
 FOREIGN = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
 
 

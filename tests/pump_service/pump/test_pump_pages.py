@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import pytest
 from pump_cluster import MemoryCluster
-from pump_helpers import commit, prewrite, until
+from pump_helpers import MakePump, commit, prewrite, until
 from support import alert_rules
 from support.pump_calls import write_binlog
 
@@ -24,7 +23,6 @@ from pump_service.pump.dump import as_text
 from pump_service.pump.server import PumpServer
 from pump_service.pump.service import State
 
-MakePump = Callable[..., PumpServer]
 WIRE = Path(__file__).resolve().parents[2] / "fixtures" / "wire"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent import futures
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import grpc
 import httpx
 import pytest
 from pump_cluster import CLUSTER_ID, MemoryCluster
+from pump_helpers import MakePump
 from support.certificates import Authority
 
 from binlake.cluster.placement import NodeStatus
@@ -17,10 +17,7 @@ from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import SourceUnavailable
 from binlake.rpc import Channel
 from pump_service.pump.config import TlsFiles
-from pump_service.pump.server import PumpServer
 from spark_jobs.land.pump_source import pull_batches
-
-MakePump = Callable[..., PumpServer]
 
 
 def test_a_secure_pump_serves_only_allowed_names(

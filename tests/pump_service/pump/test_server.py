@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent import futures
 from itertools import islice
 
 import grpc
 import pytest
 from pump_cluster import CLUSTER_ID, MemoryCluster
-from pump_helpers import VALUE, commit, prewrite, rollback, until
+from pump_helpers import VALUE, MakePump, commit, prewrite, rollback, until
 from support.grpcio_pump import GrpcioPumpServer
 
 from binlake import tso
@@ -26,8 +26,6 @@ from binlake.wire.binlog_pb2 import Binlog, Commit
 from deploy.local.ports import free_port
 from pump_service.pump.server import PumpServer
 from pump_service.pump.service import State
-
-MakePump = Callable[..., PumpServer]
 
 
 @pytest.fixture(params=[PumpServer, GrpcioPumpServer], ids=["lean", "grpcio"])

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pump_cluster import MemoryCluster
-from pump_helpers import commit, prewrite, rollback, settled, store
+from pump_helpers import MakePump, commit, prewrite, rollback, settled, store
 
 from binlake import tso
 from binlake.errors import Permanent
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
 from pump_service.pd import PlacementDriver
-from pump_service.pump.server import PumpServer
 from pump_service.pump.set_aside import find_above, set_aside
 from pump_service.pump.storage import Storage, StorageOptions
 
-MakePump = Callable[..., PumpServer]
 FAR = tso.compose(4_000_000_000_000)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pump_cluster import MemoryCluster
-from pump_helpers import commit, prewrite, until
+from pump_helpers import MakePump, commit, prewrite, until
 from support.pump_calls import write_binlog
 
 from binlake.cluster.placement import NodeStatus
@@ -18,8 +17,6 @@ from binlake.wire.binlog_pb2 import Binlog
 from pump_service.pump.score import Usage
 from pump_service.pump.server import PumpServer
 from pump_service.pump.service import State
-
-MakePump = Callable[..., PumpServer]
 
 
 class Serving:
@@ -73,8 +70,8 @@ def test_close_waits_until_every_consumer_has_pulled_everything(make_pump: MakeP
     transaction(pump, cluster)
     pump.request_leave("close")
     until(lambda: "a at 1, b at 1" in closing(pump), "the pump names the consumers it waits for")
-    entry = cluster.nodes["pump1"]
-    assert (entry.state, pump.service.state) == ("closing", State.CLOSING)
+    until(lambda: cluster.nodes["pump1"].state == "closing", "the registry shows it too")
+    assert pump.service.state == State.CLOSING
     mark = pump.service.build_info().max_commit_ts
     cluster.consumers = [consumer("a", mark), consumer("b", mark - 1), consumer("gone", 0, "offline")]
     until(lambda: "b at" in closing(pump) and "a at" not in closing(pump), "only one consumer is behind")
