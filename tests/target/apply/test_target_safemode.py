@@ -64,6 +64,17 @@ def test_safe_mode_ends_after_a_clean_window(auto: Target) -> None:
 
 
 @pytest.mark.mariadb
+def test_position_computed_for_the_end_of_a_window_is_the_one_then_read(server: MariaDb, auto: Target) -> None:
+    # The next window is derived ahead with the computed one. The second window ends below the exit point of the first.
+    for checkpoint, window in ((None, Window(0, 800)), (500, Window(500, 700)), (700, Window(700, 900))):
+        if checkpoint == 500:
+            write_drainer_checkpoint(server, 500, "true")
+        computed = read_position(auto, NAME, CLUSTER).compute_after_window(auto, window.hi)
+        apply(auto, window.put((1, "a")))
+        assert computed == read_position(auto, NAME, CLUSTER)
+
+
+@pytest.mark.mariadb
 def test_checkpoint_below_the_exit_point_is_safe_and_inconsistent_until_passed(server: MariaDb, auto: Target) -> None:
     # S4-38, S4-40: windows up to 800 were started, then the checkpoint went back to 500
     apply(auto, Window(0, 800).put((1, "a")))
