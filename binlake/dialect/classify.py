@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from binlake.dialect.tokens import Token, TokenKind, split_list, tokenize
+from binlake.dialect.tokens import Token, TokenKind, skip_exists, split_list, tokenize
 
 
 class Kind(Enum):
@@ -123,13 +123,7 @@ def _read_kind(tokens: Sequence[Token]) -> tuple[Kind, int]:
     name = f"{verb} {_HEADS[tokens[at].text.upper()]}".lower()
     if name not in Kind._value2member_map_:
         return Kind.OTHER, at
-    return Kind(name), _skip_exists(tokens, at + 1)
-
-
-def _skip_exists(tokens: Sequence[Token], at: int) -> int:
-    while at < len(tokens) and tokens[at].is_word("IF", "NOT", "EXISTS"):
-        at += 1
-    return at
+    return Kind(name), skip_exists(tokens, at + 1)
 
 
 def read_name(tokens: Sequence[Token], at: int) -> tuple[NameRef | None, int]:

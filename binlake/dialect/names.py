@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 from binlake.dialect.classify import Classified, Kind, NameRef, classify_tokens, read_name
 from binlake.dialect.tokens import Token, TokenKind, join_list, render, split_list, tokenize, tokenize_with_spaces
-from binlake.dialect.views import is_view_different, put_view_names
+from binlake.dialect.views import is_view_different, put_view_names, qualify_name
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.statements.literal import quote_name, quote_qualified_name
@@ -106,7 +106,7 @@ def _find_target_names(spans: Sequence[NameSpan], default_db: str, names: Statem
         if span.role == "database":
             named.append((names.map_database(span.named[1]), ""))
             continue
-        full = _qualify(span.named, default_db)
+        full = qualify_name(span.named, default_db)
         name = names.map_table(span.named[0] or default_db, span.named[1], new=span.new)
         named.append(name if span.new else given.pop(full, name))
         if span.new:
@@ -207,13 +207,9 @@ def _keep_own_parts(tokens: list[Token], statement: Classified, default_db: str,
     if not own or (statement.kind not in _DROPS and statement.kind is not Kind.RENAME_TABLE):
         return tokens
     parts = split_list(tokens[statement.rest :])
-    kept = [part for part in parts if all(_qualify(name, default_db) in own for name in _read_names_in_part(part))]
+    kept = [part for part in parts if all(qualify_name(name, default_db) in own for name in _read_names_in_part(part))]
     return [*tokens[: statement.rest], *join_list(kept)] if len(parts) > 1 and kept else tokens
 
 
 def _read_names_in_part(part: Sequence[Token]) -> list[NameRef]:
     return [span.named for span in _read_names_in_list(part, 0)]
-
-
-def _qualify(name: NameRef, default_db: str) -> NameRef:
-    return fold_pair((name[0] or default_db, name[1]))

@@ -37,7 +37,7 @@ def is_view_different(tokens: Sequence[Token], default_db: str, table: TargetOf)
 def put_view_names(tokens: Sequence[Token], default_db: str, table: TargetOf) -> list[Token]:
     """`tokens` (those after the view's name), with the target's name of each table that the SELECT reads."""
     sources = _find_sources(tokens)
-    named = {(_qualify(name, default_db)) for _, _, name in sources}
+    named = {(qualify_name(name, default_db)) for _, _, name in sources}
     starts = {start: (end, name) for start, end, name in sources}
     exposed = _find_qualifier_spellings(tokens, sources, default_db, table)
     put: list[Token] = []
@@ -148,5 +148,6 @@ def _has_as_query(tokens: Sequence[Token], at: int) -> bool:
     return at + 2 < len(tokens) and tokens[at + 1].is_word("AS") and tokens[at + 2].is_mark("(")
 
 
-def _qualify(name: NameRef, default_db: str) -> NameRef:
+def qualify_name(name: NameRef, default_db: str) -> NameRef:
+    """(db, table) of a written name in the form for comparisons; `default_db`: the database if none is written."""
     return fold_pair((name[0] or default_db, name[1]))

@@ -18,8 +18,8 @@ from binlake.dialect.tokens import tokenize
 from binlake.errors import SchemaError
 from binlake.rows.codec.casts import Moment
 from binlake.rows.schema import Action, TableDef
-from binlake.rows.schema.names import fold_pair
 from binlake.window.definitions import LandedDdl
+from binlake.window.shapes import fold_table_name
 
 Kind = Literal["create", "adopt", "recover", "truncate", "alter", "copy", "drop", "inexact"]
 
@@ -75,7 +75,7 @@ def derive_effects(ddl: LandedDdl) -> list[Effect]:
 
 def _writes(action: int, before: list[TableDef], table: TableDef) -> list[Effect]:
     same_id = next((old for old in before if old.id == table.id), None)
-    same_name = next((old for old in before if _fold_table_name(old) == _fold_table_name(table)), None)
+    same_name = next((old for old in before if fold_table_name(old) == fold_table_name(table)), None)
     # A mirror's folder has the name as spelled: a name in another letter case is another mirror.
     if same_id is not None and _get_written_name(same_id) != _get_written_name(table):
         return [Effect("copy", table, same_id)]
@@ -119,7 +119,3 @@ def _parse_former_names(ddl: LandedDdl) -> tuple[dict[str, str], bool]:
 
 def _get_written_name(table: TableDef) -> tuple[str, str]:
     return table.db, table.name
-
-
-def _fold_table_name(table: TableDef) -> tuple[str, str]:
-    return fold_pair((table.db, table.name))

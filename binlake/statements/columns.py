@@ -94,8 +94,8 @@ def _concatenate(pieces: Sequence[Array | str]) -> Array:
     joined: list[Any] = []
     for constant, group in groupby(pieces, key=lambda piece: isinstance(piece, str)):
         texts = list(group)
-        joined += [_make_large_scalar("".join(texts))] if constant else texts
-    return pc.binary_join_element_wise(*joined, _make_large_scalar(""))
+        joined += [make_large_scalar("".join(texts))] if constant else texts
+    return pc.binary_join_element_wise(*joined, make_large_scalar(""))
 
 
 _AFFIXES = {LiteralKind.BIT: ("0x", ""), LiteralKind.BINARY: ("X'", "'"), LiteralKind.TEXT: ("'", "'")}
@@ -162,8 +162,9 @@ def _widen(values: Array) -> Array:
 
 
 def _replace_nulls(values: Array) -> Array:
-    return pc.fill_null(values, _make_large_scalar("NULL"))
+    return pc.fill_null(values, make_large_scalar("NULL"))
 
 
-def _make_large_scalar(text: str) -> Any:
+def make_large_scalar(text: str) -> Any:
+    """A constant to combine with columns of type large_string."""
     return pa.scalar(text, pa.large_string())

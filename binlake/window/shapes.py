@@ -81,7 +81,7 @@ class Shapes:
 
     def derive_base(self, table: TableDef) -> TableDef:
         """The shared definition of `table` at lo."""
-        return _apply_shape(table, self._collect_shapes_by_name().get(_fold_table_name(table)))
+        return _apply_shape(table, self._collect_shapes_by_name().get(fold_table_name(table)))
 
     def follow(self, ddls: Iterable[LandedDdl]) -> tuple[LandedDdl, ...]:
         """The window's DDL, given in commit order, with the definitions that both sides share."""
@@ -103,23 +103,22 @@ class Shapes:
 
 def _follow_ddl(ddl: LandedDdl, known: dict[Name, TableShape]) -> LandedDdl:
     """`ddl` with shared definitions. Updates `known`, the shapes by name, to the state after the DDL."""
-    before = {_fold_table_name(table): known.pop(_fold_table_name(table), None) for table in ddl.before.tables}
-    ids = {table.id: before[_fold_table_name(table)] for table in ddl.before.tables}
+    before = {fold_table_name(table): known.pop(fold_table_name(table), None) for table in ddl.before.tables}
+    ids = {table.id: before[fold_table_name(table)] for table in ddl.before.tables}
     # Match by id first, as a RENAME may swap two names; then by name, which a TRUNCATE keeps.
-    after = {
-        _fold_table_name(t): ids[t.id] if t.id in ids else before.get(_fold_table_name(t)) for t in ddl.after.tables
-    }
+    after = {fold_table_name(t): ids[t.id] if t.id in ids else before.get(fold_table_name(t)) for t in ddl.after.tables}
     known.update({name: shape for name, shape in after.items() if shape is not None})
     return replace(ddl, before=_shape_definitions(ddl.before, before), after=_shape_definitions(ddl.after, after))
 
 
 def _shape_definitions(of: Definitions, shapes: Mapping[Name, TableShape | None]) -> Definitions:
-    return replace(of, tables=tuple(_apply_shape(table, shapes.get(_fold_table_name(table))) for table in of.tables))
+    return replace(of, tables=tuple(_apply_shape(table, shapes.get(fold_table_name(table))) for table in of.tables))
 
 
 def _apply_shape(table: TableDef, shape: TableShape | None) -> TableDef:
     return shape.apply_to(table) if shape else table
 
 
-def _fold_table_name(table: TableDef) -> Name:
+def fold_table_name(table: TableDef) -> Name:
+    """(db, name) of a table in the form for comparisons."""
     return fold_pair((table.db, table.name))

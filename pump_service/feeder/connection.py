@@ -19,7 +19,7 @@ from binlake.mysqlbinlog.events.xa import Xid
 from binlake.mysqlbinlog.model import Flavor, Position, RowsEvent, SourceTransaction
 from pump_service.feeder.dump import Dump, DumpRequest
 from pump_service.feeder.logerrors import make_dump_error
-from pump_service.feeder.server import Address, Link, connect, derive_flavor, read_log_files
+from pump_service.feeder.server import Address, Link, connect, derive_flavor, format_address, read_log_files
 from pump_service.feeder.settings import SourceFile
 from pump_service.feeder.startposition import LogStart, find_start, read_identity
 
@@ -180,7 +180,7 @@ class SourceLog:
         self.server, self.server_uuid, self.trouble = address, identity.uuid, ""
         self.connections += 1
         log.info(
-            "source_connected", source=self._source.name, server=_format_address(address), uuid=identity.uuid,
+            "source_connected", source=self._source.name, server=format_address(address), uuid=identity.uuid,
             flavor=flavor.value, gtids=start.position.gtids, file=start.position.file, offset=start.position.offset,
         )  # fmt: skip
         return dump, reader
@@ -223,7 +223,7 @@ class SourceLog:
         log.warning(
             "source_lost",
             source=self._source.name,
-            server=_format_address(self.server),
+            server=format_address(self.server),
             tries=self._tries,
             reason=self.trouble,
         )
@@ -276,7 +276,3 @@ class SourceLog:
         finally:
             dump.close()
         return reader.look_up_prepared(xid)
-
-
-def _format_address(address: Address) -> str:
-    return f"{address[0]}:{address[1]}"

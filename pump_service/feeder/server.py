@@ -25,6 +25,7 @@ __all__ = [
     "build_connect_arguments",
     "connect",
     "derive_flavor",
+    "format_address",
     "read_log_end",
     "read_log_files",
     "read_variables",
@@ -34,6 +35,11 @@ Address = tuple[str, int]
 
 _CONNECT_S = 10.0
 _CREDENTIALS = frozenset({ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR})
+
+
+def format_address(address: Address) -> str:
+    """`host:port`."""
+    return f"{address[0]}:{address[1]}"
 
 
 def connect(server: Server, address: Address | None = None, **arguments: Any) -> Link:

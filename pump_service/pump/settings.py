@@ -57,7 +57,7 @@ _ALIASES = {"gen-binlog-interval": ("fake-binlog-interval",), "log-level": ("L",
 
 
 def _split_commas(value: object) -> object:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    return _split_words(value) if isinstance(value, str) else value
 
 
 def _split_pairs(value: object) -> object:

@@ -15,7 +15,7 @@ from binlake.mysqlbinlog.definitions.descriptions import SCRATCH_PREFIX
 from pump_service.feeder.checks.finding import Finding, judge
 from pump_service.feeder.checks.servers import ServerFacts, check_address, read_facts
 from pump_service.feeder.checks.tables import TableFacts, check_tables, check_together, read_table_facts
-from pump_service.feeder.server import Address, Link, ask, connect
+from pump_service.feeder.server import Address, Link, ask, connect, format_address
 from pump_service.feeder.settings import FeederFile, SourceFile, Tracker
 
 _Subject = tuple[str, str]
@@ -31,17 +31,17 @@ def run_checks(settings: FeederFile) -> Report:
     for source in settings.source:
         for address in source.servers:
             findings, server = check_address(source, address, settings.choose_server_id(source))
-            report += [((source.name, _format_address(address)), finding) for finding in findings]
+            report += [((source.name, format_address(address)), finding) for finding in findings]
             if server is not None and source.name not in facts:
                 facts[source.name] = server
                 findings = list(_check_source_tables(source, address, tables))
-                report += [((source.name, _format_address(address)), finding) for finding in findings]
+                report += [((source.name, format_address(address)), finding) for finding in findings]
     report += [(("all", ""), finding) for finding in check_together(tables, settings.source)]
     for tracker in dict.fromkeys(map(settings.choose_tracker, settings.source)):
         names = {source.name for source in settings.source if settings.choose_tracker(source) == tracker}
         of_these = {name: server for name, server in facts.items() if name in names}
         known = {name: table_facts for name, table_facts in tables.items() if name in names}
-        subject = ("tracker", _format_address((tracker.host, tracker.port)))
+        subject = ("tracker", format_address((tracker.host, tracker.port)))
         report += [(subject, finding) for finding in _check_tracker(tracker, of_these, known)]
     return report
 
@@ -114,7 +114,3 @@ def _check_create_privilege(link: Link) -> Iterator[Finding]:
     finally:
         with suppress(pymysql.err.Error):  # it was not created, or the finding above says why
             ask(link, f"DROP DATABASE IF EXISTS `{scratch}`")
-
-
-def _format_address(address: Address) -> str:
-    return f"{address[0]}:{address[1]}"
