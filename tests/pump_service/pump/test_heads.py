@@ -162,7 +162,7 @@ def test_rows_of_a_block_equal_the_layouts_of_its_records(
     # S0-52
     folder: Path = tmp_path_factory.mktemp("block")
     log = ValueLog(folder, LogOptions(segment_bytes=400))
-    found = [normalise(payload)[1] if not payload else payload for payload in found]  # as the pump stores it
+    found = [payload or normalise(payload)[1] for payload in found]  # as the pump stores it
     places = [log.append([payload], 1)[0] for payload in found]
     order = list(range(len(found)))
     chance.shuffle(order)
