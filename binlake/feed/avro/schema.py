@@ -1,7 +1,7 @@
 """The Avro schemas of a table's messages, as TiCDC writes them (reference/data-migration-and-ticdc.md 2.2, 2.3).
 
-Rule: only a definition and the options decide the text, byte for byte, so the same table always gives the same schema. A
-default is the value that a row with it has in a message, or there is none.
+Rule: only a definition and the options decide the text, byte for byte, so the same table always gives the same schema.
+A default is the value that a row with it has in a message, or there is none.
 """
 
 from __future__ import annotations
