@@ -32,6 +32,9 @@ _AHEAD = 2  # batches that are read ahead
 _IDLE_S = 0.5
 _RETRY_S = 0.5  # before the tracker is tried again
 
+READING, UNREACHABLE = "reading", "unreachable"
+"""States of a source whose log is read: the second while its server does not answer."""
+
 
 class Log(Protocol):
     """The log of a source (`SourceLog`)."""
@@ -116,8 +119,8 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name=f"feeder-{source.name}", daemon=True)
         self.counts = Counts()
         self.failure = ""
-        self.state = "starting"
         self.tracker_trouble = ""
+        self._state = "starting"
 
     def start(self) -> None:
         """Run in its own thread."""
@@ -138,6 +141,17 @@ class Worker:
         blocked = self._parts.publisher.blocked.get(self.source.name, "")
         own = self._begin_trouble() if self._log is None else self._log.trouble
         return self.failure or blocked or self.tracker_trouble or own
+
+    @property
+    def state(self) -> str:
+        """`starting`, READING, UNREACHABLE, `stopped` or `failed`."""
+        is_lost = self._state == READING and self._log is not None and bool(self._log.trouble)
+        return UNREACHABLE if is_lost else self._state
+
+    @property
+    def heard_s(self) -> float:
+        """When the source last answered (Unix seconds); before the first time, when the worker was made."""
+        return self._heard
 
     @property
     def connections(self) -> int:
@@ -165,13 +179,13 @@ class Worker:
         failure: BaseException | None = None
         try:
             self._log = self._begin()
-            self.state = "reading"
+            self._state = READING
             self._publish_all(self._log)
-            self.state = "stopped"
+            self._state = "stopped"
         except Stopped:
-            self.state = "stopped"
+            self._state = "stopped"
         except BaseException as error:  # noqa: BLE001 - carried to the feeder, which decides what ends with it
-            failure, self.failure, self.state = error, str(error) or repr(error), "failed"
+            failure, self.failure, self._state = error, str(error) or repr(error), "failed"
             log.error("source_stopped", source=self.source.name, error=self.failure)
         self._ended(failure)
 
