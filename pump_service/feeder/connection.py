@@ -19,7 +19,15 @@ from binlake.mysqlbinlog.events.xa import Xid
 from binlake.mysqlbinlog.model import Flavor, Position, RowsEvent, SourceTransaction
 from pump_service.feeder.dump import Dump, DumpRequest
 from pump_service.feeder.logerrors import make_dump_error
-from pump_service.feeder.server import Address, Link, connect, derive_flavor, format_address, read_log_end, read_log_files
+from pump_service.feeder.server import (
+    Address,
+    Link,
+    connect,
+    derive_flavor,
+    format_address,
+    read_log_end,
+    read_log_files,
+)
 from pump_service.feeder.settings import SourceFile
 from pump_service.feeder.startposition import LogStart, find_start, read_identity
 
