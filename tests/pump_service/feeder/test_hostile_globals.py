@@ -116,9 +116,13 @@ def _hostile(server: MariaDb) -> Iterator[Connection[Any]]:
             yield admin
         finally:
             for name in reversed(names):
-                value = known[name]
-                is_plain = re.fullmatch(r"-?\d+(\.\d+)?|DEFAULT", value)
-                _ask(admin, f"SET GLOBAL {name} = {value if is_plain else repr(value) if value else _EMPTY.get(name, repr(''))}")
+                _ask(admin, f"SET GLOBAL {name} = {_literal(name, known[name])}")
+
+
+def _literal(name: str, value: str) -> str:
+    if re.fullmatch(r"-?\d+(\.\d+)?|DEFAULT", value):
+        return value
+    return repr(value) if value else _EMPTY.get(name, "''")
 
 
 _EMPTY = {"enforce_storage_engine": "NULL", "default_tmp_storage_engine": "NULL"}
@@ -164,7 +168,9 @@ def test_a_hostile_server_is_loaded_checked_tracked_and_compared_like_any_other(
             cursor.execute(f"CREATE DATABASE {DB}")
             cursor.execute(f"CREATE TABLE {DB}.t (k VARCHAR(20) NOT NULL PRIMARY KEY, at TIMESTAMP NULL)")
             cursor.execute(f"CREATE TABLE {DB}.keyless (a INT)")
-            cursor.execute(f"INSERT INTO {DB}.t VALUES ('a', NOW()), ('b', NULL), ('c', NULL), ('d', NULL), ('e', NULL)")
+            cursor.execute(
+                f"INSERT INTO {DB}.t VALUES ('a', NOW()), ('b', NULL), ('c', NULL), ('d', NULL), ('e', NOW())"
+            )
             cursor.execute(f"INSERT INTO {DB}.keyless VALUES (1), (2), (3), (4), (5)")
             _check_load(server, tmp_path)
             _check_findings(server)
@@ -210,7 +216,8 @@ def _check_tracker(server: MariaDb, folder: Path) -> None:
 
 
 def _check_target(server: MariaDb) -> None:
-    with closing(TargetSession(Target(host=server.host, port=server.port, user="root", db_type=server.name))) as session:
+    target = Target(host=server.host, port=server.port, user="root", db_type=server.name)
+    with closing(TargetSession(target)) as session:
         assert len(session.fetch_rows(f"SELECT k FROM {DB}.t")) == 5
         session.begin()
         session.execute(f"UPDATE {DB}.t SET at = NULL")
