@@ -24,7 +24,7 @@ class SqlLink(pymysql.Connection):
 
     def connect(self, sock: Any = None) -> None:
         """As pymysql does, then set the session's variables."""
-        super().connect(sock)  # type: ignore[no-untyped-call]
+        super().connect(sock)
         try:
             set_variables(self)
         except BaseException:

@@ -183,6 +183,7 @@ class SourceLog:
             link._force_close()  # type: ignore[attr-defined]
             raise
         self._dump, self._reader, self._events = dump, reader, iter(())
+        self.heard = time.monotonic()
         if identity.uuid != self.server_uuid:
             self._on_server(identity.uuid)
         self.server, self.server_uuid, self.trouble = address, identity.uuid, ""

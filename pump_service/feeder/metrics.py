@@ -41,7 +41,6 @@ def _make_reader_by_source(
 _READINGS: tuple[tuple[str, str, str, Callable[[Worker], float]], ...] = (
     ("lag_seconds", "Age of the oldest transaction that was read and is not published.", "gauge", Worker.compute_lag_s),
     ("up", "1 while nothing blocks this source.", "gauge", lambda worker: float(not worker.trouble)),
-    ("heard_seconds", "When the source last answered (Unix seconds).", "gauge", lambda worker: worker.heard_s),
     ("transactions_total", "Published transactions with rows.", "counter", lambda worker: worker.counts.transactions),
     ("rows_total", "Rows of published transactions.", "counter", lambda worker: worker.counts.rows),
     ("batches_total", "Groups of transactions published together.", "counter", lambda worker: worker.counts.batches),

@@ -26,7 +26,7 @@ STATUS_PATH = "/feeder"
 LOADED, LANDED, APPLIED = "loaded", "landed", "applied"
 _ORDER = ("loading", LOADED, LANDED, APPLIED)
 _EVERY_S = 2.0
-_READING = ("reading", "unreachable")
+_READING = "reading"
 _NUMBERS = ("rows", "rows_estimated", "tables", "tables_done", "from_ts", "commit_ts")
 
 
@@ -120,7 +120,7 @@ def read_loads(page: str | None) -> tuple[Load, ...]:
                 raise SourceUnavailable(
                     f"the feeder gave up on a source: {source['trouble']}", where={"source": source["source"]}
                 )
-        loads = tuple(_parse_load(source) for source in sources if "load" in source or source["state"] not in _READING)
+        loads = tuple(_parse_load(source) for source in sources if "load" in source or source["state"] != _READING)
     except (ValueError, KeyError, TypeError) as error:
         raise WireError(f"the feeder's page cannot be read: {error!r}") from error
     if not loads:
