@@ -238,8 +238,11 @@ def _take_files(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, En
         value = str(to[name].read_number() if name == "retention-time" else to[name].read_text()) if name in to else ""
         if value not in ("", "0"):
             uri += f"&{name}={value}"
-            fate, note = ("differs", f"; {COMPRESSED}") if name == "compression" else ("taken", "")
-            outcome.say(to[name], fate, f"{name} of the feed's sink-uri{note}")
+            taken = f"{name} of the feed's sink-uri"
+            if name == "compression":
+                outcome.say(to[name], "differs", f"{taken}; {COMPRESSED}")
+            else:
+                outcome.say(to[name], "taken", taken)
     outcome.replication["feed"] = [{"name": "drainer", "sink-uri": uri}]
     outcome.say(keys["db-type"], "taken", "[[feed]] with protocol pb")
     outcome.say(
