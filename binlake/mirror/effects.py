@@ -64,7 +64,8 @@ def derive_effects(ddl: LandedDdl) -> list[Effect]:
     after = [table for table in ddl.after.tables if table.kind == "table"]
     named = {_get_written_name(table) for table in after}
     effects = [effect for table in after for effect in _writes(ddl.action, before, table)]
-    moment = Moment(ddl.after.session.tz, ddl.after.session.date, ddl.after.session.guessed)
+    session = ddl.after.session
+    moment = Moment(session.tz, session.date, session.guessed, session.family)
     renamed, readable = _parse_former_names(ddl)
     effects = [replace(effect, renamed=renamed, moment=moment) for effect in effects]
     if not readable:
