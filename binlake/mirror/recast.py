@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from binlake.dialect.families import converts_as_tidb
+from binlake.dialect.madeup import is_made_up
 from binlake.rows.codec.casts import Moment, UnknownCast, cast_text, derive_cast_form, may_cut
 from binlake.rows.codec.writers import format_zero
 from binlake.rows.schema import ColumnInfo
@@ -22,7 +23,15 @@ _ZEROED = t.INTEGERS | {t.NEWDECIMAL, t.FLOAT, t.DOUBLE} | t.STRINGS
 def may_change(source: ColumnInfo, target: ColumnInfo, moment: Moment) -> bool:
     """Whether a value of `source` may be another one as `target`."""
     forms_differ = derive_cast_form(source) != derive_cast_form(target)
-    return forms_differ or may_cut(source, target) or _may_zero(source, target, moment)
+    differs = forms_differ or may_cut(source, target)
+    return differs or _may_zero(source, target, moment) or _is_numbered(source, target, moment)
+
+
+def explain_fill(column: ColumnInfo, moment: Moment) -> str:
+    """Why the values of a new column in old rows are not known; "" if its definition gives them."""
+    if not moment.family or not is_made_up(column):
+        return ""
+    return f"the source filled the new column {column.name} with values that are not in the log"
 
 
 def recast(
@@ -33,6 +42,8 @@ def recast(
         return list(texts), []
     converted: list[str | None] = []
     unknown = _explain_other_rules(source, target, moment) if any(text is not None for text in texts) else []
+    if _is_numbered(source, target, moment) and any(text in (None, "0") for text in texts):
+        unknown = [f"the source numbered rows with NULL or 0 in column {target.name}, which are not in the log"]
     for text in texts:
         try:
             converted.append(_recast_one(source, target, text, moment))
@@ -53,6 +64,11 @@ def _recast_one(source: ColumnInfo, target: ColumnInfo, text: str | None, moment
 def _may_zero(source: ColumnInfo, target: ColumnInfo, moment: Moment) -> bool:
     """Whether NULL may have become the type's zero: TiDB refuses a NOT NULL over NULL, other servers may not."""
     return bool(moment.family) and target.not_null and not source.not_null
+
+
+def _is_numbered(source: ColumnInfo, target: ColumnInfo, moment: Moment) -> bool:
+    """Whether the column became AUTO_INCREMENT: the server then numbers rows that have no number."""
+    return bool(moment.family and target.flag & ~source.flag & t.FLAG_AUTO_INCREMENT)
 
 
 def _explain_other_rules(source: ColumnInfo, target: ColumnInfo, moment: Moment) -> list[str]:

@@ -10,6 +10,7 @@ from support.tabledefs import col, primary, table
 
 from binlake.base.dialects import Dialect
 from binlake.dialect import DdlText, map_ddl
+from binlake.dialect.madeup import reads_clock
 from binlake.errors import TargetRefused
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import DdlJob, SchemaState, TableDef
@@ -17,6 +18,7 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.session import SourceSession
 from binlake.statements.castvalues import CastStep
+from binlake.statements.requiredrows import RequireNoRows
 from binlake.statements.writtencolumns import list_written_columns
 
 NOTHING = SourceSession()
@@ -361,3 +363,48 @@ def test_other_generated_columns_are_computed_by_the_target(expression: str, sto
     after = generated(expression, stored=stored)
     assert expression in mapped(query, after)[-1]
     assert [column.name for column in list_written_columns(after, "mariadb")] == ["ts", "dt"]
+
+
+def numbered(name: str) -> dict[str, Any]:
+    column = col(name, t.LONGLONG, not_null=True)
+    column["type"]["Flag"] |= t.FLAG_AUTO_INCREMENT
+    return column
+
+
+def by_expression(text: str) -> dict[str, Any]:
+    return col("f", t.VARCHAR, flen=40, default=text, default_is_expr=True)
+
+
+TIMED = replace(MYSQL, moment="1700000000.123456")
+MADE_UP = [
+    # (before, after, session, the rows that must not be there: "" = it may run on any)
+    ((col("a"),), (col("a"), numbered("id")), MYSQL, "TRUE"),
+    ((col("id", t.LONGLONG),), (numbered("id"),), MYSQL, "`id` IS NULL OR `id` = 0"),
+    ((col("id", t.LONGLONG),), (numbered("id"),), replace(MYSQL, sql_mode=1 << 19), "`id` IS NULL"),
+    ((numbered("id"),), (numbered("id"), col("a")), MYSQL, ""),
+    ((col("a"),), (col("a"), by_expression("uuid()")), MARIADB, "TRUE"),
+    ((col("a"),), (col("a"), by_expression("rand() * 5")), MYSQL, "TRUE"),
+    ((col("a"),), (col("a"), by_expression("nextval(`d`.`s`)")), MARIADB, "TRUE"),
+    ((col("a"),), (col("a"), by_expression("connection_id()")), MARIADB, "TRUE"),
+    ((col("a"),), (col("a"), by_expression("concat(`a`,_utf8mb4'uuid()')")), MYSQL, ""),
+    ((col("a"),), (col("a"), by_expression("(`a` + 1)")), MYSQL, ""),
+    ((col("a"),), (col("a"), by_expression("curdate()")), TIMED, ""),
+    ((col("a"),), (col("a"), by_expression("curdate()")), replace(TIMED, zone="+08:00"), "TRUE"),
+    ((col("a"),), (col("a"), by_expression("current_date")), replace(TIMED, moment=""), "TRUE"),
+    ((col("a"),), (col("a"), numbered("id")), EAST, ""),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "session", "rows"), MADE_UP)
+def test_values_that_a_server_makes_up_require_that_no_row_gets_them(
+    before: tuple[dict[str, Any], ...], after: tuple[dict[str, Any], ...], session: SourceSession, rows: str
+) -> None:
+    sides = [
+        table("t", *({**column, "id": 7 + len(column["name"]["O"])} for column in side)) for side in (before, after)
+    ]
+    found = mapped("ALTER TABLE `t` COMMENT 'x'", sides[1], sides[0], "mariadb", session)
+    required = [step.where for step in map(RequireNoRows.find_in, found) if step is not None]
+    assert required == ([rows] if rows else [])
+    assert RequireNoRows.find_in(found[-1]) is None
+    timed = any(map(reads_clock, sides[1].columns)) and session.moment
+    assert ("SET SESSION timestamp = 1700000000.123456" in found) == bool(timed)

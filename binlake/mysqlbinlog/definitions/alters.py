@@ -82,18 +82,6 @@ def _find_former_names(specs: Sequence[Token], names: Set[str]) -> dict[str, str
     return dict.fromkeys((*renamed.values(), *find_dropped_columns(specs))) | renamed
 
 
-def refuse_unlogged_rows(specs: Sequence[Token]) -> None:
-    """Raises SchemaError for clauses that change a table's rows without logging them."""
-    for spec in split_list(specs):
-        converts = len(spec) > 1 and spec[0].is_word("CONVERT") and spec[1].is_word("PARTITION", "TABLE")
-        if converts or (spec and spec[0].is_word("DISCARD", "IMPORT", "EXCHANGE")):
-            raise SchemaError(
-                "a statement changes a table's rows without logging them",
-                hint="take a new snapshot of the source after this statement (binlake bootstrap)",
-                where={"clause": " ".join(token.text for token in spec)},
-            )
-
-
 def standardize_specs(specs: Sequence[Token], before: TableDef, after: CreateText) -> AlterClauses:
     """The clauses after `ALTER TABLE name`, for a table that was `before` and is `after`.
 

@@ -15,6 +15,7 @@ from binlake.dialect.classify import Classified, Kind, NameRef, classify_tokens,
 from binlake.dialect.source import standardize_tokens
 from binlake.dialect.tokens import Quoting, Token, TokenKind, render, split_list, tokenize, tokenize_with_spaces
 from binlake.errors import SchemaError
+from binlake.mysqlbinlog.definitions.unlogged import refuse_ignored_rows
 from binlake.mysqlbinlog.model import Flavor, Statement
 from binlake.statements.literal import quote_name, quote_qualified_name
 
@@ -189,6 +190,8 @@ def _split_by_object(tokens: list[Token], default_db: str) -> Iterator[SingleSta
             statement = classify_tokens(tokens)
         db, table = statement.tables[0]
         main = SingleStatement(statement.kind, db or default_db, table, tuple(tokens))
+        if any(token.is_word("IGNORE") for token in tokens[: statement.rest]):
+            refuse_ignored_rows(tokens[statement.rest :])
         yield from _split_alter(main, statement.rest) if statement.kind is Kind.ALTER_TABLE else (main,)
 
 

@@ -12,6 +12,7 @@ from binlake.dialect.conversions import RESTORES, SHADOW
 from binlake.errors import TargetRefused
 from binlake.statements.castvalues import CastStep
 from binlake.statements.literal import quote_name, quote_qualified_name
+from binlake.statements.requiredrows import RequireNoRows
 from binlake.target.ddl.castvalues import run_cast_step
 from binlake.target.session.failures import get_error_code
 from binlake.target.session.session import Session
@@ -62,11 +63,21 @@ def _execute_all(session: Session, statements: Sequence[str]) -> list[TargetRefu
 
 
 def _execute_one(session: Session, statement: str) -> None:
-    step = CastStep.find_in(statement)
-    if step is None:
-        session.execute(statement)
-    else:
+    step, required = CastStep.find_in(statement), RequireNoRows.find_in(statement)
+    if step is not None:
         run_cast_step(session, step)
+    elif required is not None:
+        _require_no_rows(session, required)
+    else:
+        session.execute(statement)
+
+
+def _require_no_rows(session: Session, required: RequireNoRows) -> None:
+    if session.fetch_value(f"SELECT 1 FROM {required.table} WHERE {required.where} LIMIT 1") is not None:
+        raise TargetRefused(
+            f"the values of old rows are not known: {required.why}",
+            where={"table": required.table, "target": session.place},
+        )
 
 
 def is_half_converted(session: Session, touched: Sequence[tuple[str, str]], statements: Sequence[str]) -> bool:
