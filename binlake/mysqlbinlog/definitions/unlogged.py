@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from binlake.dialect.tokens import Token, split_list
 from binlake.errors import SchemaError
+from binlake.mysqlbinlog.definitions.standalone import draws_from_sequence
 
 _REMOVE_ROWS = ("UNIQUE", "PRIMARY", "AUTO_INCREMENT", "PERIOD", "PARTITION", "CHECK", "FOREIGN")
 """Words of an ADD that existing rows may not fit."""
@@ -15,6 +16,14 @@ _PLAIN = ("COMMENT", "DEFAULT", "ENGINE", "RENAME", "ROW_FORMAT")
 def refuse_unlogged_rows(specs: Sequence[Token]) -> None:
     """Raises SchemaError for clauses that change a table's rows without logging them."""
     for spec in split_list(specs):
+        if spec and spec[0].is_word("ADD") and draws_from_sequence(spec):
+            raise SchemaError(
+                "a new column has a default from a sequence: the log does not have the values that older rows get",
+                hint="if the table was empty, set in [[source.replace]] of feeder.toml the statement without this"
+                " default; otherwise exclude the table (ignore-tables) or take a new snapshot of the source after this"
+                " statement (binlake bootstrap)",
+                where={"clause": " ".join(token.text for token in spec)[:200]},
+            )
         converts = len(spec) > 1 and spec[0].is_word("CONVERT") and spec[1].is_word("PARTITION", "TABLE")
         if converts or (spec and spec[0].is_word("DISCARD", "IMPORT", "EXCHANGE")):
             raise SchemaError(
