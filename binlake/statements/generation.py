@@ -1,9 +1,9 @@
 """Which stored generated columns a target computes as the source did, and which a DDL computed anew in existing rows.
 
-MySQL, MariaDB and TiDB compute many expressions differently: texts of latin1, DECIMAL or DOUBLE as text, JSON, TIME. And
-a source in a lenient session stores a value cut to its column, which a strict target refuses. So only expressions of
-integers, NULL tests and parts of dates are left to the target, and only if every result fits the column
-(`tests/statements/test_generation_servers.py` compares the servers). All other values come from the log.
+MySQL, MariaDB and TiDB compute many expressions differently: texts of latin1, DECIMAL or DOUBLE as text, JSON, TIME.
+And a source in a lenient session stores a value cut to its column, which a strict target refuses. So only expressions
+of integers, NULL tests and parts of dates are left to the target, and only if every result fits the column
+(`tests/e2e/test_e2e_generated.py` compares the servers). All other values come from the log.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _read_expression(expression: str, operands: tuple[_Operand, ...]) -> _Range 
         return None
 
 
-class _NotProven(Exception):  # noqa: N818 - no error: the answer of the reader
+class _NotProven(Exception):
     """The expression has something else than what is proven."""
 
 
