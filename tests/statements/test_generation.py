@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.tabledefs import col, primary, table
@@ -21,7 +22,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def make(expression: str, tp: int = t.LONG, **more: object) -> tuple[ColumnInfo, TableDef]:
+def make(expression: str, tp: int = t.LONG, **more: Any) -> tuple[ColumnInfo, TableDef]:
     made = col("g", tp, generated_expr_string=expression, generated_stored=True, **more)
     whole = table("t", *COLUMNS, made, keys=(primary("id"),))
     found = whole.find_column("g")
