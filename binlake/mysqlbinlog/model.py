@@ -69,7 +69,7 @@ class RowsEvent:
     """A row event: `rows` are its bytes after the column bitmaps; `before` and `after` are those bitmaps.
 
     A bit is set for a column that is in the image, the first column in the lowest bit; an INSERT has no `before` (b""),
-    a DELETE no `after`.
+    a DELETE no `after`. `unchecked`: the session had foreign_key_checks = 0, so no foreign key changed other rows.
     """
 
     kind: RowKind
@@ -77,6 +77,7 @@ class RowsEvent:
     before: bytes
     after: bytes
     rows: bytes
+    unchecked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

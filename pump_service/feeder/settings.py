@@ -146,6 +146,11 @@ class SourceFile(Server):
         description="tables neither defined nor read: `db.table`, `*` and `?` match; `db.*` is all of `db`",
     )
     replace: tuple[Replacement, ...] = Field((), description="statements of the log to be replaced")
+    unlogged_cascades: Literal["stop", "none"] = Field(
+        "stop",
+        description="when a foreign key may have changed rows that are not in the log (CASCADE, SET NULL): stop; none ="
+        " the application always changes such rows itself before, so no foreign key ever changes one",
+    )
     start: Start = Start()
     snapshot: Snapshot = Snapshot()
     tracker: Tracker | None = Field(None, description="tracker for this source only, if it is of another family")
