@@ -24,6 +24,7 @@ CRON_PRESETS = frozenset({"@hourly", "@daily", "@weekly", "@monthly", "@quarterl
 EVERY = re.compile(r"every (?P<count>[1-9][0-9]*) ?(?P<unit>[smh])")
 _URL = re.compile(r"(?P<scheme>[a-z]+)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?/?")
 _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,253}")
+_HOST_AND_PORT = re.compile(r"(?:[^:]+|\[.*\]):[0-9]+")
 _NAME = re.compile(r"[^\x00-\x1f`/\\. ][^\x00-\x1f`/\\]{0,63}")
 
 
@@ -37,6 +38,7 @@ def find_problems(replication: Replication) -> list[str]:
         _check_patterns,
         _check_schedules,
         _check_seconds,
+        _check_merged_tables,
     )
     return [line for part in parts for line in part(replication)]
 
@@ -104,8 +106,28 @@ def _check_addresses(replication: Replication) -> Iterator[str]:
     for key, server in _list_servers(replication):
         if server is not None and not _HOST.fullmatch(server.host):
             yield f"`{key}.host`: {server.host!r} is not a host name or address"
+        if server is not None and _HOST_AND_PORT.fullmatch(server.host):
+            yield f"`{key}.host`: {server.host!r} has a port in it: set `{key}.port`"
         if server is not None and not server.user.strip():
             yield f"`{key}.user`: empty"
+
+
+def _check_merged_tables(replication: Replication) -> Iterator[str]:
+    """Mode ordered cannot apply rows of several tables to one: `spark_jobs.convert.ordered` refuses them in the end."""
+    if replication.target is None or replication.target.mode != "ordered":
+        return
+    for route in replication.routes:
+        extracts = route.extract_table or route.extract_schema or route.extract_source
+        patterns = (route.schema_pattern, route.table_pattern)
+        if route.target_table and not extracts and any(_MATCHES_SEVERAL.search(pattern) for pattern in patterns):
+            yield (
+                f"`routes`: {'/'.join(patterns)} merges tables into {route.target_schema}.{route.target_table}, whose"
+                ' rows target.mode = "ordered" cannot tell apart: choose mode auto, atomic or parallel, or add an'
+                " extract column to the route"
+            )
+
+
+_MATCHES_SEVERAL = re.compile(r"^~|[*?\[]")
 
 
 def _check_store_address(uri: str) -> Iterator[str]:

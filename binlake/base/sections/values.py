@@ -33,9 +33,11 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_booleans_as_numbers(cls, raw: object) -> object:
+    def _refuse_doubtful_values(cls, raw: object) -> object:
         if isinstance(raw, dict):
             for name, field in cls.model_fields.items():
+                if field.alias != name and field.alias in raw and name in raw:
+                    raise ValueError(f"`{field.alias}` is set twice, as `{field.alias}` and as `{name}`: keep one")
                 if isinstance(raw.get(field.alias, raw.get(name)), bool) and field.annotation in _NUMBERS:
                     raise ValueError(f"`{field.alias or name}` is a number, not true or false")
         return raw
