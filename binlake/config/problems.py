@@ -24,7 +24,6 @@ CRON_PRESETS = frozenset({"@hourly", "@daily", "@weekly", "@monthly", "@quarterl
 EVERY = re.compile(r"every (?P<count>[1-9][0-9]*) ?(?P<unit>[smh])")
 _URL = re.compile(r"(?P<scheme>[a-z]+)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?/?")
 _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,253}")
-_HOST_AND_PORT = re.compile(r"(?:[^:]+|\[.*\]):[0-9]+")
 _NAME = re.compile(r"[^\x00-\x1f`/\\. ][^\x00-\x1f`/\\]{0,63}")
 
 
@@ -106,8 +105,6 @@ def _check_addresses(replication: Replication) -> Iterator[str]:
     for key, server in _list_servers(replication):
         if server is not None and not _HOST.fullmatch(server.host):
             yield f"`{key}.host`: {server.host!r} is not a host name or address"
-        if server is not None and _HOST_AND_PORT.fullmatch(server.host):
-            yield f"`{key}.host`: {server.host!r} has a port in it: set `{key}.port`"
         if server is not None and not server.user.strip():
             yield f"`{key}.user`: empty"
 

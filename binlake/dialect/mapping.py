@@ -35,6 +35,7 @@ from binlake.dialect.defaults import find_fill_times, make_fill_specs, put_store
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.expressions import makes_expression_index, names_expression_index
 from binlake.dialect.foreign import make_foreign_key_indexes, spell_foreign_key
+from binlake.dialect.madeup import list_requirements, reads_clock
 from binlake.dialect.names import DATABASES, find_session_db, split_statements
 from binlake.dialect.tokens import (
     Token,
@@ -159,13 +160,11 @@ def _make_statements(mapped: list[Token], statement: Classified, ddl: RoutedDdl,
         texts = alter.make_statements(specs, converted, has_time=bool(clock))
     else:
         texts = (render([*head, *join_list(specs)]),)
-    if len(clock) == 1:
-        texts = (
-            f"SET SESSION timestamp = UNIX_TIMESTAMP({quote(clock[0])})",
-            *texts,
-            "SET SESSION timestamp = DEFAULT",
-        )
-    return (*texts, *(render([*head, *spec]) for spec in later))
+    moment = f"UNIX_TIMESTAMP({quote(clock[0])})" if clock else ddl.after.session.moment
+    if len(clock) == 1 or (moment and not clock and any(map(reads_clock, added))):
+        texts = (f"SET SESSION timestamp = {moment}", *texts, "SET SESSION timestamp = DEFAULT")
+    required = list_requirements(render(head[2:]).strip(), before, after, ddl.after.session) if before and after else []
+    return (*required, *texts, *(render([*head, *spec]) for spec in later))
 
 
 def _find_added_columns(ddl: RoutedDdl) -> list[ColumnInfo]:

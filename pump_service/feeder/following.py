@@ -11,7 +11,7 @@ import structlog
 from binlake.dialect.classify import Kind
 from binlake.dialect.tokens import Token, tokenize
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.definitions.alters import refuse_unlogged_rows, standardize_specs
+from binlake.mysqlbinlog.definitions.alters import standardize_specs
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription
 from binlake.mysqlbinlog.definitions.online import (
@@ -28,6 +28,7 @@ from binlake.mysqlbinlog.definitions.partitions import add_partitions, find_trun
 from binlake.mysqlbinlog.definitions.standalone import drop_sequence_defaults
 from binlake.mysqlbinlog.definitions.statements import SingleStatement, build_single_alter, drop_table
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, build_table_info, with_origin_defaults
+from binlake.mysqlbinlog.definitions.unlogged import refuse_unlogged_rows
 from binlake.mysqlbinlog.definitions.writer import (
     JobWriter,
     SourceNames,

@@ -16,7 +16,6 @@ from binlake.dialect.tokens import (
     TokenKind,
     join_list,
     skip_exists,
-    split_list,
     split_partitioning,
     tokenize,
     tokenize_with_spaces,
@@ -24,7 +23,6 @@ from binlake.dialect.tokens import (
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.clausetexts import split_clauses
 from binlake.mysqlbinlog.definitions.columntext import CreateText
-from binlake.mysqlbinlog.definitions.standalone import draws_from_sequence
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY
 from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema.names import fold_name
@@ -72,26 +70,6 @@ def _find_former_names(specs: Sequence[Token], names: Set[str]) -> dict[str, str
     """`AlterClauses.former` for clauses on a table that had the columns `names`."""
     renamed = {new: old for new, old in find_renamed_columns(specs).items() if old in names}
     return dict.fromkeys((*renamed.values(), *find_dropped_columns(specs))) | renamed
-
-
-def refuse_unlogged_rows(specs: Sequence[Token]) -> None:
-    """Raises SchemaError for clauses that change a table's rows without logging them."""
-    for spec in split_list(specs):
-        if spec and spec[0].is_word("ADD") and draws_from_sequence(spec):
-            raise SchemaError(
-                "a new column has a default from a sequence: the log does not have the values that older rows get",
-                hint="if the table was empty, set in [[source.replace]] of feeder.toml the statement without this"
-                " default; otherwise exclude the table (ignore-tables) or take a new snapshot of the source after this"
-                " statement (binlake bootstrap)",
-                where={"clause": " ".join(token.text for token in spec)[:200]},
-            )
-        converts = len(spec) > 1 and spec[0].is_word("CONVERT") and spec[1].is_word("PARTITION", "TABLE")
-        if converts or (spec and spec[0].is_word("DISCARD", "IMPORT", "EXCHANGE")):
-            raise SchemaError(
-                "a statement changes a table's rows without logging them",
-                hint="take a new snapshot of the source after this statement (binlake bootstrap)",
-                where={"clause": " ".join(token.text for token in spec)},
-            )
 
 
 def standardize_specs(specs: Sequence[Token], before: TableDef, after: CreateText) -> AlterClauses:

@@ -31,6 +31,7 @@ from binlake.mysqlbinlog.definitions.standalone import (
     drop_sequence_defaults,
     unqualify_columns,
 )
+from binlake.mysqlbinlog.definitions.unlogged import refuse_ignored_rows
 from binlake.mysqlbinlog.model import Flavor, Statement
 from binlake.statements.literal import quote_name, quote_qualified_name
 
@@ -211,6 +212,8 @@ def _split_by_object(tokens: list[Token], default_db: str) -> Iterator[SingleSta
         db, table = statement.tables[0]
         tokens = _make_standalone(tokens, statement, default_db)
         main = SingleStatement(statement.kind, db or default_db, table, tuple(tokens))
+        if any(token.is_word("IGNORE") for token in tokens[: statement.rest]):
+            refuse_ignored_rows(tokens[statement.rest :])
         yield from _split_alter(main, statement.rest) if statement.kind is Kind.ALTER_TABLE else (main,)
 
 
