@@ -108,7 +108,7 @@ OWN = [
     ("CREATE TABLE _t_new LIKE t", "RENAME TABLE t TO _t_old, _t_new TO t"),
     ("CREATE TABLE _t_new LIKE t", "CREATE TABLE _t_old LIKE t", "CREATE TABLE _t_del LIKE t"),
     ("CREATE TABLE _t_gho LIKE t", "CREATE TABLE _t_ghc (id INT PRIMARY KEY, value INT)"),
-    ("CREATE TABLE _t_new LIKE t", "CREATE TRIGGER mine AFTER INSERT ON t FOR EACH ROW INSERT INTO _t_new VALUES (1,2)"),
+    ("CREATE TABLE _t_new LIKE t", "CREATE TRIGGER mine AFTER INSERT ON t FOR EACH ROW INSERT INTO _t_new SET id=1"),
     ("CREATE TABLE _t_new LIKE t", "DROP TABLE _t_new", *PT[:1]),
     (*GHOST, "CREATE TABLE _t_old (id INT PRIMARY KEY)", "CREATE TABLE _t_new LIKE t"),
 ]  # fmt: skip
