@@ -15,6 +15,7 @@ from binlake.mysqlbinlog.definitions.descriptions import (
     describe_all,
     mask_four_byte_characters,
     strip_auto_increment,
+    write_bytes_in_hex,
 )
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.statements.literal import quote_qualified_name
@@ -65,9 +66,8 @@ def count_moves(link: Link) -> tuple[int, ...]:
 def read_create_text(link: Link, name: Name) -> str | None:
     """`TableDescription.create` of a table, with four-byte characters masked; None if there is no such table."""
     try:
-        return mask_four_byte_characters(
-            strip_auto_increment(str(ask(link, f"SHOW CREATE TABLE {quote_qualified_name(*name)}")[0][1]))
-        )
+        shown = str(ask(link, f"SHOW CREATE TABLE {quote_qualified_name(*name)}")[0][1])
+        return mask_four_byte_characters(strip_auto_increment(write_bytes_in_hex(shown)))
     except err.ProgrammingError as error:
         if error.args[0] in (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR):
             return None
