@@ -249,7 +249,11 @@ class Worker:
         definition_of = functools.partial(parts.catalog.find_definition, name)
         rows: list[int] = []
         values = encode_transactions(
-            [transaction.changes for transaction in group], definition_of, parts.version, rows.append
+            [transaction.changes for transaction in group],
+            definition_of,
+            parts.version,
+            rows.append,
+            self.source.invalid_text,
         )
         outgoing = [
             Outgoing(transaction.id, transaction.time_ms, value)

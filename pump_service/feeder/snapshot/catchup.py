@@ -195,7 +195,10 @@ class CatchUp:
             return table
 
         values = encode_transactions(
-            [transaction.changes for transaction in transactions], find_definition, self._catalog.version
+            [transaction.changes for transaction in transactions],
+            find_definition,
+            self._catalog.version,
+            invalid_text=self._source.invalid_text,
         )
         if parts:
             values = self._filter_values(values, parts, snapshot)

@@ -21,6 +21,9 @@ from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.statements.literal import quote_qualified_name
 from pump_service.feeder.server import Link, ask, ask_by_name, derive_flavor
 
+LOCK_WAIT_S = 10
+"""Seconds to wait for a lock on a table: then the load, or the check, says that it waits (the servers' own limits are a
+day and a year)."""
 _CONSISTENT = frozenset({"INNODB", "ROCKSDB"})
 """Engines whose tables can be read in a consistent snapshot."""
 
@@ -32,7 +35,7 @@ def describe_source(link: Link) -> list[DatabaseDescription]:
     """
 
     query = partial(ask_by_name, link)
-    for statement in SESSION:
+    for statement in (*SESSION, f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}"):
         query(statement)
     return describe_all(query, derive_flavor(link))
 
