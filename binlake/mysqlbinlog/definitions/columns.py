@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from binlake.dialect.tokens import Token, TokenKind, find_closing, tokenize
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.descriptions import ColumnRow
+from binlake.mysqlbinlog.definitions.standalone import draws_from_sequence
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import Json, make_name_json
@@ -139,7 +140,8 @@ def read_default(row: ColumnRow, kind: SqlType, flavor: Flavor) -> Default:
     if kind.tp in t.STRINGS and not row.charset and _HEX.fullmatch(text):
         return _make_bytes_default(bytes.fromhex(text[2:-1]))
     if flavor is Flavor.MARIADB:
-        return _read_literal_default(text)
+        # The log has each value that a sequence gives, and no target has the sequence.
+        return Default() if draws_from_sequence(tokenize(text)) else _read_literal_default(text)
     return Default(text, is_expr="DEFAULT_GENERATED" in row.extra.upper())
 
 
