@@ -60,12 +60,13 @@ def append_commas(texts: Array) -> Array:
 
 
 class JoinedTexts:
-    """A large string column without NULL whose texts all end with a comma.
+    """A large string column without NULL whose texts all end with the `separator`.
 
     The texts are in one Arrow buffer, so texts of neighbouring rows are already joined, for any batch.
     """
 
-    def __init__(self, column: Any) -> None:
+    def __init__(self, column: Any, separator: str = ",") -> None:
+        self._tail = len(separator.encode())
         offsets, data = column.buffers()[1:]
         self._ends = (
             np.frombuffer(offsets, np.int64, len(column) + 1, 8 * column.offset) if len(column) else np.zeros(1)
@@ -74,12 +75,12 @@ class JoinedTexts:
 
     @property
     def sizes(self) -> Any:
-        """Bytes of each text (numpy), with its comma."""
+        """Bytes of each text (numpy), with its separator."""
         return np.diff(self._ends)
 
     def join_rows(self, start: int, stop: int) -> bytes:
-        """The texts of the rows `start` to `stop` - 1 (at least one row), with commas between them (UTF-8)."""
-        return bytes(self._data[int(self._ends[start]) : int(self._ends[stop]) - 1])
+        """The texts of the rows `start` to `stop` - 1 (at least one row), with separators between them (UTF-8)."""
+        return bytes(self._data[int(self._ends[start]) : int(self._ends[stop]) - self._tail])
 
 
 def _put_in_parentheses(columns: Sequence[Sequence[Array | str]]) -> list[Array | str]:
