@@ -14,8 +14,14 @@ from binlake.base.dialects import Dialect
 from binlake.dialect.bounds import put_stored_bounds, put_stored_partition
 from binlake.dialect.checks import drop_checks, is_check_spec, make_check_elements, make_check_specs
 from binlake.dialect.classify import Classified, Kind, classify_tokens
-from binlake.dialect.clauses import drop_generation_if_written, lacks_charset, map_clauses, map_element
-from binlake.dialect.collations import find_target_charset, find_target_collation
+from binlake.dialect.clauses import (
+    drop_generation_if_written,
+    lacks_charset,
+    map_clauses,
+    map_element,
+    require_target_collation,
+)
+from binlake.dialect.collations import find_target_charset
 from binlake.dialect.conversions import Alter
 from binlake.dialect.defaults import find_fill_times, make_fill_specs, put_stored_default, put_stored_set_default
 from binlake.dialect.errors import Unmappable
@@ -405,7 +411,7 @@ def _find_table(side: Definitions, statement: Classified, ddl: RoutedDdl) -> Tab
 
 def _make_charset_words(of: TableDef | DbInfo, dialect: Dialect) -> list[Token]:
     charset = find_target_charset(of.charset or "utf8mb4", dialect)
-    collate = find_target_collation(of.collate or "utf8mb4_bin", dialect)
+    collate = require_target_collation(of.collate or "utf8mb4_bin", dialect)
     return tokenize_with_spaces(f"DEFAULT CHARACTER SET {charset} COLLATE {collate}")
 
 
