@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.rows.schema import ColumnInfo
-from binlake.statements.literal import FLOAT_MAX, FLOAT_MAX_LITERAL, LiteralKind, choose_literal_kind
+from binlake.statements.literal import FLOAT_MAX, FLOAT_MAX_LITERAL, LiteralKind, choose_literal_kind, format_match
 
 Array = Any
 """A pyarrow Array of strings (pyarrow has no stubs)."""
@@ -32,7 +32,9 @@ def format_value_literals(values: Array, column: ColumnInfo) -> Array:
 
 
 def format_match_literals(values: Array, column: ColumnInfo) -> Array:
-    """`format_match_literal` of each value of a string column."""
+    """`format_match` of each value of a string column."""
+    if column.has_empty_member:
+        return pa.array([format_match(text, column) for text in values.to_pylist()], pa.large_string())
     kind = choose_literal_kind(column)
     return _widen(values) if kind is LiteralKind.FLOAT else _format_literals(values, kind)
 

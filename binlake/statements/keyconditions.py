@@ -37,10 +37,14 @@ _PROVEN = t.INTEGERS | t.DATES | t.MOMENTS | {t.NEWDECIMAL, t.YEAR} | (t.STRINGS
 
 def finds_row_values(columns: Sequence[ColumnInfo], dialect: Dialect) -> bool:
     """True if a list of two or more row values of `columns` finds each row, on a target with the source's types."""
+    if any(column.has_empty_member for column in columns):
+        # Such a column is compared by number, which MySQL does not do in a list.
+        return False
     return dialect != "mariadb" or all(
         column.tp in _PROVEN and (column.tp not in t.STRINGS or column.charset.lower() in _PROVEN_CHARSETS)
         for column in columns
     )
+
 
 
 class KeyConditions:

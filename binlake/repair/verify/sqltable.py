@@ -16,7 +16,7 @@ from binlake.repair.verify.texts import make_text_reader, render_column_sql
 from binlake.rows.schema import ColumnInfo
 from binlake.statements.keyconditions import TERMS_A_STATEMENT, format_keys_condition
 from binlake.statements.keyless import format_image_condition
-from binlake.statements.literal import choose_literal_kind, format_match_literal, quote_name, quote_qualified_name
+from binlake.statements.literal import format_match, quote_name, quote_qualified_name
 from binlake.target.session.session import Session
 
 MOST_BUCKETS = 16
@@ -129,7 +129,7 @@ class SqlTable:
 
 
 def _render_literal(column: ColumnInfo, text: str | None) -> str:
-    return format_match_literal(text, choose_literal_kind(column))
+    return format_match(text, column)
 
 
 def _build_digest(rows: Any, total: Any) -> Digest:
