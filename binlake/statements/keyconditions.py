@@ -46,7 +46,6 @@ def finds_row_values(columns: Sequence[ColumnInfo], dialect: Dialect) -> bool:
     )
 
 
-
 class KeyConditions:
     """Conditions for rows with the keys in `values` (canonical texts, one Arrow column for each of `columns`).
 
