@@ -98,7 +98,7 @@ def _report_table(target: Target, table: TableDef, actual: TableForm | None, lat
             f"the target has no collation that calls the same texts equal as {name}" for name in unequalled
         )
         ways = ("change the collation at the source, for example to utf8mb4_bin", _describe_ignoring(table))
-        return TableReport(table.db, table.name, "refused", refusals=refusals, ways=ways)
+        return TableReport(table.db, table.name, "refused", refusals=lacking, ways=ways)
     if actual is None:
         ways = ("create it at the target, or load it with the source's data", _describe_ignoring(table))
         return TableReport(table.db, table.name, "missing", refusals=("the table is missing",), ways=ways)
