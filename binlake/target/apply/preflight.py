@@ -94,7 +94,7 @@ def _report_table(target: Target, table: TableDef, actual: TableForm | None, lat
     form = build_expected_form(table, target.db_type)
     unequalled = find_missing_collations(table, target.db_type)
     if unequalled:
-        refusals = tuple(
+        lacking = tuple(
             f"the target has no collation that calls the same texts equal as {name}" for name in unequalled
         )
         ways = ("change the collation at the source, for example to utf8mb4_bin", _describe_ignoring(table))
