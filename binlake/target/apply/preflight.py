@@ -94,9 +94,7 @@ def _report_table(target: Target, table: TableDef, actual: TableForm | None, lat
     form = build_expected_form(table, target.db_type)
     unequalled = find_missing_collations(table, target.db_type)
     if unequalled:
-        lacking = tuple(
-            f"the target has no collation that calls the same texts equal as {name}" for name in unequalled
-        )
+        lacking = tuple(f"the target has no collation that calls the same texts equal as {name}" for name in unequalled)
         ways = ("change the collation at the source, for example to utf8mb4_bin", _describe_ignoring(table))
         return TableReport(table.db, table.name, "refused", refusals=lacking, ways=ways)
     if actual is None:
