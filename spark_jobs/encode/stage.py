@@ -23,7 +23,14 @@ from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import MessageEncoder
 from binlake.feed.protocols import format_of
 from binlake.feed.roworder import sort_rows
-from binlake.feed.state import FeedState, find_greatest_hi_of_feed, read_state, require_in_lake
+from binlake.feed.state import (
+    FeedState,
+    build_begin,
+    find_begin,
+    find_greatest_hi_of_feed,
+    read_state,
+    require_in_lake,
+)
 from binlake.feed.waiting import list_waiting_windows, matches_section
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
@@ -72,14 +79,23 @@ def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
 def list_next_windows(ctx: StageContext, feed: Feed, state: FeedState, bounds: Bounds) -> list[Bounds]:
     """The windows from the end of the feed's last one up to `bounds.hi` or the feed's end; empty if there are none.
 
-    A new feed begins at its start-ts, or with `bounds`. Landed windows are joined as long as the driver can encode them
-    itself. Raises LostRange if the lake does not reach back that far.
+    A new feed begins at its start-ts, or with the first window that was sealed for it. Landed windows are joined as
+    long as the driver can encode them itself. Raises LostRange if the lake does not reach back that far.
     """
     lo, hi = find_greatest_hi_of_feed(ctx.windows, "encode", feed.name, state), feed.limit_ts(bounds.hi)
     if lo is None:
-        lo = bounds.lo if feed.first_ts is None else feed.first_ts
+        lo = feed.first_ts if feed.first_ts is not None else _find_begin(ctx, feed, state, bounds)
         require_in_lake(ctx.windows, feed.name, lo)
     return _cut_by_bytes(ctx, lo, hi) if lo < hi else []
+
+
+def _find_begin(ctx: StageContext, feed: Feed, state: FeedState, bounds: Bounds) -> int:
+    """Where the feed begins: as recorded with a seal, or with `bounds` if it was configured after the last seal."""
+    begin = find_begin(ctx.windows, feed.name, state)
+    if begin is None:
+        begin = bounds.lo
+        ctx.windows.record(build_begin(feed.name, begin, ctx.run_id))
+    return begin
 
 
 def _cut_by_bytes(ctx: StageContext, lo: int, hi: int) -> list[Bounds]:

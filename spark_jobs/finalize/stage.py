@@ -29,7 +29,7 @@ from binlake.window.targets import Naming
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lineage import Sources, Written, make_target_column_lister
 from spark_jobs.tables.compacted import read_pinned
-from spark_jobs.tables.pinned import read_target_position
+from spark_jobs.tables.pinned import name_target, read_target_position
 from spark_jobs.tables.sinks import SinkWindow, find_tables_at_end, read_sql_window
 from spark_jobs.tables.statements import LakeStatements, read_statements
 
@@ -64,6 +64,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     # Record the modes used: `auto` chooses one by the segment's size.
     detail["modes"] = applied.modes
     detail["forms"] = manifest.safe_mode
+    detail["target"] = name_target(target)
     detail |= {"set_aside": applied.aside, "passed_over": applied.passed_over} if applied.aside else {}
     detail |= {"put_aside": [one["table"] for one in applied.newly_aside]} if applied.newly_aside else {}
     state = "done" if applied.state == "applied" else applied.state

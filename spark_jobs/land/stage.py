@@ -16,6 +16,7 @@ import structlog
 
 from binlake.base import rowhash
 from binlake.errors import ConflictingBinlogs, ImmutableWindow, IncompleteWindow, LostRange
+from binlake.feed.state import list_begins
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG
@@ -217,9 +218,9 @@ def _seal(ctx: StageContext, cluster: Cluster, manifest: WindowManifest, members
         [RememberedMember(m.node_id, m.store_uuid, m.state, m.watermark, manifest.hi) for m in members]
     )
     rows = manifest.dml + manifest.ddls
-    ctx.windows.record(
-        WindowEvent("land", manifest.lo, manifest.hi, "done", rows, seconds, ctx.run_id, manifest=manifest.to_json())
-    )
+    seal = WindowEvent("land", manifest.lo, manifest.hi, "done", rows, seconds, ctx.run_id, manifest=manifest.to_json())
+    begins = list_begins(ctx.windows, ctx.replication.feed, manifest.lo, ctx.run_id)
+    ctx.windows.record_together([seal, *begins])
     # Publish never before the seal, and do not leave it to the next plan: closing pumps wait for it (hazards R-05), and
     # their GC may delete binlogs up to it.
     cluster.registry.publish_drainer(ctx.drainer_id, manifest.hi)
