@@ -15,14 +15,15 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from binlake import tso
 from binlake.changes.net import compute_net_changes, encode_row_key
 from binlake.errors import LostRange, SchemaError
+from binlake.lake.continuity import require_all_windows
 from binlake.lake.dataset import open_dataset
 from binlake.lake.ddls import read_landed_ddls
+from binlake.lake.opentable import load_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import (
     Row,
@@ -74,8 +75,9 @@ class Audit:
         self._versions = MirrorVersions(paths)
 
     def read_merged_range(self) -> tuple[int, int]:
-        """The range (lo, hi] of landed and merged row changes. Raises LostRange for an empty lake."""
+        """The range (lo, hi] of landed and merged row changes. Raises LostRange if it is empty or lost a window."""
         lo, hi = self.read_landed_range()
+        require_all_windows(self.paths, self._log, ("land", "merge", "mirror"))
         merged = self._log.find_greatest_hi("merge")
         return lo, min(hi, lo if merged is None else merged)
 
@@ -304,7 +306,7 @@ class Audit:
 
     def read_rows_of(self, base: MirrorVersion) -> pa.dataset.Dataset:
         """The rows of `base`. Raises DeltaError if the version is beyond the mirror's retention."""
-        return open_dataset(DeltaTable(self.paths.locate_mirror(base.db, base.table), version=base.delta_version))
+        return open_dataset(load_table(self.paths.locate_mirror(base.db, base.table), version=base.delta_version))
 
     def make_version_gone_error(self, base: MirrorVersion) -> LostRange:
         """The error for a version whose files or log are gone. It says from when on states are available."""

@@ -6,12 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from binlake import tso
 from binlake.base.lakecolumns import Ddl, Statement
 from binlake.lake.dataset import open_dataset
+from binlake.lake.opentable import load_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import DDL, STATEMENT
 from binlake.rows.schema.delta import Definitions
@@ -34,7 +34,7 @@ def read_landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, st
     if hi <= lo:
         return []
     try:
-        data = open_dataset(DeltaTable(paths.locate_table(DDL.name)))
+        data = open_dataset(load_table(paths.locate_table(DDL.name)))
     except TableNotFoundError:
         return []
     where = (ds.field(Ddl.COMMIT_TS) > lo) & (ds.field(Ddl.COMMIT_TS) <= hi)
@@ -50,7 +50,7 @@ def read_landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, st
 def find_last_ddls(paths: LakePaths, tables: Collection[tuple[str, str]], upto: int) -> dict[tuple[str, str], int]:
     """By target table of `tables`, the commit_ts of the last DDL at or below `upto` that touches it, if any."""
     try:
-        data = open_dataset(DeltaTable(paths.locate_table(DDL.name)))
+        data = open_dataset(load_table(paths.locate_table(DDL.name)))
     except TableNotFoundError:
         return {}
     names = {fold_name(".".join(table)): table for table in tables}
@@ -65,7 +65,7 @@ def find_last_ddls(paths: LakePaths, tables: Collection[tuple[str, str]], upto: 
 def read_injections_at(paths: LakePaths, moments: Collection[int]) -> set[tuple[int, str]]:
     """(commit_ts, statement) of the merged injections at these commit_ts."""
     try:
-        data = open_dataset(DeltaTable(paths.locate_table(DDL.name)))
+        data = open_dataset(load_table(paths.locate_table(DDL.name)))
     except TableNotFoundError:
         return set()
     where = ds.field(Ddl.COMMIT_TS).isin(sorted(moments)) & (ds.field(Ddl.DECISION) == "injected")
@@ -79,7 +79,7 @@ def find_statement_kind(paths: LakePaths, window: str, segment: int) -> str:
     `window`: its name, `lo-hi`.
     """
     try:
-        data = open_dataset(DeltaTable(paths.locate_table(STATEMENT.name)))
+        data = open_dataset(load_table(paths.locate_table(STATEMENT.name)))
     except TableNotFoundError:
         return ""
     where = (
@@ -109,7 +109,7 @@ class DdlLine:
 def read_newest_ddls(paths: LakePaths, count: int, upto: int | None = None) -> list[DdlLine]:
     """The last `count` DDL with commit_ts <= `upto` (and all others at the oldest commit_ts), newest first."""
     try:
-        data = open_dataset(DeltaTable(paths.locate_table(DDL.name)))
+        data = open_dataset(load_table(paths.locate_table(DDL.name)))
     except TableNotFoundError:
         return []
     where = ds.field(Ddl.COMMIT_TS) <= (tso.MAX_TS if upto is None else upto)

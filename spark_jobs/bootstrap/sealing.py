@@ -15,6 +15,7 @@ import structlog
 from binlake.base import rowhash
 from binlake.feed.state import list_begins
 from binlake.lake.baseload import BaseLoad, Chunk
+from binlake.lake.continuity import LANDED_TABLES, VERSIONS, read_versions
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowEvent
@@ -107,7 +108,7 @@ class Sealer:
             schema_version=self._load.schema_version,
             digest=landed.digest,
         )
-        detail = {"base_ts": str(self._load.base_ts)}
+        detail = {"base_ts": str(self._load.base_ts), VERSIONS: read_versions(ctx.paths, LANDED_TABLES)}
         event = WindowEvent("land", bounds.lo, bounds.hi, "done", landed.rows, seconds, ctx.run_id, detail=detail)
         begins = list_begins(ctx.windows, ctx.replication.feed, bounds.lo, ctx.run_id)
         ctx.windows.record_together([replace(event, manifest=manifest.to_json()), *begins])

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
 from binlake.base import rowhash
@@ -33,6 +32,7 @@ from binlake.feed.state import (
 )
 from binlake.feed.waiting import list_waiting_windows, matches_section
 from binlake.lake.lock import hold_lake_lock
+from binlake.lake.opentable import load_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import read_rows
 from binlake.lake.tables import MUTATION, make_message_table
@@ -196,7 +196,7 @@ def _list_window_files(paths: LakePaths, feed: Feed, bounds: Bounds) -> list[Rem
     if not may_have_rows(paths, table, build_window_predicate(bounds)):
         return []
     now, own = int(time.time() * 1000), {Message.WINDOW: bounds.window}
-    adds = pa.table(DeltaTable(paths.locate_table(table.name)).get_add_actions(flatten=True)).to_pylist()
+    adds = pa.table(load_table(paths.locate_table(table.name)).get_add_actions(flatten=True)).to_pylist()
     return [
         RemoveAction(add["path"], True, now, add["size_bytes"], own)
         for add in adds
