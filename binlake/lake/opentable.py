@@ -64,7 +64,7 @@ def open_table(path: str) -> DeltaTable:
 
 def load_table(path: str, version: int | None = None) -> DeltaTable:
     """The table at `path` (at `version`, if given), not from the cache. Raises LostRange, TableNotFoundError."""
-    table = DeltaTable(path, version=version)
+    table = DeltaTable(path) if version is None else DeltaTable(path, version=version)
     _require_contents(path, max(table.version() - _REPLAYED, 0), table.version())
     return table
 

@@ -12,6 +12,7 @@ from binlake.base.lakecolumns import OfSegment
 from binlake.dialect import make_table_bytewise
 from binlake.errors import IncompleteWindow
 from binlake.lake.continuity import require_windows
+from binlake.lake.damage import name_damage
 from binlake.lake.dataset import open_dataset
 from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.opentable import open_table
@@ -130,7 +131,8 @@ def read_table_window(ctx: StageContext, table: LakeTable, bounds: Bounds) -> Ro
         open_dataset(open_table(ctx.paths.locate_table(table.name))),
         ds.field(OfSegment.WINDOW) == bounds.window,
     )
-    return data.to_table(columns=table.list_column_names(), filter=own)
+    with name_damage(ctx.paths.locate_table(table.name)):
+        return data.to_table(columns=table.list_column_names(), filter=own)
 
 
 def commit_note(ctx: StageContext, stage: str, bounds: Bounds) -> dict[str, str]:
