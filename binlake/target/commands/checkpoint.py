@@ -57,7 +57,7 @@ class CheckpointCommand:
             _adopt(replication, target, cluster_id, close=args.close_window)
         if args.action == "set":
             set_checkpoint(replication, target, cluster_id, _parse_base(args.base))
-        stored, opened = _read_stored(target, cluster_id), read_open_window(replication, cluster_id)
+        stored, opened = read_stored_checkpoint(target, cluster_id), read_open_window(replication, cluster_id)
         answer = _describe_checkpoint(cluster_id, stored.checkpoint, opened)
         answer["written"] = str(stored.recorded) if stored.is_moved else None
         answer["set_aside"] = [table.to_dict() for table in read_tables_aside(replication, cluster_id)]
@@ -65,7 +65,8 @@ class CheckpointCommand:
         return 0
 
 
-def _read_stored(target: Target, cluster_id: int) -> StoredCheckpoint:
+def read_stored_checkpoint(target: Target, cluster_id: int) -> StoredCheckpoint:
+    """The row as it is, also if another hand moved it."""
     with closing(Session(target)) as session:
         return CheckpointTable(target.checkpoint_schema, cluster_id).read_stored(session)
 
