@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from binlake.errors import LostRange
 
@@ -64,7 +65,12 @@ def open_table(path: str) -> DeltaTable:
 
 def load_table(path: str, version: int | None = None) -> DeltaTable:
     """The table at `path` (at `version`, if given), not from the cache. Raises LostRange, TableNotFoundError."""
-    table = DeltaTable(path) if version is None else DeltaTable(path, version=version)
+    try:
+        table = DeltaTable(path) if version is None else DeltaTable(path, version=version)
+    except DeltaError:
+        # The table's first commit is empty: delta-rs then finds no definition.
+        _require_contents(path, 0, _REPLAYED)
+        raise
     _require_contents(path, max(table.version() - _REPLAYED, 0), table.version())
     return table
 
