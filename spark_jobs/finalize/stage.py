@@ -17,6 +17,7 @@ from pyarrow.lib import ArrowException
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
 from binlake.lake.aside import record_set_aside
+from binlake.lake.damage import describe_storage_text
 from binlake.lake.tables import STATEMENT
 from binlake.lake.windowlog import WindowEvent
 from binlake.repair.verify.afterddl import compare_due_tables, record_due_tables
@@ -35,6 +36,7 @@ from spark_jobs.tables.statements import LakeStatements, read_statements
 
 log = structlog.get_logger(__name__)
 
+_BY_RELAY = "if there are relay files, they can finish an open window: `binlake recover --log-dir`"
 _SCHEMA = ("schema_snapshot", "schema_change")
 """The tables of the schema history."""
 
@@ -96,13 +98,15 @@ def _translate_read_errors(ctx: StageContext, bounds: Bounds, *tables: str) -> I
     """Raise LostRange if `tables` cannot be read because a file is missing or damaged."""
     try:
         yield
+    except LostRange as error:
+        where = {"window": bounds.window, "lake": ctx.paths.root, **error.where}
+        raise LostRange(error.message, where=where, hint=f"{error.hint}; {_BY_RELAY}") from error
     except (OSError, DeltaError, ArrowException) as error:
         named = " or ".join(f"`{table}`" for table in tables)
         raise LostRange(
-            f"the lake's table {named} is not readable: {error}",
+            f"the lake's table {named} is not readable: {describe_storage_text(error)}",
             where={"window": bounds.window, "lake": ctx.paths.root},
-            hint="restore its files from a copy (for `statement`: or run convert again); if there are relay files, they"
-            " can finish an open window: `binlake recover --log-dir`",
+            hint=f"restore its files from a copy (for `statement`: or run convert again); {_BY_RELAY}",
         ) from error
 
 
