@@ -14,7 +14,7 @@ from binlake.rows.codec.decimals import write_decimal
 from binlake.rows.codec.floats import as_float32
 from binlake.rows.codec.jsons import write_json
 from binlake.rows.codec.temporal import pack_moment, parse_duration
-from binlake.rows.codec.values import format_bit, read_text
+from binlake.rows.codec.values import format_bit, name_error_value, read_text
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo
 
@@ -60,9 +60,9 @@ def parse_flat_number(column: ColumnInfo, text: str) -> int:
     if column.tp == t.DURATION:
         return parse_duration(text)
     if column.tp == t.ENUM:
-        return 0 if text == "" and "" not in column.elems else _find_position(column, text) + 1
+        return 0 if text == name_error_value(column.elems) else _find_position(column, text) + 1
     if column.tp == t.SET:
-        return sum(1 << _find_position(column, name) for name in text.split(",")) if text else 0
+        return sum({1 << _find_position(column, name) for name in text.split(",")}) if text else 0
     if column.tp == t.BIT:
         return _parse_bits(column, text)
     raise ValueError(f"the type of column {column.name} ({column.tp}) is not a number")
@@ -107,6 +107,9 @@ def derive_filled_text(column: ColumnInfo) -> str | None:
     try:
         if column.tp == t.BIT and column.origin_default_bit is not None:
             return format_bit(int.from_bytes(column.origin_default_bit, "big"), column.flen)
+        if column.tp in t.STRINGS and column.is_binary and column.origin_default_bit is not None:
+            # Only a feeder states bytes here: TiDB stores U+FFFD for those that are not UTF-8.
+            return _pad_bytes(column, column.origin_default_bit)
         if column.origin_default is not None:
             return _convert_default(column, column.origin_default)
     except ValueError as error:
@@ -133,8 +136,12 @@ def _convert_default(column: ColumnInfo, default: str) -> str | None:
 def _convert_default_string(column: ColumnInfo, default: str) -> str:
     if not column.is_binary:
         return default.rstrip(" ") if column.tp == t.STRING else default
+    return _pad_bytes(column, default.encode())
+
+
+def _pad_bytes(column: ColumnInfo, value: bytes) -> str:
     width = column.flen if column.tp == t.STRING else 0
-    return default.encode().ljust(width, b"\0").hex().upper()
+    return value.ljust(width, b"\0").hex().upper()
 
 
 def format_zero(column: ColumnInfo) -> str:
