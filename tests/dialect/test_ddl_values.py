@@ -233,6 +233,7 @@ UNTOLD: list[tuple[dict[str, Any], dict[str, Any], Dialect, SourceSession, str]]
     (col("v", t.DATETIME, decimal=3), col("v", t.DATE), "mariadb", MYSQL, "mysql and mariadb convert differently"),
     (TEXT9, col("v"), "mysql", MARIADB, "mariadb and mysql convert differently"),
     (col("v", t.DOUBLE), col("v"), "mariadb", LENIENT_MYSQL, "mysql and mariadb convert differently"),
+    (col("v", t.DOUBLE), col("v"), "tidb", MYSQL, "mysql and tidb convert differently"),
 ]
 
 
