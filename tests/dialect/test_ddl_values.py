@@ -274,14 +274,6 @@ def test_conversion_that_the_target_cannot_make_is_made_by_values(
     assert found[-2] == "ALTER TABLE `t` DROP COLUMN `v`, CHANGE `_binlake_cast_2_2` `v` ANYTHING"
 
 
-def test_end_of_a_comment_inside_a_step_does_not_end_it() -> None:
-    before, after = changed(col("v", t.ENUM, elems=("a*/b",)), JSON)
-    found = mapped("ALTER TABLE `t` MODIFY COLUMN `v` JSON", after, before, session=EAST)
-    (step,) = filter(None, map(CastStep.find_in, found))
-    assert step.source.elems == ("a*/b",)
-    assert step.to_sql().count("*/") == 1
-
-
 SHORT = col("v", t.VARCHAR, flen=3)
 
 
