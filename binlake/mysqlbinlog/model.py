@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from binlake.errors import BinlakeError
+
 
 class Flavor(Enum):
     """The two families, which differ in GTIDs, events and types."""
@@ -104,11 +106,15 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement logged as text, mostly DDL: `db` is its default database, `text` as it was sent."""
+    """A statement logged as text, mostly DDL: `db` is its default database, `text` as it was sent.
+
+    `unreadable`: why `text` is not known exactly; then only a replacement can be followed.
+    """
 
     db: str
     text: str
     session: Session
+    unreadable: BinlakeError | None = None
 
 
 @dataclass(frozen=True, slots=True)

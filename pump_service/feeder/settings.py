@@ -15,12 +15,13 @@ from typing import Literal, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from binlake.base.sections.rules import BlockAllowList
-from binlake.base.sections.values import NameList, Section
+from binlake.base.sections.values import HostText, NameList, Section
 from binlake.base.tomlfile import make_readable_error, read_toml
 from binlake.config.load import resolve_secret
 from binlake.config.model import Security
 from binlake.config.reference import render_model
 from binlake.errors import ConfigError
+from binlake.mysqlbinlog.rowimage.charsets import InvalidText
 from binlake.rules.tables import BlockAllow
 
 _HEAD = """# The feeder's configuration
@@ -44,7 +45,7 @@ class ClusterTls(Security):
 class Server(Section):
     """The connection to a MySQL or MariaDB server."""
 
-    host: str = Field("127.0.0.1", min_length=1, description="host name or address")
+    host: HostText = Field("127.0.0.1", min_length=1, description="host name or address")
     port: int = Field(_DEFAULT_PORT, ge=1, le=65535, description="TCP port")
     user: str = Field("root", description="user; its privileges: docs/operate/feeder.md")
     password: str = Field("", repr=False, description="password; `env:NAME` reads it from the environment")
@@ -144,6 +145,12 @@ class SourceFile(Server):
     ignore_tables: NameList = Field(
         (),
         description="tables neither defined nor read: `db.table`, `*` and `?` match; `db.*` is all of `db`",
+    )
+    invalid_text: InvalidText = Field(
+        "refuse",
+        description="bytes that are no character of their column's charset (such as 0x83 in cp1250), in the full load"
+        " and in the log: `refuse` = the source stops and names the column; `replace` = each becomes a question mark,"
+        " except in columns of a unique key",
     )
     replace: tuple[Replacement, ...] = Field((), description="statements of the log to be replaced")
     unlogged_cascades: Literal["stop", "none"] = Field(

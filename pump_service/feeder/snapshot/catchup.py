@@ -201,6 +201,7 @@ class CatchUp:
             find_definition,
             self._catalog.version,
             guard=self._make_guard(link),
+            invalid_text=self._source.invalid_text,
         )
         if parts:
             values = self._filter_values(values, parts, snapshot)
