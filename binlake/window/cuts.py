@@ -160,9 +160,10 @@ def _make_other_statement_error(pinned: Sequence[str], **place: int) -> Checkpoi
     return CheckpointConflict(
         "this window is open on the target with another statement for a DDL than the configuration has now",
         where={**place, "pinned": "; ".join(pinned)[:300]},
-        hint="if the window is blocked by this DDL, run `binlake ddl release` and then `binlake window run`, which takes"
-        " the present choice; otherwise restore the configuration that it was sealed with, run `binlake stage merge` for"
-        " the landed window of this commit_ts (`binlake window list` shows its bounds), and then `binlake window run`",
+        hint="if the window is blocked by this DDL, run `binlake ddl release` and then `binlake window run`, which"
+        " takes the present choice; otherwise restore the configuration that it was sealed with, run `binlake stage"
+        " merge` for the landed window of this commit_ts (`binlake window list` shows its bounds), and then `binlake"
+        " window run`",
     )
 
 

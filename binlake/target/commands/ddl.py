@@ -113,7 +113,8 @@ def _release(replication: Replication, target: Target, cluster_id: int, commit_t
     again = _list_injections(Rules.of(replication), commit_ts)
     first = f"remove the injections that already ran from the configuration, or they run again: {'; '.join(again)}."
     landed = WindowLog(LakePaths.of(replication)).list_landed((commit_ts - 1, commit_ts))
-    following = f"after a change of the choice about it, run {name_merge_commands(landed)}; then run `binlake window run`"
+    merges = name_merge_commands(landed)
+    following = f"after a change of the choice about it, run {merges}; then run `binlake window run`"
     return {"released": window, "next_window_from": str(checkpoint), "ddl": detail["ddl"], "commit_ts": str(commit_ts),
             "next": f"{first} Then {following}" if again else following}  # fmt: skip
 
