@@ -22,6 +22,7 @@ from binlake.rows.schema import SchemaState, TableDef, WindowSchemas
 from binlake.rules import Rules
 from binlake.statements import StatementBatch, TableStatements, make_images_from_rows
 from binlake.statements.batch import UNCHECKED
+from binlake.target.ddl.execution import execute_step
 from binlake.target.definitions.definitions import (
     compare_definitions,
     expect_after_ddl,
@@ -127,7 +128,7 @@ class DirectReplay:
             return
         self._session.commit()
         for statement in batch.sql:
-            self._session.execute(statement)
+            execute_step(self._session, statement)
         expected = expect_after_ddl(ddl.before, ddl.after, self._dialect, ddl.action)
         differences = compare_definitions(
             expected, read_definitions(self._session, expected.names, self._dialect), indexes=True, target=self._target
@@ -173,7 +174,12 @@ def decode_changes(
     rows: list[tuple[int, int, bytes, int]], schemas: WindowSchemas, rules: Rules = RULES
 ) -> dict[tuple[str, str], list[RowEvent]]:
     """The row changes of transactions by (db, table), as `merge` decodes them."""
-    batch = MutationBatch(rules.route, invalid_text=rules.invalid_text, second_writes=rules.second_writes)
+    batch = MutationBatch(
+        rules.route,
+        invalid_text=rules.invalid_text,
+        second_writes=rules.second_writes,
+        partition_rows=rules.partition_rows,
+    )
     for commit_ts, start_ts, payload, _ in rows:
         batch.add(payload, commit_ts, start_ts, schemas.find_schema_at(commit_ts))
     events: dict[tuple[str, str], list[RowEvent]] = {}
