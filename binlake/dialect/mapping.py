@@ -16,6 +16,7 @@ from binlake.dialect.checks import drop_checks, is_check_spec, make_check_elemen
 from binlake.dialect.classify import Classified, Kind, classify_tokens
 from binlake.dialect.clauses import drop_generation_if_written, lacks_charset, map_clauses, map_element
 from binlake.dialect.collations import find_target_charset, find_target_collation
+from binlake.dialect.columnnames import KEY_HEADS
 from binlake.dialect.conversions import Alter
 from binlake.dialect.defaults import find_fill_times, make_fill_specs, put_stored_default, put_stored_set_default
 from binlake.dialect.errors import Unmappable
@@ -267,7 +268,8 @@ def _map_create_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl
     parts = split_list(tokens[start + 1 : end])
     plain = [drop_checks(part) if table is not None else part for part in parts]
     kept = [part for part in plain if part and (dialect != "mariadb" or not makes_expression_index(part))]
-    elements = [map_element(part, part, table, dialect) for part in kept]
+    # `KEY ...` defines an index, even if a column is named `Key`.
+    elements = [map_element(part, None if part[0].is_word(*KEY_HEADS) else part, table, dialect) for part in kept]
     elements += make_foreign_key_indexes(parts, None, table)
     elements += make_check_elements(table, dialect) if table is not None else []
     partition = next((i for i in range(end + 1, len(tokens)) if tokens[i].is_word("PARTITION")), len(tokens))
