@@ -1,0 +1,63 @@
+"""One database's history, drawn from a seed: tables, DDL and rows of several sessions, as the source accepts them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import closing, suppress
+from random import Random
+from typing import Any
+
+import pymysql
+from chapters import Chapter, list_chapters
+from support.mariadb import MariaDb, execute
+from support.randomalters import RandomAlters
+
+RANDOM = "random tables"
+"""The chapter of `RandomAlters`."""
+
+
+class Story:
+    """The history of the database `s<seed>`. `ran`: the statements that the server accepted, in order.
+
+    `chapters`: names of those it may have; a story has `RANDOM` and about half of the others.
+    """
+
+    def __init__(self, seed: int, server: MariaDb, chapters: Collection[str]) -> None:
+        self.db = f"s{seed}"
+        self._draw, self._server = Random(seed), server
+        self.ran: list[str] = []
+        known = list_chapters(server.name)
+        own = [name for name in known if name in chapters and (len(chapters) == 1 or self._draw.random() < 0.5)]
+        self._chapters: dict[str, Chapter] = {name: known[name] for name in own}
+        self._has_random = RANDOM in chapters
+
+    def create(self) -> None:
+        """Create the database and the tables of its chapters."""
+        execute(self._server, f"CREATE DATABASE {self.db} CHARACTER SET utf8mb4")
+        with closing(self._connect()) as link:
+            for statements, _ in self._chapters.values():
+                for statement in statements:
+                    self._run(link, statement)
+
+    def run(self, steps: int) -> None:
+        """Run the next `steps` steps, in a new session."""
+        with closing(self._connect()) as link:
+            alters = RandomAlters(self._draw.getrandbits(32), link, self._server.name, self.db)
+            for _ in range(steps):
+                if self._has_random:
+                    alters.step()
+                for _, draws in self._chapters.values():
+                    for statement in draws(self._draw):
+                        self._run(link, statement)
+            self.ran += alters.ran
+
+    def _connect(self) -> pymysql.connections.Connection[Any]:
+        link = self._server.connect(database=self.db)
+        with link.cursor() as cursor:
+            cursor.execute("SET SESSION sql_select_limit = DEFAULT, time_zone = '+00:00'")
+        return link
+
+    def _run(self, link: pymysql.connections.Connection[Any], statement: str) -> None:
+        with suppress(pymysql.err.Error), link.cursor() as cursor:
+            cursor.execute(statement)
+            self.ran.append(statement)
