@@ -1,4 +1,5 @@
-"""Connections to servers with MySQL's protocol: TLS if the server offers it, with one context per process.
+"""Connections to servers with MySQL's protocol: TLS if the server offers it, with one context per process, and
+sessions without the server's global settings (`sqlsession`).
 
 pymysql creates a context for each connection, which reads all certificates of the system: 22 ms of CPU (measured).
 """
@@ -10,6 +11,8 @@ from typing import Any, ClassVar
 
 import pymysql
 
+from binlake.base.sqlsession import set_variables
+
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 """Hosts that need no TLS: nobody can intercept local connections."""
 
@@ -18,6 +21,15 @@ class SqlLink(pymysql.Connection):
     """A `pymysql.Connection` with its arguments; a context that is passed as `ssl` is used unchanged."""
 
     _context: ClassVar[ssl.SSLContext | None] = None
+
+    def connect(self, sock: Any = None) -> None:
+        """As pymysql does, then set the session's variables."""
+        super().connect(sock)
+        try:
+            set_variables(self)
+        except BaseException:
+            self._force_close()  # type: ignore[attr-defined]
+            raise
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
         if sslp:

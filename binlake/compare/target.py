@@ -23,7 +23,6 @@ from binlake.compare.values import Raw
 from binlake.errors import TargetUnavailable
 
 SYSTEM_DATABASES = ("information_schema", "mysql", "performance_schema", "sys")
-_SESSION = "SET SESSION time_zone = '+00:00', sql_mode = ''"
 _COLUMNS = """
 SELECT column_name, column_type, is_nullable, collation_name, extra
 FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position
@@ -49,7 +48,6 @@ def connect(
             # Use only the encoders: without decoders the server's text stays unchanged.
             conv={kind: encode for kind, encode in conversions.items() if not isinstance(kind, int)},
             cursorclass=SSCursor,
-            init_command=_SESSION,
             connect_timeout=int(max(1, timeout_s)),
             autocommit=True,
         )

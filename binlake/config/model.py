@@ -139,6 +139,12 @@ class Window(Section):
     )
     stop_at: tuple[TsText, ...] = Field((), description="commit_ts that no window crosses, ascending")
     blocked_alert_s: int = Field(600, ge=1, description="a run that is blocked for more than this many seconds fails")
+    lag_alert_s: int = Field(
+        600,
+        ge=1,
+        description="a lake, target or mirrors more than this many seconds behind the source are shown as `behind`, not"
+        " as `running` (docs/operate/pages.md); choose more than the schedule's interval",
+    )
     max_bytes: int | None = Field(
         None,
         ge=0,

@@ -75,6 +75,16 @@ def classify_tokens(tokens: Sequence[Token]) -> Classified:
     return Classified(kind, (name,) if name else (), destructive, rest)
 
 
+def removes_partition_rows(clauses: Sequence[Token]) -> bool:
+    """Whether the `clauses` of an ALTER TABLE remove or exchange the rows of partitions, which no server logs."""
+    return any(
+        len(clause) > 1
+        and clause[0].is_word("DROP", "TRUNCATE", "EXCHANGE", "CONVERT")
+        and clause[1].is_word("PARTITION")
+        for clause in split_list(clauses)
+    )
+
+
 _HEADS = {
     "DATABASE": "DATABASE",
     "SCHEMA": "DATABASE",

@@ -11,16 +11,21 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import pyarrow as pa
+import structlog
 
 from binlake.base.lakecolumns import Change
+from binlake.errors import SchemaError
 from binlake.lake.paths import LakePaths
 from binlake.mirror.components import ComponentPlan, Name
-from binlake.mirror.effects import Effect, derive_effects
+from binlake.mirror.effects import PARTITIONS, Effect, derive_effects
+from binlake.mirror.partitions import RemovedPartitions
 from binlake.mirror.replica import Replica
 from binlake.mirror.rows import Reshaper
 from binlake.mirror.versions import IN_PART, MirrorVersion
 from binlake.rows.schema import TableDef
 from binlake.window.definitions import SegmentTable
+
+log = structlog.get_logger()
 
 CHUNK_BYTES = 64 << 20
 """Arrow bytes of keyed net changes per MERGE. Keyless changes are applied in a single commit."""
@@ -105,6 +110,7 @@ class _Run:
             "alter": self._alter,
             "copy": self._copy,
             "drop": self._drop,
+            "remove": self._remove,
             "inexact": self._mark_inexact,
         }[effect.kind](effect, name, at, behind)
         if effect.kind == "drop":
@@ -193,6 +199,23 @@ class _Run:
     def _drop(self, _effect: Effect, name: Name, _at: int, _behind: bool) -> None:
         # Keep the reason why it is inexact: it may be recovered with its rows.
         self._mark(name, dropped=True, inexact=self._look_up_version(name).inexact)
+
+    def _remove(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
+        """Remove the rows of removed partitions; if they cannot be told, the mirror is inexact from here on."""
+        replica = self._get_replica(name)
+        version = replica.find_version_at(at - 1)
+        if effect.source is None or version is None:
+            return
+        removed = RemovedPartitions(effect.source, effect.table)
+        try:
+            lost = sum(removed.count_rows(batch) for batch in replica.read_batches(version))
+        except SchemaError as error:
+            log.warning("mirror_partition_unknown", table=".".join(name), reason=error.message)
+            self._mark(name, inexact=PARTITIONS)
+            return
+        if lost and behind:
+            kept = (kept for batch in replica.read_batches(version) for kept in removed.drop_rows(batch))
+            replica.fill(effect.table, kept, at)
 
     def _mark_inexact(self, effect: Effect, name: Name, _at: int, _behind: bool) -> None:
         self._mark(name, inexact=effect.reason)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from binlake.dialect import tokenize_restored
+from binlake.dialect.classify import removes_partition_rows
 from binlake.dialect.columnnames import (
     find_added_columns,
     find_alter_clauses,
@@ -14,19 +15,20 @@ from binlake.dialect.columnnames import (
     find_dropped_columns,
     find_renamed_columns,
 )
-from binlake.dialect.tokens import tokenize
+from binlake.dialect.tokens import Token, tokenize
 from binlake.errors import SchemaError
 from binlake.rows.codec.casts import Moment
 from binlake.rows.schema import Action, TableDef
-from binlake.window.definitions import LandedDdl
+from binlake.window.definitions import EVENTS, LandedDdl, is_left_to_operator
 from binlake.window.shapes import fold_table_name
 
-Kind = Literal["create", "adopt", "recover", "truncate", "alter", "copy", "drop", "inexact"]
+Kind = Literal["create", "adopt", "recover", "truncate", "alter", "copy", "drop", "remove", "inexact"]
 
-LOSES_ROWS = frozenset({Action.DROP_PARTITION, Action.TRUNCATE_PARTITION, Action.EXCHANGE_PARTITION})
-"""Actions that change rows without a row change in the binlog: the mirror cannot follow them."""
+_REMOVES = frozenset({Action.DROP_PARTITION, Action.TRUNCATE_PARTITION})
+LOSES_ROWS = _REMOVES | {Action.EXCHANGE_PARTITION}
+"""Actions that change rows without a row change in the binlog."""
 
-_PARTITIONS = "partitions were dropped, emptied or exchanged, for which no row changes are logged"
+PARTITIONS = "partitions were dropped, emptied or exchanged, for which no row changes are logged"
 _COMPUTED = (
     "a stored generated column was added, and the values that the source computed for existing rows are not logged"
 )
@@ -42,7 +44,8 @@ _NEW_ID = frozenset({Action.PARTITION_BY, Action.REMOVE_PARTITIONING, Action.EXC
 class Effect:
     """The effect `kind` on the mirror of `table`. `source`: the definition before (alter, copy).
 
-    `adopt`: the table is new to the lake, which never received the rows that it has.
+    `adopt`: the table is new to the lake, which never received the rows that it has. `remove`: the rows in those
+    partitions of `source` that `table` does not have any more are gone.
 
     `renamed`: former name by new name (lower case) of columns that the DDL's text renames. A CHANGE that converts also
     assigns a new column id, so only the text shows which column's values it has. The former name is empty for a column
@@ -63,14 +66,27 @@ def derive_effects(ddl: LandedDdl) -> list[Effect]:
     before = [table for table in ddl.before.tables if table.kind == "table"]
     after = [table for table in ddl.after.tables if table.kind == "table"]
     named = {_get_written_name(table) for table in after}
+    clauses = _parse_clauses(ddl)
     effects = [effect for table in after for effect in _writes(ddl.action, before, table)]
+    if ddl.action in LOSES_ROWS or removes_partition_rows(clauses or []):
+        effects += [_derive_loss(ddl, effect) for effect in effects if effect.kind == "alter"]
     moment = Moment(ddl.after.session.tz, ddl.after.session.date, ddl.after.session.guessed)
-    renamed, readable = _parse_former_names(ddl)
+    renamed = _find_former_names(clauses or [])
     effects = [replace(effect, renamed=renamed, moment=moment) for effect in effects]
-    if not readable:
+    if clauses is None or ddl.decision == "refused":
         altered = [effect.table for effect in effects if effect.kind == "alter"]
         effects += [Effect("inexact", table, reason=_UNREADABLE) for table in altered]
     return effects + [Effect("drop", table) for table in before if _get_written_name(table) not in named]
+
+
+def _derive_loss(ddl: LandedDdl, altered: Effect) -> Effect:
+    """The effect of a DDL that removes or exchanges partitions of `altered.table`, besides the new definition."""
+    had, left = (set(table.partition_ids) if table else set() for table in (altered.source, altered.table))
+    # If an event filter keeps the DDL from the target, the rows stay there.
+    runs = ddl.decision in ("apply", "replaced") or (is_left_to_operator(ddl.reason) and ddl.reason != EVENTS)
+    if ddl.action in _REMOVES and runs and had - left:
+        return replace(altered, kind="remove")
+    return Effect("inexact", altered.table, reason=PARTITIONS)
 
 
 def _writes(action: int, before: list[TableDef], table: TableDef) -> list[Effect]:
@@ -81,8 +97,7 @@ def _writes(action: int, before: list[TableDef], table: TableDef) -> list[Effect
         return [Effect("copy", table, same_id)]
     source = same_id or (same_name if action in _NEW_ID else None)
     if source is not None:
-        reason = _PARTITIONS if action in LOSES_ROWS else _COMPUTED if _adds_computed(source, table) else ""
-        lost = [Effect("inexact", table, reason=reason)] if reason else []
+        lost = [Effect("inexact", table, reason=_COMPUTED)] if _adds_computed(source, table) else []
         return [Effect("alter", table, source), *lost]
     if same_name is not None and action == Action.TRUNCATE_TABLE:
         return [Effect("truncate", table, same_name)]
@@ -101,20 +116,22 @@ def _choose_effect_of_new_table(action: int) -> Kind:
     return "recover" if action in (Action.RECOVER_TABLE, Action.RECOVER_SCHEMA) else "create"
 
 
-def _parse_former_names(ddl: LandedDdl) -> tuple[dict[str, str], bool]:
-    """(former name by new name of each `CHANGE [COLUMN] former new …`, whether the text can be parsed).
+def _parse_clauses(ddl: LandedDdl) -> list[Token] | None:
+    """The clauses of an ALTER TABLE, empty for another statement; None if the text cannot be parsed."""
+    try:
+        return find_alter_clauses(tokenize_restored(ddl.query) if ddl.decision != "apply" else tokenize(ddl.sql))
+    except SchemaError:
+        return None
+
+
+def _find_former_names(clauses: Sequence[Token]) -> dict[str, str]:
+    """Former name by new name of each `CHANGE [COLUMN] former new …`.
 
     The former name is empty for a column added under a name that another column gives up in the same statement.
     """
-    try:
-        tokens = tokenize_restored(ddl.query) if ddl.decision != "apply" else tokenize(ddl.sql)
-    except SchemaError:
-        return {}, False
-    clauses = find_alter_clauses(tokens)
     given_up = {*find_renamed_columns(clauses).values(), *find_dropped_columns(clauses)}
     # If columns of shards are joined, the second shard adds a column that exists already.
-    named = find_changed_columns(clauses) | dict.fromkeys(find_added_columns(clauses) & given_up, "")
-    return named, ddl.decision != "refused"
+    return find_changed_columns(clauses) | dict.fromkeys(find_added_columns(clauses) & given_up, "")
 
 
 def _get_written_name(table: TableDef) -> tuple[str, str]:

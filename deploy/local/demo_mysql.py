@@ -22,7 +22,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
-from deploy.local.demo_report import Report, WindowLine
+from deploy.local.demo_report import Report, WindowLine, measure_lag_s
 from deploy.local.demo_run import ROOT, SHORT_LIVED_JAVA, SPARK_CONNECTION, exit_status, run_servers
 from deploy.local.demo_shards import DB, Shard, read_orders
 from deploy.local.mariadb import MariaDb
@@ -150,7 +150,7 @@ retry-delay-s = 2
             if event["stage"] == "finalize" and event["state"] == "done" and bounds not in self._windows:
                 self._windows.add(bounds)
                 same_run = [one for one in events if (one["run_id"], one["hi"]) == (event["run_id"], event["hi"])]
-                self.report.add_window(WindowLine.of(event, same_run, 0.0))
+                self.report.add_window(WindowLine.of(event, same_run, measure_lag_s(event)))
 
     def compare(self) -> bool:
         """Whether the target has exactly the rows of all shards."""

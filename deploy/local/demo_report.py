@@ -33,6 +33,11 @@ class WindowLine:
         return cls(event["lo"], event["hi"], landed, event["rows"], seconds, lag)
 
 
+def measure_lag_s(event: Mapping[str, Any]) -> float:
+    """Seconds from the commit time at which the window ends until finalize recorded it."""
+    return max(0.0, (int(event["at_ms"]) - tso.extract_physical(int(event["hi"]))) / 1000)
+
+
 class Report:
     """Prints events, and remembers windows and states for the summary at the end."""
 

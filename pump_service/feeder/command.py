@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from pump_service.feeder.status import describe_position
 _ASK_S = 5.0
 _SHOWN = (
     "server", "file", "offset", "gtids", "last_id", "last_commit_ts", "lag_s", "transactions", "ddls", "left_out",
-    "trouble",
+    "heard_s", "trouble",
 )  # fmt: skip
 
 
@@ -50,7 +51,10 @@ class FeederCommand:
             )
 
     def run(self, args: argparse.Namespace) -> int:
-        """0 after a clean stop; `check` returns 1 when a check fails. Raises BinlakeError."""
+        """0 after a clean stop; `check` returns 1 when a check fails, `status` when a source is not read.
+
+        Raises BinlakeError.
+        """
         settings = read_settings(args.config)
         if args.action == "check":
             return _check(settings, args.output)
@@ -73,11 +77,15 @@ def _check(settings: FeederFile, output: str) -> int:
 
 
 def show_status(settings: FeederFile, output: str) -> int:
-    """Print the progress of each source: from the running feeder, else from its folder. Raises BinlakeError."""
+    """Print the progress of each source: from the running feeder, else from its folder. Raises BinlakeError.
+
+    Returns 1 if a source is not read, or makes no progress.
+    """
     status = _ask_feeder(settings) or _read_journal(settings)
+    found = 0 if all(_makes_progress(source) for source in status["sources"]) else 1
     if output == "json":
         print(json.dumps(status))
-        return 0
+        return found
     for source in [*status["sources"], *status.get("removed", ())]:
         print(f"{source['source']}: {source['state']}")
         for name in _SHOWN:
@@ -86,7 +94,13 @@ def show_status(settings: FeederFile, output: str) -> int:
         if load := source.get("load"):
             rows, tables = f"{load.get('rows', 0):,} rows", f"{load.get('tables_done', 0)} of {load.get('tables', 0)}"
             print(f"  load: {load['state']}, {rows}, {tables} tables")
-    return 0
+    return found
+
+
+def _makes_progress(source: Mapping[str, Any]) -> bool:
+    """Whether its log or its tables are read now, and nothing is in the way."""
+    reads = source["state"] == "loading" or bool(source.get("heard"))
+    return reads and not source.get("trouble")
 
 
 def _ask_feeder(settings: FeederFile) -> dict[str, Any] | None:

@@ -19,7 +19,15 @@ from binlake.mysqlbinlog.events.xa import Xid
 from binlake.mysqlbinlog.model import Flavor, Position, RowsEvent, SourceTransaction
 from pump_service.feeder.dump import Dump, DumpRequest
 from pump_service.feeder.logerrors import make_dump_error
-from pump_service.feeder.server import Address, Link, connect, derive_flavor, format_address, read_log_files
+from pump_service.feeder.server import (
+    Address,
+    Link,
+    connect,
+    derive_flavor,
+    format_address,
+    read_log_end,
+    read_log_files,
+)
 from pump_service.feeder.settings import SourceFile
 from pump_service.feeder.startposition import LogStart, find_start, read_identity
 
@@ -175,6 +183,7 @@ class SourceLog:
             link._force_close()  # type: ignore[attr-defined]
             raise
         self._dump, self._reader, self._events = dump, reader, iter(())
+        self.heard = time.monotonic()
         if identity.uuid != self.server_uuid:
             self._on_server(identity.uuid)
         self.server, self.server_uuid, self.trouble = address, identity.uuid, ""
@@ -244,12 +253,12 @@ class SourceLog:
         """The rows of a transaction that was prepared before this log was opened: searched backwards in the log."""
         link = connect(self._source, address)
         try:
-            files = list(read_log_files(link))
+            files, end = list(read_log_files(link)), read_log_end(link)
         finally:
             link.close()
         last = files.index(before.file) if before.file in files else len(files) - 1
         for file in reversed(files[: last + 1]):
-            rows = self._find_prepared_in(file, flavor, address, xid, before)
+            rows = self._find_prepared_in(file, flavor, address, xid, before, end)
             if rows is not None:
                 log.info("source_prepared_found", source=self._source.name, xid=str(xid), file=file)
                 return rows
@@ -259,7 +268,7 @@ class SourceLog:
         )
 
     def _find_prepared_in(
-        self, file: str, flavor: Flavor, address: Address, xid: Xid, before: Position
+        self, file: str, flavor: Flavor, address: Address, xid: Xid, before: Position, end: Position
     ) -> tuple[RowsEvent, ...] | None:
         dump = self._make_dump(connect(self._source, address), flavor, server_id=0)
         start = Position(file, _FIRST_EVENT)
@@ -275,4 +284,6 @@ class SourceLog:
                     reader.feed(event)
         finally:
             dump.close()
+        if not reader.is_at(end):
+            raise SourceUnavailable(f"the server ended its log at {reader.event_position}: it is shutting down")
         return reader.look_up_prepared(xid)

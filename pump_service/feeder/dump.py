@@ -1,7 +1,8 @@
 """One connection of the replication protocol: registers as a replica, requests the log, returns its events.
 
 The dump is read in blocks: pymysql only connects and authenticates, since reading packet by packet with it takes
-several times as long. A server that sends no heartbeat in time counts as unreachable.
+several times as long. A server that sends no heartbeat in time counts as unreachable, and so does one that ends a dump
+which has no end.
 """
 
 from __future__ import annotations
@@ -193,7 +194,12 @@ class Dump:
 
     def _handle_end_packet(self, packet: bytes) -> None:
         if packet[0] == _END:
-            self.is_at_end = True
+            if self._server_id:
+                # A dump that waits for new events has no end: a server that shuts down, or whose session is killed,
+                # ends it so. The events before it are returned first.
+                self._error = SourceUnavailable("the server ended the log: it is shutting down, or ended this session")
+            else:
+                self.is_at_end = True
             return
         try:
             pymysql.err.raise_mysql_exception(packet)

@@ -15,6 +15,7 @@ from binlake.mysqlbinlog.definitions.alters import refuse_unlogged_rows, standar
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription
 from binlake.mysqlbinlog.definitions.online import KEY, OnlineTable, find_shadow_base, find_trash_base, is_tool_log
+from binlake.mysqlbinlog.definitions.partitions import add_partitions, find_truncated_partitions
 from binlake.mysqlbinlog.definitions.statements import SingleStatement, build_single_alter, drop_table
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, build_table_info, with_origin_defaults
 from binlake.mysqlbinlog.definitions.writer import (
@@ -183,6 +184,8 @@ class Follower:
             return []
         info = build_table_info(described, former.id, former.name, former, altered.former)
         info = with_origin_defaults(info, former, _format_current_times(session))
+        emptied = find_truncated_partitions(specs)
+        info = add_partitions(info, described.create, described.flavor, self._writer.allocate_id, former, emptied)
         clauses = altered.join_clauses()
         head = tokenize(f"ALTER TABLE {quote_qualified_name(former.db, former.name)}")
         text = [*head, replace(clauses[0], space=True), *clauses[1:]]

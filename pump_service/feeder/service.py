@@ -289,6 +289,7 @@ def _describe_worker(worker: Worker) -> dict[str, Any]:
     counts = worker.counts
     return {
         "source": worker.source.name, "state": worker.state, "server": worker.server, "trouble": worker.trouble,
+        "heard": worker.is_heard, "heard_s": round(worker.compute_silence_s(), 3),
         "lag_s": round(worker.compute_lag_s(), 3), "transactions": counts.transactions, "ddls": counts.ddls,
         "left_out": counts.left_out, "log_bytes": counts.log_bytes, "connections": worker.connections,
     }  # fmt: skip

@@ -175,9 +175,7 @@ class ScratchServer:
 def _build_session_statements(session: Session, flavor: Flavor) -> Iterator[str]:
     """Statements that set up the source's session, as far as it affects definitions."""
     mode = session.sql_mode
-    yield (
-        "SET SESSION sql_mode = DEFAULT" if mode is None else f"SET SESSION sql_mode = {mode & ~_DROPPED_MODES[flavor]}"
-    )
+    yield ("SET SESSION sql_mode = ''" if mode is None else f"SET SESSION sql_mode = {mode & ~_DROPPED_MODES[flavor]}")
     zone = session.time_zone or "+00:00"
     yield f"SET SESSION time_zone = {quote('+00:00' if zone.upper() == 'SYSTEM' else zone)}"
     for name, value in (

@@ -37,6 +37,7 @@ class Log(Protocol):
     """The log of a source (`SourceLog`)."""
 
     trouble: str
+    heard: float
     server: tuple[str, int]
     connections: int
 
@@ -112,7 +113,7 @@ class Worker:
         self._ready: queue.Queue[list[SourceTransaction] | BaseException] = queue.Queue(_AHEAD)
         self._is_over = threading.Event()
         self._oldest_ms = 0
-        self._heard = time.time()
+        self._began = time.monotonic()
         self._thread = threading.Thread(target=self._run, name=f"feeder-{source.name}", daemon=True)
         self.counts = Counts()
         self.failure = ""
@@ -150,12 +151,26 @@ class Worker:
         return ":".join(map(str, self._log.server)) if self._log else ""
 
     def compute_lag_s(self) -> float:
-        """Seconds since the commit of the oldest transaction that is read but not published; while the source cannot
-        be read, since it last sent anything."""
-        now, oldest = time.time(), self._oldest_ms
+        """Seconds since the commit of the oldest transaction that is read but not published; while the source is not
+        heard, since it last sent anything."""
+        oldest = self._oldest_ms
         if oldest:
-            return max(0.0, now - oldest / 1000)
-        return now - self._heard if self._log is None or self._log.trouble else 0.0
+            return max(0.0, time.time() - oldest / 1000)
+        return 0.0 if self.is_heard else self.compute_silence_s()
+
+    def compute_silence_s(self) -> float:
+        """Seconds since the source last sent anything, a heartbeat included; before that, since this worker began."""
+        heard = self._log.heard if self._log is not None else 0.0
+        return time.monotonic() - max(heard, self._began)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the source's log is read now: connected, and not silent for longer than a heartbeat can be.
+
+        While read transactions wait to be published, nothing more may be received, and the lag is known.
+        """
+        is_connected = self.state == "reading" and self._log is not None and not self._log.trouble
+        return is_connected and (self._oldest_ms > 0 or self.compute_silence_s() <= self.source.read_timeout)
 
     @property
     def _is_ending(self) -> bool:
@@ -198,8 +213,6 @@ class Worker:
         try:
             while not self._is_ending:
                 batch = source_log.read(self.source.max_transactions, self.source.max_bytes, _IDLE_S)
-                if not source_log.trouble:
-                    self._heard = time.time()
                 if batch and not self._hand_over(batch):
                     break
         except BaseException as error:  # noqa: BLE001 - carried to the thread that publishes, which raises it

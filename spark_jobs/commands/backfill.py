@@ -149,9 +149,9 @@ def _rollback(replication: Replication, args: argparse.Namespace) -> StageResult
     state = "written" if args.write_to == "file" else "done"
     detail = {"keys": plan.keys, "write_to": args.write_to, "forced": args.force, "later": len(plan.later)}
     result = StageResult("rollback", state, plan.lo, plan.hi, rows, detail=detail)
-    record_result(replication, result, run_id)
+    result = record_result(replication, result, run_id)
     written = [undo.table for undo in plan.tables if undo.undos and rows and state == "done"]
-    return replace(result, detail=detail | build_lineage(wrote=map(describe_table, written)))
+    return replace(result, detail={**result.detail} | build_lineage(wrote=map(describe_table, written)))
 
 
 def _roll_back(replication: Replication, args: argparse.Namespace) -> tuple[Rollback, int]:

@@ -1,19 +1,21 @@
 """`binlake preflight`: compares every replicated table with the target's before anything is written; reads only.
 
-Exit status 0 if all tables can be written, 1 if a table is refused or missing, or a feed cannot run. The definitions
-are the lake's at the target's checkpoint (for feeds: at the lake's end); before the first landing they are the
-source's. For a feed, preflight also contacts the brokers and the registry, and names those that do not answer.
+Exit status 0 if all tables can be written, 1 if a table is refused or missing, or a feed cannot run, 3 if there was no
+table to compare. The definitions are the lake's at the target's checkpoint (for feeds: at the lake's end); before the
+first landing they are the source's where the replication starts, or its present ones if it has no table there. For a
+feed, preflight also contacts the brokers and the registry, and names those that do not answer.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -33,10 +35,16 @@ from binlake.target import Session, read_checkpoint_ts
 from binlake.target.apply.preflight import TableReport, find_stopping_reports, require_fit, run_preflight
 from binlake.target.definitions.forms import Name
 from binlake.window.targets import Naming, TargetTables
-from spark_jobs.job.cluster import open_cluster
+from spark_jobs.job.cluster import Cluster, open_cluster
 from spark_jobs.job.context import Bounds, StageContext
 
 log = structlog.get_logger(__name__)
+
+NOT_FOUND = 3
+_NO_TABLE = (
+    "nothing was compared: no table is selected by the filters, or the source has none yet. A feeder knows a server's"
+    " tables once it has begun to read it (`binlake feeder status`); then run preflight again"
+)
 
 
 class PreflightCommand:
@@ -54,9 +62,7 @@ class PreflightCommand:
         """Print the reports."""
         replication = load_replication(args.replication)
         target = replication.target if replication.feed else replication.require_sql_target()
-        reports = (
-            build_reports(target, list_tables(replication, _read_tables(replication))) if target is not None else []
-        )
+        reports = _build_reports_of(replication, target) if target is not None else []
         feeds = build_feed_reports(replication)
         if args.output == "json":
             tables = [report.to_dict() for report in reports]
@@ -65,6 +71,9 @@ class PreflightCommand:
             if target is not None:
                 _show(reports)
             _show_feeds(feeds)
+        if target is not None and not reports:
+            print(_NO_TABLE, file=sys.stderr)
+            return NOT_FOUND
         is_refused = any(report.verdict in ("refused", "missing") for report in reports)
         return 1 if is_refused or any(feed.refused for feed in feeds) else 0
 
@@ -92,10 +101,25 @@ def list_tables(replication: Replication, target_tables: TargetTables) -> list[T
     return sorted(tables, key=lambda table: (table.db, table.name))
 
 
-def build_reports(target: Target, tables: list[TableDef]) -> list[TableReport]:
-    """A report for each of `tables`, compared with the target."""
+def build_reports(target: Target, tables: list[TableDef], newest: Sequence[TableDef] = ()) -> list[TableReport]:
+    """A report for each of `tables`, compared with the target; `newest`: their newest definitions that are known."""
     with closing(Session(target)) as session:
-        return run_preflight(session, target, tables)
+        return run_preflight(session, target, tables, newest)
+
+
+def _build_reports_of(replication: Replication, target: Target) -> list[TableReport]:
+    known = _read_tables(replication)
+    tables, newest = list_tables(replication, known.at_start), list_tables(replication, known.newest)
+    if tables or known.is_landed:
+        return build_reports(target, tables, newest)
+    return [_describe_coming(report) for report in build_reports(target, newest)]
+
+
+def _describe_coming(report: TableReport) -> TableReport:
+    """A table that is created after the replication's start comes with a window, if the target lacks it."""
+    if report.verdict != "missing":
+        return report
+    return replace(report, verdict="coming", refusals=(), ways=("its CREATE TABLE comes with the windows",))
 
 
 def build_feed_reports(replication: Replication) -> list[FeedReport]:
@@ -112,28 +136,42 @@ def build_feed_reports(replication: Replication) -> list[FeedReport]:
     ]
 
 
-def _read_tables(replication: Replication) -> TargetTables:
-    paths = LakePaths.of(replication)
-    landed = WindowLog(LakePaths.of(replication)).find_landed_range()
+@dataclass(frozen=True)
+class _Known:
+    """The tables where the SQL sink continues, and the newest that are known; `is_landed`: from the lake."""
+
+    at_start: TargetTables
+    newest: TargetTables
+    is_landed: bool
+
+
+def _read_tables(replication: Replication) -> _Known:
+    paths, naming = LakePaths.of(replication), Naming(Rules.of(replication))
+    landed = WindowLog(paths).find_landed_range()
     if landed is None:
-        return _read_source_tables(replication)
+        start, now = _read_source_schemas(replication)
+        return _Known(TargetTables(start, naming), TargetTables(now, naming), is_landed=False)
     checkpoint = read_checkpoint_ts(replication, replication.source.expected_cluster)
     ts = landed[0] if checkpoint is None else min(max(checkpoint, landed[0]), landed[1])
-    return read_target_tables_at(paths, Naming(Rules.of(replication)), ts)
+    at_start, newest = (read_target_tables_at(paths, naming, at) for at in (ts, landed[1]))
+    return _Known(at_start, newest, is_landed=True)
 
 
 def _read_source_tables(replication: Replication) -> TargetTables:
-    return TargetTables(_read_source_schema(replication), Naming(Rules.of(replication)))
+    return TargetTables(_read_source_schemas(replication)[0], Naming(Rules.of(replication)))
 
 
-def _read_source_schema(replication: Replication) -> SchemaState:
-    """The source's schema at the commit_ts where the replication will start."""
-    with open_cluster(replication) as cluster, tempfile.TemporaryDirectory(prefix="binlake-preflight-") as folder:
-        initial = int(replication.initial_commit_ts)
-        start = read_checkpoint_ts(replication, cluster.cluster_id) or (
-            initial if initial >= 0 else cluster.pd.fetch_ts()
-        )
-        return SchemaHistory(LakePaths(folder)).bootstrap(start, cluster.source.fetch_ddl_jobs(0))
+def _read_source_schemas(replication: Replication) -> tuple[SchemaState, SchemaState]:
+    """The source's schema at the commit_ts where the replication will start, and its present one."""
+    with open_cluster(replication) as cluster:
+        initial, now = int(replication.initial_commit_ts), cluster.pd.fetch_ts()
+        start = read_checkpoint_ts(replication, cluster.cluster_id) or (initial if initial >= 0 else now)
+        return _read_source_schema(cluster, start), _read_source_schema(cluster, max(start, now))
+
+
+def _read_source_schema(cluster: Cluster, ts: int) -> SchemaState:
+    with tempfile.TemporaryDirectory(prefix="binlake-preflight-") as folder:
+        return SchemaHistory(LakePaths(folder)).bootstrap(ts, cluster.source.fetch_ddl_jobs(0))
 
 
 def _show_feeds(feeds: Sequence[FeedReport]) -> None:

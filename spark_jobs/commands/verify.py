@@ -14,9 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import structlog
+from deltalake.exceptions import DeltaError
+
 from binlake.base.arguments import add_output
 from binlake.base.redaction import are_row_values_shown
 from binlake.config import Replication, load_replication
+from binlake.errors import BinlakeError
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.repair.backfill.repair import hold_target
@@ -33,6 +37,10 @@ from spark_jobs.job.lineage import describe_table
 from spark_jobs.job.outcomes import DIFFERENT, PARTIAL, run_and_report, show_results
 from spark_jobs.job.results import StageResult
 
+log = structlog.get_logger(__name__)
+
+UNRECORDED = "unrecorded"
+"""In the detail of a result whose event could not be written to the lake."""
 _SHOWN = 20
 _SUMS = ("chunks", "compared", "missing", "extra", "different", "unlisted")
 
@@ -129,13 +137,16 @@ def run_verify(
     lines += [text for table in verification.tables for text in table.structure]
     inexact = [table for table in verification.tables if table.inexact]
     lines += [f"{table.db}.{table.table}: not compared: {table.inexact}" for table in inexact]
-    record_result(replication, result, run_id)
+    result = record_result(replication, result, run_id)
     result = replace(
         result, detail={**result.detail, **build_lineage(read=map(_build_lineage_table, verification.read))}
     )
     if fix_file is not None and verification.differences:
         write_fixes(replication, verification, fix_file)
         lines.append(f"fixes: {fix_file}")
+    if UNRECORDED in result.detail and fix and verification.differences:
+        lines.append("nothing is repaired: the lake could not record it")
+        return [result]
     if not (fix and verification.differences):
         return [result]
     return [result, _run_fix(replication, verification, run_id, options.wait_s)]
@@ -157,8 +168,8 @@ def record_repair(replication: Replication, done: Repaired, run_id: str, stage: 
     """The result of a repair, recorded in the table `window`."""
     detail = {"keys": done.keys, "different": done.different, "gone": done.gone, "unknown": done.unknown}
     result = StageResult(stage, "done", done.commit_ts, done.commit_ts, done.rows, detail=detail)
-    record_result(replication, result, run_id)
-    return replace(result, detail={**detail, **repair_lineage(done)})
+    result = record_result(replication, result, run_id)
+    return replace(result, detail={**result.detail, **repair_lineage(done)})
 
 
 def repair_lineage(done: Repaired) -> dict[str, Any]:
@@ -169,13 +180,22 @@ def repair_lineage(done: Repaired) -> dict[str, Any]:
     )
 
 
-def record_result(replication: Replication, result: StageResult, run_id: str) -> None:
-    """Append the result to the table `window`."""
+def record_result(replication: Replication, result: StageResult, run_id: str) -> StageResult:
+    """Append the result to the table `window`; returns it, with the reason under UNRECORDED if that failed.
+
+    What was compared or repaired is the answer: a lake that cannot be written must not cost it.
+    """
     event = WindowEvent(
         result.stage, result.lo, result.hi, result.state, result.rows, result.seconds, run_id, "sql",
         detail=result.detail,
     )  # fmt: skip
-    WindowLog(LakePaths.of(replication)).record(event)
+    try:
+        WindowLog(LakePaths.of(replication)).record(event)
+    except (BinlakeError, DeltaError, OSError) as error:
+        log.error("result_not_recorded", stage=result.stage, error=str(error))
+        text = f"this result could not be recorded in the lake, so pages do not show it: {error}"
+        return replace(result, detail={**result.detail, UNRECORDED: True, "reason": text})
+    return result
 
 
 def _run_fix(replication: Replication, verification: Verification, run_id: str, wait_s: float) -> StageResult:

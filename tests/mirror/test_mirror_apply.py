@@ -14,7 +14,7 @@ from support.tidb_json import INT_PK, column, index, table_def, table_info
 
 from binlake.lake.paths import LakePaths
 from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, plan_mirrors
-from binlake.mirror.effects import derive_effects
+from binlake.mirror.effects import PARTITIONS, derive_effects
 from binlake.mirror.replica import Replica
 from binlake.mirror.rows import read_mirror_texts
 from binlake.mirror.versions import IN_PART
@@ -22,7 +22,7 @@ from binlake.rows.schema import Action, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.session import SourceSession
-from binlake.window.definitions import LandedDdl, Segments, SegmentTable, WindowDefinitions
+from binlake.window.definitions import EVENTS, SYNC_DDL, LandedDdl, Segments, SegmentTable, WindowDefinitions
 
 MAP = pa.map_(pa.string(), pa.string())
 NET = pa.schema([("segment", pa.int32()), ("db", pa.string()), ("table", pa.string()), ("op", pa.string()),
@@ -222,6 +222,38 @@ def test_dropped_partitions_make_a_mirror_inexact_until_it_is_truncated(mirrors:
     assert "partitions" in mirrors.known["d", "b"].inexact
     mirrors.apply(mirrors.plan(20, 30, [ddl(25, Action.TRUNCATE_TABLE, [B], [table(9, "b", "id", "w")])], {}))
     assert mirrors.known["d", "b"].inexact == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "decided", "left", "inexact"),
+    [
+        (1, {}, ["7"], ""),
+        (4, {}, ["2", "7"], PARTITIONS),  # KEY: not evaluated
+        (1, {"decision": "replaced", "sql": "DELETE FROM d.b WHERE id < 5"}, ["7"], ""),
+        (1, {"decision": "skip", "reason": SYNC_DDL}, ["7"], ""),
+        (1, {"decision": "skip", "reason": EVENTS}, ["2", "7"], PARTITIONS),  # the rows stay at the target too
+    ],
+)
+def test_rows_of_a_removed_partition_are_removed_by_their_values(
+    mirrors: Mirrors, kind: int, decided: dict[str, str], left: list[str], inexact: str
+) -> None:
+    # R-34 S0-64
+    mirrors.apply(mirrors.plan(0, 5, [ddl(3, Action.CREATE_TABLE, [], [B])], {}))
+    whole, rest = with_partitions(B, kind, 91, 92), with_partitions(B, kind, 93, 92)
+    mirrors.apply(mirrors.plan(5, 10, [], {0: [B]}), *(change(0, B, "replace", _w(key), 6) for key in ("2", "7")))
+    removal = replace(ddl(15, Action.TRUNCATE_PARTITION, [whole], [rest]), **decided)
+    for _ in range(2):  # as after a kill between the rewritten mirror and its record
+        mirrors.known["d", "b"] = replace(mirrors.known["d", "b"], inexact="")
+        mirrors.apply(mirrors.plan(10, 20, [removal], {}))
+        assert [row["id"] for row in mirrors.rows(rest)] == left
+        assert mirrors.known["d", "b"].inexact == inexact
+
+
+def with_partitions(of: TableDef, kind: int, first: int, second: int) -> TableDef:
+    ids = [(first, ["5"]), (second, ["MAXVALUE"])]
+    listed = [{"id": each, "name": {"O": f"p{each}", "L": f"p{each}"}, "less_than": less} for each, less in ids]
+    partition = {"type": kind, "expr": "`id`", "columns": None, "definitions": listed}
+    return replace(of, raw={**of.raw, "partition": partition}, partition_ids=(first, second))
 
 
 def test_table_from_before_the_lake_is_partial_until_it_is_truncated(mirrors: Mirrors) -> None:

@@ -19,7 +19,9 @@ from binlake.changes.net import RowEvent, compute_net_changes, encode_row_key
 from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
 from binlake.compare.values import decode_captured_value, make_canonical_converter
-from binlake.mirror.effects import derive_effects
+from binlake.errors import SchemaError
+from binlake.mirror.effects import Effect, derive_effects
+from binlake.mirror.partitions import RemovedPartitions
 from binlake.mirror.rows import Reshaper, build_typed_rows, read_mirror_texts
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.window.ddls import build_window_schemas, plan_ddls
@@ -73,6 +75,8 @@ class Mirrors:
                 self.tables[name] = effect.table, reshape(source, effect.table, rows, effect.renamed)
             elif effect.kind == "inexact":
                 self.inexact.add(name)
+            elif effect.kind == "remove":
+                self._remove(effect, name)
             elif effect.kind == "recover":
                 self.tables[name] = effect.table, self._dropped[effect.table.id][1]
             else:
@@ -80,6 +84,16 @@ class Mirrors:
                     self._dropped[was[name][0].id] = self.tables.pop(name)
                 if effect.kind != "drop":
                     self.tables[name] = effect.table, []
+
+    def _remove(self, effect: Effect, name: Name) -> None:
+        assert effect.source is not None
+        removed, (table, rows) = RemovedPartitions(effect.source, effect.table), self.tables[name]
+        try:
+            found = [kept for batch in to_typed(table, rows).to_batches() for kept in removed.drop_rows(batch)]
+        except SchemaError:
+            self.inexact.add(name)
+            return
+        self.tables[name] = table, to_text(table, pa.Table.from_batches(found)) if found else []
 
     def _rows(self, table: TableDef, events: list[RowEvent]) -> None:
         columns = table.find_identity().columns

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from binlake import tso
+from binlake.cluster.source.hearing import HeardSource, Hearing
 from binlake.config import Replication
 from binlake.errors import SourceUnavailable, TargetUnavailable, Transient
 from binlake.lake.baseload import BaseLoad, BaseTable
@@ -19,14 +23,18 @@ from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake_airflow.pages import reachability
 from binlake_airflow.pages.health import Surroundings, build_health_view
 from binlake_airflow.pages.history import build_run_view, build_status_view
-from binlake_airflow.pages.runs import DagFacts, LastRun
+from binlake_airflow.pages.runs import DagFacts, LastRun, SchedulerFacts
 from deploy.local.ports import free_port
 
-T0 = 449_000_000_000_000_001
+T0 = tso.compose(time.time_ns() // 1_000_000)
 WELL = LastRun("r9", "success", 5)
 SYNC = DagFacts("sync", paused=False, last=WELL, active=("r10",))
 UP: dict[str, Any] = {"reachable": True, "why": "", "nodes": [{"id": "p1", "stale": False}]}
-AROUND = Surroundings({"sync": SYNC}, {"target": True, "spark": True}, UP)
+READING = HeardSource("shard-1", "feeder", "reading", True, "db1:3306", "0-1-9", 0.0, 1.0)
+TIDB = HeardSource("TiDB t1:10080", "tidb", "running", True, lag_s=0.0, heard_s=0.0)
+AROUND = Surroundings(
+    {"sync": SYNC}, {"target": True, "spark": True}, UP, Hearing((READING,)), SchedulerFacts(healthy=True)
+)
 
 
 @pytest.fixture
@@ -40,10 +48,10 @@ def log(tmp_path: Path) -> WindowLog:
 
 def read_health(log: WindowLog, around: Surroundings = AROUND, later_s: int = 1) -> dict[str, Any]:
     """The view `later_s` seconds after the last event."""
-    raw = {"name": "orders", "lake": {"path": "/l"}, "target": {}}
+    raw = {"name": "orders", "lake": {"path": "/l"}, "target": {}, "window": {"lag-alert-s": 3600}}
     replication = Replication.model_validate(raw)
     last = max((event["at_ms"] for event in log.read_events()), default=0)
-    status = build_status_view(replication, log, last)
+    status = build_status_view(replication, log, last + later_s * 1000, around.hearing)
     return build_health_view(replication, log, status, around, last + later_s * 1000)
 
 
@@ -230,3 +238,71 @@ def test_addresses_are_checked_concurrently_and_cached(monkeypatch: pytest.Monke
     # Spark in this process, or on a cluster manager: there is no address to check.
     raw = {**raw, "target": None, "airflow": {"spark-conn-id": "nowhere"}}
     assert reachability.build_reach_view(Replication.model_validate(raw)) == {"target": None, "spark": None}
+
+
+LOADING = replace(
+    READING, is_heard=False, state="loading", lag_s=None, load={"rows": 1200, "tables_done": 1, "tables": 3}
+)
+NO_SOURCES: list[tuple[str, Hearing, str, str]] = [
+    ("server dead", Hearing((replace(READING, is_heard=False, trouble="the server ended the connection"),)),
+     "unreachable", "the source shard-1 makes no progress: the server ended the connection"),
+    ("server silent", Hearing((replace(READING, is_heard=False),)),
+     "unreachable", "the source shard-1 is not read: silent"),
+    ("feeder starts", Hearing((replace(READING, is_heard=False, state="starting"),)),
+     "unreachable", "the source shard-1 is not read: starting"),
+    ("source stopped", Hearing((replace(READING, is_heard=False, state="failed", trouble="the log is purged"),)),
+     "failing", "the feeder has stopped reading the source shard-1: the log is purged"),
+    ("no pump accepts", Hearing((replace(READING, lag_s=9.0, trouble="no pump is online"),)),
+     "unreachable", "the source shard-1 makes no progress: no pump is online"),
+    ("one of two", Hearing((READING, replace(READING, name="shard-2", is_heard=False, trouble="refused"))),
+     "unreachable", "the source shard-2 makes no progress: refused"),
+    ("feeder dead", Hearing((), ("http://f:1",)), "unreachable", "the status port of the source does not answer"),
+    ("one feeder of two", Hearing((READING,), ("http://f:1",)), "unreachable", "the status port of a feeder does not"),
+    ("TiDB server of two", Hearing((TIDB,), ("http://t:1",)), "attention", "1 of the addresses in source.status-url"),
+    ("loading", Hearing((LOADING,)),
+     "attention", "the full load of the source shard-1 has not ended: 1,200 rows, 1 of 3 tables"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "hearing", "state", "text"), NO_SOURCES, ids=[case for case, *_ in NO_SOURCES])
+def test_source_that_is_not_read_is_never_running(
+    log: WindowLog, case: str, hearing: Hearing, state: str, text: str
+) -> None:
+    view = read_health(log, replace(AROUND, hearing=hearing))
+    assert (view["state"], view["problems"][0]["text"].startswith(text)) == (state, True), (case, view["problems"])
+    # The rest of a replication whose source is dead looks fine: pumps answer, windows are applied.
+    assert len(view["problems"]) == 1
+
+
+def test_position_behind_the_source_is_not_running(log: WindowLog) -> None:
+    late = read_health(log, later_s=3700)
+    state, text = first_problem(late)
+    assert state == "behind"
+    assert re.fullmatch(r"more than 3,600 s behind the source: the lake \([\d,]+ s\), the target \([\d,]+ s\)", text)
+    # Everything published is applied, but the source has older commits.
+    stuck = replace(AROUND, hearing=Hearing((replace(READING, lag_s=4000.0),)))
+    assert first_problem(read_health(log, stuck))[0] == "behind"
+    # An unknown lag is no lag above the limit; the source that is not heard is the problem.
+    unheard = replace(AROUND, hearing=Hearing((), ("http://f:1",)))
+    assert [one["state"] for one in read_health(log, unheard, later_s=9000)["problems"]] == ["unreachable"]
+
+
+def test_dead_scheduler_is_standing_although_a_run_counts_as_active(log: WindowLog) -> None:
+    at_ms = log.read_events()[-1]["at_ms"]
+    dead = replace(AROUND, scheduler=SchedulerFacts(healthy=False, heard_ms=at_ms - 60_000))
+    text = "Airflow's scheduler has sent no heartbeat for 61 s: no run starts or goes on"
+    assert first_problem(read_health(log, dead)) == ("standing", text)
+    never = replace(AROUND, scheduler=SchedulerFacts(healthy=False))
+    assert first_problem(read_health(log, never))[1].startswith("Airflow's scheduler has never sent a heartbeat")
+    # Nothing waits for it: runs are started by hand.
+    assert read_health(log, replace(never, dags={"sync": replace(SYNC, active=())}))["state"] == "running"
+
+
+def test_active_run_without_a_sign_of_life_is_standing(log: WindowLog) -> None:
+    at_ms = log.read_events()[-1]["at_ms"]
+    assert read_health(log, dag(alive_ms=at_ms - 200_000))["state"] == "running"
+    view = read_health(log, dag(alive_ms=at_ms - 301_000))
+    text = "run r10 is active but nobody works on it: are Airflow's scheduler and workers alive?"
+    assert (first_problem(view), view["problems"][0]["run_id"]) == (("standing", text), "r10")
+    side = DagFacts("verify", paused=False, active=("v1",), alive_ms=at_ms - 301_000)
+    assert first_problem(read_health(log, replace(AROUND, dags={"sync": SYNC, "verify": side})))[0] == "attention"

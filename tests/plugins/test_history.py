@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from binlake.cluster.source.hearing import HeardSource, Hearing
 from binlake.config import Replication
 from binlake_airflow.pages.history import (
     PAGE,
@@ -17,6 +18,7 @@ from binlake_airflow.pages.history import (
 
 T0 = 449_000_000_000_000_001
 NOW_MS = (T0 >> 18) + 60_000
+HEARD = Hearing((HeardSource("s", "feeder", "reading", True, lag_s=0.0),))
 REPLICATION = Replication.model_validate({"name": "orders", "lake": {"path": "/l"}, "target": {}})
 
 
@@ -85,17 +87,17 @@ def test_positions_and_lag_of_lake_and_sinks() -> None:
     # U-02
     log = Log(event("land", T0, T0 + 5), event("land", T0 + 5, T0 + 9), event("finalize", T0, T0 + 5),
               event("mirror", T0, T0 + 9, "already"), event("finalize", T0 + 5, T0 + 9, "failed"))  # fmt: skip
-    view = build_status_view(REPLICATION, log, NOW_MS)
+    view = build_status_view(REPLICATION, log, NOW_MS, HEARD)
     assert (view["landed"]["commit_ts"], view["landed"]["lag_seconds"]) == (str(T0 + 9), 60.0)
     assert view["sinks"]["sql"]["commit_ts"] == str(T0 + 5)
     assert view["sinks"]["mirror"]["commit_ts"] == str(T0 + 9)
     assert view["state"] == "running"
     # A source clock ahead of ours does not give a negative lag.
-    assert build_status_view(REPLICATION, log, 0)["landed"]["lag_seconds"] == 0
+    assert build_status_view(REPLICATION, log, 0, HEARD)["landed"]["lag_seconds"] == 0
 
 
 def test_empty_lake_has_no_positions() -> None:
-    view = build_status_view(REPLICATION, Log(), NOW_MS)
+    view = build_status_view(REPLICATION, Log(), NOW_MS, HEARD)
     assert (view["landed"], view["sinks"], view["state"]) == (None, {"sql": None, "mirror": None}, "empty")
     assert build_windows_view(REPLICATION, Log())["windows"] == []
     assert build_checkpoints_view(Log()) == {"checkpoints": [], "older": None}
@@ -104,8 +106,8 @@ def test_empty_lake_has_no_positions() -> None:
 def test_advancing_time_without_rows_is_shown() -> None:
     # U-25
     quiet = [event("land", T0 + i, T0 + i + 1, rows=0) for i in range(1, 5)]
-    assert build_status_view(REPLICATION, Log(*quiet), NOW_MS)["rows"] == {"window": None, "looked_at": 4}
-    last = build_status_view(REPLICATION, Log(event("land", T0, T0 + 1), *quiet), NOW_MS)["rows"]
+    assert build_status_view(REPLICATION, Log(*quiet), NOW_MS, HEARD)["rows"] == {"window": None, "looked_at": 4}
+    last = build_status_view(REPLICATION, Log(event("land", T0, T0 + 1), *quiet), NOW_MS, HEARD)["rows"]
     assert last["window"]["commit_ts"] == str(T0 + 1)
 
 
@@ -113,11 +115,11 @@ def test_blocked_state_lasts_until_something_lands() -> None:
     # U-01
     before = event("plan", T0, T0, "ready", at=1000)
     blocked = [event("plan", T0, T0, "blocked", at=at, blocked_by="pump-2") for at in (2000, 3000, 4000)]
-    view = build_status_view(REPLICATION, Log(before, *blocked), NOW_MS)
+    view = build_status_view(REPLICATION, Log(before, *blocked), NOW_MS, HEARD)
     assert view["blocked"] == {"by": "pump-2", "reason": "", "since": "1970-01-01T00:00:02+00:00"}
     assert view["state"] == "blocked"
     later = event("land", T0, T0 + 5, at=5000)
-    assert build_status_view(REPLICATION, Log(before, *blocked, later), NOW_MS)["blocked"] is None
+    assert build_status_view(REPLICATION, Log(before, *blocked, later), NOW_MS, HEARD)["blocked"] is None
 
 
 def test_important_notices_are_listed_with_the_newest_first() -> None:
@@ -175,7 +177,7 @@ def test_table_aside_is_named_until_it_is_back() -> None:  # U-16
         return event("aside", T0, T0 + 5, state, at, detail=detail)
 
     log = Log(event_of("d.a", "set-aside", 1), event_of("d.b", "set-aside", 2), event_of("d.A", "back", 3))
-    [one] = build_status_view(REPLICATION, log, NOW_MS)["set_aside"]
+    [one] = build_status_view(REPLICATION, log, NOW_MS, HEARD)["set_aside"]
     assert (one["table"], one["since"]["commit_ts"], one["reason"]) == ("d.b", str(T0), "missing")
     assert [notice["what"] for notice in build_notices_view(log)] == ["aside"] * 3
 
@@ -184,10 +186,10 @@ def test_rows_waiting_for_another_shard_are_named() -> None:  # R-15 S4-53
     lock = {"table": "all.t", "since": str(T0), "seconds": "60", "held": "s1.t_1, s3.t_3"}
     detail = json.dumps({"shard_locks": [lock]})
     log = Log(event("merge", T0, T0 + 5, "done", 1, detail=detail))
-    [one] = build_status_view(REPLICATION, log, NOW_MS)["shard_locks"]
+    [one] = build_status_view(REPLICATION, log, NOW_MS, HEARD)["shard_locks"]
     assert (one["table"], one["since"]["commit_ts"], one["held"]) == ("all.t", str(T0), "s1.t_1, s3.t_3")
     log = Log(event("merge", T0, T0 + 5, "done", 1, detail=detail), event("merge", T0 + 5, T0 + 6, "done", 2))
-    assert build_status_view(REPLICATION, log, NOW_MS)["shard_locks"] == []
+    assert build_status_view(REPLICATION, log, NOW_MS, HEARD)["shard_locks"] == []
 
 
 def test_result_of_a_verify_after_ddl_is_a_notice_but_a_due_one_is_not() -> None:

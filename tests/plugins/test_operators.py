@@ -4,6 +4,7 @@ import json
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from binlake.base.jvm import list_delta_jars
 from binlake.errors import ConfigError, Transient
 from binlake_airflow.jobs import Job
 from binlake_airflow.operators import base, sparkconnect
+from binlake_airflow.operators.commands import RestoreOperator
 from binlake_airflow.operators.sparkaddress import find_application_file
 from binlake_airflow.operators.stages import ConnectStageOperator, SubmitStageOperator
 from deploy.local.ports import free_port
@@ -103,6 +105,48 @@ def test_stage_is_submitted_if_a_plain_process_is_not_enough(
     assert (tmp_path / "submitted").exists() is submitted
 
 
+ANSWERS = ({"ok": True, "results": [], "printed": "[]", "status": 0}, {"ok": False, "error": {"class": "SparkNeeded"}})
+
+
+@pytest.mark.parametrize("outcome", ANSWERS, ids=["not needed", "needed"])
+def test_dead_connect_server_stops_only_what_needs_spark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcome: dict[str, Any]
+) -> None:
+    dead = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": free_port()}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps(dead))
+    called: list[list[str]] = []
+
+    def run_child(_task: object, arguments: list[str], *_: object) -> str:
+        called.append(list(arguments))
+        where = arguments[arguments.index("--result") + 1] if "--result" in arguments else arguments[0]
+        Path(where).write_text(json.dumps(outcome))
+        return "exit status 0"
+
+    monkeypatch.setattr(base.BinlakeOperator, "run_child", run_child)
+    task = operator(ConnectStageOperator)
+    command = RestoreOperator(
+        task_id="restore", replication="orders", replication_file="/r.toml", engine="connect", spark_conn_id="spark"
+    )
+    monkeypatch.setattr(RestoreOperator, "build_arguments", lambda *_: [])
+    monkeypatch.setattr(RestoreOperator, "answer", lambda _task, printed, *_: printed)
+    context = {
+        "params": {},
+        "dag_run": SimpleNamespace(start_date=datetime.now(UTC)),
+        "ti": SimpleNamespace(try_number=2),
+    }
+    jobs = (
+        lambda: task.run_spark(Job("land", "/r.toml", "run 1", lo="1", hi="2"), tmp_path / "result.json"),
+        lambda: command.attempt(context, 0.0),
+    )
+    for job in jobs:
+        if outcome["ok"]:
+            job()
+        else:
+            with pytest.raises(Transient, match="the Spark Connect server does not answer"):
+                job()
+    assert [("--without-spark" in arguments, "--remote" in arguments) for arguments in called] == [(True, False)] * 2
+
+
 def test_blocked_plan_reports_the_reason_before_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[str, float] = {}
     monkeypatch.setattr("airflow.sdk.observability.stats.gauge", lambda name, value, **_: told.update({name: value}))
@@ -127,14 +171,6 @@ def test_kill_before_anything_started_is_silent() -> None:
 def test_missing_connection_is_named(cls: type) -> None:
     with pytest.raises(ConfigError, match=r"spark_conn_id=nowhere.*AIRFLOW_CONN_NOWHERE"):
         operator(cls, "nowhere").run_spark(Job("land", "/r.toml", "r"), Path("/nowhere"))
-
-
-def test_dead_connect_server_is_reported_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    port = free_port()
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK", f'{{"conn_type": "spark_connect", "host": "127.0.0.1", "port": {port}}}')
-    monkeypatch.setattr(base, "build_command", lambda _module: pytest.fail("a job was started"))
-    with pytest.raises(Transient, match=f"does not answer .server=127.0.0.1:{port}"):
-        operator(ConnectStageOperator).run_spark(Job("land", "/r.toml", "r", try_number=2), Path("/nowhere"))
 
 
 def test_missing_jars_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -54,16 +54,21 @@ def file(empty_mariadb: MariaDb, tmp_path: Path) -> Path:
     return made
 
 
-def test_preflight_asks_the_source_before_the_first_landing(
-    file: Path, work: Workload, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # R-13, S4-05: under the target's names, with filters applied
+@pytest.fixture
+def cluster(work: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source, as a cluster that preflight can ask."""
+
     @contextmanager
-    def cluster(_: object) -> Iterator[SimpleNamespace]:
+    def open_cluster(_: object) -> Iterator[SimpleNamespace]:
         source = SimpleNamespace(fetch_ddl_jobs=lambda _since: reversed(work.jobs))
         yield SimpleNamespace(cluster_id=7, pd=SimpleNamespace(fetch_ts=work.clock), source=source)
 
-    monkeypatch.setattr(preflight, "open_cluster", cluster)
+    monkeypatch.setattr(preflight, "open_cluster", open_cluster)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_preflight_asks_the_source_before_the_first_landing(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # R-13, S4-05: under the target's names, with filters applied
     assert main(["preflight", "--replication", str(file), "--output", "json"]) == 1
     found = {(r["db"], r["table"]): r["verdict"] for r in json.loads(capsys.readouterr().out)}
     assert found == {("d", "a"): "alike", ("d", "b"): "refused"}
@@ -84,3 +89,33 @@ def test_tables_without_rows_are_checked_before_the_first_window(file: Path, wor
     assert replication.target is not None
     with pytest.raises(Drift, match=r"d\.b: column note is the target's own"):
         preflight.check_before_first(ctx, replication.target, Bounds(lo, lo + 1))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_tables_created_after_the_start_are_compared_and_none_is_not_fine(
+    file: Path, work: Workload, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A replication from the beginning has no table at its start: what the source has now is compared."""
+    work.create_table("app", "c", [integer("id")], ["id"])
+    file.write_text('initial-commit-ts = "0"\n' + file.read_text())
+    assert main(["preflight", "--replication", str(file), "--output", "json"]) == 1
+    found = {r["table"]: r["verdict"] for r in json.loads(capsys.readouterr().out)}
+    assert found == {"a": "alike", "b": "refused", "c": "coming"}
+    work.jobs.clear()
+    assert main(["preflight", "--replication", str(file)]) == 3
+    shown = capsys.readouterr()
+    assert "no table" in shown.out
+    assert "nothing was compared" in shown.err
+
+
+@pytest.mark.usefixtures("cluster")
+def test_column_that_the_source_adds_itself_is_not_to_be_preserved(
+    file: Path, work: Workload, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = work.clock()
+    work.add_column("app", "b", integer("note"))
+    file.write_text(f'initial-commit-ts = "{start}"\n' + file.read_text())
+    assert main(["preflight", "--replication", str(file), "--output", "json"]) == 1
+    [report] = [one for one in json.loads(capsys.readouterr().out) if one["table"] == "b"]
+    assert report["ways"][0].startswith("drop note from the target's table: a later DDL of the source adds it")
+    assert not any("preserve" in way for way in report["ways"])

@@ -241,7 +241,7 @@ class _SpecReader:
     def _drop(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         second = spec[1]
         if second.is_word("PARTITION"):
-            return [(Action.MULTI_SCHEMA_CHANGE, spec)]
+            return [(Action.DROP_PARTITION, spec)]
         if second.is_word("PRIMARY"):
             return [(Action.DROP_PRIMARY_KEY, spec)]
         if second.is_word("INDEX", "KEY"):
@@ -328,10 +328,14 @@ class _SpecReader:
             return [(Action.TABLE_CHARSET, tokenize_with_spaces(f"CONVERT TO {self._after.charset_words}"))]
         if any(token.is_word("CHARSET", "CHARACTER", "COLLATE") for token in spec):
             return [(Action.TABLE_CHARSET, tokenize_with_spaces(self._after.charset_words))]
-        kinds = {"COMMENT": Action.TABLE_COMMENT, "AUTO_INCREMENT": Action.REBASE_AUTO_ID}
+        kinds = {
+            "COMMENT": Action.TABLE_COMMENT, "AUTO_INCREMENT": Action.REBASE_AUTO_ID,
+            "TRUNCATE": Action.TRUNCATE_PARTITION,
+        }  # fmt: skip
         if word in kinds:
             return [(kinds[word], spec)]
-        if word in ("TRUNCATE", "COALESCE", "REORGANIZE", "PARTITION", "REMOVE"):
+        # Not TiDB's kinds of rearranging partitions: during those, TiDB logs changes twice.
+        if word in ("COALESCE", "REORGANIZE", "PARTITION", "REMOVE"):
             return [(Action.MULTI_SCHEMA_CHANGE, spec)]
         raise SchemaError(
             f"ALTER TABLE ... {word} is not known",

@@ -1,8 +1,8 @@
 """A described table as TiDB's TableInfo, with stable ids: a column keeps its id as long as it exists.
 
 An integer primary key of one column is the handle, as in TiDB's clustered tables; any other key is an index and rows
-have a separate handle. Partitions are ignored: the table is plain. `source_create` of the TableInfo is the table's own
-CREATE TABLE at the source, from which it can be recreated on a server of its family.
+have a separate handle. `partitions` adds partitions. `source_create` of the TableInfo is the table's own CREATE TABLE
+at the source, from which it can be recreated on a server of its family.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from binlake.mysqlbinlog.definitions.changes import SchemaChange, find_greatest_
 from binlake.mysqlbinlog.definitions.columns import to_tidb_charset
 from binlake.mysqlbinlog.definitions.columntext import CreateText, create_database_text
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription, is_user_database
+from binlake.mysqlbinlog.definitions.partitions import add_partitions
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, build_table_info
 from binlake.mysqlbinlog.model import Flavor, Session
 from binlake.rows.schema import Action, DbInfo, DdlJob, JobState, SchemaState, TableDef
@@ -143,6 +144,7 @@ class JobWriter:
         """CREATE TABLE. Raises SchemaError for what is not supported."""
         home = self.require_database(names, described.db)
         info = build_table_info(described, self.allocate_id(), described.name)
+        info = add_partitions(info, described.create, described.flavor, self.allocate_id)
         text = create_text(described).build_statement(home.name, described.name)
         return self.make_change(names, Action.CREATE_TABLE, text, home, TableDef.from_json(info, home), info)
 

@@ -1,6 +1,7 @@
 """The progress of an unfinished verify at one checkpoint: how tables are split, and the chunks found equal.
 
-It is stored in the lake's table `verify`. It is not valid at another checkpoint; a finished run clears it.
+It is stored in the lake's table `verify`. It is not valid at another checkpoint; a finished run clears it. It only
+saves work: a run whose progress cannot be stored goes on, because its result is worth more.
 """
 
 from __future__ import annotations
@@ -8,8 +9,11 @@ from __future__ import annotations
 import time
 
 import pyarrow.dataset as ds
+import structlog
+from deltalake.exceptions import DeltaError
 
 from binlake.base.lakecolumns import Verify
+from binlake.errors import BinlakeError
 from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import VERIFY
@@ -19,6 +23,9 @@ FLUSH_CHUNKS = 64
 """The number of chunks whose comparison a killed run may lose."""
 
 _CUTS = -1
+_UNWRITABLE = (BinlakeError, DeltaError, OSError)
+
+log = structlog.get_logger(__name__)
 
 Name = tuple[str, str]
 
@@ -68,14 +75,21 @@ class VerifyState:
             self.flush()
 
     def flush(self) -> None:
-        """Make all records durable."""
-        self._table.append(self._pending)
-        self._pending = []
+        """Make all records durable, if the lake can be written."""
+        pending, self._pending = self._pending, []
+        try:
+            self._table.append(pending)
+        except _UNWRITABLE as error:
+            log.warning("verify_progress_not_stored", error=str(error), result="an unfinished run starts again")
 
     def clear(self) -> None:
         """Delete the state after the run has ended."""
         self._pending = []
-        self._table.clear()
+        try:
+            self._table.clear()
+        except _UNWRITABLE as error:
+            hint = "run the next verify with --fresh: it would take over what this one found equal"
+            log.error("verify_progress_not_cleared", error=str(error), hint=hint)
 
     def _record(self, name: Name, chunk: int, rows: int, cuts: str) -> None:
         columns = {

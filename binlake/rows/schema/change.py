@@ -113,7 +113,8 @@ _STEPS_AFTER = {Action.DROP_PARTITION: 2, Action.TRUNCATE_PARTITION: 0}
 
 def _empty_partitions(tables: SchemaTables, job: DdlJob) -> None:
     info, before = _require_info(job), tables.by_id.get(job.table_id)
-    if before is None:
+    if before is None or not before.partition_ids or not info.get("partition"):
+        # The feeder's definitions may lack partitions. No transaction of an older version follows its DDL.
         tables.put(info, job.schema_id)
         return
     now = {d["id"] for d in info["partition"]["definitions"]}

@@ -30,6 +30,8 @@ _KEY_HEAD = 9
 _RANGE, _HASH, _LIST = 1, 2, 3
 _MAXVALUE = "MAXVALUE"
 _TO_DAYS_OF_YEAR_ONE = 365
+HASHED_NULL_KEY = "hashed_null"
+"""The key of a partitioning for the number as which its server hashes NULL; without it, TiDB's 0."""
 HINT = (
     "check which of the transaction's rows exist on the source, list its commit_ts in filter.ignore-txn-commit-ts,"
     " which leaves out the whole transaction, and write the existing rows to the target by hand"
@@ -88,16 +90,17 @@ def find_partition(partition: Mapping[str, Any], row: Values, types: Mapping[str
 
     `partition`: TableInfo's. Raises SchemaError if the partition cannot be determined.
     """
-    kind, definitions = partition["type"], partition["definitions"]
-    names = [column["O"] for column in partition.get("columns") or ()]
-    value = _compute_partitioning_value(partition, names, row, types)
-    if kind == _RANGE:
-        return _find_id_by_range(value, definitions)
-    if kind == _LIST and len(value) == 1:
-        return _find_id_by_list(value[0], definitions)
-    if kind == _HASH:
-        return int(definitions[abs(int(value[0] or 0)) % len(definitions)]["id"])
-    raise _make_unknown_error(partition, "its kind of partitioning is not evaluated")
+    find = _FINDERS.get(partition["type"])
+    if find is None:
+        raise _make_unknown_error(partition, "its kind of partitioning is not evaluated")
+    try:
+        value = _compute_partitioning_value(partition, row, types)
+        if find is _find_id_by_hash and value[0] is None:
+            value = [partition.get(HASHED_NULL_KEY, 0)]
+        return find(value, partition["definitions"])
+    except (KeyError, ValueError) as error:
+        # Not the error itself: it may quote a value of the row.
+        raise _make_unknown_error(partition, f"it cannot be evaluated ({type(error).__name__})") from error
 
 
 def _find_id_by_range(value: Sequence[Any], definitions: Sequence[Mapping[str, Any]]) -> int:
@@ -108,15 +111,30 @@ def _find_id_by_range(value: Sequence[Any], definitions: Sequence[Mapping[str, A
     return 0
 
 
-def _find_id_by_list(value: Any, definitions: Sequence[Mapping[str, Any]]) -> int:
+def _find_id_by_list(value: Sequence[Any], definitions: Sequence[Mapping[str, Any]]) -> int:
     default = 0
     for definition in definitions:
-        for (text,) in definition["in_values"] or ():
-            if text.upper() == "DEFAULT":
+        for texts in definition["in_values"] or ():
+            if texts[0].upper() == "DEFAULT":
                 default = int(definition["id"])
-            elif (None if text.upper() == "NULL" else _parse_bound(text, value)) == value:
+            elif all(_is_listed(own, text) for own, text in zip(value, texts, strict=True)):
                 return int(definition["id"])
     return default
+
+
+def _is_listed(own: Any, text: str) -> bool:
+    if own is None or text.upper() == "NULL":
+        return own is None and text.upper() == "NULL"
+    return bool(_parse_bound(text, own) == own)
+
+
+def _find_id_by_hash(value: Sequence[Any], definitions: Sequence[Mapping[str, Any]]) -> int:
+    # The servers compute with signed numbers of 64 bits.
+    number = (int(value[0]) + (1 << 63)) % (1 << 64) - (1 << 63)
+    return int(definitions[abs(number) % len(definitions)]["id"])
+
+
+_FINDERS = {_RANGE: _find_id_by_range, _LIST: _find_id_by_list, _HASH: _find_id_by_hash}
 
 
 def decode_physical_id(key: bytes) -> int:
@@ -135,15 +153,19 @@ def _is_less(value: Sequence[Any], bounds: Sequence[Any]) -> bool:
     return False
 
 
-def _compute_partitioning_value(
-    partition: Mapping[str, Any], names: Sequence[str], row: Values, types: Mapping[str, int]
-) -> list[Any]:
-    try:
-        if names:
-            return [_parse_value(row[name], types[name]) for name in names]
-        return [_evaluate(partition["expr"], row, types)]
-    except (KeyError, ValueError) as error:
-        raise _make_unknown_error(partition, f"it cannot be evaluated ({error!r})") from error
+def _compute_partitioning_value(partition: Mapping[str, Any], row: Values, types: Mapping[str, int]) -> list[Any]:
+    names = [_find_column(column["L"], types) for column in partition.get("columns") or ()]
+    if names:
+        return [_parse_value(row[name], types[name]) for name in names]
+    return [_evaluate(partition["expr"], row, types)]
+
+
+def _find_column(folded: str, types: Mapping[str, int]) -> str:
+    """The column of that name, in any letter case. Raises KeyError: a virtual column has no values in a log."""
+    name = next((name for name in types if name.lower() == folded), None)
+    if name is None:
+        raise KeyError(folded)
+    return name
 
 
 def _parse_value(text: str | None, tp: int) -> Any:
@@ -187,7 +209,7 @@ def _evaluate(expression: str, row: Values, types: Mapping[str, int]) -> Any:
     if match is None:
         raise ValueError(f"expression {expression}")
     function, column = (match[1] or "").lower(), match[2]
-    name = next(name for name in types if name.lower() == column.lower())
+    name = _find_column(column.lower(), types)
     value = _parse_value(row[name], types[name])
     if not function or value is None:
         return value

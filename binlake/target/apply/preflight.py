@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from binlake.config.model import Target, TargetTable
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.target.claim.aside import is_aside
 from binlake.target.definitions.definitions import expect_tables, make_drift_error, read_definitions
 from binlake.target.definitions.forms import Name, TableForm, build_expected_form
@@ -20,7 +20,7 @@ from binlake.target.definitions.structure import StructureDifference, compare_st
 from binlake.target.session.session import Session
 from binlake.window.shapes import TableShape
 
-Verdict = Literal["alike", "preserve", "partial", "accepted", "refused", "missing"]
+Verdict = Literal["alike", "preserve", "partial", "accepted", "coming", "refused", "missing"]
 
 _CASCADES = frozenset({"CASCADE", "SET NULL", "SET DEFAULT"})
 
@@ -30,7 +30,8 @@ class TableReport:
     """The report on one table of the target.
 
     `verdict`: `alike`; `preserve`: the target has columns (`own`) or keys that the source lacks, whose values are kept;
-    `partial`: the columns `left_out` are not written; `accepted`: it differs as the configuration allows; `refused`,
+    `partial`: the columns `left_out` are not written; `accepted`: it differs as the configuration allows; `coming`: the
+    source creates it after the start, and so does a window; `refused`,
     `missing`: nothing can be written. `refusals`: why it is refused; `ways`: what to do; `differences`: all
     differences; `warnings`: notes that refuse nothing.
     """
@@ -50,8 +51,14 @@ class TableReport:
         return asdict(self)
 
 
-def run_preflight(session: Session, target: Target, tables: Iterable[TableDef]) -> list[TableReport]:
-    """A report on each of `tables`: definitions of the source with the target's names. Raises TargetRefused."""
+def run_preflight(
+    session: Session, target: Target, tables: Iterable[TableDef], newest: Iterable[TableDef] = ()
+) -> list[TableReport]:
+    """A report on each of `tables`: definitions of the source with the target's names; `newest`: as they are later.
+
+    Raises TargetRefused.
+    """
+    later = {fold_pair((table.db, table.name)): {fold_name(one.name) for one in table.columns} for table in newest}
     wanted = [table for table in tables if table.kind == "table"]
     warnings = _read_warnings(session, {table.db for table in wanted})
     expected = expect_tables(wanted, target.db_type)
@@ -59,7 +66,7 @@ def run_preflight(session: Session, target: Target, tables: Iterable[TableDef]) 
     reports = []
     for table in wanted:
         name = (table.db, table.name)
-        report = _report_table(target, table, actual.tables.get(name))
+        report = _report_table(target, table, actual.tables.get(name), later.get(fold_pair(name), set()))
         found = warnings.get(fold_pair((table.db, table.name)), ())
         reports.append(_with_warnings(report, found) if found else report)
     return reports
@@ -81,7 +88,7 @@ def find_stopping_reports(target: Target, reports: Sequence[TableReport], aside:
     return [report for report in candidates if set(report.refusals) - set(report.differences)]
 
 
-def _report_table(target: Target, table: TableDef, actual: TableForm | None) -> TableReport:
+def _report_table(target: Target, table: TableDef, actual: TableForm | None, later: Collection[str]) -> TableReport:
     form = build_expected_form(table, target.db_type)
     if actual is None:
         ways = ("create it at the target, or load it with the source's data", _describe_ignoring(table))
@@ -91,6 +98,9 @@ def _report_table(target: Target, table: TableDef, actual: TableForm | None) -> 
     shape = derive_shape(form, actual, option, target.sync_mode)
     shaped = build_expected_form(shape.apply_to(table), target.db_type) if shape else form
     open_ones = compare_structures(shaped, actual)
+    here = {fold_name(column.name) for column in table.columns}
+    own = [column.name for column in actual.columns if fold_name(column.name) not in here]
+    coming = [name for name in own if fold_name(name) in later]
     accepted = frozenset(option.accept) if option else frozenset()
     refusals = [*list_refusals(open_ones, accepted), *_list_mode_refusals(target, shape)]
     return TableReport(
@@ -99,7 +109,16 @@ def _report_table(target: Target, table: TableDef, actual: TableForm | None) -> 
         _choose_verdict(shape, refusals, any(difference.text in accepted for difference in differences)),
         tuple(difference.text for difference in differences),
         tuple(refusals),
-        tuple(_list_ways(table, option, [one for one in open_ones if one.text in refusals], refusals)),
+        tuple(
+            _list_ways(
+                table,
+                option,
+                [one for one in open_ones if one.text in refusals],
+                refusals,
+                coming,
+                keeps=not own or own != coming,
+            )
+        ),
         own=shape.own,
         left_out=shape.dropped,
     )
@@ -122,13 +141,23 @@ def _list_mode_refusals(target: Target, shape: TableShape) -> list[str]:
 
 
 def _list_ways(
-    table: TableDef, option: TargetTable | None, differences: Sequence[StructureDifference], refusals: Sequence[str]
+    table: TableDef,
+    option: TargetTable | None,
+    differences: Sequence[StructureDifference],
+    refusals: Sequence[str],
+    coming: Sequence[str],
+    *,
+    keeps: bool,
 ) -> list[str]:
-    """What an operator can do, least invasive first."""
+    """What an operator can do, least invasive first. `coming`: columns of the target that the source adds later;
+    `keeps`: the target has others of its own, whose values `preserve` would keep."""
     weights = {one.weight for one in differences}
     place = f'[[target.tables]] db-name = "{table.db}", tbl-name = "{table.name}"'
     ways = []
-    if "preserve" in weights and not (option and option.preserve):
+    if coming and refusals:
+        names = ", ".join(coming)
+        ways.append(f"drop {names} from the target's table: a later DDL of the source adds it, and so does its window")
+    if keeps and "preserve" in weights and not (option and option.preserve):
         ways.append(f"keep the target's own values: {place}, preserve = true")
     if "partial" in weights:
         ways.append("leave out the source's columns that the target lacks: target.sync-mode = 2")

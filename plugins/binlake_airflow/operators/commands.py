@@ -18,7 +18,7 @@ from binlake.base.jvm import format_short_lived_options
 from binlake.config import Replication, load_replication
 from binlake.config.folder import find_replications
 from binlake.errors import ConfigError, Permanent, SourceUnavailable, Transient
-from binlake_airflow.jobs import build_error, parse_moment, prepare_result_for_xcom
+from binlake_airflow.jobs import build_error, needs_spark_after_all, parse_moment, prepare_result_for_xcom
 from binlake_airflow.operators import child
 from binlake_airflow.operators.base import BinlakeOperator
 from binlake_airflow.operators.sparkaddress import (
@@ -77,7 +77,7 @@ class CommandOperator(BinlakeOperator):
         return printed
 
     def attempt(self, context: Context, until: float) -> Any:
-        """Run the command. Raises its error by the error's class."""
+        """Run the command; if no Connect server listens, without Spark. Raises its error by the error's class."""
         del until
         words = [
             self.command,
@@ -88,12 +88,19 @@ class CommandOperator(BinlakeOperator):
             "json",
         ]
         env: Mapping[str, str] = {}
+        unavailable: Transient | None = None
         if self.uses_spark(context):
-            where, env = self._locate_spark(context)
+            try:
+                where, env = self._locate_spark(context)
+            except Transient as error:
+                self.log.warning("spark_unavailable", command=self.command, error=str(error))
+                where, unavailable = ["--without-spark"], error
             words += where
         with tempfile.TemporaryDirectory(prefix="binlake-") as folder:
             result = Path(folder) / "result.json"
             how = self.run_child([str(result), *words], env, child.MODULE)
+            if unavailable is not None and needs_spark_after_all(result):
+                raise unavailable
             printed, status = _read_outcome(result, how)
         self._printed = dict(context["params"]), printed
         return self.answer(_without_lineage(printed), status, context)
@@ -122,7 +129,7 @@ class CommandOperator(BinlakeOperator):
             self._sessions.end()
 
     def _locate_spark(self, context: Context) -> tuple[list[str], dict[str, str]]:
-        """Arguments and environment that locate Spark."""
+        """Arguments and environment that locate Spark. Raises Transient if no Connect server listens."""
         if self.engine == "submit":
             master = find_spark_master(self.spark_conn_id)
             return ["--master", master], {

@@ -17,7 +17,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException
 
 from binlake.base.jvm import format_short_lived_options, list_delta_jars
-from binlake.errors import BinlakeError, ConfigError, IncompleteWindow, SourceUnavailable
+from binlake.errors import BinlakeError, ConfigError, IncompleteWindow, SourceUnavailable, Transient
 from binlake.pipeline import STOPPED
 from binlake_airflow.jobs import (
     FUSED,
@@ -267,11 +267,21 @@ class ConnectStageOperator(StageOperator):
     _sessions: ConnectSessions | None = None
 
     def run_spark(self, job: Job, result: Path) -> str:
-        """Run the client in a child process, in the stage's session; a retry first ends work left by earlier tries."""
+        """Run the client in a child process, in the stage's session; a retry first ends work left by earlier tries.
+
+        If no server listens, the stage runs without Spark: most windows do not need it. Raises Transient if this does.
+        """
         self._sessions = ConnectSessions(
             find_connect_url(self.spark_conn_id), self.replication, job.stage, self.log.warning
         )
-        remote = self._sessions.open(job.try_number, job.began_s)
+        try:
+            remote = self._sessions.open(job.try_number, job.began_s)
+        except Transient as error:
+            self.log.warning("spark_unavailable", stage=job.stage, error=str(error))
+            how = self.run_child(job.build_arguments(result, without_spark=True))
+            if needs_spark_after_all(result):
+                raise
+            return how
         return self.run_child(job.build_arguments(result, remote=remote))
 
     def on_kill(self) -> None:

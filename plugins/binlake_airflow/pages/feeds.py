@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
 
+from binlake.cluster.source.hearing import Hearing
 from binlake.config import Replication
 from binlake.config.feed import Feed
 from binlake.config.sinkuri import mask_sink_uri
@@ -42,12 +43,12 @@ ACTIONS: Mapping[str, Mapping[str, Callable[..., FeedState]]] = {
 """The actions that are possible for a feed, by its state."""
 
 
-def build_feeds_view(replication: Replication, log: WindowLog, now_ms: int) -> list[dict[str, Any]]:
+def build_feeds_view(replication: Replication, log: WindowLog, now_ms: int, hearing: Hearing) -> list[dict[str, Any]]:
     """Each feed: sink, state with the last error, position, topics, and the possible actions."""
     if not replication.feed:
         return []
     passages = _Passages(log, len(replication.feed))
-    return [_build_feed_view(feed, log, passages, now_ms) for feed in replication.feed]
+    return [_build_feed_view(feed, log, passages, now_ms, hearing) for feed in replication.feed]
 
 
 def act_on_feed(log: WindowLog, name: str, action: str, who: str) -> dict[str, Any]:
@@ -108,7 +109,7 @@ class _Passages:
         return find_greatest_hi_of_feed(self._log, stage, feed, state)
 
 
-def _build_feed_view(feed: Feed, log: WindowLog, passages: _Passages, now_ms: int) -> dict[str, Any]:
+def _build_feed_view(feed: Feed, log: WindowLog, passages: _Passages, now_ms: int, hearing: Hearing) -> dict[str, Any]:
     state = read_state(log, feed.name)
     progress, failure = passages.compute_progress(feed.name, state), _find_failure(feed.name, log, state)
     return {
@@ -121,8 +122,8 @@ def _build_feed_view(feed: Feed, log: WindowLog, passages: _Passages, now_ms: in
         "topics": passages.list_topics(feed.name),
         **build_state_view(state),
         "failure": failure,
-        "position": build_position_view(progress.checkpoint, now_ms),
-        "encoded": build_position_view(progress.encoded, now_ms),
+        "position": build_position_view(progress.checkpoint, now_ms, hearing),
+        "encoded": build_position_view(progress.encoded, now_ms, hearing),
         "lag_seconds": progress.lag_s,
     }
 

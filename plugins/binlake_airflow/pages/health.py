@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from binlake.cluster.source.hearing import Hearing
 from binlake.config import Replication
 from binlake.lake import baseload
 from binlake.lake.failures import FAILURE, Failure
@@ -18,45 +19,34 @@ from binlake.pipeline import BY_NAME, ENDED
 from binlake.window import rewrites
 from binlake_airflow.dags.dagparts import SYNC
 from binlake_airflow.pages.history import Events, build_ts_view, format_utc
+from binlake_airflow.pages.problem import STATES, Problem
 from binlake_airflow.pages.reachability import list_servers_of_feed
-from binlake_airflow.pages.runs import DagFacts
+from binlake_airflow.pages.runs import DagFacts, SchedulerFacts
+from binlake_airflow.pages.sourceproblems import find_lag_problems, find_source_problems
 
 _LOOK = 25
 """How many of the newest failures are searched; a stage that fails every few seconds fills them all, and is shown."""
 _LATE_MS = 120_000
 """If a run is overdue by this much, the scheduler is not working."""
+_LIFELESS_MS = 300_000
+"""If no task of an active run shows a sign of life for this long, nobody works on it (Airflow's limit for a task)."""
 _DEAD = {
     "target": "nothing listens at the target's address",
     "spark": "nothing listens at the address of Spark",
 }
-STATES = ("paused", "failing", "blocked", "unreachable", "standing", "attention")
-"""The states of a replication besides `empty` and `running`; if several apply, the first one counts."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A problem: the `state` of STATES that it causes, and a text; its start (Unix ms) and run, if known."""
-
-    state: str
-    text: str
-    since_ms: int | None = None
-    run_id: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """For pages and JSON."""
-        since = None if self.since_ms is None else format_utc(self.since_ms)
-        return {"state": self.state, "text": self.text, "since": since, "run_id": self.run_id}
 
 
 @dataclass(frozen=True)
 class Surroundings:
     """The lake's surroundings: DAGs by kind, which servers listen (as `build_reach_view`), the registry (as
-    `build_nodes_view`).
+    `build_nodes_view`), the sources, Airflow's scheduler.
     """
 
     dags: Mapping[str, DagFacts]
     reach: Mapping[str, bool | None]
     nodes: Mapping[str, Any]
+    hearing: Hearing
+    scheduler: SchedulerFacts
 
 
 def build_health_view(
@@ -76,10 +66,13 @@ def build_health_view(
     own_tasks = frozenset(stage.task for stage in replication.list_stages() if stage.feed)
     problems = [
         *_find_dag_problems(around.dags, now_ms),
+        *_find_scheduler_problems(around, now_ms),
         *(of_feeds := [problem for feed in feeds for problem in _find_feed_problems(feed)]),
         *_find_failures(log, around.dags, own_tasks, {problem.run_id for problem in of_feeds}),
         *_find_blocking_problems(status),
+        *find_source_problems(around.hearing, now_ms),
         *_find_unreachable_servers(around),
+        *find_lag_problems(status, replication.window.lag_alert_s),
         *_find_unreachable_of_feeds(replication, around.reach),
         *_find_open_window_problems(applying, around.dags, now_ms, replication.window.blocked_alert_s),
         *_find_difference_problems(verified, log, status),
@@ -118,10 +111,28 @@ def _find_dag_problems(dags: Mapping[str, DagFacts], now_ms: int) -> list[Proble
         elif dag.paused and dag.active:
             text = f"run {dag.active[0]} of its DAG {kind} waits because the DAG is paused: unpause it"
             problems.append(Problem("attention", text, None, dag.active[0]))
+        elif dag.alive_ms is not None and now_ms - dag.alive_ms > _LIFELESS_MS:
+            text = f"run {dag.active[0]} is active but nobody works on it: are Airflow's scheduler and workers alive?"
+            problems.append(Problem(_choose_state(kind), text, dag.alive_ms, dag.active[0]))
         elif kind == SYNC and dag.due_ms is not None and not dag.active and now_ms - dag.due_ms > _LATE_MS:
             text = "a run is due but none has started: is the scheduler alive?"
             problems.append(Problem("standing", text, dag.due_ms))
     return problems
+
+
+def _choose_state(kind: str) -> str:
+    return "standing" if kind == SYNC else "attention"
+
+
+def _find_scheduler_problems(around: Surroundings, now_ms: int) -> list[Problem]:
+    """A scheduler without heartbeats; without a schedule or an active run nothing waits for it."""
+    waits = any(not dag.paused and (dag.active or dag.due_ms is not None) for dag in around.dags.values())
+    if around.scheduler.healthy or not waits:
+        return []
+    heard_ms = around.scheduler.heard_ms
+    age_s = None if heard_ms is None else (now_ms - heard_ms) / 1000
+    age = "has never sent a heartbeat" if age_s is None else f"has sent no heartbeat for {age_s:,.0f} s"
+    return [Problem("standing", f"Airflow's scheduler {age}: no run starts or goes on", heard_ms)]
 
 
 def _find_feed_problems(feed: Mapping[str, Any]) -> list[Problem]:

@@ -6,12 +6,12 @@ A commit_ts is a string with its UTC time (hazards R-46). Every read is by range
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from binlake import tso
+from binlake.cluster.source.hearing import Hearing
 from binlake.config import Replication
 from binlake.feed.state import STAGE as FEED_STATE
 from binlake.lake.failures import FAILURE, Failure
@@ -52,14 +52,20 @@ def build_ts_view(commit_ts: int) -> dict[str, str]:
     return {"commit_ts": str(commit_ts), "time": tso.to_datetime(commit_ts).isoformat(timespec="milliseconds")}
 
 
-def build_position_view(commit_ts: int | None, now_ms: int) -> dict[str, Any] | None:
-    """As `build_ts_view`, with the seconds that it is behind `now_ms` (Unix ms); None for None."""
+def build_age_view(commit_ts: int | None, now_ms: int) -> dict[str, Any] | None:
+    """As `build_ts_view`, with its age at `now_ms` (Unix ms) in seconds; None for None."""
     if commit_ts is None:
         return None
-    return {
-        **build_ts_view(commit_ts),
-        "lag_seconds": round(max(now_ms - tso.extract_physical(commit_ts), 0) / 1000, 1),
-    }
+    age_s = max(now_ms - tso.extract_physical(commit_ts), 0) / 1000
+    return {**build_ts_view(commit_ts), "age_seconds": round(age_s, 1)}
+
+
+def build_position_view(commit_ts: int | None, now_ms: int, hearing: Hearing) -> dict[str, Any] | None:
+    """As `build_ts_view`, with the seconds that it is behind the sources at `now_ms`: None while one is not heard."""
+    if commit_ts is None:
+        return None
+    lag_s = hearing.measure_lag_s(tso.extract_physical(commit_ts), now_ms)
+    return {**build_ts_view(commit_ts), "lag_seconds": None if lag_s is None else round(lag_s, 1)}
 
 
 def build_stage_row(event: EventRow) -> dict[str, Any]:
@@ -118,9 +124,8 @@ def build_run_view(events: Sequence[EventRow], run_id: str) -> dict[str, Any]:
     }
 
 
-def build_status_view(replication: Replication, log: Events, now_ms: int | None = None) -> dict[str, Any]:
+def build_status_view(replication: Replication, log: Events, now_ms: int, hearing: Hearing) -> dict[str, Any]:
     """State of a replication: landed ts, each sink's position and lag (s), what blocks it, its last rows."""
-    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     names = list_stage_names(replication)
     landed = log.read_newest(("land",), PAGE)
     last_plan = log.read_last_event(("plan", "land"))
@@ -132,9 +137,9 @@ def build_status_view(replication: Replication, log: Events, now_ms: int | None 
     return {
         "name": replication.name,
         "state": "blocked" if blocked else "empty" if not landed else "running",
-        "landed": build_position_view(_find_highest_hi(landed), now),
+        "landed": build_position_view(_find_highest_hi(landed), now_ms, hearing),
         "sinks": {
-            sink: build_position_view(_find_highest_hi(log.read_newest((stage,), 1)), now)
+            sink: build_position_view(_find_highest_hi(log.read_newest((stage,), 1)), now_ms, hearing)
             for sink, stage in _LAST_OF_SINK.items()
             if stage in names
         },

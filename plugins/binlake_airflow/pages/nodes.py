@@ -16,12 +16,14 @@ from binlake.cluster.placement import EtcdClient, NodeStatus, Registry
 from binlake.config import Replication
 from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.rpc import Tls
-from binlake_airflow.pages.history import build_position_view
+from binlake_airflow.pages.history import build_age_view
 
 log = structlog.get_logger(__name__)
 
 TIMEOUT_S = 1.0
 _HEARTBEAT_S = 2.0
+_TOPOLOGY = b"/topology/tidb/"
+"""TiDB writes SERVER/ttl here: Unix nanoseconds, every 30 s, under a lease of 45 s."""
 _REST_S = 15.0
 """Seconds for which a PD that did not answer is not asked again, so that not every page waits for it."""
 
@@ -30,7 +32,10 @@ _lock = threading.Lock()
 
 
 def build_nodes_view(replication: Replication) -> dict[str, Any]:
-    """`reachable`, or `why` not; and the nodes: id, kind, host, state, position with lag, last heartbeat, staleness."""
+    """`reachable`, or `why` not; the nodes: id, kind, host, state, position with age, last heartbeat, staleness.
+
+    `tidb`: the ages of the heartbeats of TiDB servers, by server.
+    """
     source = replication.source
     urls, files = tuple(source.pd_urls), source.security.list_files()
     # A PD that does not answer with one set of certificates may answer with another.
@@ -47,6 +52,7 @@ def build_nodes_view(replication: Replication) -> dict[str, Any]:
                 "reachable": True,
                 "why": "",
                 "nodes": _build_node_rows(registry.list_pumps(), registry.list_drainers()),
+                "tidb": read_tidb_heartbeats(etcd),
             }
     except SourceUnavailable:
         with _lock:
@@ -58,7 +64,18 @@ def build_nodes_view(replication: Replication) -> dict[str, Any]:
 
 
 def _build_unreachable_view(why: str) -> dict[str, Any]:
-    return {"reachable": False, "why": why, "nodes": []}
+    return {"reachable": False, "why": why, "nodes": [], "tidb": {}}
+
+
+def read_tidb_heartbeats(etcd: EtcdClient) -> dict[str, float]:
+    """The age in seconds of the entry that each TiDB server renews in PD; empty for other sources."""
+    entries, _ = etcd.read_prefix(_TOPOLOGY)
+    now, ages = time.time(), {}
+    for entry in entries:
+        server, _, kind = entry.key.removeprefix(_TOPOLOGY).decode(errors="backslashreplace").rpartition("/")
+        if kind == "ttl" and entry.value.isdigit():
+            ages[server] = max(0.0, now - int(entry.value) / 1e9)
+    return ages
 
 
 def _build_node_rows(pumps: Sequence[NodeStatus], drainers: Sequence[NodeStatus]) -> list[dict[str, Any]]:
@@ -72,8 +89,8 @@ def _build_node_rows(pumps: Sequence[NodeStatus], drainers: Sequence[NodeStatus]
             "state": node.state,
             # Measured with this machine's clock, so that the page needs no timestamp from PD.
             "stale": kind == "pump" and is_stale(node, tso.compose(now), _HEARTBEAT_S),
-            "position": build_position_view(node.max_commit_ts or None, now),
-            "heartbeat": build_position_view(node.update_ts or None, now),
+            "position": build_age_view(node.max_commit_ts or None, now),
+            "heartbeat": build_age_view(node.update_ts or None, now),
         }
         for kind, node in kinds
     ]

@@ -1,4 +1,5 @@
-"""What Airflow's database knows about a replication's DAGs: which are paused, how the last runs ended, which runs wait.
+"""What Airflow's database knows about a replication's DAGs: which are paused, how the last runs ended, which runs wait,
+and whether anyone works on them: the scheduler's heartbeat, and the last sign of life of the active runs.
 
 The API server reads it for the pages: a few rows by indexed columns. A missing DAG is not an error.
 """
@@ -28,13 +29,32 @@ class LastRun:
 
 @dataclass(frozen=True)
 class DagFacts:
-    """One DAG: `due_ms`: when the scheduler should start its next run (None: only manual runs); `active`: its runs."""
+    """One DAG: `due_ms`: when the scheduler should start its next run (None: only manual runs, or enough are active);
+    `active`: its runs; `alive_ms`: the last sign of life of one of them (None: none is active)."""
 
     kind: str
     paused: bool
     due_ms: int | None = None
     last: LastRun | None = None
     active: tuple[str, ...] = field(default=())
+    alive_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class SchedulerFacts:
+    """Airflow's own judgement of its scheduler, and when it last sent a heartbeat (Unix ms; None: never)."""
+
+    healthy: bool
+    heard_ms: int | None = None
+
+
+def read_scheduler_facts() -> SchedulerFacts:
+    """As Airflow's page `/api/v2/monitor/health` shows it."""
+    from airflow.api.common.airflow_health import HEALTHY, get_airflow_health
+
+    scheduler = get_airflow_health()["scheduler"]
+    heard = scheduler["latest_scheduler_heartbeat"]
+    return SchedulerFacts(scheduler["status"] == HEALTHY, _to_ms(datetime.fromisoformat(heard)) if heard else None)
 
 
 def read_dag_facts(name: str) -> dict[str, DagFacts]:
@@ -48,8 +68,11 @@ def read_dag_facts(name: str) -> dict[str, DagFacts]:
         query = select(DagModel.dag_id, DagModel.is_paused, DagModel.next_dagrun_create_after)
         dags = session.execute(query.where(DagModel.dag_id.in_(ids), ~DagModel.is_stale)).all()
         last, active = _read_last_runs(session, list(ids)), _read_active_runs(session, list(ids))
+        alive = {dag_id: _read_sign_of_life(session, dag_id, runs) for dag_id, runs in active.items()}
         return {
-            ids[dag_id]: DagFacts(ids[dag_id], paused, _to_ms(due), last.get(dag_id), tuple(active.get(dag_id, ())))
+            ids[dag_id]: DagFacts(
+                ids[dag_id], paused, _to_ms(due), last.get(dag_id), tuple(active.get(dag_id, ())), alive.get(dag_id)
+            )
             for dag_id, paused, due in dags
         }
 
@@ -90,6 +113,19 @@ def _read_active_runs(session: Any, ids: Sequence[str]) -> dict[str, list[str]]:
     for dag_id, run_id in session.execute(query.order_by(DagRun.id).limit(_WAITING * len(ids))).all():
         runs.setdefault(dag_id, []).append(run_id)
     return runs
+
+
+def _read_sign_of_life(session: Any, dag_id: str, run_ids: Sequence[str]) -> int | None:
+    """When a task of these runs last began, ended or sent a heartbeat; a deferred task lives until its trigger ends."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance as Task
+    from sqlalchemy import select
+
+    runs = select(DagRun.queued_at, DagRun.start_date, DagRun.run_after)
+    moments = session.execute(runs.where(DagRun.dag_id == dag_id, DagRun.run_id.in_(run_ids))).all()
+    tasks = select(Task.start_date, Task.end_date, Task.last_heartbeat_at, Task.trigger_timeout)
+    moments += session.execute(tasks.where(Task.dag_id == dag_id, Task.run_id.in_(run_ids))).all()
+    return max((_to_ms(moment) or 0 for row in moments for moment in row if moment is not None), default=None)
 
 
 def _to_ms(moment: datetime | None) -> int | None:

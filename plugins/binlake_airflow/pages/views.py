@@ -109,16 +109,19 @@ def _read_status(replication: Replication, lake: Any) -> tuple[dict[str, Any], d
     from binlake_airflow.pages.history import build_status_view
     from binlake_airflow.pages.nodes import build_nodes_view
     from binlake_airflow.pages.reachability import build_reach_view
-    from binlake_airflow.pages.runs import read_dag_facts
+    from binlake_airflow.pages.runs import read_dag_facts, read_scheduler_facts
+    from binlake_airflow.pages.sources import build_sources_view, hear_sources
 
-    now_ms = time.time_ns() // 1_000_000
-    status, feeds = build_status_view(replication, lake.log, now_ms), build_feeds_view(replication, lake.log, now_ms)
+    now_ms, nodes = time.time_ns() // 1_000_000, build_nodes_view(replication)
+    hearing = hear_sources(replication, nodes["tidb"])
+    status = build_status_view(replication, lake.log, now_ms, hearing)
+    feeds = build_feeds_view(replication, lake.log, now_ms, hearing)
     status["sinks"] |= {name_feed_sink(feed["name"]): feed["position"] for feed in feeds}
     around = Surroundings(
-        read_dag_facts(replication.name), build_reach_view(replication), build_nodes_view(replication)
+        read_dag_facts(replication.name), build_reach_view(replication), nodes, hearing, read_scheduler_facts()
     )
     health = build_health_view(replication, lake.log, status, around, now_ms, feeds)
-    return {**status, **health, "feeds": feeds}, dict(around.nodes)
+    return {**status, **health, "source": build_sources_view(hearing, now_ms), "feeds": feeds}, nodes
 
 
 def _open_lake(replication: Replication) -> Any:

@@ -159,8 +159,8 @@ def run(server: MariaDb, script: Script) -> None:
 
 
 def without_ids(info: Json) -> list[object]:
-    """A definition without its ids, its history and the source's own text."""
-    own = {"id", "max_col_id", "max_idx_id", "cols", "index_info", CREATE_KEY, SOURCE_KEY}
+    """A definition without its ids, its history, its partitions and the source's own text."""
+    own = {"id", "max_col_id", "max_idx_id", "cols", "index_info", "partition", CREATE_KEY, SOURCE_KEY}
     past = {"id", "origin_default", "origin_default_bit"}
     columns = [{key: value for key, value in column.items() if key not in past} for column in info["cols"]]
     indexes = [{key: value for key, value in index.items() if key != "id"} for index in info["index_info"]]

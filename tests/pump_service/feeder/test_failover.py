@@ -83,6 +83,27 @@ def test_a_server_that_lags_is_waited_for(topology: Topology) -> None:
     assert transaction.end.gtids == end_of(primary).gtids
 
 
+def test_a_server_that_shuts_down_cleanly_is_lost_and_read_on_when_it_is_back(topology: Topology) -> None:
+    primary, replica = topology.primary, topology.replica
+    topology.wait_for_replica()
+    start = end_of(primary)
+    log = _log(source_of(replica), start)
+    _insert(primary, 35, 1)
+    transactions = _read_until(log, end_of(primary).gtids)
+    replica.stop()
+    while not log.trouble:
+        assert log.read(wait_s=0.5) == []
+    replica.start()
+    topology.replicate()
+    _insert(primary, 36, 1)
+    transactions += _read_until(log, end_of(primary).gtids)
+    log.end()
+    assert [transaction.id for transaction in transactions] == [
+        transaction.id for transaction in transactions_until_now(primary, start)
+    ]
+    assert len(transactions) == 2
+
+
 def test_a_lost_connection_loses_nothing_and_returns_nothing_twice(topology: Topology) -> None:
     primary = topology.primary
     start = end_of(primary)

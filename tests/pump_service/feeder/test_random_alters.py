@@ -74,7 +74,7 @@ def compare_definitions(copy: LoggedCopy) -> None:
 
 def describe(info: Json) -> list[object]:
     """The parts of a definition to compare: without ids and the history of older rows."""
-    own = {"id", "max_col_id", "max_idx_id", "cols", "index_info", CREATE_KEY, SOURCE_KEY}
+    own = {"id", "max_col_id", "max_idx_id", "cols", "index_info", "partition", CREATE_KEY, SOURCE_KEY}
     past = {"id", "origin_default", "origin_default_bit"}
     columns = [{key: value for key, value in column.items() if key not in past} for column in info["cols"]]
     indexes = [{key: value for key, value in index.items() if key != "id"} for index in info["index_info"]]

@@ -37,6 +37,7 @@ class MemoryLog:
     def __init__(self) -> None:
         self.batches: queue.Queue[list[SourceTransaction] | Exception] = queue.Queue()
         self.trouble = ""
+        self.heard = 0.0
         self.server = ("db1", 3306)
         self.connections = 1
         self.ended = threading.Event()

@@ -17,6 +17,7 @@ from support.windows import wait_until
 from binlake.changes.net import encode_row_key
 from binlake.cli import run as main
 from binlake.errors import CheckpointConflict, ConfigError, Drift, LeaseHeld, Transient
+from binlake.lake.control import ControlTable
 from binlake.lake.windowlog import WindowLog
 from binlake.repair.verify import VerifyOptions, comparing, state, verify
 from binlake.repair.verify.fixfile import FixFile
@@ -142,6 +143,31 @@ def test_sampled_runs_read_every_chunk_in_turn(shop: Shop) -> None:
         name: sum(sum(one[1:]) for part in reported.values() for one in part if one[0] == name) for name in planted
     }
     assert counts == {name: sum(kinds.values()) for name, kinds in planted.items()}
+
+
+def test_result_outlives_a_lake_that_cannot_be_written(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted = shop.spoil(30)
+    right = shop.read_rows()
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ControlTable, "append", refuse)
+    monkeypatch.setattr(ControlTable, "clear", refuse)
+    monkeypatch.setattr(state, "FLUSH_CHUNKS", 1)
+    lines: list[str] = []
+    [result] = run_verify(shop.lake.replication, SMALL, "", None, True, lines)
+    assert result.state == "different"
+    assert {table["table"] for table in result.detail["unequal"]} == set(planted)
+    assert "could not be recorded in the lake" in str(result.detail["reason"])
+    # Nor is the target changed without a record of it.
+    assert lines[-1] == "nothing is repaired: the lake could not record it"
+    assert shop.read_rows() == right
+    assert "--fresh" in capsys.readouterr().out
+    monkeypatch.undo()
+    assert [one.stage for one in run_verify(shop.lake.replication, SMALL, "", None, True, [])] == ["verify", "repair"]
 
 
 def test_fix_file_states_its_purpose_and_runs_once(shop: Shop, tmp_path: Path) -> None:

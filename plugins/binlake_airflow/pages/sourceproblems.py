@@ -1,0 +1,56 @@
+"""What is wrong with the sources, and who is too far behind them.
+
+A source that is not heard may have commits of any age, so nothing behind it is fine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from binlake.cluster.source.hearing import HeardSource, Hearing
+from binlake_airflow.pages.problem import Problem
+
+_PLACES = {"sql": "the target", "mirror": "the mirrors"}
+
+
+def find_source_problems(hearing: Hearing, now_ms: int) -> list[Problem]:
+    """Sources that are not read, and status ports that do not answer; one TiDB server that answers is enough."""
+    problems = [problem for source in hearing.sources for problem in _find_problems_of_source(source, now_ms)]
+    has_tidb = any(source.kind == "tidb" for source in hearing.sources)
+    if hearing.silent and not has_tidb:
+        known = "a feeder" if hearing.sources else "the source"
+        text = f"the status port of {known} does not answer (source.status-url): what is committed there is not known"
+        problems.append(Problem("unreachable", text))
+    elif hearing.silent:
+        problems.append(Problem("attention", f"{len(hearing.silent)} of the addresses in source.status-url are silent"))
+    return problems
+
+
+def _find_problems_of_source(source: HeardSource, now_ms: int) -> list[Problem]:
+    if source.state == "failed":
+        return [Problem("failing", f"the feeder has stopped reading the source {source.name}: {source.trouble}")]
+    since = None if source.is_heard or source.heard_s is None else now_ms - int(source.heard_s * 1000)
+    if source.trouble:
+        return [Problem("unreachable", f"the source {source.name} makes no progress: {source.trouble}", since)]
+    if source.is_heard:
+        return []
+    if source.state == "loading":
+        load = source.load or {}
+        rows = f"{load.get('rows', 0):,} rows, {load.get('tables_done', 0)} of {load.get('tables', 0)} tables"
+        return [Problem("attention", f"the full load of the source {source.name} has not ended: {rows}")]
+    state = "silent" if source.state == "reading" else source.state
+    return [Problem("unreachable", f"the source {source.name} is not read: {state}", since)]
+
+
+def find_lag_problems(status: Mapping[str, Any], limit_s: int) -> list[Problem]:
+    """The lake and the sinks that are too far behind the sources; feeds have their own states."""
+    places = {"the lake": status["landed"]} | {
+        _PLACES[sink]: position for sink, position in status["sinks"].items() if sink in _PLACES
+    }
+    late = [
+        f"{place} ({position['lag_seconds']:,.0f} s)"
+        for place, position in places.items()
+        if position is not None and position["lag_seconds"] is not None and position["lag_seconds"] > limit_s
+    ]
+    return [Problem("behind", f"more than {limit_s:,} s behind the source: {', '.join(late)}")] if late else []
