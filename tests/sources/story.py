@@ -12,6 +12,8 @@ from chapters import Chapter, list_chapters
 from support.mariadb import MariaDb, execute
 from support.randomalters import RandomAlters
 
+from binlake.base.sqlsession import set_variables
+
 RANDOM = "random tables"
 """The chapter of `RandomAlters`."""
 
@@ -53,8 +55,7 @@ class Story:
 
     def _connect(self) -> pymysql.connections.Connection[Any]:
         link = self._server.connect(database=self.db)
-        with link.cursor() as cursor:
-            cursor.execute("SET SESSION sql_select_limit = DEFAULT, time_zone = '+00:00'")
+        set_variables(link)
         return link
 
     def _run(self, link: pymysql.connections.Connection[Any], statement: str) -> None:

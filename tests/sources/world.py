@@ -16,15 +16,18 @@ from typing import NoReturn
 
 from faults import FAULTS, Crash, crashing
 from feedcopy import CSV, FeedTable, read_feed
-from hostile import hostile_globals
 from shown import Rows, describe_difference, read_database
 from story import Story
 from support.feeding import FedCluster
+from support.hostile import restore_globals, set_hostile_globals
 from support.mariadb import MariaDb, rows
 
 from binlake.audit.audit import Audit
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.runner import run_window
+
+_NOT_HOSTILE = ("binlog_format", "default_storage_engine", "enforce_storage_engine", "sql_require_primary_key")
+"""Global values with which people do not write row binlogs, lose rows at kill -9, or have no keyless tables."""
 
 Table = tuple[tuple[str, ...], Rows]
 
@@ -45,6 +48,7 @@ class World:
 
     def __post_init__(self) -> None:
         self._draw = Random(self.seeds[0])
+        self._former: dict[int, dict[str, str]] = {}  # by port, the globals that were not hostile
         self.stories = [Story(seed, self.source, self.chapters) for seed in self.seeds]
 
     def run(self, rounds: int, steps: int) -> list[str]:
@@ -55,13 +59,10 @@ class World:
         for story in self.stories:
             story.create()
         self._run_stories(steps)
+        self._set_hostile_globals()
         at = {"host": self.source.host, "port": self.source.port}
         sources = [{"name": "s", **at, "tracker": at}]
-        with (
-            hostile_globals(self.source),
-            hostile_globals(self.target),
-            FedCluster(self.folder, self.source, sources, pumps=1) as cluster,
-        ):
+        with FedCluster(self.folder, self.source, sources, pumps=1) as cluster:
             cluster.start_feeder(bool)
             for _ in range(rounds):
                 self._run_stories(steps)
@@ -69,7 +70,19 @@ class World:
                 self._run_stories(steps)
                 cluster.follow(self.source)
                 self._run_windows(cluster)
+            self._restore_globals()
             return self._find_differences(cluster)
+
+    def _set_hostile_globals(self) -> None:
+        for server in (self.source, self.target):
+            with server.connect() as admin:
+                former = set_hostile_globals(admin, leave=_NOT_HOSTILE)
+                self._former.setdefault(server.port, former)
+
+    def _restore_globals(self) -> None:
+        for server in (self.source, self.target):
+            with server.connect() as admin:
+                restore_globals(admin, self._former[server.port])
 
     def _run_stories(self, steps: int) -> None:
         """Each story's next steps; their order is drawn, so that the databases' transactions mix."""
@@ -82,6 +95,7 @@ class World:
         name = self._draw.choice(list(FAULTS))
         self.happened[name] += 1
         FAULTS[name](self.source, self.target, cluster)
+        self._set_hostile_globals()  # a server that starts again has forgotten them
 
     def _context(self, cluster: FedCluster) -> StageContext:
         to = {"host": self.target.host, "port": self.target.port, "user": "root", "db-type": self.target.name}
