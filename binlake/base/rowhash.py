@@ -19,6 +19,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
+from binlake.base.dictionaries import encode_dictionary
+
 Uints = NDArray[np.uint64]
 Ints = NDArray[np.int64]
 
@@ -141,7 +143,7 @@ def _hash_maps(array: pa.MapArray) -> Uints:
     offsets = _read_offsets(array)
     span = slice(offsets[0], offsets[-1])
     # Maps have few distinct names.
-    names = _hash_values(array.keys[span].dictionary_encode())
+    names = _hash_values(encode_dictionary(array.keys[span]))
     entries = _mix(names * _STEP + _hash_values(array.items[span]))
     return _combine(entries, offsets, _MAP)
 

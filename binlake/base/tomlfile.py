@@ -9,13 +9,17 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from binlake.base.settingwords import describe_key, find_key
 from binlake.errors import ConfigError
+
+WITH_MARK = "utf-8-sig"
+"""UTF-8, with or without the byte order mark that some editors write."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The content of a TOML file. Raises FileNotFoundError, ConfigError."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding=WITH_MARK))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"not valid TOML: {error}", where={"file": path}, hint="fix the line shown") from None
 
@@ -23,15 +27,18 @@ def read_toml(path: Path) -> dict[str, Any]:
 def make_readable_error(error: ValidationError, model: type[BaseModel], path: str | Path) -> ConfigError:
     """One clear error for the first problem that `model` reports: the key, and what is allowed."""
     # A misspelt key is often also a missing one: the error about the spelling says more.
-    first = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-    key = ".".join(str(part) for part in first["loc"])
+    problems = error.errors()
+    first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
+    place = find_key(first)
+    key = ".".join(str(part) for part in place)
     hint = "see docs/reference/configuration.md"
     if first["type"] == "extra_forbidden":
         known = _list_known_keys(model, first["loc"][:-1])
         close = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
         hint = f"did you mean `{close[0]}`?" if close else f"known keys here: {', '.join(sorted(known))}"
         return ConfigError(f"unknown key `{key}`", where={"file": path}, hint=hint)
-    return ConfigError(f"`{key}`: {first['msg']}", where={"file": path}, hint=hint)
+    text = describe_key(problems, place)
+    return ConfigError(f"`{key}`: {text}" if key else text, where={"file": path}, hint=hint)
 
 
 def _list_known_keys(root: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:

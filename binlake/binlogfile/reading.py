@@ -49,9 +49,10 @@ class FilePosition:
 class Column:
     """A value of a row. `tp`: MySQL's number of the type; `value`, `changed`: datums of TiDB's codec.
 
-    Temporal types, DECIMAL and JSON are stored as texts (flag 2), ENUM and SET as numbers, BIT as bytes (by some
-    drainers as a number). A drainer writes a TIMESTAMP in the zone of its machine, which is not in the file; Binlake
-    writes it in the feed's zone. `changed`: for an update the value after it; None for other kinds.
+    Temporal types, DECIMAL and JSON are stored as texts (flag 2), ENUM, SET and BIT as numbers (BIT as bytes by older
+    drainers, and by Binlake before it wrote numbers). A drainer writes a TIMESTAMP in the zone of its machine, which is
+    not in the file; Binlake writes it in the feed's zone. `changed`: for an update the value after it; None for other
+    kinds.
     """
 
     name: str

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from typing import Any
 
 from binlake.config.load import check_replication
 from binlake.config.reference import render_reference
 from binlake.config.sinkuri import mask_credentials, mask_sink_uri
+from binlake.config.storage import list_storage_warnings
 from binlake.errors import ConfigError
 
 
@@ -30,7 +32,11 @@ class ConfigCommand:
             return 0
         if not args.file:
             raise ConfigError("no file to check", hint="binlake config check FILE, the replication's TOML")
-        settings = check_replication(args.file).model_dump(mode="json", by_alias=True)
+        replication = check_replication(args.file)
+        for feed in replication.feed:
+            for text in list_storage_warnings(feed.sink.storage):
+                print(f"warning: feed {feed.name}: {text}", file=sys.stderr)
+        settings = replication.model_dump(mode="json", by_alias=True)
         print(json.dumps(_mask_secrets(settings), indent=2, ensure_ascii=False))
         return 0
 

@@ -23,7 +23,7 @@ from binlake.base.sections.rules import (
     RouteRule,
     ShardMode,
 )
-from binlake.base.sections.values import NameList, Section, TableName, TsText
+from binlake.base.sections.values import HostText, NameList, Section, TableName, TsText
 from binlake.config.airflow import Airflow
 from binlake.config.feed import Feed
 from binlake.config.validation import Validation
@@ -62,7 +62,7 @@ def _check_zone(text: str) -> str:
 class SourceSql(Section):
     """A TiDB server whose `mysql.tidb_ddl_history` is read instead of the status port's DDL history (TiDB >= 6.2)."""
 
-    host: str = Field(description="host name or address")
+    host: HostText = Field(description="host name or address")
     port: int = Field(4000, ge=1, le=65535, description="TCP port")
     user: str = Field(
         "root",
@@ -180,7 +180,7 @@ class Target(Section):
     """The SQL sink."""
 
     db_type: Dialect = Field("mysql", description="dialect of the target")
-    host: str = Field("127.0.0.1", description="host name or address")
+    host: HostText = Field("127.0.0.1", description="host name or address")
     port: int = Field(3306, ge=1, le=65535, description="TCP port")
     user: str = Field("root", description="user; see the runbook for the privileges")
     password: str = Field("", repr=False, description="password; `env:NAME` reads it from the environment")

@@ -60,6 +60,12 @@ class Storage(StoreAddress):
     retention_days: int = 0
 
 
+COMPRESSED = (
+    "the original's reparo reads only files without compression (it ends with `magic mismatch`); Binlake's reads all"
+)
+"""What to know of a compression of binlog files."""
+
+
 def require_fits(protocol: str, scheme: str) -> None:
     """Raises ConfigError if messages of `protocol` cannot be written to such a sink."""
     if scheme in _ACCESS and protocol not in PROTOCOLS:
@@ -92,6 +98,13 @@ def read_storage(parts: SplitResult, words: UriWords, protocol: str = "") -> Sto
         words.read_choice("date-separator", DATE_SEPARATORS, "day"),
         words.read_number("file-index-width", _INDEX_WIDTH, least=_LEAST_INDEX_WIDTH, most=_INDEX_WIDTH),
     )
+
+
+def list_storage_warnings(storage: Storage | None) -> list[str]:
+    """What readers of these files have to know."""
+    if storage is None or storage.compression == "none":
+        return []
+    return [f"compression={storage.compression}: {COMPRESSED}"]
 
 
 def parse_store_address(text: str) -> StoreAddress:

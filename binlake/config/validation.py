@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from binlake.base.sections.values import Section
+from binlake.base.sections.values import HostText, Section
 
 
 class ValidatedSource(Section):
@@ -14,7 +14,7 @@ class ValidatedSource(Section):
     enough; without GTIDs it must be that server."""
 
     name: str = Field(description="the source's name in feeder.toml")
-    host: str = Field(description="host name or address")
+    host: HostText = Field(description="host name or address")
     port: int = Field(3306, ge=1, le=65535, description="TCP port")
     user: str = Field("root", description="user with SELECT on the tables; without GTIDs, also REPLICATION CLIENT")
     password: str = Field("", repr=False, description="password; `env:NAME` reads it from the environment")

@@ -41,7 +41,7 @@ _NATIVE = {
     "real": f"{_NUMBERS} bit enum set",
     "bit": "integer decimal bit",
     "year": f"{_NUMBERS} year",
-    "text": f"decimal real year text binary {_MOMENTS} enum set json",
+    "text": f"decimal real year text binary {_MOMENTS} enum set",
     "binary": "decimal real text binary",
     "timestamp": f"{_NUMBERS} year text binary {_MOMENTS} time",
     "datetime": f"{_NUMBERS} year text binary {_MOMENTS} time",
@@ -65,7 +65,6 @@ _NATIVE_MYSQL = {
     "time": f"{_NUMBERS} text binary {_MOMENTS} time",
     "enum": f"{_NUMBERS} text binary enum set",
     "set": f"{_NUMBERS} text binary enum set",
-    "json": "text binary",
 }
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2038, 1, 20, tzinfo=UTC)
 _SIGNIFICANT = (6, 7, 8, 9)
@@ -75,7 +74,7 @@ _SIGNIFICANT = (6, 7, 8, 9)
 def cast_expression(name: str, source: ColumnInfo, target: ColumnInfo, session: SourceSession, dialect: Dialect) -> str:
     """An SQL expression that converts the quoted column `name` as TiDB does; empty if the target's ALTER does the same.
 
-    Raises Unmappable if neither is known.
+    Raises Unmappable if neither is known; then `codec.casts` may still know the values (`families`).
     """
     former, now = find_type_group(source), find_type_group(target)
     if former == "text" and now == "binary" and session.guessed:

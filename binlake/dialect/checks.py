@@ -1,18 +1,20 @@
-"""Write CHECK constraints from the source's definitions instead of the DDL text.
+"""Write CHECK constraints from the source's definitions instead of the DDL text, where they are known.
 
 The text may contain constraints that TiDB ignores, or forms that a server does not support. So they are removed from
 the text, and each constraint of the definition is written with TiDB's name, as a table constraint. If
 tidb_enable_check_constraint is off, which is the default, TiDB ignores CHECK; then the target gets no constraint
-either.
+either. Where only the text is known (binlog files, dumps), its constraints are written in the target's words.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from binlake.base.dialects import Dialect
 from binlake.dialect.clauses import drop_introducers
+from binlake.dialect.errors import Unmappable
 from binlake.dialect.tokens import Token, find_closing, tokenize
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name
@@ -55,6 +57,58 @@ def _skip_enforced(part: Sequence[Token], at: int) -> int:
         if following and following[0].is_word(word) and (word == "ENFORCED" or following[-1].is_word("ENFORCED")):
             at += 1
     return at
+
+
+def map_written_checks(part: Sequence[Token], dialect: Dialect) -> list[Token]:
+    """An element or column of which no definition is known, with its CHECK clauses as `dialect` writes them.
+
+    MariaDB enforces every CHECK and has no word for it: it gets no CHECK that is not enforced.
+    """
+    if dialect != "mariadb":
+        return list(part)
+    kept, at = list[Token](), 0
+    while at < len(part):
+        checks = part[at].is_word("CHECK") and at + 1 < len(part) and part[at + 1].is_mark("(")
+        if not checks:
+            kept.append(part[at])
+            at += 1
+            continue
+        end = find_closing(part, at + 1) + 1
+        after = _skip_enforced(part, end)
+        if any(token.is_word("NOT") for token in part[end:after]):
+            _drop_constraint_word(kept)
+        else:
+            kept += drop_introducers(part[at:end], dialect)
+        at = after
+    return kept
+
+
+def map_written_check_spec(spec: Sequence[Token], dialect: Dialect) -> list[Token] | None:
+    """The spec for a spec that adds, alters or drops only a CHECK of which no definition is known; None for another.
+
+    It is empty if the target needs none. Raises Unmappable for a CHECK that MariaDB would have to add by its name.
+    """
+    if len(spec) < 2 or not spec[1].is_word("CHECK", "CONSTRAINT") or dialect != "mariadb":
+        return None
+    if spec[0].is_word("ALTER"):
+        if not any(token.is_word("NOT") for token in spec[2:]):
+            raise Unmappable("ALTER CHECK … ENFORCED of a constraint whose expression is not in the text")
+        return tokenize(f" DROP CONSTRAINT IF EXISTS {spec[2].text}")
+    if spec[0].is_word("DROP"):
+        return tokenize(f" DROP CONSTRAINT IF EXISTS {spec[2].text}")
+    mapped = map_written_checks(spec, dialect)
+    return [] if len(mapped) < 2 else mapped
+
+
+_NOT_ENFORCED = re.compile(r"/\*!\d{5,6} NOT ENFORCED \*/")
+
+
+def unwrap_not_enforced(tokens: Sequence[Token]) -> list[Token]:
+    """`tokens` with the words NOT ENFORCED, which TiDB and MySQL show in a comment with a version."""
+    put = list[Token]()
+    for token in tokens:
+        put += tokenize(" NOT ENFORCED") if _NOT_ENFORCED.fullmatch(token.text) else [token]
+    return put
 
 
 def is_check_spec(spec: Sequence[Token], before: TableDef | None) -> bool:

@@ -12,6 +12,7 @@ from binlake.dialect.defaults import put_stored_default
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.tokens import Token, TokenKind, find_closing, tokenize, tokenize_with_spaces
 from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
 from binlake.statements.literal import quote
 from binlake.statements.writtencolumns import is_computed
 
@@ -37,6 +38,7 @@ DROPPED_OPTIONS = frozenset(
         "TTL_JOB_INTERVAL",
         "ENGINE",
         "SECONDARY_ENGINE",
+        "TABLESPACE",
         "COMPRESSION",
         "ENCRYPTION",
     }
@@ -63,7 +65,7 @@ def map_element(
     if column:
         head = list(tokens[: len(tokens) - len(column)])
         info = table.find_column(column[0].value) if table is not None else None
-        spelled = _put_stored_texts(_put_stored_expression(list(column), info), info)
+        spelled = _put_stored_texts(_put_stored_expression(put_stored_type(column, info), info), info)
         mapped = put_stored_default(_escape_elements(_map_generated(spelled, info, table, dialect), info), info)
         tokens = [*head, *_put_collation(mapped, info, table, dialect)]
     return map_clauses(tokens, dialect)
@@ -108,6 +110,8 @@ def _map_clause(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[lis
         return [], at + 1
     if word in DROPPED_OPTIONS:
         return [], _skip_value(tokens, at + 1)
+    if word in ("DATA", "INDEX") and at + 1 < len(tokens) and tokens[at + 1].is_word("DIRECTORY"):
+        return [], _skip_value(tokens, at + 2)
     if word == "COLLATE":
         return _map_collate(tokens, at, dialect)
     if at + 1 < len(tokens) and tokens[at + 1].is_mark("(") and word in ("CHARSET", "COLLATION"):
@@ -128,7 +132,7 @@ def _skip_value(tokens: Sequence[Token], at: int) -> int:
         return at + 2
     if at < len(tokens) and tokens[at].is_mark("("):
         return find_closing(tokens, at) + 1
-    takes = at < len(tokens) and tokens[at].kind in (TokenKind.NUMBER, TokenKind.STRING)
+    takes = at < len(tokens) and tokens[at].kind in (TokenKind.NAME, TokenKind.NUMBER, TokenKind.STRING)
     return at + 1 if takes else at
 
 
@@ -167,6 +171,14 @@ def _map_generated(
         return list(column)
     end = find_closing(column, at + 1)
     return [*column[: end + 1], *(token for token in column[end + 1 :] if not token.is_word("NOT", "NULL"))]
+
+
+def put_stored_type(column: Sequence[Token], info: ColumnInfo | None) -> list[Token]:
+    """Put in FLOAT where the text has DOUBLE or REAL: with REAL_AS_FLOAT a session's REAL became one."""
+    if info is None or info.tp != t.FLOAT or len(column) < 2 or not column[1].is_word("DOUBLE", "REAL"):
+        return list(column)
+    after = 2 + (len(column) > 2 and column[2].is_word("PRECISION"))
+    return [column[0], replace(column[1], text="FLOAT"), *column[after:]]
 
 
 def _put_stored_expression(column: list[Token], info: ColumnInfo | None) -> list[Token]:

@@ -60,10 +60,16 @@ def read_added_elements(clause: Sequence[Token]) -> list[list[Token]]:
     return split_list(clause[at + 1 : find_closing(clause, at)])
 
 
+def is_period(clause: Sequence[Token]) -> bool:
+    """Whether a clause is `ADD | DROP PERIOD [IF [NOT] EXISTS] FOR …` (MariaDB): `PERIOD` is no column there."""
+    after = skip_exists(clause, 2)
+    return len(clause) > after and clause[1].is_word("PERIOD") and clause[after].is_word("FOR")
+
+
 def _find_columns_after(verb: str, clauses: Sequence[Token]) -> set[str]:
     columns = set[str]()
     for clause in split_list(clauses):
-        if len(clause) > 1 and clause[0].is_word(verb):
+        if len(clause) > 1 and clause[0].is_word(verb) and not is_period(clause):
             elements = read_added_elements(clause) or [clause[_find_name(clause) :]]
             names = [element[0] for element in elements if element]
             columns |= {fold_name(name.value) for name in names if not name.is_word("PARTITION", *KEY_HEADS)}

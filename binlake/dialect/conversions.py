@@ -2,7 +2,8 @@
 
 If the target converts in the same way, its ALTER runs in a session like the source's. If an expression is needed, it
 fills a new column next to the old one (a shadow column, see `SHADOW`), and a final ALTER replaces the old column by it.
-Until then the table has its old column, and the statements can run again from the first one.
+Where no expression is known, Binlake converts the values and writes them into the shadow column (`CastStep`). Until the
+last statement the table has its old column, and the statements can run again from the first one.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from binlake.base.dialects import Dialect
-from binlake.dialect.casting import cast_expression, find_fixed_offset, find_type_group, needs_day, needs_zone
+from binlake.dialect.casting import find_fixed_offset, find_type_group, needs_day, needs_zone
 from binlake.dialect.collations import find_target_charset, find_target_collation
 from binlake.dialect.errors import Unmappable
+from binlake.dialect.families import Way, choose_way
 from binlake.dialect.tokens import Token, join_list, render, tokenize, tokenize_with_spaces
 from binlake.rows.codec.casts import derive_cast_form
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
@@ -21,6 +23,7 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC
 from binlake.rows.schema.names import fold_name
 from binlake.rows.schema.session import SourceSession
+from binlake.statements.castvalues import CastStep
 from binlake.statements.literal import quote, quote_name
 
 SHADOW = "_binlake_cast_"
@@ -43,13 +46,12 @@ RESTORES = "SET SESSION timestamp = DEFAULT"
 
 @dataclass(frozen=True)
 class Conversion:
-    """The spec at index `place` converts column `source` to `target`; `expression` empty: the target's ALTER does
-    it."""
+    """The spec at index `place` converts column `source` to `target` in the given way."""
 
     place: int
     source: ColumnInfo
     target: ColumnInfo
-    expression: str
+    way: Way
 
 
 @dataclass(frozen=True)
@@ -80,17 +82,17 @@ class Alter:
             ):
                 continue
             name = quote_name(source.name)
-            expression = "" if self.is_native else cast_expression(name, source, target, self.session, self.dialect)
-            conversions.append(Conversion(place, source, target, expression))
+            way = choose_way(name, source, target, self.session, self.dialect)
+            conversions.append(Conversion(place, source, target, way))
         return conversions
 
     @property
     def changes_values(self) -> bool:
         """Whether it may change values without a conversion, in a source session that did not treat this as an error:
-        a column becomes NOT NULL or shorter, or gets another character set."""
+        a column becomes shorter (in a MySQL or MariaDB also NOT NULL), or gets another character set."""
         now = {column.id: column for column in self.after.columns}
         pairs = [(column, now[column.id]) for column in self.before.columns if column.id in now]
-        return self.is_native and any(
+        return (self.is_native or self.session.lenient) and any(
             _describe_storage(former) != _describe_storage(column) for former, column in pairs
         )
 
@@ -108,7 +110,7 @@ class Alter:
 
         `has_time`: the session's time is already set. Raises Unmappable.
         """
-        if not any(one.expression for one in conversions):
+        if all(one.way == Way() for one in conversions):
             plain = self._make_settings(conversions, has_time)
             alter = render([*self.head, *join_list(specs)])
             return (*plain, alter, *((_RESTORE,) if plain else ()))
@@ -120,9 +122,10 @@ class Alter:
         it."""
         if self.is_native:
             return (_SAVE, f"SET SESSION {', '.join(self._list_native_settings(conversions, has_time))}")
-        if all(_is_plain(one) for one in conversions):
+        if all(_is_plain(one) for one in conversions) and not self.session.lenient:
             return ()
-        settings = [] if self.dialect == "tidb" else [f"sql_mode = {quote(_choose_mode(self.dialect))}"]
+        keeps_mode = self.dialect == "tidb" and not self.session.lenient
+        settings = [] if keeps_mode else [f"sql_mode = {quote(_choose_mode(self.dialect))}"]
         if any(needs_zone(one.source, one.target) for one in conversions):
             settings.append(f"time_zone = {quote(_choose_zone(conversions[0].target, self.session, self.dialect))}")
         sets = [_SAVE, *([f"SET SESSION {', '.join(settings)}"] if settings else [])]
@@ -161,9 +164,14 @@ class Alter:
         fills = [f"{name} = {name}" for name in clocks]
         remade = self._find_recreated_indexes(specs, [one.target.name for one in conversions])
         dropped: list[list[Token]] = [tokenize_with_spaces(f"DROP INDEX {quote_name(former)}") for former, _ in remade]
+        steps: list[str] = []
         for one in conversions:
-            expression = one.expression or _require_plain_value(one, self.session)
-            shadow = quote_name(f"{SHADOW}{one.source.id}_{one.target.id}")
+            name = f"{SHADOW}{one.source.id}_{one.target.id}"
+            shadow = quote_name(name)
+            if one.way.by_values:
+                steps.append(self._make_cast_step(one, name).to_sql())
+            else:
+                fills.append(f"{shadow} = {one.way.expression or _require_plain_value(one, self.session)}")
             kind = f"{_format_type(one.target, self.dialect)} NULL DEFAULT NULL"
             # The shadow column is next to the old one, so that it takes the old position whatever else the ALTER adds,
             # drops, renames or moves. If it exists already from a run that died, MySQL raises an error that may be
@@ -171,16 +179,25 @@ class Alter:
             absent = "" if self.dialect == "mysql" else "IF NOT EXISTS "
             add = tokenize(f" ADD COLUMN {absent}{shadow} {kind} AFTER {quote_name(one.source.name)}")
             statements.append(render([*self.head, *add]))
-            fills.append(f"{shadow} = {expression}")
             dropped.append(tokenize_with_spaces(f"DROP COLUMN {quote_name(one.source.name)}"))
             last[one.place] = [*tokenize_with_spaces(f"CHANGE {shadow}"), *_select_definition(specs[one.place])]
         table = render(self.head[2:])
-        statements.append(f"UPDATE {table} SET {', '.join(fills)}")
+        if len(fills) > len(clocks):
+            statements.append(f"UPDATE {table} SET {', '.join(fills)}")
+        statements += steps
         made = {fold_name(index.name) for _, index in remade}
         last = [spec for spec in last if fold_name((_read_index_rename(spec) or ("", ""))[1]) not in made]
         added = [_add_index_tokens(index) for _, index in remade]
         statements.append(render([*self.head, *join_list([*dropped, *last, *added])]))
         return statements
+
+    def _make_cast_step(self, one: Conversion, shadow: str) -> CastStep:
+        identity = self.before.find_identity()
+        known = [self.before.find_column(name) for name in identity.columns] if identity.kind != "row" else []
+        clocks = tuple(c.name for c in self.before.columns if c.flag & t.FLAG_ON_UPDATE_NOW)
+        key = tuple(column for column in known if column is not None)
+        table = render(self.head[2:]).strip()
+        return CastStep(table, key, one.source, one.target, shadow, clocks, self.session, self.dialect)
 
     def _find_recreated_indexes(
         self, specs: Sequence[Sequence[Token]], names: Sequence[str]

@@ -12,9 +12,23 @@ from typing import Protocol
 
 from binlake.base.dialects import Dialect
 from binlake.dialect.bounds import put_stored_bounds, put_stored_partition
-from binlake.dialect.checks import drop_checks, is_check_spec, make_check_elements, make_check_specs
+from binlake.dialect.checks import (
+    drop_checks,
+    is_check_spec,
+    make_check_elements,
+    make_check_specs,
+    map_written_check_spec,
+    map_written_checks,
+    unwrap_not_enforced,
+)
 from binlake.dialect.classify import Classified, Kind, classify_tokens
-from binlake.dialect.clauses import drop_generation_if_written, lacks_charset, map_clauses, map_element
+from binlake.dialect.clauses import (
+    drop_generation_if_written,
+    lacks_charset,
+    map_clauses,
+    map_element,
+    put_stored_type,
+)
 from binlake.dialect.collations import find_target_charset, find_target_collation
 from binlake.dialect.columnnames import KEY_HEADS
 from binlake.dialect.conversions import Alter
@@ -22,6 +36,7 @@ from binlake.dialect.defaults import find_fill_times, make_fill_specs, put_store
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.expressions import makes_expression_index, names_expression_index
 from binlake.dialect.foreign import make_foreign_key_indexes, spell_foreign_key
+from binlake.dialect.madeup import list_requirements, reads_clock
 from binlake.dialect.names import DATABASES, find_session_db, split_statements
 from binlake.dialect.tokens import (
     Token,
@@ -30,6 +45,7 @@ from binlake.dialect.tokens import (
     join_list,
     render,
     split_list,
+    split_partitioning,
     tokenize,
     tokenize_with_spaces,
 )
@@ -122,7 +138,8 @@ def _make_statements(mapped: list[Token], statement: Classified, ddl: RoutedDdl,
     """The statements of one DDL; values that it fills or converts become what they became in the source's session."""
     if statement.kind is not Kind.ALTER_TABLE:
         return (render(mapped),)
-    head, specs = mapped[: statement.rest], split_list(mapped[statement.rest :])
+    listed, partitioning = split_partitioning(mapped[statement.rest :])
+    head, specs = mapped[: statement.rest], split_list(listed)
     before, after = _find_table(ddl.before, statement, ddl), _find_altered_table(statement, ddl)
     alter = Alter(head, before, after, ddl.after.session, dialect) if before is not None and after is not None else None
     added = _find_added_columns(ddl)
@@ -133,19 +150,22 @@ def _make_statements(mapped: list[Token], statement: Classified, ddl: RoutedDdl,
         raise Unmappable("several new columns that the source filled with different times")
     specs, later = make_fill_specs(specs, added, len(clock) > 1, dialect)
     converted = alter.find_conversions(specs) if alter is not None else []
+    if partitioning and not converted:
+        specs[-1] = [*specs[-1], *partitioning]
+    elif partitioning:
+        # A conversion takes several statements; the partitioning is about their result.
+        later = [*later, partitioning]
     if alter is not None and (converted or alter.changes_values):
         if clock and not alter.can_fill_times(converted):
             raise Unmappable("a conversion of values together with a new column that has the current time as default")
         texts = alter.make_statements(specs, converted, has_time=bool(clock))
     else:
         texts = (render([*head, *join_list(specs)]),)
-    if len(clock) == 1:
-        texts = (
-            f"SET SESSION timestamp = UNIX_TIMESTAMP({quote(clock[0])})",
-            *texts,
-            "SET SESSION timestamp = DEFAULT",
-        )
-    return (*texts, *(render([*head, *spec]) for spec in later))
+    moment = f"UNIX_TIMESTAMP({quote(clock[0])})" if clock else ddl.after.session.moment
+    if len(clock) == 1 or (moment and not clock and any(map(reads_clock, added))):
+        texts = (f"SET SESSION timestamp = {moment}", *texts, "SET SESSION timestamp = DEFAULT")
+    required = list_requirements(render(head[2:]).strip(), before, after, ddl.after.session) if before and after else []
+    return (*required, *texts, *(render([*head, *spec]) for spec in later))
 
 
 def _find_added_columns(ddl: RoutedDdl) -> list[ColumnInfo]:
@@ -183,7 +203,7 @@ def _put_default_into_spec(part: list[Token], table: TableDef) -> list[Token]:
 
 def _map_tidb_column(column: list[Token], table: TableDef) -> list[Token]:
     info = table.find_column(column[0].value)
-    return put_stored_default(drop_generation_if_written(column, info, table, "tidb"), info)
+    return put_stored_default(drop_generation_if_written(put_stored_type(column, info), info, table, "tidb"), info)
 
 
 def _set_default(part: list[Token], table: TableDef) -> list[Token]:
@@ -200,7 +220,7 @@ def _find_session_db(statement: Classified, ddl: RoutedDdl) -> str:
 def _tokenize_plain(query: str, dialect: Dialect) -> list[Token]:
     """Tokens without comments; a TiDB target keeps TiDB's own clauses."""
     dropped = {TokenKind.COMMENT} if dialect == "tidb" else {TokenKind.COMMENT, TokenKind.FEATURE}
-    return [token for token in tokenize(query) if token.kind not in dropped]
+    return [token for token in unwrap_not_enforced(tokenize(query)) if token.kind not in dropped]
 
 
 def _is_on_database(kind: Kind) -> bool:
@@ -266,7 +286,7 @@ def _map_create_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl
     start = statement.rest
     end = find_closing(tokens, start)
     parts = split_list(tokens[start + 1 : end])
-    plain = [drop_checks(part) if table is not None else part for part in parts]
+    plain = [drop_checks(part) if table is not None else map_written_checks(part, dialect) for part in parts]
     kept = [part for part in plain if part and (dialect != "mariadb" or not makes_expression_index(part))]
     # `KEY ...` defines an index, even if a column is named `Key`.
     elements = [map_element(part, None if part[0].is_word(*KEY_HEADS) else part, table, dialect) for part in kept]
@@ -283,13 +303,15 @@ def _map_alter_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl,
     table = _find_altered_table(statement, ddl)
     _require_same_key(ddl, table, dialect)
     before = _find_table(ddl.before, statement, ddl)
-    parts = [part for spec in split_list(tokens[statement.rest :]) for part in _split_added_columns(spec)]
-    kept = [p for p in parts if not (_is_on_expression_index(p, ddl, dialect) or is_check_spec(p, before))]
+    listed, partitioning = split_partitioning(tokens[statement.rest :])
+    parts = [part for spec in split_list(listed) for part in _split_added_columns(spec)]
+    kept = [p for p in parts if not _is_on_expression_index(p, ddl, dialect)]
+    kept = [p for p in kept if table is None or not is_check_spec(p, before)]
     kept = [put_stored_partition(spell_foreign_key(part, before), before) for part in kept]
     specs = [_map_spec(part, table, dialect) for part in kept]
     specs += [[*tokenize_with_spaces("ADD"), *index] for index in make_foreign_key_indexes(parts, before, table)]
     specs += make_check_specs(before, table, dialect) if table is not None else []
-    return [*tokens[: statement.rest], *join_list([spec for spec in specs if spec])]
+    return [*tokens[: statement.rest], *join_list([spec for spec in specs if spec]), *partitioning]
 
 
 def _split_added_columns(spec: list[Token]) -> list[list[Token]]:
@@ -341,7 +363,11 @@ def _map_spec(part: list[Token], table: TableDef | None, dialect: Dialect) -> li
     if column and table is not None:
         plain = drop_checks(column)
         return map_element([*part[: len(part) - len(column)], *plain], plain, table, dialect)
-    return map_element(part if table is None else _set_default(part, table), column, table, dialect)
+    if table is not None:
+        return map_element(_set_default(part, table), column, table, dialect)
+    spec = map_written_check_spec(part, dialect)
+    mapped = map_written_checks(part, dialect) if spec is None else spec
+    return map_element(mapped, _find_column_definition(mapped), None, dialect) if mapped else []
 
 
 def _find_column_definition(part: list[Token]) -> list[Token] | None:

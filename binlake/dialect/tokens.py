@@ -183,6 +183,19 @@ def split_list(tokens: Sequence[Token]) -> list[list[Token]]:
     return parts
 
 
+def split_partitioning(specs: Sequence[Token]) -> tuple[list[Token], list[Token]]:
+    """Split the clauses of ALTER TABLE before `PARTITION BY …` or `REMOVE PARTITIONING`, which follow without a
+    comma."""
+    depth = 0
+    for at, token in enumerate(specs[:-1]):
+        depth += token.is_mark("(") - token.is_mark(")")
+        second = specs[at + 1]
+        partitions = token.is_word("PARTITION") and second.is_word("BY")
+        if depth == 0 and (partitions or (token.is_word("REMOVE") and second.is_word("PARTITIONING"))):
+            return list(specs[:at]), list(specs[at:])
+    return list(specs), []
+
+
 def join_list(parts: Sequence[Sequence[Token]]) -> list[Token]:
     """The inverse of `split_list`."""
     joined: list[Token] = []

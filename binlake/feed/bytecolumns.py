@@ -15,6 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.dictionaries import encode_dictionary
+
 Array = Any
 """A pyarrow Array (pyarrow has no stubs)."""
 Ints = npt.NDArray[np.int64]
@@ -96,7 +98,7 @@ class ByteTable:
 
 def map_distinct(values: Array, make: Callable[[Any], Any], kind: Any) -> Array:
     """`make` of each value, called once per distinct value; NULL stays NULL. `kind`: the type of the result."""
-    coded = pc.dictionary_encode(values)
+    coded = encode_dictionary(values)
     made = pa.array([make(value) for value in coded.dictionary.to_pylist()], kind)
     return made.take(coded.indices)
 

@@ -9,6 +9,7 @@ from typing import Any
 from binlake.config.feed import Feed
 from binlake.config.model import Replication
 from binlake.config.protocols import AvroOptions
+from binlake.config.storage import list_storage_warnings
 from binlake.errors import BinlakeError, ConfigError
 from binlake.feed.protocols import format_of
 from binlake.feed.registry import Registry
@@ -42,7 +43,7 @@ def check_tables(feed: Feed, tables: Iterable[TableDef], beside: Iterable[Feed] 
     `beside`: the replication's feeds; a topic that two of them write to is a warning.
     """
     own_tables = [table for table in tables if table.kind == "table" and feed.tables.matches(table.db, table.name)]
-    form, refused, warnings, topics = format_of(feed.options), [], [], {}
+    form, refused, warnings, topics = format_of(feed.options), [], list_storage_warnings(feed.sink.storage), {}
     for table in own_tables:
         try:
             form.build_schemas(table)

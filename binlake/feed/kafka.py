@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
+from binlake.base.dictionaries import encode_dictionary
 from binlake.base.lakecolumns import Message
 from binlake.config.sinkuri import Kafka
 from binlake.errors import BinlakeError, Fenced, Permanent, Transient
@@ -158,7 +159,7 @@ class Publisher:
 
     def _choose_partitions(self, messages: pa.Table) -> tuple[pa.Table, list[str], list[int]]:
         """The messages with their topics and partitions. A message without a hash is repeated for every partition."""
-        topics = messages.column(Message.TOPIC).combine_chunks().dictionary_encode()
+        topics = encode_dictionary(messages.column(Message.TOPIC))
         names, which = topics.dictionary.to_pylist(), np.asarray(topics.indices)
         sizes = np.array([self._partitions[topic] for topic in names], np.int64)[which]
         hashes = messages.column(Message.HASH).combine_chunks()

@@ -1,8 +1,9 @@
 """The format of TiDB's drainer for files (db-type = "file"): one `pb_binlog.Binlog` per transaction or DDL, in order.
 
 Rule: protobuf is written by columns, with the drainer's forms of values, which every reparo reads: temporal types,
-DECIMAL and JSON as texts, ENUM and SET as numbers, BIT as bytes. A DDL is written with the commit_ts from which rows
-have its definition, which is at or below its own commit_ts (hazards R-18), so records never go back in time.
+DECIMAL and JSON as texts, ENUM, SET and BIT as numbers (its reparo takes bytes of a BIT for 0). A DDL is written with
+the commit_ts from which rows have its definition, which is at or below its own commit_ts (hazards R-18), so records
+never go back in time.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from binlake.feed.protobuf import (
     join_transactions,
     measure_lengths,
 )
-from binlake.feed.values import compute_member_numbers, convert_images_to_zone
+from binlake.feed.values import compute_member_numbers, convert_images_to_zone, parse_bits
 from binlake.rows.codec import datum as d
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
@@ -141,6 +142,8 @@ def _encode_datum(column: ColumnInfo, texts: Array) -> list[Part]:
             return [bytes([d.VARINT]), encode_varints(_encode_zigzag(np.asarray(pc.cast(texts, pa.int64()))))]
         case t.ENUM | t.SET:
             return _encode_unsigned(np.asarray(compute_member_numbers(column, texts)))
+        case t.BIT:
+            return _encode_unsigned(np.asarray(parse_bits(texts)))
         case t.FLOAT | t.DOUBLE:
             kind = pa.float32() if column.tp == t.FLOAT else pa.float64()
             return [bytes([d.FLOAT]), _encode_comparable(np.asarray(pc.cast(texts, kind)).astype(np.float64))]

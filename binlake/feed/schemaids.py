@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.dictionaries import encode_dictionary
 from binlake.base.lakecolumns import Message
 from binlake.config.feed import Feed
 from binlake.errors import ConfigError
@@ -121,7 +122,7 @@ def _encode_names(messages: pa.Table) -> Any:
     value = pc.if_else(pc.is_valid(messages.column(Message.VALUE)), messages.column(Message.VALUE_SCHEMA), None)
     parts = [messages.column(Message.TOPIC), messages.column(Message.KEY_SCHEMA), value]
     texts = [pc.fill_null(part, "").cast(pa.string()) for part in parts]
-    return pc.binary_join_element_wise(*texts, _BETWEEN).combine_chunks().dictionary_encode()
+    return encode_dictionary(pc.binary_join_element_wise(*texts, _BETWEEN))
 
 
 def _prepend_headers(headers: list[bytes], which: Any, bodies: Any) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.dictionaries import encode_dictionary
 from binlake.base.lakecolumns import Message
 from binlake.config.protocols import SlaveBinlogOptions
 from binlake.feed.bytecolumns import (
@@ -70,7 +71,7 @@ class SlaveBinlogFormat(RowFormat):
         messages = messages.combine_chunks()
         keys, values = (messages.column(name).combine_chunks() for name in (Message.KEY, Message.VALUE))
         numbers = [np.asarray(messages.column(name)) for name in (Message.COMMIT_TS, Message.START_TS)]
-        heads = np.asarray(keys.dictionary_encode().indices)
+        heads = np.asarray(encode_dictionary(keys).indices)
         transaction = find_run_ends(*numbers)
         run = find_run_ends(*numbers, heads)
         tables = join_parts(encode_field(1, join_parts([keys.take(pa.array(run)), join_runs(values, run)])))

@@ -30,7 +30,7 @@ log = structlog.get_logger()
 CHUNK_BYTES = 64 << 20
 """Arrow bytes of keyed net changes per MERGE. Keyless changes are applied in a single commit."""
 
-_UNCONVERTED = "a change of a column's type converted values in a way that Binlake cannot reproduce"
+_UNCONVERTED = "a DDL converted or filled values in a way that Binlake cannot reproduce"
 _UNKNOWN = "recovered at the source with rows that this lake never received"
 
 

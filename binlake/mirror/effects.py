@@ -70,7 +70,8 @@ def derive_effects(ddl: LandedDdl) -> list[Effect]:
     effects = [effect for table in after for effect in _writes(ddl.action, before, table)]
     if ddl.action in LOSES_ROWS or removes_partition_rows(clauses or []):
         effects += [_derive_loss(ddl, effect) for effect in effects if effect.kind == "alter"]
-    moment = Moment(ddl.after.session.tz, ddl.after.session.date, ddl.after.session.guessed)
+    session = ddl.after.session
+    moment = Moment(session.tz, session.date, session.guessed, session.family)
     renamed = _find_former_names(clauses or [])
     effects = [replace(effect, renamed=renamed, moment=moment) for effect in effects]
     if clauses is None or ddl.decision == "refused":

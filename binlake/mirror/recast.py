@@ -1,29 +1,80 @@
 """Converts a mirror's values after a column changed its type, as the source converted them at MODIFY COLUMN.
 
 The source logs no row changes for a MODIFY, so the mirror converts its values (`codec.casts`). A text that cannot be
-converted stays unchanged: it is stored in `_text` if the new type cannot store it, and the mirror is marked inexact.
+converted stays unchanged: it is stored in `_text` if the new type cannot store it, and the mirror is marked inexact. So
+is one whose values a MySQL or MariaDB converted in a way that is not TiDB's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from binlake.rows.codec.casts import Moment, UnknownCast, cast_text, derive_cast_form
+from binlake.dialect.families import converts_as_tidb
+from binlake.dialect.madeup import is_made_up
+from binlake.rows.codec.casts import Moment, UnknownCast, cast_text, derive_cast_form, may_cut
+from binlake.rows.codec.writers import format_zero
 from binlake.rows.schema import ColumnInfo
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.session import SourceSession
+
+_ZEROED = t.INTEGERS | {t.NEWDECIMAL, t.FLOAT, t.DOUBLE} | t.STRINGS
+
+
+def may_change(source: ColumnInfo, target: ColumnInfo, moment: Moment) -> bool:
+    """Whether a value of `source` may be another one as `target`."""
+    forms_differ = derive_cast_form(source) != derive_cast_form(target)
+    differs = forms_differ or may_cut(source, target)
+    return differs or _may_zero(source, target, moment) or _is_numbered(source, target, moment)
+
+
+def explain_fill(column: ColumnInfo, moment: Moment) -> str:
+    """Why the values of a new column in old rows are not known; "" if its definition gives them."""
+    if not moment.family or not is_made_up(column):
+        return ""
+    return f"the source filled the new column {column.name} with values that are not in the log"
 
 
 def recast(
     source: ColumnInfo, target: ColumnInfo, texts: Sequence[str | None], moment: Moment
 ) -> tuple[list[str | None], list[str]]:
     """(`texts` of column `source` as texts of column `target`, [the reason for the first that cannot be converted])."""
-    if derive_cast_form(source) == derive_cast_form(target):
+    if not may_change(source, target, moment):
         return list(texts), []
     converted: list[str | None] = []
-    unknown: list[str] = []
+    unknown = _explain_other_rules(source, target, moment) if any(text is not None for text in texts) else []
+    if _is_numbered(source, target, moment) and any(text in (None, "0") for text in texts):
+        unknown = [f"the source numbered rows with NULL or 0 in column {target.name}, which are not in the log"]
     for text in texts:
         try:
-            converted.append(cast_text(source, target, text, moment))
+            converted.append(_recast_one(source, target, text, moment))
         except UnknownCast as error:
             converted.append(text)
             unknown = unknown or [str(error)]
     return converted, unknown
+
+
+def _recast_one(source: ColumnInfo, target: ColumnInfo, text: str | None, moment: Moment) -> str | None:
+    if text is not None or not _may_zero(source, target, moment):
+        return cast_text(source, target, text, moment)
+    if target.tp not in _ZEROED:
+        raise UnknownCast(f"NULL as {target.type_text} of column {target.name}, which became NOT NULL")
+    return format_zero(target)
+
+
+def _may_zero(source: ColumnInfo, target: ColumnInfo, moment: Moment) -> bool:
+    """Whether NULL may have become the type's zero: TiDB refuses a NOT NULL over NULL, other servers may not."""
+    return bool(moment.family) and target.not_null and not source.not_null
+
+
+def _is_numbered(source: ColumnInfo, target: ColumnInfo, moment: Moment) -> bool:
+    """Whether the column became AUTO_INCREMENT: the server then numbers rows that have no number."""
+    return bool(moment.family and target.flag & ~source.flag & t.FLAG_AUTO_INCREMENT)
+
+
+def _explain_other_rules(source: ColumnInfo, target: ColumnInfo, moment: Moment) -> list[str]:
+    session = SourceSession("+00:00", family=moment.family)
+    alike = derive_cast_form(source) == derive_cast_form(target) or not moment.family
+    if alike or converts_as_tidb(source, target, session):
+        return []
+    kinds = f"{source.type_text} to {target.type_text} of column {target.name}"
+    return [f"{moment.family} converts {kinds} by its own rules"]

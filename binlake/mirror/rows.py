@@ -16,9 +16,9 @@ from binlake.lake.columntypes import (
     parse_texts,
     select_image_column,
 )
-from binlake.mirror.recast import recast
+from binlake.mirror.recast import explain_fill, may_change, recast
 from binlake.rows.codec import format_key_text
-from binlake.rows.codec.casts import Moment, derive_cast_form
+from binlake.rows.codec.casts import Moment
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema.names import fold_name
@@ -96,7 +96,7 @@ class Reshaper:
         """True when rows do not change: only keys, defaults or comments changed that mirror rows do not show."""
         before, after = self._before, self._after
         kept = [None if s is None else s.name for s in self._sources.values()] == build_schema(before).names[:-4]
-        texts = all(s is not None and derive_cast_form(s) == derive_cast_form(c) for c, s in self._pair_columns())
+        texts = all(s is not None and not may_change(s, c, self._moment) for c, s in self._pair_columns())
         return (
             kept
             and texts
@@ -105,18 +105,20 @@ class Reshaper:
         )
 
     def converts(self) -> bool:
-        """True when a column's values are written in another form than before."""
-        return any(s is not None and derive_cast_form(s) != derive_cast_form(c) for c, s in self._pair_columns())
+        """True when a column's values are written in another form than before, or those of a new one are not known."""
+        pairs = self._pair_columns()
+        return any(explain_fill(c, self._moment) if s is None else may_change(s, c, self._moment) for c, s in pairs)
 
     def find_appended_fields(self) -> list[pa.Field] | None:
         """The fields to append if the only change is NULL columns without a default added at the end; else None."""
         known, new = self._after.row_columns[: len(self._before.row_columns)], []
         for column in self._after.row_columns[len(known) :]:
-            if self._sources[column.name] is not None or derive_filled_text(column) is not None:
+            plain = self._sources[column.name] is None and not explain_fill(column, self._moment)
+            if not plain or derive_filled_text(column) is not None:
                 return None
             new.append(pa.field(column.name, choose_arrow_type(column)))
         same = len(known) == len(self._before.row_columns) and all(
-            s is not None and s.name == c.name and derive_cast_form(s) == derive_cast_form(c)
+            s is not None and s.name == c.name and not may_change(s, c, self._moment)
             for c, s in self._pair_columns()[: len(known)]
         )
         return new if same and self._before.find_identity() == self._after.find_identity() else None
@@ -146,6 +148,7 @@ class Reshaper:
         self, column: ColumnInfo, source: ColumnInfo | None, old: Columns, rows: int
     ) -> list[str | None]:
         if source is None:
+            self.unknown = self.unknown or (explain_fill(column, self._moment) if rows else "")
             return [derive_filled_text(column)] * rows
         found, unknown = recast(source, column, old[source.name], self._moment)
         self.unknown = self.unknown or "".join(unknown)

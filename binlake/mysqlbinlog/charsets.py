@@ -72,4 +72,11 @@ def decode_text(data: bytes, collation: int) -> str:
     try:
         return (to_utf8(data) if to_utf8 else data).decode("utf-8")
     except UnicodeDecodeError:
+        if name == "binary":
+            raise WireError(
+                f"a statement of a session without a character set (SET NAMES binary) has"
+                f" {describe_undecodable('UTF-8', data)}",
+                hint="the log does not say which characters they are: set in [[source.replace]] of feeder.toml what to"
+                " follow instead, with X'…' for bytes",
+            ) from None
         raise WireError(f"a statement has {describe_undecodable(name, data)}") from None

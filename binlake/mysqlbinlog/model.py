@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from binlake.errors import BinlakeError
+
 
 class Flavor(Enum):
     """The two families, which differ in GTIDs, events and types."""
@@ -67,7 +69,7 @@ class RowsEvent:
     """A row event: `rows` are its bytes after the column bitmaps; `before` and `after` are those bitmaps.
 
     A bit is set for a column that is in the image, the first column in the lowest bit; an INSERT has no `before` (b""),
-    a DELETE no `after`.
+    a DELETE no `after`. `unchecked`: the session had foreign_key_checks = 0, so no foreign key changed other rows.
     """
 
     kind: RowKind
@@ -75,6 +77,7 @@ class RowsEvent:
     before: bytes
     after: bytes
     rows: bytes
+    unchecked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +106,15 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement logged as text, mostly DDL: `db` is its default database, `text` as it was sent."""
+    """A statement logged as text, mostly DDL: `db` is its default database, `text` as it was sent.
+
+    `unreadable`: why `text` is not known exactly; then only a replacement can be followed.
+    """
 
     db: str
     text: str
     session: Session
+    unreadable: BinlakeError | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from binlake.base.dictionaries import encode_dictionary
 from binlake.reparo.values import ReadDatum, convert_to_utc
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.columns import make_lane_reader
@@ -127,7 +127,7 @@ def _is_whole(good: Bools, after: Ints, ends: Ints) -> bool:
 
 
 def _convert_to_utc(texts: pa.Array, zone: ZoneInfo) -> pa.Array | None:
-    encoded = pc.dictionary_encode(texts)
+    encoded = encode_dictionary(texts)
     try:
         moved = [convert_to_utc(text, zone) for text in encoded.dictionary.to_pylist()]
     except ValueError:

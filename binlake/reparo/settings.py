@@ -17,7 +17,9 @@ from pydantic import Field, ValidationError
 
 from binlake import tso
 from binlake.base.sections.rules import Filter
-from binlake.base.sections.values import NameList, Section, TableName
+from binlake.base.sections.values import HostText, NameList, Section, TableName
+from binlake.base.settingwords import describe_problem
+from binlake.base.tomlfile import WITH_MARK
 from binlake.binlogfile.index import Index
 from binlake.config.model import Target
 from binlake.errors import ConfigError
@@ -30,7 +32,7 @@ MAX_CLUSTER = (1 << 63) - 1
 class DestDb(Section):
     """The section [dest-db]: the database that gets the rows."""
 
-    host: str = Field("127.0.0.1", description="host name or address")
+    host: HostText = Field("127.0.0.1", description="host name or address")
     port: int = Field(3306, ge=1, le=65535, description="TCP port")
     user: str = Field("root", description="user")
     password: str = Field("", repr=False, description="password")
@@ -153,7 +155,7 @@ def read_settings(file: str, flags: Mapping[str, object]) -> ReparoSettings:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise ConfigError(
-            f"a setting is wrong: {first['msg']}", where={"key": place, "file": file or "flags"},
+            f"a setting is wrong: {describe_problem(first)}", where={"key": place, "file": file or "flags"},
             hint="`binlake reparo --help` and docs/operate/reparo.md list all settings",
         ) from None  # fmt: skip
     start, stop = settings.start, settings.stop
@@ -164,7 +166,7 @@ def read_settings(file: str, flags: Mapping[str, object]) -> ReparoSettings:
 
 def _read_toml(file: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(file).read_text(encoding=WITH_MARK))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"the configuration cannot be read: {error}", where={"file": file}) from error
 

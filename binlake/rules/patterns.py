@@ -1,7 +1,8 @@
 """Patterns of names as in the drainer and in DM, always case-insensitive. A leading `~` marks a regular expression.
 
-Drainer (tidb-binlog 5.6): other text is an anchored regular expression, so `.` is a wildcard. DM (1.11): `?` matches
-one character, `[a-z]` and `[!a-z]` one character in or outside a range, `*` any text, but only at the end.
+Regular expressions are in Go's syntax (goregex.py). Drainer (tidb-binlog 5.6): other text is an anchored regular
+expression, so `.` is a wildcard. DM (1.11): `?` matches one character, `[a-z]` and `[!a-z]` one character in or outside
+a range, `*` any text, but only at the end.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from binlake.errors import ConfigError
+from binlake.rules.goregex import compile_go_regex
 
 
 @dataclass(frozen=True)
@@ -38,17 +40,19 @@ def compile_wildcard(text: str) -> Pattern:
             where={"pattern": text},
             hint="write a regular expression, which begins with ~",
         )
-    return compile_regex(f"^{''.join(map(_make_part_regex, re.findall(_PARTS, text, re.DOTALL)))}$", text)
+    parts: list[str] = re.findall(_PARTS, text, re.DOTALL)
+    if any(len(part) > 1 and "[" in part[1:] for part in parts):
+        raise ConfigError(
+            "a range has a `[` inside",
+            where={"pattern": text},
+            hint="write `[0-9]` for `[[:digit:]]`, or a regular expression, which begins with ~",
+        )
+    return compile_regex(f"^{''.join(map(_make_part_regex, parts))}$", text)
 
 
 def compile_regex(regex: str, text: str) -> Pattern:
     """Compile `regex`, which may match anywhere in a name; `text`: the configured text. Raises ConfigError."""
-    try:
-        return Pattern(re.compile(regex, re.IGNORECASE))
-    except re.error as error:
-        raise ConfigError(
-            f"not a regular expression: {error}", where={"filter": text}, hint="see Python's re"
-        ) from None
+    return Pattern(compile_go_regex(regex, text))
 
 
 _PARTS = r"\[[^\]]+\]|."

@@ -1,7 +1,10 @@
 """TiDB's table filter: patterns of `schema.table`; the last pattern that matches decides (reference 3.5).
 
-`*`, `?` and `[...]` are wildcards, `/.../` is a regular expression, quotes or backticks enclose names with other
-characters, and a leading `!` excludes tables. Names are compared without regard to case, as in TiDB.
+Rule: the grammar is that of TiDB's own parser, and what it refuses is refused: a pattern that is read in another way
+would match nothing, without a word. A name has letters, digits, `_`, `$` and characters outside ASCII; `*`, `?` and
+`[...]` are wildcards, a backslash escapes any other character, `/.../` is a regular expression in Go's syntax, quotes
+or backticks enclose names with other characters, a leading `!` excludes tables, and `#` begins a comment. A pattern
+that names a file (`@file`) is refused. Names are compared without regard to case, as in TiDB.
 """
 
 from __future__ import annotations
@@ -11,10 +14,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from binlake.errors import ConfigError
+from binlake.rules.goregex import compile_go_regex, translate_class
 
-_HINT = "write schema.table, for example test.*, `my db`.t1, /^db_[0-9]+$/.orders or !test.tmp_*"
-_NAME = re.compile(
-    r"""(?P<regex>/(?:[^/\\]|\\.)*/)|`(?P<tick>(?:[^`]|``)*)`|"(?P<quote>(?:[^"]|"")*)"|(?P<plain>[^.`"/]+)"""
+_HINT = r"write schema.table, for example test.*, `my db`.t1, test.order\_items, /^db_[0-9]+$/.orders or !test.tmp_*"
+_REGEX = re.compile(r"/((?:\\.|[^/\\])+)/", re.DOTALL)
+_QUOTED = re.compile(r'''`((?:[^`]|``)+)`|"((?:[^"]|"")+)"''')
+_PART = re.compile(
+    r"\\(?P<escaped>[^0-9A-Za-z])|\[(?P<range>!?(?:\\[^0-9A-Za-z]|[^\\\]])+)\]|(?P<many>\*)|(?P<one>\?)"
+    "|(?P<plain>[0-9A-Za-z_$\x80-\U0010ffff])",
+    re.DOTALL,
 )
 
 
@@ -25,7 +33,7 @@ class _Rule:
     table: re.Pattern[str]
 
     def matches(self, db: str, table: str) -> bool:
-        return self.db.fullmatch(db) is not None and self.table.fullmatch(table) is not None
+        return self.db.search(db) is not None and self.table.search(table) is not None
 
 
 class TableMatcher:
@@ -33,7 +41,8 @@ class TableMatcher:
 
     def __init__(self, patterns: Iterable[str]) -> None:
         """Raises ConfigError naming the pattern that cannot be read."""
-        self._rules = [_read_rule(text.strip()) for text in patterns]
+        texts = [text.strip() for text in patterns]
+        self._rules = [_read_rule(text) for text in texts if text and not text.startswith("#")]
 
     def matches(self, db: str, table: str) -> bool:
         """True if the last pattern that matches `db`.`table` includes it; False if none matches."""
@@ -41,32 +50,54 @@ class TableMatcher:
 
 
 def _read_rule(text: str) -> _Rule:
-    body = text.removeprefix("!")
-    db = _NAME.match(body)
-    dot = db.end() if db else 0
-    table = _NAME.match(body, dot + 1) if body[dot : dot + 1] == "." else None
-    if db is None or table is None or table.end() != len(body):
-        raise ConfigError("a pattern of tables cannot be read", where={"pattern": text}, hint=_HINT)
-    return _Rule(not text.startswith("!"), _compile(db, text), _compile(table, text))
-
-
-def _compile(name: re.Match[str], text: str) -> re.Pattern[str]:
-    if name["regex"] is not None:
-        expression = f".*(?:{name['regex'][1:-1]}).*"
-    elif name["plain"] is not None:
-        expression = "".join(
-            _make_wildcard_regex(part) for part in re.findall(r"\[[^\]]+\]|.", name["plain"], re.DOTALL)
+    if text.startswith("@"):
+        raise ConfigError(
+            "a file of patterns is not read",
+            where={"pattern": text},
+            hint="write the patterns of the file into the list",
         )
-    else:
-        expression = re.escape((name["tick"] or "").replace("``", "`") or (name["quote"] or "").replace('""', '"'))
+    body = text.removeprefix("!")
+    db, dot = _read_name(body, 0, text)
+    if body[dot : dot + 1] != ".":
+        raise _make_error("it needs a schema, a dot and a table", text)
+    table, end = _read_name(body, dot + 1, text)
+    if end != len(body):
+        raise _make_error(f"unexpected {body[end]!r}", text)
+    return _Rule(not text.startswith("!"), db, table)
+
+
+def _read_name(body: str, at: int, text: str) -> tuple[re.Pattern[str], int]:
+    """The pattern of the name at `at`, and the place after it."""
+    if regex := _REGEX.match(body, at):
+        return compile_go_regex(regex[1], text), regex.end()
+    if quoted := _QUOTED.match(body, at):
+        name = quoted[1].replace("``", "`") if quoted[1] else quoted[2].replace('""', '"')
+        return _compile(re.escape(name), text), quoted.end()
+    parts, begin = [], at
+    while part := _PART.match(body, at):
+        parts.append(_make_wildcard_regex(part, text))
+        at = part.end()
+    if at == begin:
+        raise _make_error(f"unexpected {body[at]!r}" if body[at:] else "it ends early", text)
+    return _compile("".join(parts), text), at
+
+
+def _make_wildcard_regex(part: re.Match[str], text: str) -> str:
+    if part["many"] or part["one"]:
+        return ".*" if part["many"] else "."
+    if part["range"] is None:
+        return re.escape(part["escaped"] or part["plain"])
+    is_outside = part["range"].startswith("!")
+    inside = translate_class(part["range"].removeprefix("!"), text)
+    return f"[^{inside}]" if is_outside else f"[{inside}]" if not inside.startswith("^") else rf"[\{inside}]"
+
+
+def _compile(expression: str, text: str) -> re.Pattern[str]:
     try:
-        return re.compile(expression, re.IGNORECASE | re.DOTALL)
+        return re.compile(rf"\A{expression}\Z", re.IGNORECASE | re.DOTALL)
     except re.error as error:
-        raise ConfigError(f"not a regular expression: {error}", where={"pattern": text}, hint=_HINT) from None
+        raise _make_error(f"a range is none: {error}", text) from None
 
 
-def _make_wildcard_regex(part: str) -> str:
-    if len(part) > 1:
-        inside = part[1:-1].replace("\\", r"\\").replace("^", r"\^")
-        return f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
-    return {"*": ".*", "?": "."}.get(part) or re.escape(part)
+def _make_error(message: str, text: str) -> ConfigError:
+    return ConfigError(f"a pattern of tables cannot be read: {message}", where={"pattern": text}, hint=_HINT)

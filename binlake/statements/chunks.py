@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from binlake.base.dictionaries import encode_dictionary
 from binlake.base.lakecolumns import Change
 from binlake.base.rowhash import hash_rows
 from binlake.statements.batch import Phase
@@ -162,7 +163,7 @@ def number_values(rows: pa.Table, names: Sequence[str]) -> tuple[Ints, pa.Table]
     codes: Ints = np.zeros(rows.num_rows, np.int64)
     most = 1
     for name in names:
-        encoded = _join_chunks(rows[name]).dictionary_encode()
+        encoded = encode_dictionary(rows[name])
         codes = codes * len(encoded.dictionary) + np.asarray(encoded.indices)
         most *= len(encoded.dictionary)
         if most > _RENUMBER_ABOVE:
@@ -176,7 +177,7 @@ def number_values(rows: pa.Table, names: Sequence[str]) -> tuple[Ints, pa.Table]
 
 def _renumber(codes: Ints) -> Ints:
     """Number distinct codes from 0 on, without a gap."""
-    return np.asarray(pa.array(codes).dictionary_encode().indices).astype(np.int64)
+    return np.asarray(encode_dictionary(pa.array(codes)).indices).astype(np.int64)
 
 
 def _measure_text_bytes(rows: pa.Table) -> Ints:
@@ -202,7 +203,3 @@ def _measure_map_bytes(maps: pa.MapArray) -> Ints:
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(pc.fill_null(pc.binary_length(items), 0))])
     sizes: Ints = np.diff(ends[offsets - offsets[0]]) * TEXT_FACTOR + np.diff(offsets) * ENTRY_BYTES
     return sizes
-
-
-def _join_chunks(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

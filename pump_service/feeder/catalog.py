@@ -12,12 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from binlake.errors import BinlakeError
+from binlake.mysqlbinlog.cascades import find_cascades, make_cascade_guard
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
 from binlake.mysqlbinlog.definitions.statements import split_ddl
 from binlake.mysqlbinlog.definitions.tablemaps import check_table_map, is_sequence
 from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames, make_name_clash_error
 from binlake.mysqlbinlog.model import Flavor, Statement, TableMap
+from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rows.schema.forms import Json
 from binlake.rows.schema.names import fold_name, fold_pair
@@ -42,6 +44,7 @@ class Catalog:
             source.name: Follower(source, trackers[source.name], self._writer, known) for source in sources
         }
         self._read: dict[tuple[str, str, str], tuple[TableMap, int, TableDef | None]] = {}
+        self._guards: dict[str, tuple[int, Guard | None]] = {}
 
     @property
     def state(self) -> SchemaState:
@@ -74,6 +77,18 @@ class Catalog:
         definition = self._find_definition(source, event)
         self._read[key] = (columns, version, definition)
         return definition
+
+    def make_cascade_guard(self, source: str) -> Guard | None:
+        """The guard against rows that foreign keys of a source change without logging; None if it has no such key."""
+        version, guard = self._guards.get(source, (-1, None))
+        if version != self.version:
+            names = self._sources[source]
+            tables = [table for database in self._writer.describe_databases(names) for table in database.tables]
+            linked = [table for table in tables if "REFERENCES" in table.create]
+            cascades = [cascade for table in linked for cascade in find_cascades((table.db, table.name), table.create)]
+            guard = make_cascade_guard(cascades)
+            self._guards[source] = self.version, guard
+        return guard
 
     def adopt(self, source: str, databases: Sequence[DatabaseDescription]) -> list[SchemaChange]:
         """Take over the first definitions of a source.

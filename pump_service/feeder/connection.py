@@ -27,6 +27,7 @@ from pump_service.feeder.server import (
     format_address,
     read_log_end,
     read_log_files,
+    read_logs_cascades,
 )
 from pump_service.feeder.settings import SourceFile
 from pump_service.feeder.startposition import LogStart, find_start, read_identity
@@ -89,6 +90,7 @@ class SourceLog:
         self.server: Address = source.servers[0]
         self.trouble = "not connected yet"
         self.connections = 0
+        self.logs_cascades = False
         self.heard = 0.0
 
     def __iter__(self) -> Iterator[SourceTransaction]:
@@ -176,13 +178,14 @@ class SourceLog:
             flavor = derive_flavor(link)
             identity = read_identity(link, flavor)
             start = find_start(link, flavor, self.position, identity, self.server_uuid)
+            logs_cascades = read_logs_cascades(link)
             reader = self._make_reader(flavor, start, address)
             dump = self._make_dump(link, flavor, self._server_id)
             dump.begin(start.request)
         except BaseException:
             link._force_close()  # type: ignore[attr-defined]
             raise
-        self._dump, self._reader, self._events = dump, reader, iter(())
+        self._dump, self._reader, self._events, self.logs_cascades = dump, reader, iter(()), logs_cascades
         self.heard = time.monotonic()
         if identity.uuid != self.server_uuid:
             self._on_server(identity.uuid)

@@ -11,13 +11,15 @@ import structlog
 from binlake.dialect.classify import Kind
 from binlake.dialect.tokens import Token, tokenize
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.definitions.alters import refuse_unlogged_rows, standardize_specs
+from binlake.mysqlbinlog.definitions.alters import standardize_specs
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription
 from binlake.mysqlbinlog.definitions.online import KEY, OnlineTable, find_shadow_base, find_trash_base, is_tool_log
 from binlake.mysqlbinlog.definitions.partitions import add_partitions, find_truncated_partitions
+from binlake.mysqlbinlog.definitions.standalone import drop_sequence_defaults
 from binlake.mysqlbinlog.definitions.statements import SingleStatement, build_single_alter, drop_table
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, build_table_info, with_origin_defaults
+from binlake.mysqlbinlog.definitions.unlogged import refuse_unlogged_rows
 from binlake.mysqlbinlog.definitions.writer import (
     JobWriter,
     SourceNames,
@@ -177,6 +179,8 @@ class Follower:
         former = self._writer.require_table(self._names, single.db, single.table)
         specs = single.tokens[_SPECS_AT:]
         refuse_unlogged_rows(specs)
+        single = replace(single, tokens=tuple(drop_sequence_defaults(single.tokens)))
+        specs = single.tokens[_SPECS_AT:]
         self._tracker.run(single, session)
         described = self._describe_tracked_table(single.db, single.table)
         altered = standardize_specs(specs, former, create_text(described))

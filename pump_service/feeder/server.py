@@ -94,6 +94,12 @@ def read_variables(link: Link) -> dict[str, str]:
     return {str(name).lower(): str(value) for name, value in ask(link, "SHOW GLOBAL VARIABLES")}
 
 
+def read_logs_cascades(link: Link) -> bool:
+    """Whether the server logs rows that foreign keys change: MySQL from 9.6, unless InnoDB itself changes them."""
+    found = ask(link, "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'")
+    return bool(found) and str(found[0][1]).upper() == "OFF"
+
+
 def derive_flavor(link: Link) -> Flavor:
     """The family of the server."""
     version = str(link.server_version)  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from binlake.base.sections.rules import BlockAllowList
-from binlake.base.sections.values import NameList, Section
+from binlake.base.sections.values import HostText, NameList, Section
 from binlake.base.tomlfile import make_readable_error, read_toml
 from binlake.config.load import resolve_secret
 from binlake.config.model import Security
@@ -44,7 +44,7 @@ class ClusterTls(Security):
 class Server(Section):
     """The connection to a MySQL or MariaDB server."""
 
-    host: str = Field("127.0.0.1", min_length=1, description="host name or address")
+    host: HostText = Field("127.0.0.1", min_length=1, description="host name or address")
     port: int = Field(_DEFAULT_PORT, ge=1, le=65535, description="TCP port")
     user: str = Field("root", description="user; its privileges: docs/operate/feeder.md")
     password: str = Field("", repr=False, description="password; `env:NAME` reads it from the environment")
@@ -146,6 +146,11 @@ class SourceFile(Server):
         description="tables neither defined nor read: `db.table`, `*` and `?` match; `db.*` is all of `db`",
     )
     replace: tuple[Replacement, ...] = Field((), description="statements of the log to be replaced")
+    unlogged_cascades: Literal["stop", "none"] = Field(
+        "stop",
+        description="when a foreign key may have changed rows that are not in the log (CASCADE, SET NULL): stop; none ="
+        " the application always changes such rows itself before, so no foreign key ever changes one",
+    )
     start: Start = Start()
     snapshot: Snapshot = Snapshot()
     tracker: Tracker | None = Field(None, description="tracker for this source only, if it is of another family")

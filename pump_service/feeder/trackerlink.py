@@ -29,6 +29,18 @@ _TABLE_WAIT_S = 20
 """How long to wait for a table that another session holds: the servers' own limits are a day and a year."""
 _SESSION_WAIT_S = 5
 _NO_SUCH_SESSION = 1094
+_ZONES = (
+    "the session's time zone has a name that the tracker does not know: load its time zones there"
+    " (`mariadb-tzinfo-to-sql /usr/share/zoneinfo | mariadb mysql`, for MySQL `mysql_tzinfo_to_sql`) and restart the"
+    " feeder"
+)
+_CASE = (
+    "the tracker needs the source's lower_case_table_names, or it takes names that differ in letter case for one, or"
+    " one for two: `binlake feeder check` compares them"
+)
+_OTHER_VERSION = "the tracker should be of the source's family and version ([tracker] in feeder.toml)"
+_REMEDIES = {1298: _ZONES, **dict.fromkeys((1007, 1008, 1049, 1050, 1051, 1146), _CASE)}
+"""By error: unknown zone; a database or table that exists already, or does not exist."""
 
 
 class TrackerLink:
@@ -121,7 +133,7 @@ class TrackerLink:
             )
         return SchemaError(
             f"the tracker refuses a statement of the source: {error}",
-            hint="the tracker should be of the source's family and version ([tracker] in feeder.toml); or set in"
-            " [[source.replace]] of feeder.toml what to follow instead (nothing: the statement is skipped)",
+            hint=f"{_REMEDIES.get(code, _OTHER_VERSION)}; or set in [[source.replace]] of feeder.toml what to follow"
+            " instead (nothing: the statement is skipped)",
             where={"statement": statement},
         )

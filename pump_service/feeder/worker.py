@@ -21,6 +21,7 @@ from binlake.errors import BinlakeError, SchemaError, SharedFailure, SourceUnava
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.model import Position, SourceTransaction, Statement, TableMap
 from binlake.mysqlbinlog.rowimage import encode_transactions
+from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.rows.schema import TableDef
 from pump_service.feeder.journal import Journal, ReadPosition
 from pump_service.feeder.publisher import Ddl, Outgoing, Publisher, Stopped
@@ -40,6 +41,7 @@ class Log(Protocol):
     heard: float
     server: tuple[str, int]
     connections: int
+    logs_cascades: bool
 
     def read(self, max_transactions: int, max_bytes: int, wait_s: float) -> list[SourceTransaction]:
         """The next transactions; empty if none came in time or it was closed. Raises Permanent."""
@@ -62,6 +64,9 @@ class Definitions(Protocol):
 
     def find_definition(self, source: str, event: TableMap) -> TableDef | None:
         """The definition with which rows are decoded; None if the table is excluded."""
+
+    def make_cascade_guard(self, source: str) -> Guard | None:
+        """The guard against rows that foreign keys change without logging."""
 
     def follow_all(self, source: str, statements: Iterable[Statement]) -> list[SchemaChange]:
         """The changes that these statements make: all or none. Raises SourceUnavailable if the tracker is down."""
@@ -249,7 +254,7 @@ class Worker:
         definition_of = functools.partial(parts.catalog.find_definition, name)
         rows: list[int] = []
         values = encode_transactions(
-            [transaction.changes for transaction in group], definition_of, parts.version, rows.append
+            [transaction.changes for transaction in group], definition_of, parts.version, rows.append, self._guard()
         )
         outgoing = [
             Outgoing(transaction.id, transaction.time_ms, value)
@@ -265,6 +270,10 @@ class Worker:
             counts, transactions=counts.transactions + len(outgoing), left_out=counts.left_out + left_out,
             rows=counts.rows + sum(rows), batches=counts.batches + bool(outgoing),
         )  # fmt: skip
+
+    def _guard(self) -> Guard | None:
+        logged = self.source.unlogged_cascades == "none" or (self._log is not None and self._log.logs_cascades)
+        return None if logged else self._parts.catalog.make_cascade_guard(self.source.name)
 
     def _publish_statement(self, transaction: SourceTransaction, statement: Statement) -> None:
         statements = self._apply_replacement(transaction, statement)

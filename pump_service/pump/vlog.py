@@ -17,7 +17,7 @@ from pathlib import Path
 
 import structlog
 
-from binlake.errors import BinlakeError, LostRange, Permanent, Transient
+from binlake.errors import BinlakeError, LostRange, Permanent, Transient, WireError
 from pump_service.pump.fileend import KnownSynced, UnsealedFile, log_accepted_damage, make_damage_error, settle_end
 from pump_service.pump.files import Files
 from pump_service.pump.record import (
@@ -125,10 +125,15 @@ class ValueLog:
         return left if left > 0 else self._options.segment_bytes
 
     def append(self, payloads: Sequence[bytes], max_ts: int) -> list[Pointer]:
-        """Write records in one write and one fdatasync; return their positions. `max_ts`: their greatest ts."""
+        """Write records in one write and one fdatasync; return their positions. `max_ts`: their greatest ts.
+
+        Raises WireError for an empty payload, and writes nothing.
+        """
         if self._failed:
             raise Permanent("the value log cannot be written", where={"reason": self._failed})
         fid, offset = self._fids[-1], self._end
+        if not all(payloads):  # a length of 0 means that no record begins here: what follows could not be read
+            raise WireError("a binlog without a byte cannot be stored", where={"file": self._build_path(fid).name})
         frame = self._frames[fid]
         # without a sync there is no proof
         write_begin = offset if self._options.sync else max(frame.begin, offset - _FAR_BACK)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.base import rowhash
+from binlake.base.dictionaries import encode_dictionary
 from binlake.base.lakecolumns import Message, Mutation
 from binlake.feed.messages import MessageEncoder
 from binlake.feed.roworder import sort_rows
@@ -124,7 +125,7 @@ class EncodeTask:
         """The rows of the feed's tables, in the total order."""
         rows = sort_rows(batch, ORDER)
         names = pc.binary_join_element_wise(rows.column(Mutation.DB), rows.column(Mutation.TABLE), "\0")
-        known = names.dictionary_encode()
+        known = encode_dictionary(names)
         chosen = [self.tables.matches(*name.split("\0")) for name in known.dictionary.to_pylist()]
         return rows if all(chosen) else rows.filter(pa.array(chosen, pa.bool_()).take(known.indices))
 

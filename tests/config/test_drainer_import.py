@@ -126,6 +126,7 @@ def test_drainer_to_files_becomes_a_feed(tmp_path: Path, capsys: pytest.CaptureF
     assert (storage.compression, storage.retention_days) == ("gzip", 7)
     fates = {line["key"]: line["fate"] for line in json.loads(capsys.readouterr().out)["lines"]}
     assert (fates["syncer.to.dir"], fates["syncer.to.retention-time"]) == ("differs", "taken")
+    assert fates["syncer.to.compression"] == "differs"  # the original's reparo does not read such files
     assert fates["syncer.txn-batch"] == fates["syncer.to.host"] == "none"
 
 

@@ -48,7 +48,7 @@ def test_written_feed_is_read_back_and_only_its_owner_can_read_it(file: Path) ->
     own = feed(
         dispatchers=[{"matcher": ["shop.*", '!shop.`a"b`'], "topic": "x_{schema}_{table}"}],
         transactions=False,
-        rules=["*.*", "!a.\x7f\\ü*"],
+        rules=["*.*", "!a.`\x7f\\ü*`"],
     )
     path = build_feed_path(file, "orders", own.name)
     write_feed_file(path, own)

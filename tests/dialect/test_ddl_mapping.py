@@ -108,6 +108,10 @@ def test_unclosed_quote_is_an_error() -> None:
         ("CREATE INDEX `i` ON `t` (`a`) ALGORITHM = INPLACE LOCK = NONE", "CREATE INDEX `i` ON `t` (`a`)"),
         ("CREATE ALGORITHM = UNDEFINED DEFINER = `u`@`%` SQL SECURITY DEFINER VIEW `v` AS SELECT 1",
          "CREATE ALGORITHM = UNDEFINED DEFINER = CURRENT_USER SQL SECURITY DEFINER VIEW `v` AS SELECT 1"),
+        ("CREATE TABLE `t` (`a` INT,`tablespace` INT) TABLESPACE = `ts` DATA DIRECTORY = '/x' COMMENT = 'TABLESPACE'",
+         "CREATE TABLE `t` (`a` INT,`tablespace` INT)" + OPTIONS + " COMMENT = 'TABLESPACE'"),
+        ("ALTER TABLE `t` ADD COLUMN `b` INT PARTITION BY HASH (`a`) PARTITIONS 2",
+         "ALTER TABLE `t` ADD COLUMN `b` INT PARTITION BY HASH (`a`) PARTITIONS 2"),
         ("CREATE TABLE `t` (`engine` INT,`x` VARCHAR(30) DEFAULT _UTF8MB4'CLUSTERED /*T! */ ENGINE')",
          "CREATE TABLE `t` (`engine` INT,`x` VARCHAR(30) DEFAULT 'CLUSTERED /*T! */ ENGINE')" + OPTIONS),
     ],
@@ -342,3 +346,14 @@ def test_batch_create_becomes_one_statement_per_table() -> None:  # tidb-binlog 
         "CREATE TABLE `d`.`a` (`x` INT) DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
         "CREATE TABLE `d`.`b` (`x` INT COMMENT ';') DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
     )
+
+
+@pytest.mark.parametrize("dialect", ["mariadb", "mysql", "tidb"])
+@pytest.mark.parametrize("word", ["DOUBLE", "REAL", "DOUBLE PRECISION"])
+def test_a_real_that_the_session_made_a_float_is_a_float(dialect: Dialect, word: str) -> None:
+    """With REAL_AS_FLOAT TiDB's text says DOUBLE, and its definition FLOAT."""
+    real = table("t", col("a"), col("r", t.FLOAT), col("d", t.DOUBLE))
+    query = f"CREATE TABLE `t` (`a` INT,`r` {word} DEFAULT 1.5,`d` DOUBLE)"
+    assert "`r` FLOAT DEFAULT 1.5,`d` DOUBLE" in mapped(query, real, dialect=dialect)
+    altered = map_ddl(ddl(f"ALTER TABLE `t` ADD COLUMN `r` {word}, MODIFY `d` DOUBLE", real), dialect).sql[-1]
+    assert altered == "ALTER TABLE `t` ADD COLUMN `r` FLOAT, MODIFY `d` DOUBLE"

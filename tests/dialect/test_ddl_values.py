@@ -10,12 +10,15 @@ from support.tabledefs import col, primary, table
 
 from binlake.base.dialects import Dialect
 from binlake.dialect import DdlText, map_ddl
+from binlake.dialect.madeup import reads_clock
 from binlake.errors import TargetRefused
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import DdlJob, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.session import SourceSession
+from binlake.statements.castvalues import CastStep
+from binlake.statements.requiredrows import RequireNoRows
 from binlake.statements.writtencolumns import list_written_columns
 
 NOTHING = SourceSession()
@@ -66,15 +69,15 @@ def test_default_that_latin1_cannot_hold_is_refused_with_a_hint(query: str, dial
 
 @pytest.mark.parametrize("dialect", ["mariadb", "mysql"])
 @pytest.mark.parametrize("charsets", [("latin1", "binary"), ("binary", "latin1")])
-def test_conversion_between_latin1_and_bytes_is_refused(charsets: tuple[str, str], dialect: Dialect) -> None:
-    # `ö` is C3B6 in TiDB's latin1 column (or F6, if written so) and F6 in the target's: the bytes would differ
-    # silently.
+def test_conversion_between_latin1_and_bytes_is_made_by_values(charsets: tuple[str, str], dialect: Dialect) -> None:
+    # `ö` is C3B6 in TiDB's latin1 column and F6 in the target's: its own ALTER would give other bytes silently.
     old, new = (col("c", t.VARCHAR, flen=9, charset=one, collate=one if one == "binary" else f"{one}_bin")
                 for one in charsets)  # fmt: skip
-    with pytest.raises(TargetRefused, match="bytes of c from"):
-        mapped("ALTER TABLE `t` MODIFY COLUMN `c` VARBINARY(9)", table("t", new), table("t", old), dialect)
+    found = mapped("ALTER TABLE `t` MODIFY COLUMN `c` VARBINARY(9)", table("t", new), table("t", old), dialect)
+    assert [CastStep.find_in(text) is not None for text in found].count(True) == 1
     plain = col("c", t.VARCHAR, flen=9), col("c", t.VARCHAR, flen=9, charset="binary", collate="binary")
-    assert mapped("ALTER TABLE `t` MODIFY COLUMN `c` VARBINARY(9)", table("t", plain[1]), table("t", plain[0]), dialect)
+    own = mapped("ALTER TABLE `t` MODIFY COLUMN `c` VARBINARY(9)", table("t", plain[1]), table("t", plain[0]), dialect)
+    assert own == ("ALTER TABLE `t` MODIFY COLUMN `c` VARBINARY(9)",)
 
 
 @pytest.mark.parametrize("dialect", ["mariadb", "mysql", "tidb"])
@@ -214,15 +217,22 @@ def test_tidb_target_converts_in_the_sources_zone() -> None:
     assert found[1] == "SET SESSION time_zone = 'America/New_York'"
 
 
+GUESSED = SourceSession("+08:00", "2024-05-06", guessed=True)
+TEXT9, BYTES9 = col("v", t.VARCHAR, flen=9), col("v", t.VARCHAR, flen=9, charset="binary", collate="binary")
+MYSQL, MARIADB = (SourceSession("+00:00", family=family, sql_mode=1 << 21) for family in ("mysql", "mariadb"))
+LENIENT_MYSQL = replace(MYSQL, sql_mode=0)
 UNTOLD: list[tuple[dict[str, Any], dict[str, Any], Dialect, SourceSession, str]] = [
     (STAMP, CLOCK, "mariadb", SourceSession(), "source.time-zone"),
     (STAMP, CLOCK, "tidb", SourceSession(), "zone"),
-    (col("v"), CLOCK, "mysql", EAST, "datetime"),
     (col("v", t.DURATION), CLOCK, "mariadb", SourceSession("+08:00"), "day"),
-    (col("v", t.VARCHAR, flen=9), col("v", t.BIT, flen=9), "mariadb", EAST, "bit"),
     (col("v", t.JSON), col("v"), "mariadb", EAST, "json"),
-    (col("v", t.DOUBLE), col("v"), "mysql", EAST, "double"),
-    (col("v", t.VARCHAR, flen=9), col("v", t.DURATION), "mysql", EAST, "varchar"),
+    (TEXT9, BYTES9, "mysql", GUESSED, "latin1"),
+    # MySQL and MariaDB convert these differently, and neither as TiDB does.
+    (col("v"), CLOCK, "mariadb", MYSQL, "mysql and mariadb convert differently"),
+    (col("v", t.JSON), TEXT9, "mysql", MARIADB, "mariadb and mysql convert differently"),
+    (col("v", t.DATETIME, decimal=3), col("v", t.DATE), "mariadb", MYSQL, "mysql and mariadb convert differently"),
+    (TEXT9, col("v"), "mysql", MARIADB, "mariadb and mysql convert differently"),
+    (col("v", t.DOUBLE), col("v"), "mariadb", LENIENT_MYSQL, "mysql and mariadb convert differently"),
 ]
 
 
@@ -235,6 +245,67 @@ def test_unknown_conversion_is_refused_with_a_hint(
     with pytest.raises(TargetRefused, match=why) as refused:
         mapped("ALTER TABLE `t` MODIFY COLUMN `v` ANYTHING", after, before, dialect, session)
     assert "ddl-replacement" in refused.value.hint
+
+
+JSON = col("v", t.JSON)
+BY_VALUES: list[tuple[dict[str, Any], dict[str, Any], Dialect, SourceSession]] = [
+    (col("v"), JSON, "mariadb", EAST),
+    (TEXT9, JSON, "mariadb", EAST),
+    (JSON, TEXT9, "mysql", EAST),
+    (col("v"), CLOCK, "mysql", EAST),
+    (col("v", t.DOUBLE), col("v"), "mysql", EAST),
+    (TEXT9, col("v", t.DURATION), "mysql", EAST),
+    (TEXT9, JSON, "mariadb", MYSQL),
+    (col("v"), col("v", t.TINY), "mariadb", LENIENT_MYSQL),
+]
+
+
+@pytest.mark.parametrize(("source", "target", "dialect", "session"), BY_VALUES)
+def test_conversion_that_the_target_cannot_make_is_made_by_values(
+    source: dict[str, Any], target: dict[str, Any], dialect: Dialect, session: SourceSession
+) -> None:
+    #
+    before, after = changed(source, target)
+    found = mapped("ALTER TABLE `t` MODIFY COLUMN `v` ANYTHING", after, before, dialect, session)
+    (step,) = filter(None, map(CastStep.find_in, found))
+    assert (step.source.name, step.target.name, step.shadow, step.table) == ("v", "v", "_binlake_cast_2_2", "`t`")
+    assert CastStep.find_in(step.to_sql()) == step
+    assert found[-2] == "ALTER TABLE `t` DROP COLUMN `v`, CHANGE `_binlake_cast_2_2` `v` ANYTHING"
+
+
+def test_end_of_a_comment_inside_a_step_does_not_end_it() -> None:
+    before, after = changed(col("v", t.ENUM, elems=("a*/b",)), JSON)
+    found = mapped("ALTER TABLE `t` MODIFY COLUMN `v` JSON", after, before, session=EAST)
+    (step,) = filter(None, map(CastStep.find_in, found))
+    assert step.source.elems == ("a*/b",)
+    assert step.to_sql().count("*/") == 1
+
+
+SHORT = col("v", t.VARCHAR, flen=3)
+
+
+@pytest.mark.parametrize("dialect", ["mariadb", "mysql", "tidb"])
+@pytest.mark.parametrize("kinds", [(TEXT9, SHORT), (col("v"), col("v", t.TINY, unsigned=True))])
+def test_session_that_was_not_strict_is_not_strict_at_the_target(
+    kinds: tuple[dict[str, Any], dict[str, Any]], dialect: Dialect
+) -> None:
+    # what did not fit was no error at the source
+    before, after = changed(*kinds)
+    query = "ALTER TABLE `t` MODIFY COLUMN `v` ANYTHING"
+    found = mapped(query, after, before, dialect, SourceSession("+00:00", lenient=True))
+    assert "sql_mode" in found[1]
+    assert "STRICT" not in found[1]
+    assert found[2] == query
+    assert mapped(query, after, before, dialect, SourceSession("+00:00")) == (query,)
+
+
+@pytest.mark.parametrize(("mode", "lenient"), [(None, False), (0, True), (1436549152, False), (1 << 22, False)])
+def test_job_of_tidb_says_whether_its_session_was_strict(mode: int | None, lenient: bool) -> None:
+    meta = {"location": {"name": "UTC", "offset": 0}, **({} if mode is None else {"sql_mode": mode})}
+    job = DdlJob.from_dict({"id": 1, "type": 12, "state": 3, "schema_id": 1, "table_id": 1, "reorg_meta": meta})
+    session = SourceSession.of(job, 1)
+    assert session.is_lenient is lenient
+    assert SourceSession.from_dict(session.to_dict()) == session
 
 
 def test_change_without_conversion_runs_unchanged() -> None:
@@ -292,3 +363,48 @@ def test_other_generated_columns_are_computed_by_the_target(expression: str, sto
     after = generated(expression, stored=stored)
     assert expression in mapped(query, after)[-1]
     assert [column.name for column in list_written_columns(after, "mariadb")] == ["ts", "dt"]
+
+
+def numbered(name: str) -> dict[str, Any]:
+    column = col(name, t.LONGLONG, not_null=True)
+    column["type"]["Flag"] |= t.FLAG_AUTO_INCREMENT
+    return column
+
+
+def by_expression(text: str) -> dict[str, Any]:
+    return col("f", t.VARCHAR, flen=40, default=text, default_is_expr=True)
+
+
+TIMED = replace(MYSQL, moment="1700000000.123456")
+MADE_UP = [
+    # (before, after, session, the rows that must not be there: "" = it may run on any)
+    ((col("a"),), (col("a"), numbered("id")), MYSQL, "TRUE"),
+    ((col("id", t.LONGLONG),), (numbered("id"),), MYSQL, "`id` IS NULL OR `id` = 0"),
+    ((col("id", t.LONGLONG),), (numbered("id"),), replace(MYSQL, sql_mode=1 << 19), "`id` IS NULL"),
+    ((numbered("id"),), (numbered("id"), col("a")), MYSQL, ""),
+    ((col("a"),), (col("a"), by_expression("uuid()")), MARIADB, "TRUE"),
+    ((col("a"),), (col("a"), by_expression("rand() * 5")), MYSQL, "TRUE"),
+    ((col("a"),), (col("a"), by_expression("nextval(`d`.`s`)")), MARIADB, "TRUE"),
+    ((col("a"),), (col("a"), by_expression("connection_id()")), MARIADB, "TRUE"),
+    ((col("a"),), (col("a"), by_expression("concat(`a`,_utf8mb4'uuid()')")), MYSQL, ""),
+    ((col("a"),), (col("a"), by_expression("(`a` + 1)")), MYSQL, ""),
+    ((col("a"),), (col("a"), by_expression("curdate()")), TIMED, ""),
+    ((col("a"),), (col("a"), by_expression("curdate()")), replace(TIMED, zone="+08:00"), "TRUE"),
+    ((col("a"),), (col("a"), by_expression("current_date")), replace(TIMED, moment=""), "TRUE"),
+    ((col("a"),), (col("a"), numbered("id")), EAST, ""),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "session", "rows"), MADE_UP)
+def test_values_that_a_server_makes_up_require_that_no_row_gets_them(
+    before: tuple[dict[str, Any], ...], after: tuple[dict[str, Any], ...], session: SourceSession, rows: str
+) -> None:
+    sides = [
+        table("t", *({**column, "id": 7 + len(column["name"]["O"])} for column in side)) for side in (before, after)
+    ]
+    found = mapped("ALTER TABLE `t` COMMENT 'x'", sides[1], sides[0], "mariadb", session)
+    required = [step.where for step in map(RequireNoRows.find_in, found) if step is not None]
+    assert required == ([rows] if rows else [])
+    assert RequireNoRows.find_in(found[-1]) is None
+    timed = any(map(reads_clock, sides[1].columns)) and session.moment
+    assert ("SET SESSION timestamp = 1700000000.123456" in found) == bool(timed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -117,6 +118,49 @@ def test_type_change_converts_stored_values(source: ColumnInfo, target: ColumnIn
     assert recast(source, target, [text, None], Moment(UTC)) == ([changed, None], [])
 
 
+LIVE = [
+    (info(t.LONG), info(t.TINY, flag=t.FLAG_UNSIGNED), {"300": "255", "-1": "0"}),
+    (info(t.VARCHAR, flen=20), info(t.VARCHAR, flen=3), {"abcdef": "abc", "x": "x"}),
+    (info(t.NEWDECIMAL, flen=10, decimal=3), info(t.NEWDECIMAL, flen=4, decimal=1), {"12345.678": "999.9"}),
+    (info(t.VARCHAR, flen=20), info(t.LONG), {"zz": "0"}),
+    (info(t.LONGLONG, flag=t.FLAG_UNSIGNED), info(t.LONG), {"18446744073709551615": "2147483647", "5": "5"}),
+]
+
+
+@pytest.mark.parametrize(("source", "target", "values"), LIVE)
+def test_values_that_do_not_fit_become_what_a_live_tidb_made_of_them(
+    source: ColumnInfo, target: ColumnInfo, values: dict[str, str]
+) -> None:
+    # Recorded with sql_mode = '' in the capture `live_cases` (databases c_mm0 to c_mm5).
+    assert recast(source, target, list(values), Moment(UTC)) == (list(values.values()), [])
+
+
+@pytest.mark.parametrize(
+    ("family", "source", "target", "exact"),
+    [
+        ("mysql", info(t.VARCHAR, flen=9), info(t.LONG), True),
+        ("mariadb", info(t.VARCHAR, flen=9), info(t.LONG), False),
+        ("mysql", info(t.DOUBLE), info(t.LONG), False),
+        ("mariadb", info(t.LONG), info(t.VARCHAR, flen=9), True),
+        ("mysql", info(t.JSON), info(t.VARCHAR, flen=9), False),
+    ],
+)
+def test_conversion_by_other_rules_than_tidbs_makes_a_mirror_inexact(
+    family: str, source: ColumnInfo, target: ColumnInfo, exact: bool
+) -> None:
+    texts, unknown = recast(source, target, ["1", None], Moment(UTC, family=family))
+    assert (texts, not unknown) == (["1", None], exact)
+    assert recast(source, target, [None], Moment(UTC, family=family)) == ([None], [])
+    assert recast(source, target, ["1"], Moment(UTC)) == (["1"], [])
+
+
+def test_null_becomes_what_a_lenient_server_makes_of_it() -> None:
+    source, target, stamp = info(t.LONG), info(t.LONG, flag=t.FLAG_NOT_NULL), info(t.TIMESTAMP, flag=t.FLAG_NOT_NULL)
+    assert recast(source, target, ["5", None], Moment(UTC, family="mysql")) == (["5", "0"], [])
+    assert recast(source, target, [None], Moment(UTC)) == ([None], [])
+    assert recast(info(t.TIMESTAMP), stamp, [None], Moment(UTC, family="mysql"))[1] != []
+
+
 def test_value_that_cannot_be_converted_stays_and_is_reported() -> None:
     texts, unknown = recast(
         info(t.TIMESTAMP), DATETIME3, ["2024-01-02 03:04:05", None, "2024-01-03 00:00:00"], Moment()
@@ -126,3 +170,41 @@ def test_value_that_cannot_be_converted_stays_and_is_reported() -> None:
     assert unknown == [
         "timestamp <19 characters> as datetime(3) of column c: the time zone of the source's session is not known"
     ]
+
+
+AUTO = t.FLAG_NOT_NULL | t.FLAG_AUTO_INCREMENT
+
+
+@pytest.mark.parametrize(
+    ("new", "family", "known"),
+    [
+        (column(2, "b", t.LONGLONG, flag=AUTO), "mysql", False),
+        (column(2, "b", t.LONGLONG, flag=AUTO), "", True),
+        ({**column(2, "b", t.VARCHAR, flen=40), "default": "uuid()", "default_is_expr": True}, "mariadb", False),
+        (column(2, "b", t.LONGLONG), "mysql", True),
+    ],
+)
+def test_new_column_whose_values_the_log_lacks_makes_a_filled_mirror_inexact(
+    new: dict[str, Any], family: str, known: bool
+) -> None:
+    from support.tidb_json import INT_PK, table_def, table_info
+
+    from binlake.mirror.rows import Reshaper
+
+    key = column(1, "id", flag=INT_PK)
+    before, after = (table_def(table_info(45, "t", columns, pk_is_handle=True)) for columns in ([key], [key, new]))
+    for ids, inexact in (((), False), (("1",), not known)):
+        reshaper = Reshaper(before, after, moment=Moment(UTC, family=family))
+        assert (reshaper.find_appended_fields() is None) == (not known or bool(new["type"]["Flag"] & t.FLAG_NOT_NULL))
+        rows = build_typed_rows(before, {"id": list(ids)}, [5] * len(ids), [0] * len(ids))
+        assert sum(batch.num_rows for batch in reshaper.reshape_batches(iter(rows.to_batches()))) == len(ids)
+        assert bool(reshaper.unknown) == inexact
+
+
+def test_column_that_becomes_auto_increment_is_inexact_if_it_had_rows_without_a_number() -> None:
+    source, target = info(t.LONGLONG), info(t.LONGLONG, flag=t.FLAG_AUTO_INCREMENT)
+    moment = Moment(UTC, family="mysql")
+    assert recast(source, target, ["4", "7"], moment) == (["4", "7"], [])
+    assert "numbered rows" in recast(source, target, ["4", "0"], moment)[1][0]
+    assert "numbered rows" in recast(source, target, ["4", None], moment)[1][0]
+    assert recast(source, target, ["4", "0"], Moment(UTC)) == (["4", "0"], [])

@@ -78,6 +78,30 @@ def test_refused_schema_stops_the_feed_after_the_last_good_message(make: Make) -
     assert sorted(fed.decode(read.value)["id"] for read in fed.read("item")) == [1, 2]
 
 
+# S2-38, S2-39
+def test_refused_schema_is_named_where_other_topics_follow_in_the_window(make: Make) -> None:
+    """The lake's columns are read as dictionaries: those of the messages that are sent name the later topics too."""
+    workload = Workload()
+    workload.create_database("shop")
+    for name in ("item", "other"):
+        workload.create_table("shop", name, [integer("id")], ["id"])
+    for number in range(1, 4):
+        workload.begin().insert("shop", "item", id=number).commit()
+    workload.add_column("shop", "item", integer("z", not_null=True))
+    workload.begin().insert("shop", "item", id=4, z=0).commit()
+    workload.begin().insert("shop", "other", id=1).commit()
+    hi = workload.clock()
+    fed = make(workload)
+    bounds = fed.land(0, hi)
+    encode.run(fed.ctx, bounds, FEED)
+    with pytest.raises(SchemaRefused, match="item-value"):
+        publish.run(fed.ctx, bounds, FEED)
+    assert sorted(fed.decode(read.value)["id"] for read in fed.read("item")) == [1, 2, 3]
+    fed.registry.set_compatibility("NONE")
+    assert publish.run(fed.ctx, bounds, FEED).rows == 2
+    assert [fed.decode(read.value)["id"] for read in fed.read("other")] == [1]
+
+
 # S2-42
 def test_new_table_that_would_share_a_topic_is_refused(make: Make) -> None:
     workload = Workload()

@@ -26,6 +26,7 @@ from binlake.mysqlbinlog.definitions.descriptions import (
 from binlake.mysqlbinlog.model import Flavor, Session, Statement
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rules import Rules
+from binlake.statements.requiredrows import RequireNoRows
 from binlake.target.session.session import SQL_MODE
 from binlake.window.ddls import plan_ddls
 from deploy.local.mariadb import MariaDb
@@ -170,4 +171,5 @@ class Followed:
             cursor.execute(f"SET SESSION sql_mode = '{SQL_MODE}', time_zone = '+00:00', foreign_key_checks = 0")
             cursor.execute("SET SESSION explicit_defaults_for_timestamp = 1")
             for sql in statements:
-                cursor.execute(sql)
+                if RequireNoRows.find_in(sql) is None:
+                    cursor.execute(sql)

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from support.feedrows import Row, member_text, number_text
 
 from binlake.rows.schema import ColumnInfo
-from binlake.rows.schema import mysqltypes as t
 from binlake.wire import pb_binlog_pb2 as pb
 
 
@@ -34,6 +33,9 @@ def _text(column: ColumnInfo, mysql_type: str, datum: bytes) -> str | None:
     if mysql_type in ("enum", "set"):
         assert datum[0] == 9
         return member_text(column, int(value))
+    if mysql_type == "bit":
+        assert datum[0] == 9
+        return f"{int(value):0{(column.flen + 7) // 8 * 2}X}"
     if mysql_type.endswith("int"):
         assert datum[0] == (9 if column.unsigned else 8)
         return str(value)
@@ -44,7 +46,7 @@ def _text(column: ColumnInfo, mysql_type: str, datum: bytes) -> str | None:
         assert isinstance(value, int)
         return f"{value:04}"
     assert isinstance(value, bytes)
-    binary = column.tp == t.BIT or "blob" in mysql_type or "binary" in mysql_type
+    binary = "blob" in mysql_type or "binary" in mysql_type
     return value.hex().upper() if binary else value.decode()
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 TsText = Annotated[str, Field(pattern=r"^(-1|[0-9]{1,20})$")]
 """A commit_ts as decimal text, or -1."""
@@ -24,6 +25,23 @@ NameList = Annotated[tuple[str, ...], BeforeValidator(_split_comma_list)]
 """Names as a list or as text with commas."""
 
 
+_WITH_PORT = re.compile(r"[^:]*:[0-9]*|\[.*\](:[0-9]*)?")
+"""An address of IPv6 has more than one colon, and no brackets."""
+
+
+def _require_host(host: str) -> str:
+    # A port or a scheme would be looked up as a part of the name.
+    if "/" in host:
+        raise ValueError("it must be a host name or address, without a scheme and a path")
+    if _WITH_PORT.fullmatch(host):
+        raise ValueError("it must be a host name or address alone: the port has its own key, `port`")
+    return host
+
+
+HostText = Annotated[str, AfterValidator(_require_host)]
+"""The name or address of a host."""
+
+
 class Section(BaseModel):
     """A section of the TOML."""
 
@@ -33,9 +51,12 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_booleans_as_numbers(cls, raw: object) -> object:
+    def _refuse_what_pydantic_accepts(cls, raw: object) -> object:
+        """Both spellings of one key, of which one would win, and booleans as numbers."""
         if isinstance(raw, dict):
             for name, field in cls.model_fields.items():
+                if field.alias != name and field.alias in raw and name in raw:
+                    raise ValueError(f"`{field.alias}` is given twice: also as `{name}`")
                 if isinstance(raw.get(field.alias, raw.get(name)), bool) and field.annotation in _NUMBERS:
                     raise ValueError(f"`{field.alias or name}` is a number, not true or false")
         return raw

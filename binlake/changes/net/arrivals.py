@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from binlake.base.dictionaries import encode_dictionary
 from binlake.changes.net.events import read_key_events, split_rows_by_cell
 from binlake.changes.net.images import Ints
 from binlake.changes.net.runs import start_runs
@@ -74,7 +75,7 @@ def derive_key_steps(batch: pa.RecordBatch, cells: Sequence[Cell], numbers: Mapp
 def find_arrivals(steps: pa.Table) -> pa.Table:
     """ARRIVALS among all STEPS of some keys, by history and key."""
     steps = steps.combine_chunks()
-    sources = steps["source"].combine_chunks().dictionary_encode()
+    sources = encode_dictionary(steps["source"])
     keys, source = _encode_keys(steps["key"]), np.asarray(sources.indices)
     columns = [np.asarray(steps[name]) for name in ("seq", "start_ts", "commit_ts")]
     history, table_id = np.asarray(steps["history"]), np.asarray(steps["table_id"])
@@ -90,7 +91,7 @@ def find_arrivals(steps: pa.Table) -> pa.Table:
 
 
 def _encode_keys(keys: pa.ChunkedArray) -> Ints:
-    return np.asarray(keys.combine_chunks().dictionary_encode().indices)
+    return np.asarray(encode_dictionary(keys).indices)
 
 
 def _select_arrivals(steps: pa.Table, rows: Ints, clashing: Ints) -> pa.Table:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.dictionaries import encode_dictionary
 from binlake.base.lakecolumns import Mutation
 from binlake.changes.net.images import ABSENT, Bools, Images, Ints
 from binlake.changes.net.positions import POSITION, Positions
@@ -103,7 +104,7 @@ _NAME = attrgetter("db", "table")
 
 def group_rows_by_table(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], Ints]]:
     """((db, table), the numbers of its rows in order) of each table in `batch`."""
-    names = [pc.dictionary_encode(batch.column(name)) for name in (Mutation.DB, Mutation.TABLE)]
+    names = [encode_dictionary(batch.column(name)) for name in (Mutation.DB, Mutation.TABLE)]
     texts = [column.dictionary.to_pylist() for column in names]
     dbs, tables = (np.asarray(column.indices) for column in names)
     codes = dbs.astype(np.int64) * len(texts[1]) + tables

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.dictionaries import encode_dictionary
 from binlake.changes.net.events import CellRows, Events
 from binlake.changes.net.images import ABSENT, MAP, Bools, Images, Ints
 from binlake.changes.net.positions import POSITION, Groups, Positions
@@ -136,7 +137,7 @@ def _read_writers(rows_of_cell: CellRows, rows: Ints) -> Writers:
 
 def _number_texts(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[Ints]]:
     """(the distinct texts, sorted; each column as indexes into them)."""
-    texts = pc.dictionary_encode(pa.concat_arrays(list(columns)))
+    texts = encode_dictionary(pa.concat_arrays(list(columns)))
     order = np.asarray(pc.sort_indices(texts.dictionary))
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
@@ -146,7 +147,7 @@ def _number_texts(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[Ints]]:
 
 def reduce_runs(runs: Runs) -> Runs:
     """Reduce to one run per key."""
-    coded = pc.dictionary_encode(runs.keys)
+    coded = encode_dictionary(runs.keys)
     groups = Groups(np.asarray(coded.indices), len(coded.dictionary))
     if groups.count == len(runs):
         return runs

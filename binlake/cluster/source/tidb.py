@@ -71,7 +71,8 @@ class StatusPort:
         raise SourceUnavailable(
             f"the status port does not answer {path.partition('?')[0]}",
             where={"tried": "; ".join(reasons) or "no url"},
-            hint="set source.status-url to the status port of a running TiDB (default 10080)",
+            hint="check that it runs: source.status-url is the status port of a TiDB (10080), or that of the feeder of"
+            " a MySQL or MariaDB source (`status-addr` in feeder.toml)",
         )
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from binlake.base.tomlfile import WITH_MARK
 from binlake.errors import ConfigError
 
 _Kind = TypeVar("_Kind")
@@ -118,7 +119,7 @@ def read_toml_entries(path: Path) -> Entry:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding=WITH_MARK)
     except OSError as error:
         raise ConfigError(f"the file cannot be read: {error.strerror}", where={"file": path}) from None
     except UnicodeDecodeError:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from binlake.config.importing.document import Entry
 from binlake.config.importing.report import Note, Outcome, say_notes
+from binlake.config.storage import COMPRESSED
 
 _NO_SERVER: Note = ("none", "stages are tasks, not a server; Airflow and the registry show metrics and state")
 _NODE: Mapping[str, Note] = {
@@ -237,7 +238,11 @@ def _take_files(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, En
         value = str(to[name].read_number() if name == "retention-time" else to[name].read_text()) if name in to else ""
         if value not in ("", "0"):
             uri += f"&{name}={value}"
-            outcome.say(to[name], "taken", f"{name} of the feed's sink-uri")
+            taken = f"{name} of the feed's sink-uri"
+            if name == "compression":
+                outcome.say(to[name], "differs", f"{taken}; {COMPRESSED}")
+            else:
+                outcome.say(to[name], "taken", taken)
     outcome.replication["feed"] = [{"name": "drainer", "sink-uri": uri}]
     outcome.say(keys["db-type"], "taken", "[[feed]] with protocol pb")
     outcome.say(

@@ -1,18 +1,24 @@
 """The Avro schemas of a table's messages, as TiCDC writes them (reference/data-migration-and-ticdc.md 2.2, 2.3).
 
 Rule: only a definition and the options decide the text, byte for byte, so the same table always gives the same schema.
+A default is the value that a row with it has in a message, or there is none.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from binlake.config.protocols import AvroOptions
-from binlake.errors import ConfigError
+from binlake.errors import ConfigError, SchemaError
 from binlake.feed.formats import find_row_key
-from binlake.rows.codec.writers import derive_decimal_layout
+from binlake.feed.values import convert_texts_to_zone
+from binlake.rows.codec.writers import derive_decimal_layout, derive_filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 
@@ -20,7 +26,9 @@ Json = dict[str, Any]
 
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_]")
 _EXTENSION = (("_tidb_op", "string", ""), ("_tidb_commit_ts", "long", 0), ("_tidb_commit_physical_time", "long", 0))
-_DDL_TIME = re.compile(r"current_timestamp(\(\d*\))?", re.IGNORECASE)
+_CLOCK = re.compile(r"current_(timestamp|date)\b", re.IGNORECASE)
+_NUMBERS = frozenset((*t.INTEGERS, t.YEAR, t.FLOAT, t.DOUBLE))
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*", re.IGNORECASE)
 _WORDS = {t.FLOAT: "FLOAT", t.DOUBLE: "DOUBLE", t.YEAR: "YEAR", t.BIT: "BIT", t.NEWDECIMAL: "DECIMAL", t.JSON: "JSON",
           t.DATE: "DATE", t.NEWDATE: "DATE", t.DATETIME: "DATETIME", t.TIMESTAMP: "TIMESTAMP", t.DURATION: "TIME",
           t.ENUM: "ENUM", t.SET: "SET"}  # fmt: skip
@@ -129,15 +137,21 @@ def format_tidb_type(column: ColumnInfo) -> str:
 
 
 def _find_default(column: ColumnInfo) -> str | None:
-    """The text of the default in the schema; None if TiCDC writes none or it is not constant."""
+    """The canonical text of the default in the schema; None if TiCDC writes none, or it is no constant value."""
     if column.default_is_expr or column.is_generated or column.tp in (t.NEWDECIMAL, t.BIT) or column.is_binary:
         return None
-    if column.default is None or (column.tp in (*t.MOMENTS, *t.DATES) and _DDL_TIME.fullmatch(column.default)):
+    if column.default is None or (column.tp in (*t.MOMENTS, *t.DATES) and _CLOCK.match(column.default)):
         return None
-    return column.default
+    if column.tp in _NUMBERS and not _NUMBER.fullmatch(column.default):
+        return None  # a cast would give 0
+    try:
+        return derive_filled_text(replace(column, origin_default=column.default))
+    except SchemaError:
+        return None
 
 
 def _convert_default(column: ColumnInfo, options: AvroOptions) -> object:
+    """The default as the message of a row with that value has it."""
     text = _find_default(column)
     if text is None:
         return None
@@ -146,4 +160,6 @@ def _convert_default(column: ColumnInfo, options: AvroOptions) -> object:
         number = int(text)
         # Numbers beyond a long wrap around, as values do (S2-22).
         return number - (1 << 64) if number >= 1 << 63 else number
-    return float(text) if kind in ("double", "float") else text
+    if kind in ("double", "float"):
+        return float(np.float32(text)) if column.tp == t.FLOAT else float(text)
+    return convert_texts_to_zone(column, pa.array([text]), options.time_zone)[0].as_py()

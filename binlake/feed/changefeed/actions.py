@@ -14,6 +14,7 @@ from binlake.cluster.placement import open_placement
 from binlake.config.feed import Feed
 from binlake.config.feedfiles import build_feed_path, write_feed_file
 from binlake.config.model import Replication
+from binlake.config.storage import list_storage_warnings
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable
 from binlake.feed.changefeed.replicationfile import ReplicationFile
 from binlake.feed.changefeed.section import dump_section_keys, make_section
@@ -59,8 +60,8 @@ def start_ts_of(file: ReplicationFile, start_ts: int) -> str:
     return str(start_ts or now)
 
 
-def check_feed(file: ReplicationFile, feed: Feed, *, unreachable_ok: bool) -> FeedReport | None:
-    """Check the feed's tables at the end of the lake, its brokers and its registry; None if there is no lake yet.
+def check_feed(file: ReplicationFile, feed: Feed, *, unreachable_ok: bool) -> FeedReport:
+    """Check the feed's brokers, its registry and its tables at the end of the lake, if anything has landed.
 
     Raises the first problem.
     """
@@ -72,7 +73,8 @@ def check_feed(file: ReplicationFile, feed: Feed, *, unreachable_ok: bool) -> Fe
             raise type(error)(error.message, where=error.where, hint=hint.removeprefix("; ")) from None
     tables = read_landed_tables(file.replication)
     if tables is None:
-        return None
+        known = list_storage_warnings(feed.sink.storage)
+        return FeedReport(feed.name, warnings=("nothing has landed yet, so its first window checks its tables", *known))
     report = check_tables(feed, tables, file.replication.feed)
     if report.refused:
         first, others = report.refused[0], len(report.refused) - 1

@@ -229,10 +229,7 @@ def _confirm(changes: str, feed: str) -> None:
         raise ConfigError("nothing was changed", where={"id": feed}, hint="answer Y, or pass --no-confirm")
 
 
-def _show_warnings(report: FeedReport | None) -> None:
-    if report is None:
-        print("warning: nothing has landed yet, so its first window checks its tables", file=sys.stderr)
-        return
+def _show_warnings(report: FeedReport) -> None:
     for text in report.warnings:
         print(f"warning: {text}", file=sys.stderr)
 

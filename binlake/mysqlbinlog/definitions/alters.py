@@ -7,50 +7,38 @@ the statement) are dropped, as are those that had no effect because of IF [NOT] 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from itertools import pairwise
 
-from binlake.dialect.columnnames import KEY_HEADS, find_dropped_columns, find_renamed_columns, read_added_elements
+from binlake.dialect.columnnames import KEY_HEADS, find_dropped_columns, find_renamed_columns, is_period
 from binlake.dialect.tokens import (
     Token,
     TokenKind,
-    find_closing,
     join_list,
     skip_exists,
-    split_list,
+    split_partitioning,
     tokenize,
     tokenize_with_spaces,
 )
 from binlake.errors import SchemaError
+from binlake.mysqlbinlog.definitions.clausetexts import split_clauses
 from binlake.mysqlbinlog.definitions.columntext import CreateText
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY
 from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema.names import fold_name
 from binlake.statements.literal import quote_name
 
-_PARTITION_VERBS = (
-    "ANALYZE", "CHECK", "COALESCE", "DROP", "OPTIMIZE", "REBUILD", "REORGANIZE", "REPAIR", "TRUNCATE",
-)  # fmt: skip
 _IGNORED_CLAUSES = frozenset(
     {
-        "ALGORITHM", "ANALYZE", "AVG_ROW_LENGTH", "CHECK", "CHECKSUM", "COMPRESSION", "CONNECTION", "DATA",
-        "DELAY_KEY_WRITE", "DISABLE", "ENABLE", "ENCRYPTED", "ENCRYPTION", "ENCRYPTION_KEY_ID", "ENGINE",
+        "ALGORITHM", "ANALYZE", "AUTOEXTEND_SIZE", "AVG_ROW_LENGTH", "CHECK", "CHECKSUM", "COMPRESSION", "CONNECTION",
+        "DATA", "DELAY_KEY_WRITE", "DISABLE", "ENABLE", "ENCRYPTED", "ENCRYPTION", "ENCRYPTION_KEY_ID", "ENGINE",
         "ENGINE_ATTRIBUTE", "FORCE", "INSERT_METHOD", "KEY_BLOCK_SIZE", "LOCK", "MAX_ROWS", "MIN_ROWS", "NOWAIT",
         "OPTIMIZE", "ORDER", "PACK_KEYS", "PAGE_CHECKSUM", "PAGE_COMPRESSED", "PASSWORD", "REBUILD", "REPAIR",
         "ROW_FORMAT", "SECONDARY_ENGINE", "SECONDARY_LOAD", "SECONDARY_UNLOAD", "STATS_AUTO_RECALC", "STATS_PERSISTENT",
-        "STATS_SAMPLE_PAGES", "TABLESPACE", "TRANSACTIONAL", "TYPE", "UNION", "VALIDATE", "WITH", "WITHOUT",
+        "STATS_SAMPLE_PAGES", "STORAGE", "TABLESPACE", "TRANSACTIONAL", "TYPE", "UNION", "VALIDATE", "WITH", "WITHOUT",
     }
 )  # fmt: skip
 """First words of clauses about how the server stores the table or runs the statement: irrelevant for a target."""
-_OPTIONS = (
-    "ALGORITHM", "AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHARACTER", "CHARSET", "CHECKSUM", "COLLATE", "COMMENT",
-    "COMPRESSION", "CONNECTION", "DATA", "DELAY_KEY_WRITE", "ENCRYPTION", "ENGINE", "ENGINE_ATTRIBUTE", "INDEX",
-    "INSERT_METHOD", "KEY_BLOCK_SIZE", "LOCK", "MAX_ROWS", "MIN_ROWS", "PACK_KEYS", "PAGE_CHECKSUM", "PASSWORD",
-    "ROW_FORMAT", "SECONDARY_ENGINE", "SECONDARY_ENGINE_ATTRIBUTE", "STATS_AUTO_RECALC", "STATS_PERSISTENT",
-    "STATS_SAMPLE_PAGES", "STORAGE", "TABLESPACE", "TRANSACTIONAL", "TYPE", "UNION",
-)  # fmt: skip
-"""First words of table options: a value follows, with or without `=`, and possibly the next option."""
 _FOREIGN_KEY, _CHECK = "FOREIGN KEY", "CHECK"
 
 
@@ -72,26 +60,16 @@ class AlterClauses:
         return kinds[0] if len(kinds) == 1 else Action.MULTI_SCHEMA_CHANGE
 
     def join_clauses(self) -> list[Token]:
-        """The clauses, with commas."""
-        return join_list([spec for _, spec in self.specs])
+        """The clauses, with commas; a partitioning follows without one."""
+        specs = [spec for _, spec in self.specs]
+        last = specs.pop() if specs and split_partitioning(specs[-1])[0] == [] else []
+        return [*join_list(specs), *last]
 
 
 def _find_former_names(specs: Sequence[Token], names: Set[str]) -> dict[str, str | None]:
     """`AlterClauses.former` for clauses on a table that had the columns `names`."""
     renamed = {new: old for new, old in find_renamed_columns(specs).items() if old in names}
     return dict.fromkeys((*renamed.values(), *find_dropped_columns(specs))) | renamed
-
-
-def refuse_unlogged_rows(specs: Sequence[Token]) -> None:
-    """Raises SchemaError for clauses that change a table's rows without logging them."""
-    for spec in split_list(specs):
-        converts = len(spec) > 1 and spec[0].is_word("CONVERT") and spec[1].is_word("PARTITION", "TABLE")
-        if converts or (spec and spec[0].is_word("DISCARD", "IMPORT", "EXCHANGE")):
-            raise SchemaError(
-                "a statement changes a table's rows without logging them",
-                hint="take a new snapshot of the source after this statement (binlake bootstrap)",
-                where={"clause": " ".join(token.text for token in spec)},
-            )
 
 
 def standardize_specs(specs: Sequence[Token], before: TableDef, after: CreateText) -> AlterClauses:
@@ -101,7 +79,7 @@ def standardize_specs(specs: Sequence[Token], before: TableDef, after: CreateTex
     """
     reader = _SpecReader(before, after)
     altered = AlterClauses(former=_find_former_names(specs, reader.names))
-    for spec in _split_clauses(specs):
+    for spec in split_clauses(specs):
         # CHARACTER SET and COLLATE are two options, and one clause here.
         altered.specs += [
             clause
@@ -109,64 +87,6 @@ def standardize_specs(specs: Sequence[Token], before: TableDef, after: CreateTex
             if clause[0] is not Action.TABLE_CHARSET or clause not in altered.specs
         ]
     return altered
-
-
-def _split_clauses(specs: Sequence[Token]) -> Iterator[list[Token]]:
-    """Single clauses: `ADD (a INT, b INT)` is two, and options may follow each other without a comma."""
-    for spec in _split_at_commas(specs):
-        spec = _strip_wait(spec)
-        elements = read_added_elements(spec)
-        if elements:
-            exists = " IF NOT EXISTS" * any(token.is_word("EXISTS") for token in spec[:5])
-            for part in elements:
-                head = tokenize_with_spaces("ADD" if part[0].is_word(*KEY_HEADS) else f"ADD COLUMN{exists}")
-                yield [*head, *part]
-        elif spec:
-            yield from _split_options(spec)
-
-
-def _split_at_commas(specs: Sequence[Token]) -> list[list[Token]]:
-    """The clauses separated by commas; a partition clause has a list of names, and is the last."""
-    parts = split_list(specs)
-    at = next((n for n, part in enumerate(parts) if _is_partition_clause(part)), len(parts))
-    return [*parts[:at], *([join_list(parts[at:])] if parts[at:] else [])]
-
-
-def _is_partition_clause(part: Sequence[Token]) -> bool:
-    return len(part) > 1 and part[0].is_word(*_PARTITION_VERBS) and part[1].is_word("PARTITION")
-
-
-def _strip_wait(spec: list[Token]) -> list[Token]:
-    if spec[:1] and spec[0].is_word("WAIT"):
-        return spec[2:]
-    return spec[1:] if spec[:1] and spec[0].is_word("NOWAIT") else spec
-
-
-def _split_options(spec: list[Token]) -> Iterator[list[Token]]:
-    """`ENGINE=InnoDB COMMENT 'x'`: each option is a separate clause."""
-    starts, at = list[int](), 0
-    while at < len(spec):
-        value = _find_option_value(spec, at)
-        if value is None:
-            break
-        starts.append(at)
-        at = (find_closing(spec, value) if value < len(spec) and spec[value].is_mark("(") else value) + 1
-    for first, end in pairwise([0, *starts[1:], len(spec)]):
-        yield spec[first:end]
-
-
-def _find_option_value(spec: Sequence[Token], at: int) -> int | None:
-    """The index of the value of the option that begins at `at`; None if no option begins there."""
-    at += spec[at].is_word("DEFAULT")
-    if at >= len(spec) or spec[at].kind is not TokenKind.WORD:
-        return None
-    end = at + 1
-    if end < len(spec) and spec[end].is_word("SET", "DIRECTORY"):
-        end += 1
-    elif spec[at].is_word("CHARACTER", "DATA", "INDEX"):
-        return None
-    has_mark = end < len(spec) and spec[end].is_mark("=")
-    return end + has_mark if has_mark or spec[at].is_word(*_OPTIONS) else None
 
 
 class _SpecReader:
@@ -183,6 +103,9 @@ class _SpecReader:
         word = spec[0].text.upper()
         if word in _IGNORED_CLAUSES and not (word == "CHECK" and len(spec) > 1 and spec[1].is_mark("(")):
             return []
+        if spec[0].kind is TokenKind.NAME and spec[1].is_mark("="):
+            # MariaDB: an option of a storage engine, as SHOW CREATE TABLE shows it.
+            return []
         readers = {
             "ADD": self._add, "DROP": self._drop, "MODIFY": self._modify, "CHANGE": self._change,
             "ALTER": self._alter, "RENAME": self._rename,
@@ -192,6 +115,8 @@ class _SpecReader:
     def _add(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         if spec[1].is_word("PARTITION"):
             return [(Action.ADD_PARTITION, spec)]
+        if is_period(spec):
+            return self._make_period_columns_required(spec)
         if spec[1].is_word(*KEY_HEADS):
             return self._add_key(spec)
         at = skip_exists(spec, 1 + spec[1].is_word("COLUMN"))
@@ -199,7 +124,32 @@ class _SpecReader:
         if name in self.names | self._added and any(t.is_word("EXISTS") for t in spec[1:at]):
             return []
         self._added.add(name)
-        return [(Action.ADD_COLUMN, [*tokenize_with_spaces("ADD COLUMN"), *self._read_column(spec, at, at + 1)])]
+        added = [*tokenize_with_spaces("ADD COLUMN"), *self._read_column(spec, at, at + 1)]
+        return [(Action.ADD_COLUMN, added), *self._read_inline_reference(spec, at)]
+
+    def _read_inline_reference(self, spec: Sequence[Token], at: int) -> list[tuple[Action, list[Token]]]:
+        """The index and foreign key that `ADD COLUMN name … REFERENCES …` creates where the server heeds it."""
+        if not any(token.is_word("REFERENCES") for token in spec):
+            return []
+        indexes, keys = self._after.find_inline_references(spec[at].value)
+        add = tokenize_with_spaces("ADD")
+        new_indexes = [one for one in indexes if fold_name(one[1].value) not in self._keys]
+        new_keys = [one for one in keys if fold_name(one[1].value) not in self._constraints]
+        return [
+            *((Action.ADD_INDEX, [*add, *one]) for one in new_indexes),
+            *((Action.ADD_FOREIGN_KEY, [*add, *one]) for one in new_keys),
+        ]
+
+    def _make_period_columns_required(self, spec: Sequence[Token]) -> list[tuple[Action, list[Token]]]:
+        """`ADD PERIOD FOR p (a, b)` makes its columns NOT NULL; the period itself is only a check of the source."""
+        start = next(at for at, token in enumerate(spec) if token.is_mark("("))
+        clauses = list[tuple[Action, list[Token]]]()
+        for column in (spec[start + 1], spec[start + 3]):
+            definition = self._after.find_column(column.value)
+            if fold_name(column.value) in self.names - self._added and definition is not None:
+                head = tokenize_with_spaces("MODIFY COLUMN")
+                clauses.append((Action.MODIFY_COLUMN, [*head, _as_name(column), *definition]))
+        return clauses
 
     def _add_key(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         start = next((at for at, token in enumerate(spec) if token.is_mark("(")), len(spec))
@@ -215,7 +165,7 @@ class _SpecReader:
             action = Action.ADD_CHECK
         words = (*KEY_HEADS, "ADD", "USING", "BTREE", "HASH", "RTREE")
         named = [token if token.is_word(*words) else _as_name(token) for token in head]
-        return [(action, [*named, *self._quote_key_columns(spec[start:])])]
+        return [(action, [*named, *self._quote_key_columns(self._after.replace_periods(spec[start:]))])]
 
     def _existed_before(self, head: Sequence[Token]) -> bool:
         """Whether the table already had the key or constraint that a clause names before its parentheses."""
@@ -242,6 +192,8 @@ class _SpecReader:
         second = spec[1]
         if second.is_word("PARTITION"):
             return [(Action.DROP_PARTITION, spec)]
+        if is_period(spec):
+            return []
         if second.is_word("PRIMARY"):
             return [(Action.DROP_PRIMARY_KEY, spec)]
         if second.is_word("INDEX", "KEY"):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from binlake.dialect.tokens import Token, TokenKind, find_closing, tokenize
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.descriptions import ColumnRow
+from binlake.mysqlbinlog.definitions.standalone import draws_from_sequence
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import Json, make_name_json
@@ -134,7 +135,8 @@ def read_default(row: ColumnRow, kind: SqlType, flavor: Flavor, table: str) -> D
         bits = int(text[2:-1] or "0", 2).to_bytes((kind.flen + 7) // 8, "big")
         return Default(bits.decode("latin-1"), bits=bits)
     if flavor is Flavor.MARIADB:
-        return _read_literal_default(row, text, table)
+        # The log has each value that a sequence gives, and no target has the sequence.
+        return Default() if draws_from_sequence(tokenize(text)) else _read_literal_default(row, text, table)
     if "DEFAULT_GENERATED" in row.extra.upper():
         return Default(text, is_expr=True)
     in_hex = row.type.startswith(("binary", "varbinary")) and text[:2] == "0x"

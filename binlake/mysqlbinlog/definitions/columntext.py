@@ -21,6 +21,7 @@ from binlake.dialect.tokens import (
     tokenize_with_spaces,
 )
 from binlake.errors import SchemaError
+from binlake.mysqlbinlog.definitions.standalone import drop_create_storage, drop_sequence_defaults
 from binlake.mysqlbinlog.definitions.statements import unwrap_version_comments
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema.names import fold_name
@@ -31,8 +32,9 @@ _TABLE_OPTIONS = ("COMMENT", "AUTO_INCREMENT")
 
 
 def create_tokens(create: str, flavor: Flavor) -> list[Token]:
-    """The tokens of a SHOW CREATE TABLE text, with the contents of version comments."""
-    return standardize_tokens(unwrap_version_comments(tokenize(create), flavor, DEFAULT_QUOTING))
+    """The tokens of a SHOW CREATE TABLE text that another server can run, with the contents of version comments."""
+    tokens = standardize_tokens(unwrap_version_comments(tokenize(create), flavor, DEFAULT_QUOTING))
+    return drop_sequence_defaults(drop_create_storage(tokens))
 
 
 class CreateText:
@@ -48,7 +50,10 @@ class CreateText:
         tokens = create_tokens(create, flavor)
         start = next((at for at, token in enumerate(tokens) if token.is_mark("(")), len(tokens))
         end = find_closing(tokens, start)
-        self._parts = split_list(tokens[start + 1 : end])
+        parts = split_list(tokens[start + 1 : end])
+        # A period is only a check of the source, as CHECK is.
+        self._periods = {fold_name(part[2].value): (part[4], part[6]) for part in parts if part[0].is_word("PERIOD")}
+        self._parts = [self.replace_periods(part) for part in parts if not part[0].is_word("PERIOD")]
         self._options = tokens[end + 1 :]
         if any(a.is_word("SYSTEM") and b.is_word("VERSIONING") for a, b in pairwise(tokens)):
             raise SchemaError(
@@ -68,6 +73,23 @@ class CreateText:
         """The definition of a column, without its name; None if there is no such column."""
         part = self._columns.get(fold_name(name))
         return None if part is None else self._build_definition(part)
+
+    def find_inline_references(self, column: str) -> tuple[list[list[Token]], list[list[Token]]]:
+        """(`KEY name (column)`, `CONSTRAINT name FOREIGN KEY (column) …`): the elements on this column alone."""
+        folded = fold_name(column)
+        indexes = [p for p in self._parts if p[0].is_word("KEY") and fold_name(p[3].value) == folded and len(p) == 5]
+        keys = [p for p in self._parts if p[0].is_word("CONSTRAINT") and p[2].is_word("FOREIGN")]
+        return indexes, [key for key in keys if fold_name(key[5].value) == folded and key[6].is_mark(")")]
+
+    def replace_periods(self, tokens: Sequence[Token]) -> list[Token]:
+        """The tokens of a key with the two columns of a period in place of `period WITHOUT OVERLAPS`."""
+        put, at = list[Token](), 0
+        while at < len(tokens):
+            begins = len(tokens) > at + 2 and tokens[at + 1].is_word("WITHOUT") and tokens[at + 2].is_word("OVERLAPS")
+            columns = self._periods.get(fold_name(tokens[at].value)) if begins else None
+            put += [tokens[at]] if columns is None else [columns[1], Token(TokenKind.MARK, ","), columns[0]]
+            at += 1 if columns is None else 3
+        return put
 
     def build_statement(self, db: str, table: str) -> list[Token]:
         """The CREATE TABLE statement under another name."""

@@ -13,8 +13,24 @@ from enum import Enum
 
 from binlake.dialect.classify import Classified, Kind, NameRef, classify_tokens, names_object_first, read_name
 from binlake.dialect.source import standardize_tokens
-from binlake.dialect.tokens import Quoting, Token, TokenKind, render, split_list, tokenize, tokenize_with_spaces
+from binlake.dialect.tokens import (
+    Quoting,
+    Token,
+    TokenKind,
+    render,
+    split_list,
+    split_partitioning,
+    tokenize,
+    tokenize_with_spaces,
+)
 from binlake.errors import SchemaError
+from binlake.mysqlbinlog.definitions.standalone import (
+    drop_alter_storage,
+    drop_create_storage,
+    drop_sequence_defaults,
+    unqualify_columns,
+)
+from binlake.mysqlbinlog.definitions.unlogged import refuse_ignored_rows
 from binlake.mysqlbinlog.model import Flavor, Statement
 from binlake.statements.literal import quote_name, quote_qualified_name
 
@@ -188,8 +204,25 @@ def _split_by_object(tokens: list[Token], default_db: str) -> Iterator[SingleSta
             tokens = _index_as_alter(tokens, statement)
             statement = classify_tokens(tokens)
         db, table = statement.tables[0]
+        tokens = _make_standalone(tokens, statement, default_db)
         main = SingleStatement(statement.kind, db or default_db, table, tuple(tokens))
+        if any(token.is_word("IGNORE") for token in tokens[: statement.rest]):
+            refuse_ignored_rows(tokens[statement.rest :])
         yield from _split_alter(main, statement.rest) if statement.kind is Kind.ALTER_TABLE else (main,)
+
+
+def _make_standalone(tokens: list[Token], statement: Classified, default_db: str) -> list[Token]:
+    """ALTER TABLE and CREATE TABLE without what only the source's server has around them.
+
+    Sequences remain in an ALTER: what they do to older rows is decided where it is followed.
+    """
+    if statement.kind not in (Kind.ALTER_TABLE, Kind.CREATE_TABLE):
+        return tokens
+    db, table = statement.tables[0]
+    plain = unqualify_columns(tokens, statement.rest, (db or default_db, table))
+    if statement.kind is Kind.CREATE_TABLE:
+        return drop_sequence_defaults(drop_create_storage(plain))
+    return [*plain[: statement.rest], *drop_alter_storage(plain[statement.rest :])]
 
 
 def _index_as_alter(tokens: Sequence[Token], statement: Classified) -> list[Token]:
@@ -240,11 +273,13 @@ def build_single_alter(db: str, table: str, text: str) -> SingleStatement:
 def _split_alter(main: SingleStatement, rest: int) -> Iterator[SingleStatement]:
     """An ALTER TABLE, followed by the rename that is one of its clauses."""
     specs, new = list[Token](), None
-    for spec in split_list(main.tokens[rest:]):
+    listed, partitioning = split_partitioning(main.tokens[rest:])
+    for spec in split_list(listed):
         if _is_rename_clause(spec):
             new, _ = read_name(spec, 1 + (spec[1].is_word("TO", "AS") or spec[1].is_mark("=")))
         elif spec:
             specs += [Token(TokenKind.MARK, ","), *spec] if specs else spec
+    specs += partitioning
     if specs:
         head = tokenize_with_spaces(f"ALTER TABLE {quote_qualified_name(main.db, main.table)}")
         yield SingleStatement(main.kind, main.db, main.table, (*head, *specs))

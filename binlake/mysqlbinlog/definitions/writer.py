@@ -6,7 +6,7 @@ Names are those that everything downstream sees (`SourceNames.database`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from binlake.dialect.source import restore_text
@@ -23,7 +23,7 @@ from binlake.rows.schema import Action, DbInfo, DdlJob, JobState, SchemaState, T
 from binlake.rows.schema.forms import Json, make_database_json, make_job_json
 from binlake.rows.schema.info import SOURCE_KEY
 from binlake.rows.schema.names import fold_name
-from binlake.statements.literal import quote_qualified_name
+from binlake.statements.literal import quote_name, quote_qualified_name
 
 _FIRST_ID = 102
 """Lower ids belong to TiDB's own tables."""
@@ -167,6 +167,7 @@ class JobWriter:
         session: Session | None = None,
     ) -> SchemaChange:
         """The next change; on return the state includes it. `session`: for a change that converts values."""
+        text = _rename_referenced_databases(text, names)
         job = make_job_json(
             self.allocate_id(), action, render(text), schema=(home.id, home.name),
             table=(table.id, table.name) if table is not None else (0, ""), version=self.state.version + 1, start_ts=0,
@@ -210,6 +211,15 @@ class JobWriter:
             self.owners[fold_name(job["binlog"]["DBInfo"]["db_name"]["O"])] = (read_source(job), job["feeder"]["db"])
         elif job["type"] == Action.DROP_SCHEMA:
             self.owners.pop(fold_name(job["schema_name"]), None)
+
+
+def _rename_referenced_databases(text: Sequence[Token], names: SourceNames) -> list[Token]:
+    """`text` whose foreign keys name databases as they are called here."""
+    put = list(text)
+    for at, token in enumerate(text[:-3]):
+        if token.is_word("REFERENCES") and text[at + 2].is_mark("."):
+            put[at + 1] = replace(text[at + 1], text=quote_name(names.database(text[at + 1].value)))
+    return put
 
 
 def _build_conversion_settings(flavor: Flavor, session: Session) -> Json:

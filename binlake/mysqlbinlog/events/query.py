@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from binlake.errors import WireError
+from binlake.errors import SchemaError, WireError
 from binlake.mysqlbinlog.charsets import decode_text
 from binlake.mysqlbinlog.events.compressed import uncompress_mariadb
 from binlake.mysqlbinlog.events.header import HEADER_BYTES
@@ -48,7 +48,10 @@ def read_query(event: bytes, time: int, flavor: Flavor, *, is_compressed: bool =
     raw = uncompress_mariadb(event[at:]) if is_compressed else event[at:]
     settings["timestamp_us"] = time * 1_000_000 + settings.pop("microseconds", 0)
     session = Session(**settings)
-    return Statement(db, decode_text(raw, session.client_charset or _UTF8MB4), session)
+    try:
+        return Statement(db, decode_text(raw, session.client_charset or _UTF8MB4), session)
+    except (WireError, SchemaError) as error:
+        return Statement(db, raw.decode("utf-8", "backslashreplace"), session, unreadable=error)
 
 
 def is_begin(event: bytes) -> bool:

@@ -18,6 +18,7 @@ KINDS: dict[int, RowKind] = {
     **dict.fromkeys(_DELETES, RowKind.DELETE),
     _E.PARTIAL_UPDATE_ROWS: RowKind.PARTIAL_UPDATE,
 }
+_NO_FOREIGN_KEY_CHECKS = 1 << 1
 _COMPRESSED = range(_E.MARIADB_WRITE_ROWS_COMPRESSED_V1, _E.MARIADB_DELETE_ROWS_COMPRESSED + 1)
 _WITH_EXTRA = frozenset({
     _E.WRITE_ROWS, _E.UPDATE_ROWS, _E.DELETE_ROWS, _E.PARTIAL_UPDATE_ROWS, _E.MARIADB_WRITE_ROWS_COMPRESSED,
@@ -48,4 +49,5 @@ def read_rows(kind: int, event: bytes, table: TableMap) -> RowsEvent:
     if row_kind in (RowKind.UPDATE, RowKind.PARTIAL_UPDATE):
         after, at = event[at : at + width], at + width
     rows = uncompress_mariadb(event[at:]) if kind in _COMPRESSED else event[at:]
-    return RowsEvent(row_kind, table, before, after, rows)
+    flags = event[HEADER_BYTES + 6] | event[HEADER_BYTES + 7] << 8
+    return RowsEvent(row_kind, table, before, after, rows, bool(flags & _NO_FOREIGN_KEY_CHECKS))

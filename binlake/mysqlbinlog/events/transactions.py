@@ -282,6 +282,8 @@ class TransactionReader:
         if self._gtid is None:
             self._start(Gtid(""), header.size, before)
             self._is_skipped = self._is_done(Gtid(""), before)
+        if statement_sent.unreadable is not None:
+            self._refuse(statement_sent.unreadable)
         is_void = self._gtid is not None and self._gtid.void
         return self._end_transaction(header, statement=None if is_void else statement_sent)
 
@@ -289,6 +291,8 @@ class TransactionReader:
         """A definition inside a transaction: CREATE TABLE ... SELECT becomes its own transaction before its rows."""
         if query.is_of_temporary_table(statement_sent.text):
             return None
+        if statement_sent.unreadable is not None:
+            self._refuse(statement_sent.unreadable)
         if self._changes:
             self._refuse(_make_definition_after_rows_error(statement_sent.text))
         if self._is_skipped:

@@ -22,6 +22,7 @@ from binlake.mysqlbinlog.rowimage.shape import Image, LoggedColumn, Shape
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.jsons import encode_json, write_json
 from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.names import fold_name
 
 WriteDatum = Callable[[bytes], bytes]
 """Converts a value as the log has it, without its length, to TiDB's datum."""
@@ -57,6 +58,19 @@ def encode_rows(event: RowsEvent, shape: Shape, first_number: int) -> list[bytes
             f"a row of kind {event.kind.value} cannot be read: {what}",
             where={"table": f"{event.table.db}.{event.table.table}", "row": len(rows)},
         ) from error
+
+
+def find_changed_columns(event: RowsEvent, shape: Shape) -> set[str]:
+    """The folded names of the columns that differ between the images of some row of an UPDATE. Raises WireError."""
+    names = {column.info.id: fold_name(column.info.name) for image in shape.images for column in image.columns}
+    changed: set[str] = set()
+    try:
+        for row in _read_rows(event, shape):
+            before, after = (dict(image) for image in row.images)
+            changed.update(names[column] for column, datum in after.items() if before.get(column) != datum)
+    except _ERRORS as error:
+        raise WireError("a row of an UPDATE cannot be read", where={"table": event.table.table}) from error
+    return changed
 
 
 def make_datum_writer(column: LoggedColumn) -> WriteDatum:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from binlake.repair.verify.chunks import ChunkPlan, Cuts, render_after_key
 from binlake.repair.verify.differences import Row
 from binlake.repair.verify.keyorder import AnyKey, Key, KeyOrder
-from binlake.repair.verify.texts import make_text_reader, render_column_sql
 from binlake.rows.schema import ColumnInfo
 from binlake.statements.keyless import format_image_condition
 from binlake.statements.literal import choose_literal_kind, format_match_literal, quote_name, quote_qualified_name
+from binlake.statements.servertexts import make_text_reader, render_column_sql
 from binlake.target.session.session import Session
 
 MOST_BUCKETS = 16

@@ -18,10 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.compare.values import make_canonical_converter
-from binlake.rows.codec.floats import as_float32, format_double, format_float
+from binlake.rows.codec.floats import as_float32, format_double
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.literal import quote_name
+from binlake.statements.servertexts import is_bytes, render_column_sql, render_text_sql
 
 Hashes = npt.NDArray[np.uint64]
 Texts = Mapping[str, Sequence[str | None]]
@@ -31,30 +32,12 @@ HASH = "sha256"
 """The hash function's name in the state that a run stores for the next one."""
 
 _LARGE = t.BLOBS | {t.JSON}
-_CHARACTERS = t.STRINGS | {t.ENUM, t.SET, t.JSON}
 
 
 def render_hash_sql(columns: Sequence[ColumnInfo]) -> str:
     """The SQL of a row's hash over `columns`: an unsigned 64-bit number."""
     row = ",".join(_render_part_sql(column) for column in columns)
     return f"CAST(CONV(LEFT(SHA2(CONCAT({row}),256),16),16,10) AS UNSIGNED)"
-
-
-def render_column_sql(column: ColumnInfo) -> str:
-    """The SQL whose result `make_text_reader` converts to the canonical text of a value of `column`."""
-    # HEX of a large value may exceed a packet, so bytes are sent unchanged.
-    return quote_name(column.name) if _is_bytes(column) else _render_text_sql(column)
-
-
-def make_text_reader(column: ColumnInfo) -> Callable[[Any], str | None]:
-    """The function that converts a server's result of `render_column_sql` to the canonical text."""
-    if _is_bytes(column):
-        return lambda value: None if value is None else bytes(value).hex().upper()
-    if column.tp == t.FLOAT:
-        return lambda value: None if value is None else format_float(float(value))
-    if column.tp == t.DOUBLE:
-        return lambda value: None if value is None else format_double(float(value))
-    return lambda value: value.decode() if isinstance(value, bytes) else value
 
 
 def make_fold(column: ColumnInfo) -> Callable[[str | None], str | None]:
@@ -72,32 +55,11 @@ def hash_texts(columns: Sequence[ColumnInfo], texts: Texts) -> Hashes:
     return np.fromiter(numbers, np.uint64, len(rows))
 
 
-def _is_bytes(column: ColumnInfo) -> bool:
-    return column.is_binary and column.tp != t.BIT
-
-
 def _render_part_sql(column: ColumnInfo) -> str:
     if column.tp in _LARGE:
         return f"IFNULL(SHA2({render_column_sql(column)},256),'-')"
-    text = f"HEX({quote_name(column.name)})" if _is_bytes(column) else _render_text_sql(column)
+    text = f"HEX({quote_name(column.name)})" if is_bytes(column) else render_text_sql(column)
     return f"IFNULL(CONCAT(LENGTH({text}),':',{text}),'-')"
-
-
-def _render_text_sql(column: ColumnInfo) -> str:
-    name = quote_name(column.name)
-    if column.tp == t.BIT:
-        return f"LPAD(HEX({name} + 0),{_count_bit_digits(column)},'0')"
-    if column.tp in _CHARACTERS:
-        return f"CONVERT({name} USING utf8mb4)"
-    if column.tp == t.FLOAT:
-        # The text of a FLOAT is cut to 6 digits, so convert it to a DOUBLE.
-        return f"CONCAT({name} + 0e0)"
-    # `+ 0` removes the padding of ZEROFILL.
-    return f"CONCAT({name} + 0)" if column.tp in t.INTEGERS else f"CONCAT({name})"
-
-
-def _count_bit_digits(column: ColumnInfo) -> int:
-    return (max(column.flen, 1) + 7) // 8 * 2
 
 
 def _encode_part(column: ColumnInfo, texts: Sequence[str | None]) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 from binlake.base.redaction import redact_value
 from binlake.rows.codec import casttimes as times
 from binlake.rows.codec.floats import FLOAT_MAX, as_float32, format_double, format_float
-from binlake.rows.codec.jsons import read_json, write_json
+from binlake.rows.codec.jsons import encode_json, read_json, write_json
 from binlake.rows.codec.values import format_bit, format_set
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo
@@ -27,6 +27,7 @@ from binlake.rows.schema.info import ColumnInfo
 _BITS = {t.TINY: 8, t.SHORT: 16, t.INT24: 24, t.LONG: 32, t.LONGLONG: 64}
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)")
 _NUMBERS = t.INTEGERS | {t.NEWDECIMAL, t.FLOAT, t.DOUBLE}
+_TIMES = t.MOMENTS | t.DATES | {t.DURATION}
 _YEAR_WIDTH = 4
 _EXACT = Context(prec=400)
 """A DOUBLE has up to 309 digits, a DECIMAL 65."""
@@ -41,12 +42,14 @@ class UnknownCast(ValueError):
 class Moment:
     """Where and when the source converted: time `zone` of its session, `day` in that zone. None = not known.
 
-    `guessed`: non-ASCII texts may have been other bytes at the source (`source.invalid-text`).
+    `guessed`: non-ASCII texts may have been other bytes at the source (`source.invalid-text`). `family`: the source's,
+    if it is a MySQL or MariaDB.
     """
 
     zone: tzinfo | None = None
     day: date | None = None
     guessed: bool = False
+    family: str = ""
 
 
 def derive_cast_form(column: ColumnInfo) -> tuple[object, ...]:
@@ -59,11 +62,36 @@ def derive_cast_form(column: ColumnInfo) -> tuple[object, ...]:
     return "text" if text else tp, fixed, column.unsigned, column.is_binary, width, max(digits, 0), elems
 
 
+def may_cut(source: ColumnInfo, target: ColumnInfo) -> bool:
+    """Whether a text or bytes of `source` can be too long for `target`: a session that is not strict cuts them."""
+    if source.tp not in t.STRINGS or target.tp not in t.STRINGS or target.flen < 0:
+        return False
+    wide = source.flen < 0 or (source.tp in t.BLOBS) != (target.tp in t.BLOBS)
+    return wide or source.flen > target.flen
+
+
+def knows_pair(source: ColumnInfo, target: ColumnInfo) -> bool:
+    """Whether `cast_text` knows how some values of `source` are converted to `target`; single values may be unknown."""
+    now = target.tp
+    if source.tp == t.JSON:
+        return now in t.STRINGS
+    if now in t.MOMENTS or now in t.DATES:
+        return source.tp in _TIMES | t.STRINGS | t.INTEGERS | {t.NEWDECIMAL}
+    if now == t.DURATION:
+        return source.tp in _TIMES | t.STRINGS | _NUMBERS
+    if now == t.JSON:
+        text = source.tp in t.STRINGS | {t.ENUM, t.SET} and not source.is_binary
+        return text or source.tp in _NUMBERS | {t.YEAR}
+    return True
+
+
 def cast_text(source: ColumnInfo, target: ColumnInfo, text: str | None, moment: Moment) -> str | None:
     """Convert the canonical text of column `source` to that of `target`. Raises UnknownCast naming types and value."""
-    if text is None or derive_cast_form(source) == derive_cast_form(target):
-        return _cut(text, target)
+    if text is None:
+        return None
     try:
+        if derive_cast_form(source) == derive_cast_form(target):
+            return _cut(text, target)
         if moment.guessed and target.is_binary and source.tp in t.STRINGS and not (source.is_binary or text.isascii()):
             raise ValueError("the source may hold other bytes, which Binlake read as latin1")
         with localcontext(_EXACT):
@@ -74,11 +102,16 @@ def cast_text(source: ColumnInfo, target: ColumnInfo, text: str | None, moment: 
         ) from error
 
 
-def _cut(text: str | None, target: ColumnInfo) -> str | None:
+def _cut(text: str, target: ColumnInfo) -> str:
     """Cut a text that is too long, as a lenient session does."""
-    if text is None or target.tp not in t.STRINGS or target.flen < 0 or target.tp in t.BLOBS:
+    if target.tp not in t.STRINGS or target.flen < 0:
         return text
-    return text[: target.flen * (2 if target.is_binary else 1)]
+    if target.is_binary:
+        return text[: target.flen * 2]
+    if target.tp in t.BLOBS and not text.isascii() and len(text.encode()) > target.flen:
+        raise ValueError("it is cut after bytes, which may be inside a character")
+    text = text[: target.flen]
+    return text.rstrip(" ") if target.tp == t.STRING else text
 
 
 @dataclass(frozen=True)
@@ -105,6 +138,9 @@ class _Value:
             return str(int(self.text))
         if self.tp == t.BIT:
             return str(int(self.text, 16))
+        if self.tp == t.JSON:
+            # A server that stores documents may show them with another order of keys.
+            return read_json(write_json(self.text), 0)[0]
         if self.column.is_binary:
             return bytes.fromhex(self.text).decode()
         return self.to_local_text()
@@ -218,7 +254,9 @@ def _cast_to_datetime(value: _Value, fsp: int) -> str:
             raise ValueError("it is not known on which day the source converted the value")
         text = times.add_clock_to_day(value.moment.day, value.text)
     elif value.tp in t.STRINGS:
-        text = times.parse_moment(value.to_text())
+        text = value.to_text()
+        # Recorded in the capture `live_cases`: a text that cannot begin a date is the zero date.
+        text = times.parse_moment(text) if text.strip()[:1].isdigit() else times.ZERO
     elif value.tp in t.INTEGERS or value.tp == t.NEWDECIMAL:
         text = times.convert_number_to_moment(value.to_number())
     else:
@@ -298,10 +336,16 @@ def _cast_to_bit(value: _Value, target: ColumnInfo) -> str:
 
 
 def _cast_to_json(value: _Value, _target: ColumnInfo) -> str:
-    if value.tp not in t.STRINGS or value.column.is_binary:
-        raise ValueError("only text can be converted to JSON")
-    text, _ = read_json(write_json(value.text), 0)
-    return text
+    """A number becomes a number (a DECIMAL or FLOAT a double), a text the document that it is."""
+    if value.tp in t.INTEGERS or value.tp == t.YEAR:
+        document = encode_json(int(value.text))
+    elif value.tp in (t.NEWDECIMAL, t.FLOAT, t.DOUBLE):
+        document = encode_json(float(value.to_number()))
+    elif value.tp in (t.ENUM, t.SET) or (value.tp in t.STRINGS and not value.column.is_binary):
+        document = write_json(value.text)
+    else:
+        raise ValueError("the conversion of this type to JSON is not known")
+    return read_json(document, 0)[0]
 
 
 _WRITERS: dict[int, Writer] = {

@@ -16,7 +16,8 @@ _DIGITS = re.compile(r"(\d{14}|\d{12}|\d{8}|\d{6})(?:\.(\d*))?")
 _PARTS = re.compile(r"(\d{4})\D(\d{1,2})\D(\d{1,2})(?:[ T]+(\d{1,2}):(\d{1,2})(?::(\d{1,2}))?(?:\.(\d*))?)?")
 _CLOCK = re.compile(r"(-?)(?:(\d{1,2}) )?(\d{1,3}):(\d{1,2})(?::(\d{1,2}))?(?:\.(\d*))?")
 _PLAIN_NUMBER = re.compile(r"-?\d+(?:\.\d*)?")
-_ZERO = "0000-00-00 00:00:00"
+ZERO = "0000-00-00 00:00:00"
+"""The zero DATETIME."""
 _FIRST_DATE = 101
 """The smallest number that TiDB reads as a date: 2000-01-01."""
 
@@ -54,7 +55,7 @@ def parse_moment(text: str) -> str:
 def convert_number_to_moment(number: Decimal) -> str:
     """The DATETIME of a number like 20210102030405; raises ValueError if the number is not a date."""
     if number == 0:
-        return _ZERO
+        return ZERO
     whole, _, fraction = format(number, "f").partition(".")
     width = next((width for width in (6, 8, 12, 14) if len(whole) <= width), 0)
     if number < _FIRST_DATE or not width:

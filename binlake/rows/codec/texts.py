@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from binlake.base.dictionaries import encode_dictionary
 from binlake.rows.codec.lanes import Bools, Bytes, Ints, Uints
 
 _ZERO, _MINUS = ord("0"), ord("-")
@@ -158,7 +159,7 @@ def format_enums(values: Uints, names: Sequence[str]) -> pa.Array:
 
 def format_each(values: NDArray[Any], show: Callable[[Any], str]) -> pa.Array:
     """Texts from a plain function, which is called once for each distinct value."""
-    coded = pa.array(values).dictionary_encode()
+    coded = encode_dictionary(pa.array(values))
     return pa.array([show(value.as_py()) for value in coded.dictionary], pa.string()).take(coded.indices)
 
 

@@ -16,6 +16,8 @@ from binlake.rows.schema.job import DdlJob, Json
 
 _SYSTEM = frozenset({"", "local", "system"})
 _MINUTE = 60
+_STRICT = 1 << 21 | 1 << 22
+"""STRICT_TRANS_TABLES, STRICT_ALL_TABLES: the same bits in TiDB, MySQL and MariaDB."""
 _FEEDER_FIELDS = ("family", "sql_mode", "moment")
 """The session fields, besides the zone, that a feeder's job contains."""
 
@@ -25,6 +27,7 @@ class SourceSession:
     """`zone`: `+08:00` or `America/New_York`; `day`: the date there while the source converted (2024-05-06).
 
     Empty = not known. `guessed`: texts may have been other bytes at the source (`source.invalid-text`).
+    `lenient`: a TiDB's job says that values which do not fit were no error (in a feeder's job `sql_mode` says it).
     For a MySQL or MariaDB that a feeder reads, `family` says which of the two it is, `sql_mode` has its bits, and
     `moment` is the time of the statement there, in seconds of Unix time.
     """
@@ -35,6 +38,12 @@ class SourceSession:
     family: str = ""
     sql_mode: int = 0
     moment: str = ""
+    lenient: bool = False
+
+    @property
+    def is_lenient(self) -> bool:
+        """True if values that did not fit were changed, not refused."""
+        return not self.sql_mode & _STRICT if self.family else self.lenient
 
     @property
     def tz(self) -> tzinfo | None:
@@ -61,11 +70,19 @@ class SourceSession:
         parsed = json.loads(job.text)
         zone = _read_location(parsed) or configured
         feeder_fields = {key: value for key, value in (parsed.get("feeder") or {}).items() if key in _FEEDER_FIELDS}
-        tz = read_zone(zone)
-        if tz is None or feeder_fields:
+        if feeder_fields:
             return cls(zone, **feeder_fields)
+        tz, lenient = read_zone(zone), _reads_lenient(parsed)
+        if tz is None:
+            return cls(zone, lenient=lenient)
         days = {tso.to_datetime(ts).astimezone(tz).date() for ts in (job.start_ts, commit_ts)}
-        return cls(zone, days.pop().isoformat() if len(days) == 1 else "")
+        return cls(zone, days.pop().isoformat() if len(days) == 1 else "", lenient=lenient)
+
+
+def _reads_lenient(job: Json) -> bool:
+    """Whether a job of TiDB names an sql_mode without a strict mode."""
+    mode = (job.get("reorg_meta") or {}).get("sql_mode")
+    return mode is not None and not int(mode) & _STRICT
 
 
 def read_zone(text: str) -> tzinfo | None:

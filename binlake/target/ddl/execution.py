@@ -10,6 +10,10 @@ from collections.abc import Sequence
 
 from binlake.dialect.conversions import RESTORES, SHADOW
 from binlake.errors import TargetRefused
+from binlake.statements.castvalues import CastStep
+from binlake.statements.literal import quote_name, quote_qualified_name
+from binlake.statements.requiredrows import RequireNoRows
+from binlake.target.ddl.castvalues import run_cast_step
 from binlake.target.session.failures import get_error_code
 from binlake.target.session.session import Session
 
@@ -47,7 +51,7 @@ def _execute_all(session: Session, statements: Sequence[str]) -> list[TargetRefu
     ignored: list[TargetRefused] = []
     for statement in statements:
         try:
-            session.execute(statement)
+            _execute_one(session, statement)
         except TargetRefused as error:
             if get_error_code(error) not in IGNORABLE:
                 raise
@@ -58,16 +62,47 @@ def _execute_all(session: Session, statements: Sequence[str]) -> list[TargetRefu
     return ignored
 
 
+def _execute_one(session: Session, statement: str) -> None:
+    step, required = CastStep.find_in(statement), RequireNoRows.find_in(statement)
+    if step is not None:
+        run_cast_step(session, step)
+    elif required is not None:
+        _require_no_rows(session, required)
+    else:
+        session.execute(statement)
+
+
+def _require_no_rows(session: Session, required: RequireNoRows) -> None:
+    if session.fetch_value(f"SELECT 1 FROM {required.table} WHERE {required.where} LIMIT 1") is not None:
+        raise TargetRefused(
+            f"the values of old rows are not known: {required.why}",
+            where={"table": required.table, "target": session.place},
+        )
+
+
 def is_half_converted(session: Session, touched: Sequence[tuple[str, str]], statements: Sequence[str]) -> bool:
     """Whether a DDL that converts values was interrupted halfway.
 
     Then a table of `touched` has a column that only these statements create and the last one removes. They may run
     again from the first statement, because the table keeps its old column until the last one.
     """
+    return bool(_find_own_shadows(session, touched, statements))
+
+
+def drop_shadow_columns(session: Session, touched: Sequence[tuple[str, str]], statements: Sequence[str]) -> None:
+    """Remove what a refused conversion left: the table is as it was before the DDL. Raises TargetRefused."""
+    for db, table, name in _find_own_shadows(session, touched, statements):
+        session.execute(f"ALTER TABLE {quote_qualified_name(db, table)} DROP COLUMN {quote_name(name)}")
+
+
+def _find_own_shadows(
+    session: Session, touched: Sequence[tuple[str, str]], statements: Sequence[str]
+) -> list[tuple[str, str, str]]:
+    """(db, table, column) of the shadow columns that exist and that `statements` make."""
     if not any(SHADOW in statement for statement in statements):
-        return False
-    columns = [name for db, table in touched if table for name in _list_shadow_columns(session, db, table)]
-    return any(name in statement for name in columns for statement in statements)
+        return []
+    columns = [(db, table, name) for db, table in touched if table for name in _list_shadow_columns(session, db, table)]
+    return [place for place in columns if any(place[2] in statement for statement in statements)]
 
 
 def _list_shadow_columns(session: Session, db: str, table: str) -> list[str]:

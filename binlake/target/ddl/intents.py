@@ -15,7 +15,7 @@ from binlake.statements.batch import INJECTED, REPLACED, StatementBatch
 from binlake.statements.literal import quote_name
 from binlake.target.claim.progress import AppliedAs, Ledger, Progress, write_progress
 from binlake.target.claim.run import ApplyRun
-from binlake.target.ddl.execution import execute_ddl, is_half_converted
+from binlake.target.ddl.execution import drop_shadow_columns, execute_ddl, is_half_converted
 from binlake.target.ddl.operatorproof import OperatorProof
 from binlake.target.ddl.proof import Evidence, RenameMarker, Verdict, judge, list_differences, read_evidence
 from binlake.target.definitions.definitions import Expected, find_left_behind
@@ -160,6 +160,7 @@ def _execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: Rena
         run.claim.notify("ddl_executed")
         _require_result(run, plan, ignored)
     except TargetRefused as error:
+        drop_shadow_columns(run.session, plan.touched, ddl.sql)
         verdict = _judge_now(run, plan, ddl, marker)
         if verdict == "before":
             # Record that the DDL had no effect, so that a later repair by hand is not mistaken for the DDL.

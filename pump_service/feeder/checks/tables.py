@@ -68,8 +68,9 @@ def check_tables(facts: TableFacts, *, with_snapshot: bool) -> list[Finding]:
         ),
         judge(
             "foreign keys", not cascading, _shorten_list(cascading) or "none that cascades",
-            "rows that a cascade changes are not in the log: the target needs the same foreign keys, and"
-            " foreign_key_checks on while rows are applied; or delete and update such rows explicitly",
+            "MariaDB, and MySQL before 9.6, do not log rows that a cascade changes: there the first change that may"
+            " cascade stops the source. If the application always changes such rows itself before, set"
+            ' unlogged-cascades = "none"; else replace the foreign keys by ones without CASCADE and SET NULL',
             "warn",
         ),
         judge(

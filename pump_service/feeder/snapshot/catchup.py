@@ -23,6 +23,7 @@ from binlake.mysqlbinlog.definitions.statements import SingleStatement, split_dd
 from binlake.mysqlbinlog.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor, Position, SourceTransaction, Statement, TableMap
 from binlake.mysqlbinlog.rowimage import encode_transactions
+from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.mysqlbinlog.tablerows.chunks import cut_column
 from binlake.mysqlbinlog.tablerows.link import Link, Name
 from binlake.rows.schema import TableDef
@@ -32,6 +33,7 @@ from pump_service.feeder.catalog import Catalog
 from pump_service.feeder.connection import SourceLog, open_log
 from pump_service.feeder.logerrors import make_missing_transactions_error
 from pump_service.feeder.publisher import Outgoing, Stopped
+from pump_service.feeder.server import read_logs_cascades
 from pump_service.feeder.settings import SourceFile
 from pump_service.feeder.snapshot.changefilter import IsRead, PartlyReadTable, filter_read_rows, iterate_changed_keys
 from pump_service.feeder.snapshot.keysnapshots import KeySnapshots
@@ -195,7 +197,10 @@ class CatchUp:
             return table
 
         values = encode_transactions(
-            [transaction.changes for transaction in transactions], find_definition, self._catalog.version
+            [transaction.changes for transaction in transactions],
+            find_definition,
+            self._catalog.version,
+            guard=self._make_guard(link),
         )
         if parts:
             values = self._filter_values(values, parts, snapshot)
@@ -204,6 +209,11 @@ class CatchUp:
             for transaction, value in zip(transactions, values, strict=True)
             if value
         ]
+
+    def _make_guard(self, link: Link) -> Guard | None:
+        guard = self._catalog.make_cascade_guard(self._source.name)
+        logged = guard is None or self._source.unlogged_cascades == "none" or read_logs_cascades(link)
+        return None if logged else guard
 
     def _make_partly_read_table(self, link: Link, table: TableDef, key: tuple[str, str]) -> PartlyReadTable:
         name, stored = self._stored[key]

@@ -190,6 +190,56 @@ def test_value_that_does_not_fit_names_table_and_column() -> None:
         encode(table_of(column(2, "c", flag=NOT_NULL)), [{"id": "1", "c": None}])
 
 
+BERLIN = AvroOptions(time_zone="Europe/Berlin")
+DEFAULTS: list[tuple[Json, str, AvroOptions]] = [
+    # column with a default as TiDB stores it, the canonical text of that value
+    (column(2, "c", t.LONG, default="1.5"), "2", PAGE),
+    (column(2, "c", t.TINY, default="-7"), "-7", PAGE),
+    (column(2, "c", t.LONGLONG, flag=UNSIGNED, default="18446744073709551615"), "18446744073709551615", PAGE),
+    (column(2, "c", t.YEAR, default="2024"), "2024", PAGE),
+    (column(2, "c", t.FLOAT, default="1.1"), "1.1", PAGE),
+    (column(2, "c", t.FLOAT, default="1.1"), "1.1", AvroOptions(floats="float")),
+    (column(2, "c", t.DOUBLE, default="1e2"), "100", PAGE),
+    (column(2, "c", t.TIMESTAMP, default="2024-07-01 12:00:00"), "2024-07-01 12:00:00", BERLIN),
+    (column(2, "c", t.TIMESTAMP, default="0000-00-00 00:00:00"), "0000-00-00 00:00:00", BERLIN),
+    (column(2, "c", t.TIMESTAMP, decimal=3, default="2024-01-01 00:00:00"), "2024-01-01 00:00:00.000", BERLIN),
+    (column(2, "c", t.DATETIME, decimal=2, default="2024-02-29 00:00:00"), "2024-02-29 00:00:00.00", BERLIN),
+    (column(2, "c", t.DATE, default="2024-02-29"), "2024-02-29", PAGE),
+    (column(2, "c", t.DURATION, decimal=1, default="-01:00:00"), "-01:00:00.0", PAGE),
+    (column(2, "c", t.ENUM, elems=["a", "b"], default="b"), "b", PAGE),
+    (column(2, "c", t.SET, elems=["a", "b"], default="a,b"), "a,b", PAGE),
+    (column(2, "c", t.STRING, flen=5, default="a "), "a", PAGE),
+    (column(2, "c", t.VARCHAR, flen=20, default="CURRENT_DATE"), "CURRENT_DATE", PAGE),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "options"), DEFAULTS, ids=lambda case: str(getattr(case, "time_zone", "")))
+def test_default_is_the_value_of_a_row_that_has_it(kind: Json, text: str, options: AvroOptions) -> None:  # U-28
+    table = table_of(kind)
+    default = json.loads(build_value_schema(table, options))["fields"][1]["default"]
+    [row] = decode(table, [{"id": "1", "c": text}], options)
+    assert default == row["c"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        column(2, "c", t.DATE, default="CURRENT_DATE"),
+        column(2, "c", t.DATE, default="current_date()"),
+        column(2, "c", t.TIMESTAMP, decimal=3, default="CURRENT_TIMESTAMP(3)"),
+        column(2, "c", t.DATETIME, default="CURRENT_TIMESTAMP"),
+        column(2, "c", t.YEAR, default="CURRENT_TIMESTAMP"),
+        column(2, "c", t.LONG, default="nextval(s)"),
+        column(2, "c", t.VARCHAR, default="uuid()", default_is_expr=True),
+    ],
+    ids=lambda kind: f"{kind['type']['Tp']}-{kind['default']}",
+)
+def test_what_is_no_value_is_no_default(kind: Json) -> None:
+    table = table_of(kind)
+    assert json.loads(build_value_schema(table, PAGE))["fields"][1]["default"] is None
+    assert decode(table, [{"id": "1", "c": None}])[0]["c"] is None
+
+
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 _KINDS: list[tuple[Json, st.SearchStrategy[str]]] = [
     (column(2, "i", t.LONGLONG), st.integers(-(1 << 63), (1 << 63) - 1).map(str)),

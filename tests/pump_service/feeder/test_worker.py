@@ -15,6 +15,7 @@ from support import alert_rules
 from binlake.errors import ConfigError, SchemaError, SharedFailure, SourceUnavailable
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, Session, SourceTransaction, Statement, TableMap
+from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import make_database_json, make_job_json, make_table_json
@@ -40,6 +41,7 @@ class MemoryLog:
         self.heard = 0.0
         self.server = ("db1", 3306)
         self.connections = 1
+        self.logs_cascades = True
         self.ended = threading.Event()
         self._closed = threading.Event()
 
@@ -75,6 +77,13 @@ class MemoryCatalog:
         self.version = 7
         self.failures: list[Exception] = []
         self.followed: list[str] = []
+        self.unlogged = False
+
+    def make_cascade_guard(self, _: str) -> Guard | None:
+        def refuse(*_: object) -> None:
+            raise SchemaError("a foreign key may have changed rows")
+
+        return refuse if self.unlogged else None
 
     def find_definition(self, _: str, event: TableMap) -> TableDef | None:
         return table() if event.table == "t" else None
@@ -97,7 +106,7 @@ class MemoryCatalog:
 
 
 class World:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **settings: object) -> None:
         self.journal = Journal(folder)
         self.pumps = MemoryPumps()
         self.stopped = threading.Event()
@@ -107,7 +116,7 @@ class World:
         self.ended: queue.Queue[BaseException | None] = queue.Queue()
         parts = Parts(self.journal, self.publisher, self.catalog, self.stopped, self.catalog.version)
         instead = [{"id": "0-1-91", "statements": ["ALTER TABLE t ADD a INT", "-- none"]}, {"id": "0-1-92"}]
-        source = SourceFile.model_validate({"name": SOURCE, "replace": instead})
+        source = SourceFile.model_validate({"name": SOURCE, "replace": instead, **settings})
         self.worker = Worker(source, parts, lambda: self.log, self.ended.put)
         self.worker.start()
 
@@ -208,6 +217,25 @@ def test_an_unsupported_statement_stops_the_source_and_is_reported(world: World)
     assert "refuses a statement" in world.worker.trouble
     assert world.log.ended.is_set()
     assert ids_of(world.pumps.of_type(pb.Commit)) == ["0-1-1"]
+
+
+def test_rows_that_a_foreign_key_may_have_changed_stop_the_source(world: World) -> None:
+    world.catalog.unlogged, world.log.logs_cascades = True, False
+    world.feed(rows(1))
+    assert "foreign key" in str(world.ended.get(timeout=60))
+    assert world.pumps.got == []
+
+
+@pytest.mark.parametrize(("logged", "settings"), [(True, {}), (False, {"unlogged-cascades": "none"})])
+def test_foreign_keys_do_not_stop_a_source_that_logs_or_never_cascades(
+    tmp_path: Path, logged: bool, settings: dict[str, object]
+) -> None:
+    world = World(tmp_path, **settings)
+    world.catalog.unlogged, world.log.logs_cascades = True, logged
+    world.feed(rows(1))
+    world.settle(1)
+    world.stop()
+    world.journal.close()
 
 
 def test_an_error_of_the_log_stops_the_worker_after_the_transactions_already_read(world: World) -> None:

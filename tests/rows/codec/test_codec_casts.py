@@ -67,6 +67,17 @@ TOLD = [
         f"1{'0' * 40}.{'0' * 19}",
     ),
     (info(t.DOUBLE), info(t.DOUBLE, decimal=1), IN_UTC, "0.25", "0.2"),
+    (info(t.LONG), info(t.JSON), IN_UTC, "-7", "-7"),
+    (info(t.LONGLONG, flag=t.FLAG_UNSIGNED), info(t.JSON), IN_UTC, "18446744073709551615", "18446744073709551615"),
+    (info(t.YEAR), info(t.JSON), IN_UTC, "2020", "2020"),
+    (info(t.NEWDECIMAL, flen=9, decimal=2), info(t.JSON), IN_UTC, "2.50", "2.5"),
+    (info(t.FLOAT), info(t.JSON), IN_UTC, "0.1", "0.10000000149011612"),
+    (info(t.VARCHAR, flen=90), info(t.JSON), IN_UTC, '[1,2.50, {"b":1,"a":2}]', '[1, 2.5, {"a": 2, "b": 1}]'),
+    (info(t.ENUM, elems=("[1]", "2")), info(t.JSON), IN_UTC, "[1]", "[1]"),
+    (info(t.JSON), info(t.VARCHAR, flen=40), IN_UTC, '{"b": 1, "aa": 2}', '{"aa": 2, "b": 1}'),
+    (info(t.STRING, flen=9), info(t.STRING, flen=3), IN_UTC, "ab cd", "ab"),
+    (info(t.BLOB, flen=65535), info(t.TINYBLOB, flen=3), IN_UTC, "abcd", "abc"),
+    (info(t.VARCHAR, flen=30), info(t.DATETIME), IN_UTC, "abc", "0000-00-00 00:00:00"),
 ]
 
 
@@ -83,7 +94,10 @@ UNTOLD = [
     (info(t.DATETIME), TIMESTAMP, NEW_YORK, "2021-03-14 02:30:00", "does not exist in the time zone"),
     (info(t.DURATION), info(t.DATETIME), IN_UTC, "10:00:00", "day"),
     (info(t.JSON), info(t.LONG), IN_UTC, "1", "JSON"),
-    (info(t.VARCHAR, flen=30), info(t.DATETIME), IN_UTC, "first of May", "not a date"),
+    (info(t.VARCHAR, flen=30), info(t.DATETIME), IN_UTC, "1. May 2021", "not a date"),
+    (info(t.BLOB, charset="binary"), info(t.JSON), IN_UTC, "5B5D", "JSON"),
+    (info(t.DATE), info(t.JSON), IN_UTC, "2021-01-01", "JSON"),
+    (info(t.BLOB, flen=65535), info(t.TINYBLOB, flen=3), IN_UTC, "aéé", "inside a character"),
     (info(t.LONG), info(t.BIT, flen=4), IN_UTC, "16", "BIT"),
 ]
 

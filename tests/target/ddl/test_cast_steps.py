@@ -1,0 +1,205 @@
+"""Values that a target cannot convert itself are converted by Binlake: on real servers, killed at each step (R-29)."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from support.children import wait_for_exit
+from support.mariadb import MariaDb, execute, rows
+from support.tabledefs import Json, col, key, primary, table
+from support.windows import Window, apply, apply_in_child, at, signal_me
+
+from binlake.base.dialects import Dialect
+from binlake.config.model import Target
+from binlake.dialect import DdlText, map_ddl
+from binlake.errors import TargetRefused
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.session import SourceSession
+from binlake.statements.castvalues import CastStep
+from binlake.target import Session
+from binlake.target.ddl import castvalues
+from binlake.target.ddl.castvalues import run_cast_step
+from binlake.target.ddl.execution import execute_ddl
+from binlake.target.definitions.definitions import expect_after_ddl
+
+pytestmark = pytest.mark.mariadb
+
+UTC = SourceSession("+00:00")
+TEXT, JSON = col("v", t.VARCHAR, flen=60), col("v", t.JSON)
+
+
+def list_statements(
+    before: TableDef, after: TableDef, kind: str, dialect: Dialect, session: SourceSession = UTC
+) -> tuple[str, ...]:
+    sides = Definitions((), (before,)), Definitions((), (after,), session)
+    return map_ddl(DdlText(7, "app", "q", f"ALTER TABLE `q` MODIFY COLUMN `v` {kind}", *sides), dialect).sql
+
+
+@pytest.fixture
+def session(target: Target) -> Iterator[Session]:
+    found = Session(target)
+    found.execute("USE app")
+    yield found
+    found.close()
+
+
+LATIN = {"charset": "latin1", "collate": "latin1_bin"}
+K, N, B = (
+    col("k", t.VARCHAR, flen=10, not_null=True, **LATIN),
+    col("n", not_null=True),
+    col("b", t.BIT, flen=64, not_null=True),
+)
+U = col("u", t.LONGLONG, unsigned=True, not_null=True)
+SHAPES: dict[str, tuple[str, tuple[Json, ...], tuple[Json, ...]]] = {
+    "one integer": ("n INT NOT NULL PRIMARY KEY", (N,), (primary("n"),)),
+    "latin1 and integer": (
+        "k VARCHAR(10) CHARACTER SET latin1 COLLATE latin1_bin NOT NULL, n INT NOT NULL, PRIMARY KEY (k, n)",
+        (K, N), (primary("k", "n"),),
+    ),
+    "bit and integer": ("b BIT(64) NOT NULL, n INT NOT NULL, PRIMARY KEY (b, n)", (B, N), (primary("b", "n"),)),
+    "unique": ("u BIGINT UNSIGNED NOT NULL, n INT NOT NULL, UNIQUE KEY uk (u)", (U, N), (key("uk", "u"),)),
+    "none": ("n INT NOT NULL", (N,), ()),
+}  # fmt: skip
+KEYS = {"k": ("'ö'", "'a'", "'ÿ'"), "n": ("1", "2", "3"), "b": ("0xFFFFFFFFFFFFFFFF", "0x01", "0x00"),
+        "u": ("18446744073709551615", "0", "7")}  # fmt: skip
+VALUES = {"'[1, 2.50]'": "[1, 2.5]", '\'{"b":1,"a":[]}\'': '{"a": [], "b": 1}', "NULL": None}
+
+
+def make_table(server: MariaDb, shape: str) -> tuple[TableDef, TableDef]:
+    text, columns, keys = SHAPES[shape]
+    stamp = col("at", t.TIMESTAMP)
+    stamp["type"]["Flag"] |= t.FLAG_ON_UPDATE_NOW
+    lines = [
+        ", ".join([*(KEYS[c["name"]["O"]][number] for c in columns), literal, "'2020-01-01'"])
+        for number, literal in enumerate(VALUES)
+    ]
+    execute(
+        server,
+        f"CREATE TABLE app.q ({text}, v VARCHAR(60) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,"
+        " at TIMESTAMP NULL ON UPDATE CURRENT_TIMESTAMP)",
+        *(f"INSERT INTO app.q ({', '.join(c['name']['O'] for c in columns)}, v, at) VALUES ({line})" for line in lines),
+    )
+    return table("q", *columns, TEXT, stamp, keys=keys, db="app"), table(
+        "q", *columns, JSON, stamp, keys=keys, db="app"
+    )
+
+
+@pytest.mark.servers("mariadb")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_text_becomes_the_document_that_tidb_stores(
+    server: MariaDb, session: Session, shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # R-29: MariaDB's own ALTER would keep `2.50`; every form of key finds its rows
+    monkeypatch.setattr(castvalues, "_READ_ROWS", 2)
+    before, after = make_table(server, shape)
+    sql = list_statements(before, after, "JSON", "mariadb")
+    assert execute_ddl(session, sql) == []
+    assert [text for (text,) in rows(server, "SELECT v FROM app.q ORDER BY n")] == list(VALUES.values())
+    assert rows(server, "SELECT DISTINCT CAST(at AS CHAR) FROM app.q") == [("2020-01-01 00:00:00",)]
+
+
+@pytest.mark.servers("mariadb")
+@pytest.mark.parametrize("statements", range(6))
+def test_interrupted_conversion_by_values_continues(
+    server: MariaDb, target: Target, session: Session, statements: int
+) -> None:
+    # R-04: the first `statements` had run when the process died; the last case dies between two batches
+    before, after = make_table(server, "one integer")
+    sql = list_statements(before, after, "JSON", "mariadb")
+    expected = expect_after_ddl(Definitions((), (before,)), Definitions((), (after,)), "mariadb")
+    window = Window(100, 300).ddl(200, sql, [("app", "q")], expected)
+    pid = apply_in_child(target, window, at("intent", 1, signal_me(signal.SIGKILL)))
+    assert wait_for_exit(pid) == -signal.SIGKILL
+    at_step = next(n for n, text in enumerate(sql) if CastStep.find_in(text))
+    for statement in sql[: min(statements, at_step)]:
+        session.execute(statement)
+    if statements > at_step:
+        session.execute("UPDATE q SET _binlake_cast_2_2 = '[1, 2.5]', at = at WHERE n = 1")
+    apply(target, window)
+    assert [text for (text,) in rows(server, "SELECT v FROM app.q ORDER BY n")] == list(VALUES.values())
+    assert rows(server, "SHOW COLUMNS FROM app.q LIKE '%%binlake%%'") == []
+    assert rows(server, "SELECT DISTINCT CAST(at AS CHAR) FROM app.q") == [("2020-01-01 00:00:00",)]
+
+
+def test_value_without_a_known_conversion_is_refused_and_leaves_the_table(server: MariaDb, target: Target) -> None:
+    # R-29: and once it is mended at the target, the same window goes on
+    before, _ = make_table(server, "one integer")
+    source, target_column = (replace(column, tp=kind, flen=flen) for column, kind, flen in (
+        (before.find_column("v"), t.VARCHAR, 60), (before.find_column("v"), t.YEAR, 4)))  # fmt: skip
+    step = CastStep(
+        "`q`", (before.columns[0],), source, target_column, "_binlake_cast_2_2", ("at",), UTC, target.db_type
+    )
+    shadow = "ALTER TABLE `q` ADD COLUMN `_binlake_cast_2_2` YEAR NULL DEFAULT NULL AFTER `v`"
+    swap = "ALTER TABLE `q` DROP COLUMN `v`, CHANGE `_binlake_cast_2_2` `v` YEAR"
+    made = table("q", N, col("v", t.YEAR), col("at", t.TIMESTAMP), keys=(primary("n"),), db="app")
+    expected = expect_after_ddl(Definitions((), (before,)), Definitions((), (made,)), target.db_type)
+    window = Window(100, 300).ddl(200, ("USE `app`", shadow, step.to_sql(), swap), [("app", "q")], expected)
+    execute(
+        server, "UPDATE app.q SET v = '9999', at = at WHERE n = 1", "UPDATE app.q SET v = '2020', at = at WHERE n > 1"
+    )
+    with pytest.raises(TargetRefused, match=r"a stored value cannot be converted .* out of range") as refused:
+        apply(target, window)
+    assert "9999" not in str(refused.value)
+    assert rows(server, "SHOW COLUMNS FROM app.q LIKE '%%binlake%%'") == []
+    execute(server, "UPDATE app.q SET v = '1999', at = at WHERE n = 1")
+    apply(target, window)
+    assert [str(year) for (year,) in rows(server, "SELECT v FROM app.q ORDER BY n")] == ["1999", "2020", "2020"]
+
+
+def test_row_that_is_not_found_by_its_key_is_an_error(server: MariaDb, session: Session) -> None:
+    before, _ = make_table(server, "one integer")
+    column = before.find_column("v")
+    session.execute("ALTER TABLE q ADD COLUMN s VARCHAR(60)")
+    assert column is not None
+    wrong = replace(before.columns[0], tp=t.BIT, flen=8)
+    step = CastStep("`q`", (wrong,), column, replace(column, flen=50), "s", (), UTC, server.name)
+    session.execute("UPDATE q SET n = n + 1000")
+    with pytest.raises(TargetRefused, match="are not found by their key"):
+        run_cast_step(session, step)
+
+
+LENIENT = SourceSession("+00:00", lenient=True)
+SHORTER = [
+    (TEXT, col("v", t.VARCHAR, flen=3), "VARCHAR(60)", "VARCHAR(3)", "'abcdef'", "abc"),
+    (col("v"), col("v", t.TINY, unsigned=True), "INT", "TINYINT UNSIGNED", "300", 255),
+    (col("v"), col("v", t.TINY, unsigned=True), "INT", "TINYINT UNSIGNED", "-1", 0),
+    (col("v", t.LONGLONG, unsigned=True), col("v"), "BIGINT UNSIGNED", "INT", "18446744073709551615", 2147483647),
+    (TEXT, col("v"), "VARCHAR(60)", "INT", "'zz'", 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("former", "now", "old", "new", "given", "made"), SHORTER)
+def test_lenient_session_of_the_source_is_lenient_at_the_target(
+    server: MariaDb, session: Session, former: Json, now: Json, old: str, new: str, given: str, made: object
+) -> None:
+    # R-29: recorded with sql_mode = '' at a live TiDB (capture live_cases, c_mm0 to c_mm5)
+    execute(server, f"CREATE TABLE app.q (n INT PRIMARY KEY, v {old})", f"INSERT INTO app.q VALUES (1, {given})")
+    before, after = (table("q", N, column, keys=(primary("n"),), db="app") for column in (former, now))
+    assert execute_ddl(session, list_statements(before, after, new, server.name, LENIENT)) == []
+    assert rows(server, "SELECT v FROM app.q") == [(made,)]
+    assert session.fetch_value("SELECT LOCATE('STRICT_ALL_TABLES', @@sql_mode) > 0") == 1
+
+
+def test_column_is_not_numbered_by_the_target(server: MariaDb, target: Target) -> None:
+    # R-29: the source numbered old rows in its own order, which no log has
+    execute(server, "CREATE TABLE app.q (n INT)", "INSERT INTO app.q VALUES (7), (5)")
+    number = col("id", t.LONGLONG, not_null=True)
+    number["type"]["Flag"] |= t.FLAG_AUTO_INCREMENT
+    before, after = table("q", N, db="app"), table("q", N, number, keys=(primary("id"),), db="app")
+    source = replace(UTC, family="mysql", sql_mode=1 << 21)
+    sides = Definitions((), (before,)), Definitions((), (after,), source)
+    query = "ALTER TABLE `q` ADD COLUMN `id` BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY"
+    sql = map_ddl(DdlText(7, "app", "q", query, *sides), target.db_type).sql
+    expected = expect_after_ddl(*sides, target.db_type)
+    window = Window(100, 300).ddl(200, sql, [("app", "q")], expected)
+    with pytest.raises(TargetRefused, match=r"numbered old rows in the new column id.*binlake table aside"):
+        apply(target, window)
+    assert rows(server, "SHOW COLUMNS FROM app.q LIKE 'id'") == []
+    execute(server, "DELETE FROM app.q")
+    apply(target, window)
+    assert rows(server, "SHOW COLUMNS FROM app.q LIKE 'id'") != []
