@@ -6,6 +6,7 @@ pymysql creates a context for each connection, which reads all certificates of t
 
 from __future__ import annotations
 
+import codecs
 import ssl
 from typing import Any, ClassVar
 
@@ -15,6 +16,28 @@ from binlake.base.sqlsession import set_variables
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 """Hosts that need no TLS: nobody can intercept local connections."""
+
+
+_BYTES_TOO = "utf8-and-bytes"
+
+
+def _find_codec(name: str) -> codecs.CodecInfo | None:
+    if name != _BYTES_TOO.replace("-", "_"):
+        return None
+    return codecs.CodecInfo(
+        name=_BYTES_TOO,
+        encode=lambda text, _="": codecs.utf_8_encode(text, "surrogateescape"),
+        decode=lambda data, _="": codecs.utf_8_decode(data, "surrogateescape", True),
+    )
+
+
+codecs.register(_find_codec)
+
+
+def show_bytes_too(link: pymysql.Connection[Any]) -> None:
+    """Let `link` show bytes that are not UTF-8 as lone surrogates, where it would fail: MariaDB has them in SHOW
+    CREATE TABLE."""
+    link.encoding = _BYTES_TOO
 
 
 class SqlLink(pymysql.Connection):

@@ -37,6 +37,7 @@ def find_problems(replication: Replication) -> list[str]:
         _check_patterns,
         _check_schedules,
         _check_seconds,
+        _check_merged_tables,
     )
     return [line for part in parts for line in part(replication)]
 
@@ -106,6 +107,24 @@ def _check_addresses(replication: Replication) -> Iterator[str]:
             yield f"`{key}.host`: {server.host!r} is not a host name or address"
         if server is not None and not server.user.strip():
             yield f"`{key}.user`: empty"
+
+
+def _check_merged_tables(replication: Replication) -> Iterator[str]:
+    """Mode ordered cannot apply rows of several tables to one: `spark_jobs.convert.ordered` refuses them in the end."""
+    if replication.target is None or replication.target.mode != "ordered":
+        return
+    for route in replication.routes:
+        extracts = route.extract_table or route.extract_schema or route.extract_source
+        patterns = (route.schema_pattern, route.table_pattern)
+        if route.target_table and not extracts and any(_MATCHES_SEVERAL.search(pattern) for pattern in patterns):
+            yield (
+                f"`routes`: {'/'.join(patterns)} merges tables into {route.target_schema}.{route.target_table}, whose"
+                ' rows target.mode = "ordered" cannot tell apart: choose mode auto, atomic or parallel, or add an'
+                " extract column to the route"
+            )
+
+
+_MATCHES_SEVERAL = re.compile(r"^~|[*?\[]")
 
 
 def _check_store_address(uri: str) -> Iterator[str]:

@@ -31,6 +31,7 @@ from binlake.dialect.clauses import (
 )
 from binlake.dialect.collations import find_target_charset, find_target_collation
 from binlake.dialect.columnnames import KEY_HEADS
+from binlake.dialect.computed import find_computed_once, make_computed_once
 from binlake.dialect.conversions import Alter
 from binlake.dialect.defaults import find_fill_times, make_fill_specs, put_stored_default, put_stored_set_default
 from binlake.dialect.errors import Unmappable
@@ -143,12 +144,13 @@ def _make_statements(mapped: list[Token], statement: Classified, ddl: RoutedDdl,
     before, after = _find_table(ddl.before, statement, ddl), _find_altered_table(statement, ddl)
     alter = Alter(head, before, after, ddl.after.session, dialect) if before is not None and after is not None else None
     added = _find_added_columns(ddl)
-    if after is not None and any(c.generated_stored and not is_computed(c, after, dialect) for c in added):
-        raise Unmappable("a new stored generated column whose values only the source can compute")
+    plain = find_computed_once(before, after, ddl.after.session, dialect)
     clock = find_fill_times(added)
     if len(clock) > 1 and dialect == "tidb":
         raise Unmappable("several new columns that the source filled with different times")
     specs, later = make_fill_specs(specs, added, len(clock) > 1, dialect)
+    specs, frozen = make_computed_once(specs, plain)
+    later += frozen
     converted = alter.find_conversions(specs) if alter is not None else []
     if partitioning and not converted:
         specs[-1] = [*specs[-1], *partitioning]
@@ -343,7 +345,8 @@ def _is_on_expression_index(tokens: Sequence[Token], ddl: RoutedDdl, dialect: Di
 def _require_same_key(ddl: RoutedDdl, table: TableDef | None, dialect: Dialect) -> None:
     """Raise Unmappable if a generated column would start or stop being computed by the target (`is_computed`).
 
-    That happens when the column enters or leaves the primary key.
+    That happens when the column enters or leaves the primary key, or when it or a column that it reads gets a type
+    for which the target does, or does not, compute alike.
     """
     for former in ddl.before.tables:
         for column in former.columns:
@@ -351,7 +354,7 @@ def _require_same_key(ddl: RoutedDdl, table: TableDef | None, dialect: Dialect) 
             if now is None or table is None or not (now.is_generated and column.is_generated):
                 continue
             if is_computed(column, former, dialect) != is_computed(now, table, dialect):
-                raise Unmappable("a change of a primary key on a generated column")
+                raise Unmappable("a change after which the target would begin or cease to compute a generated column")
 
 
 def _map_spec(part: list[Token], table: TableDef | None, dialect: Dialect) -> list[Token]:

@@ -19,6 +19,7 @@ from binlake.dialect.tokens import Token, tokenize
 from binlake.errors import SchemaError
 from binlake.rows.codec.casts import Moment
 from binlake.rows.schema import Action, TableDef
+from binlake.statements.generation import list_recomputed
 from binlake.window.definitions import EVENTS, LandedDdl, is_left_to_operator
 from binlake.window.shapes import fold_table_name
 
@@ -29,9 +30,7 @@ LOSES_ROWS = _REMOVES | {Action.EXCHANGE_PARTITION}
 """Actions that change rows without a row change in the binlog."""
 
 PARTITIONS = "partitions were dropped, emptied or exchanged, for which no row changes are logged"
-_COMPUTED = (
-    "a stored generated column was added, and the values that the source computed for existing rows are not logged"
-)
+_COMPUTED = "a stored generated column was added or computed anew, and its values in existing rows are not logged"
 _UNREADABLE = "the text of an ALTER cannot be parsed, so columns may have been renamed that Binlake takes for new ones"
 
 _BRINGS_ROWS = frozenset({Action.RENAME_TABLE, Action.RENAME_TABLES, Action.CREATE_TABLES})
@@ -98,17 +97,11 @@ def _writes(action: int, before: list[TableDef], table: TableDef) -> list[Effect
         return [Effect("copy", table, same_id)]
     source = same_id or (same_name if action in _NEW_ID else None)
     if source is not None:
-        lost = [Effect("inexact", table, reason=_COMPUTED)] if _adds_computed(source, table) else []
+        lost = [Effect("inexact", table, reason=_COMPUTED)] if list_recomputed(source, table) else []
         return [Effect("alter", table, source), *lost]
     if same_name is not None and action == Action.TRUNCATE_TABLE:
         return [Effect("truncate", table, same_name)]
     return [Effect(_choose_effect_of_new_table(action), table)]
-
-
-def _adds_computed(before: TableDef, after: TableDef) -> bool:
-    """Whether the source computed a new column for existing rows (MySQL, MariaDB; TiDB refuses it)."""
-    had = {column.id for column in before.columns}
-    return any(c.id not in had and c.is_generated and c.generated_stored for c in after.columns)
 
 
 def _choose_effect_of_new_table(action: int) -> Kind:

@@ -15,11 +15,11 @@ from binlake.rows.codec.latin1 import decode_latin1
 Decode = Callable[[bytes], str]
 """Raises UnicodeDecodeError for undecodable bytes."""
 
-UTF8 = frozenset(("utf8", "utf8mb3", "utf8mb4", "ascii"))
-"""Character sets whose texts already are UTF-8."""
+UTF8 = frozenset(("utf8", "utf8mb3", "utf8mb4"))
+"""Character sets whose texts already are UTF-8. (A column of ascii may have any bytes.)"""
 
 _ONE_BYTE = {
-    "latin2": "iso8859-2", "latin5": "iso8859-9", "latin7": "iso8859-13", "greek": "iso8859-7",
+    "ascii": "ascii", "latin2": "iso8859-2", "latin5": "iso8859-9", "latin7": "iso8859-13", "greek": "iso8859-7",
     "hebrew": "iso8859-8", "tis620": "cp874", "koi8r": "koi8-r", "koi8u": "koi8-u", "macce": "mac-latin2",
     "macroman": "mac-roman", "cp850": "cp850", "cp852": "cp852", "cp866": "cp866", "cp1250": "cp1250",
     "cp1251": "cp1251", "cp1256": "cp1256", "cp1257": "cp1257",

@@ -99,10 +99,23 @@ class TargetTables:
             return None
         info = build_table_info(described, 1, described.name)
         columns = [_with_origin(column) for column in info["cols"]]
-        return TableDef.from_json({**info, "cols": columns}, DbInfo(1, db, "", "", {}))
+        return _leave_generated_to_target(TableDef.from_json({**info, "cols": columns}, DbInfo(1, db, "", "", {})))
 
     def _query(self, sql: str, arguments: Sequence[object]) -> Iterable[Mapping[str, Any]]:
         return self._session.fetch_mappings(sql, arguments)
+
+
+def _leave_generated_to_target(table: TableDef) -> TableDef:
+    """`table` in which the target computes every generated column: this definition is its own, not the source's.
+
+    A stored one counts as virtual then: rows do not have it. A key needs its columns, so those of a key stay.
+    """
+    keys = {part.name for index in table.list_unique_keys() for part in index.columns}
+    columns = tuple(
+        replace(c, generated_stored=False) if c.generated_stored and c.name not in keys else c
+        for c in table.all_columns
+    )
+    return replace(table, all_columns=columns)
 
 
 def _with_origin(column: Json) -> Json:

@@ -8,6 +8,7 @@ from binlake.base.dialects import Dialect
 from binlake.errors import SchemaError
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
+from binlake.statements.generation import is_exact
 
 _NAMES = re.compile(r"`((?:[^`]|``)+)`")
 _ZONED = re.compile(r"\b(?:from_unixtime|unix_timestamp)\s*\(", re.IGNORECASE)
@@ -18,11 +19,17 @@ def is_computed(column: ColumnInfo, table: TableDef, dialect: Dialect) -> bool:
 
     MariaDB allows no primary key on a generated column; there it is a plain column with the source's values. On every
     server, so is a stored generated column that depends on the time zone of the session that wrote the row (hazards
-    R-29).
+    R-29), or whose values another server may compute differently or refuse (`generation`). A TiDB computes what a TiDB
+    computed.
     """
-    if not column.is_generated or (column.generated_stored and depends_on_zone(column, table)):
+    if not column.is_generated or (column.generated_stored and not _is_computed_alike(column, table, dialect)):
         return False
     return not (dialect == "mariadb" and column.name in table.primary_key)
+
+
+def _is_computed_alike(column: ColumnInfo, table: TableDef, dialect: Dialect) -> bool:
+    is_same_server = dialect == "tidb" and not table.source
+    return not depends_on_zone(column, table) and (is_same_server or is_exact(column, table))
 
 
 def depends_on_zone(column: ColumnInfo, table: TableDef) -> bool:

@@ -12,6 +12,7 @@ from binlake.dialect.replacement import needs_database
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.statements.batch import INJECTED, REPLACED, UNCHECKED, Phase, StatementBatch, compute_statement_digest
 from binlake.statements.literal import quote, quote_name
+from binlake.statements.writtencolumns import is_computed
 from binlake.window.definitions import IGNORED, LandedDdl
 from binlake.window.manifest import ApplyManifest
 
@@ -33,6 +34,20 @@ def make_ddl_batch(segment: int, ddl: LandedDdl, dialect: Dialect) -> tuple[Stat
         raise make_inexpressible_error(ddl, dialect, ddl.reason)
     mapped = map_ddl(ddl, dialect)
     return (_build_batch(segment, ddl, mapped.sql, "ddl"), "") if mapped.sql else (None, mapped.reason)
+
+
+def find_columns_from_log(ddl: LandedDdl, dialect: Dialect) -> dict[str, list[str]]:
+    """By table, the new stored generated columns that the target does not compute: their values come from the log."""
+    had = {(table.id, column.id) for table in ddl.before.tables for column in table.columns if column.generated_stored}
+    found = {
+        f"{table.db}.{table.name}": [
+            column.name
+            for column in table.columns
+            if column.generated_stored and (table.id, column.id) not in had and not is_computed(column, table, dialect)
+        ]
+        for table in ddl.after.tables
+    }
+    return {table: names for table, names in found.items() if names}
 
 
 def make_refusing_batch(segment: int, ddl: LandedDdl, why: str) -> StatementBatch:

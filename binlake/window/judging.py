@@ -12,6 +12,7 @@ from dataclasses import replace
 from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_name
+from binlake.statements.literal import quote_name
 from binlake.window.deciding import NO_CHANGE, NOTHING, Case, Decider, Sides
 from binlake.window.definitions import EVENTS, EXTRACT, FILTERED, IGNORED, RENAMED_IN, SYNC_DDL, LandedDdl
 from binlake.window.shardlocks import Locks
@@ -23,6 +24,11 @@ _RENAMED_IN_ALERT = (
     "copy the table's state at this commit_ts to the target, then name the commit_ts in filter.ignore-txn-commit-ts"
 )
 
+_NAMES_TABLE = frozenset({
+    Action.CREATE_TABLE, Action.CREATE_TABLES, Action.CREATE_VIEW, Action.CREATE_SEQUENCE, Action.RENAME_TABLE,
+    Action.RENAME_TABLES,
+})  # fmt: skip
+"""DDL that gives a table a name, possibly in another database."""
 _EMPTIES = frozenset({Action.TRUNCATE_TABLE, Action.TRUNCATE_PARTITION, Action.DROP_PARTITION})
 
 
@@ -72,7 +78,19 @@ class Judge(Decider):
             return self._skip(case, SYNC_DDL, self._map_sides_to_target(sides))
         if self._has_extracts(sides) and case.job.type in (Action.CREATE_TABLE, Action.CREATE_TABLES):
             return self._skip(case, EXTRACT, self._map_sides_to_target(sides), "create the table at the target by hand")
-        return self._apply(case, sides)
+        return self._create_missing_database(case, self._apply(case, sides))
+
+    def _create_missing_database(self, case: Case, decided: LandedDdl) -> LandedDdl:
+        """`decided`, which first creates its database if no CREATE DATABASE of the source is routed to it.
+
+        So it is when a route has a table-pattern: it is no rule for the database.
+        """
+        if not self._rules.routes or decided.decision != "apply" or case.job.type not in _NAMES_TABLE:
+            return decided
+        wanted = dict.fromkeys(table.db for table in decided.after.tables)
+        missing = [db for db in wanted if not self._tables.is_database_made(db)]
+        creates = "".join(f"CREATE DATABASE IF NOT EXISTS {quote_name(db)}; " for db in missing)
+        return replace(decided, sql=creates + decided.sql)
 
     def _select_replicated_sides(self, case: Case) -> Sides | None:
         """The definitions without tables that a filter leaves out; None if none remain."""

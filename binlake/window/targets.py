@@ -172,6 +172,11 @@ class TargetTables:
         """The source tables of each target that has more than one."""
         return [list(sources.values()) for sources in self._sources.values() if len(sources) > 1]
 
+    def is_database_made(self, database: str) -> bool:
+        """Whether a CREATE DATABASE of the source creates the target's `database`."""
+        target = fold_name(database)
+        return any(fold_name(self._naming.map_database(name)) == target for name in self._databases.values())
+
     def find_source_databases(self, database: str) -> set[str]:
         """The source databases routed into the target's `database`, completely or by a table; in lower case."""
         target = fold_name(database)

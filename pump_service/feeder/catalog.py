@@ -154,7 +154,8 @@ class Catalog:
         names = self._sources[source]
         if names.leaves_out(event.db, event.table):
             return None
-        if fold_pair((event.db, event.table)) in self._followers[source].online:
+        of_tool = self._followers[source].online.get(fold_pair((event.db, event.table)))
+        if of_tool is not None and of_tool.is_left_out:
             return None
         if is_sequence(event) and self._writer.find_table(names, event.db, event.table) is None:
             return None

@@ -9,8 +9,9 @@ from __future__ import annotations
 from contextlib import closing
 
 import structlog
+from pymysql import err
 
-from binlake.errors import ConfigError, Transient
+from binlake.errors import ConfigError, SourceUnavailable
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
 from binlake.mysqlbinlog.dumpfolder import DumpFolder, read_dump_folder
 from binlake.mysqlbinlog.model import Position
@@ -21,6 +22,7 @@ from pump_service.feeder.publisher import Publisher
 from pump_service.feeder.server import Link, connect, derive_flavor, read_log_end
 from pump_service.feeder.settings import SourceFile, Start
 from pump_service.feeder.snapshot.structures import describe_source
+from pump_service.feeder.sourceerrors import make_source_error
 from pump_service.feeder.startposition import SERVER_FACT, read_identity
 from pump_service.feeder.targetstructure import describe_by_target
 
@@ -32,17 +34,16 @@ _TRIES = 10  # times the definitions are read before giving up because DDL keeps
 def start_at_log(source: SourceFile, journal: Journal, publisher: Publisher, catalog: Catalog) -> None:
     """Make the position of `source.start` and its definitions durable: those of a dump, the target or the source now.
 
-    Raises ConfigError, SourceUnavailable, SourceRefused, SchemaError, and Transient when DDL never stops.
+    Raises ConfigError, SourceUnavailable, SourceRefused, SchemaError.
     """
     start = source.start
     dump = read_dump_folder(start.definitions) if start.definitions is not None else None
     dumped = read_schema_files(dump) if dump is not None else None
     end, databases, facts = Position("", 4), list[DatabaseDescription](), dict[str, str]()
     if dumped is None or start.mode == "now":
-        with closing(connect(source)) as link:
-            databases, end = _read_definitions_at_end(link)
-            if start.mode == "now":
-                facts = {SERVER_FACT + source.name: read_identity(link, derive_flavor(link)).uuid}
+        databases, end, server = _read_source(source)
+        if start.mode == "now":
+            facts = {SERVER_FACT + source.name: server}
     if start.target is not None:
         databases = describe_by_target(source, databases, start.target)
     position = _choose_start_position(start, end, dump)
@@ -77,6 +78,16 @@ def _choose_start_position(start: Start, end: Position, dump: DumpFolder | None)
     return Position("", 4, start.gtid) if start.mode == "gtid" else Position(start.file, start.offset)
 
 
+def _read_source(source: SourceFile) -> tuple[list[DatabaseDescription], Position, str]:
+    """The source's definitions, the end of its log at which they hold, and the server that has both."""
+    try:
+        with closing(connect(source)) as link:
+            databases, end = _read_definitions_at_end(link)
+            return databases, end, read_identity(link, derive_flavor(link)).uuid
+    except err.Error as error:
+        raise make_source_error(error) from error
+
+
 def _read_definitions_at_end(link: Link) -> tuple[list[DatabaseDescription], Position]:
     """The definitions, and an end of the log at which they hold: they read the same before and after it."""
     before = describe_source(link)
@@ -86,7 +97,9 @@ def _read_definitions_at_end(link: Link) -> tuple[list[DatabaseDescription], Pos
         if after == before:
             return after, end
         before = after
-    raise Transient("the source's definitions keep changing", hint="start again when its DDL has finished")
+    raise SourceUnavailable(
+        "the source's definitions keep changing", hint="reading begins as soon as its DDL has finished"
+    )
 
 
 def _build_position_fields(position: Position) -> dict[str, object]:

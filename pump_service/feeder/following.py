@@ -14,7 +14,16 @@ from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.alters import standardize_specs
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription
-from binlake.mysqlbinlog.definitions.online import KEY, OnlineTable, find_shadow_base, find_trash_base, is_tool_log
+from binlake.mysqlbinlog.definitions.online import (
+    KEY,
+    OnlineTable,
+    find_candidate_base,
+    find_ghost_base,
+    find_log_base,
+    find_trash_base,
+    is_sentry,
+    names_table,
+)
 from binlake.mysqlbinlog.definitions.partitions import add_partitions, find_truncated_partitions
 from binlake.mysqlbinlog.definitions.standalone import drop_sequence_defaults
 from binlake.mysqlbinlog.definitions.statements import SingleStatement, build_single_alter, drop_table
@@ -136,12 +145,16 @@ class Follower:
             raise make_name_clash_error((f"{single.db}.{former.name}", f"{single.db}.{described.name}"))
         if former is not None and not _is_or_replace(single):
             return []
-        base = self._find_base_of_copy(described)
-        if base is not None:
+        base = self._find_base_of_copy(described, find_ghost_base(described.name))
+        if base is not None and self._has_log(single.db, base):
             self._tracker.run(drop_table((single.db, single.table)), session)
             return [self._record_online_table(OnlineTable(single.db, single.table, base, "shadow"), single)]
         dropped = [] if former is None else [self._writer.drop_table(self._names, former)]
-        return [*dropped, self._writer.create_table(self._names, described)]
+        made = [*dropped, self._writer.create_table(self._names, described)]
+        copied = self._find_base_of_copy(described, find_candidate_base(described.name))
+        if copied is not None:
+            made.append(self._record_online_table(OnlineTable(single.db, single.table, copied, "candidate"), single))
+        return made
 
     def _drop_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
         former = self._writer.find_table(self._names, single.db, single.table)
@@ -205,9 +218,13 @@ class Follower:
 
     def _follow_online(self, single: SingleStatement, session: Session) -> list[SchemaChange] | None:
         """The changes of a statement on an online-DDL tool's table; None for a statement on any other table."""
+        if single.kind is Kind.OTHER:
+            return self._begin_copying(single, session)
         known = self.online.get(fold_pair((single.db, single.table)))
         if known is None:
             return self._begin_trash(single)
+        if known.role == "candidate":
+            return self._follow_candidate(known, single, session)
         if single.kind is Kind.RENAME_TABLE and single.to is not None:
             return self._rename_online(known, single, single.to)
         if single.kind is Kind.DROP_TABLE:
@@ -217,14 +234,38 @@ class Follower:
             return [self._record_online_table(known.with_alter(single.text, session), single)]
         return []
 
+    def _follow_candidate(
+        self, known: OnlineTable, single: SingleStatement, session: Session
+    ) -> list[SchemaChange] | None:
+        """A candidate is a table like any other, whose ALTERs are remembered in case that a tool's triggers follow."""
+        if single.kind is Kind.ALTER_TABLE:
+            altered = known.with_alter(single.text, session)
+        elif single.kind in (Kind.RENAME_TABLE, Kind.DROP_TABLE, Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE):
+            altered = replace(known, role="gone")
+        else:
+            return None
+        changes = _FOLLOW[single.kind](self, single, session)
+        again = self.online.get(fold_pair(known.name))
+        # CREATE OR REPLACE may have made another candidate of this name.
+        return [*changes, self._record_online_table(altered, single)] if again is known else changes
+
+    def _begin_copying(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+        """The tool's trigger on its base table: the candidate that it writes to is a shadow from here on."""
+        base = fold_pair((single.db, single.table))
+        candidates = [table for table in self.online.values() if table.role == "candidate"]
+        found = [t for t in candidates if fold_pair((t.db, t.base)) == base and names_table(single.tokens, t.table)]
+        changes = list[SchemaChange]()
+        for table in found:
+            changes += self._drop_table(drop_table(table.name), session)
+            changes.append(self._record_online_table(replace(table, role="shadow"), single))
+        return changes
+
     def _begin_trash(self, single: SingleStatement) -> list[SchemaChange] | None:
         """The tool creates its log or sentry table, or renames the original away to make room for the shadow."""
-        if single.kind in (Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE) and self._is_trash(single.db, single.table):
-            return [
-                self._record_online_table(
-                    OnlineTable(single.db, single.table, find_trash_base(single.table) or "", "trash"), single
-                )
-            ]
+        if single.kind is Kind.CREATE_TABLE:
+            base = self._find_base_of_trash(single)
+            if base is not None:
+                return [self._record_online_table(OnlineTable(single.db, single.table, base, "trash"), single)]
         if single.kind is Kind.RENAME_TABLE and single.to is not None and self._has_shadow(single.db, single.table):
             base = find_trash_base(single.to[1])
             if base is not None and fold_name(base) == fold_name(single.table):
@@ -248,13 +289,17 @@ class Follower:
         alters = [(build_single_alter(known.db, known.base, text), session) for text, session in known.alters]
         return [*gone, *(change for alter, session in alters for change in self._alter_table(alter, session))]
 
-    def _is_trash(self, db: str, table: str) -> bool:
-        """A log table (`_ghc`) is created before the shadow; any other table with a trash name needs a shadow."""
-        base = find_trash_base(table)
-        if base is None:
-            return False
-        is_log = is_tool_log(table) and self._writer.find_table(self._names, db, base) is not None
-        return is_log or self._has_shadow(db, base)
+    def _find_base_of_trash(self, single: SingleStatement) -> str | None:
+        """The base of the log or of the sentry that a CREATE TABLE makes; None for another table."""
+        base = find_log_base(single.table, single.tokens)
+        if base is not None and self._writer.find_table(self._names, single.db, base) is not None:
+            return base
+        base = find_trash_base(single.table)
+        return base if base is not None and is_sentry(single.tokens) and self._has_shadow(single.db, base) else None
+
+    def _has_log(self, db: str, base: str) -> bool:
+        logs = [table for table in self.online.values() if table.role == "trash"]
+        return any(fold_pair(table.name) == fold_pair((db, f"_{base}_ghc")) for table in logs)
 
     def _has_shadow(self, db: str, base: str) -> bool:
         wanted = fold_pair((db, base))
@@ -262,9 +307,8 @@ class Follower:
             table.role == "shadow" and fold_pair((table.db, table.base)) == wanted for table in self.online.values()
         )
 
-    def _find_base_of_copy(self, described: TableDescription) -> str | None:
-        """The base table of a new shadow table: it has the matching name and the same columns."""
-        name = find_shadow_base(described.name)
+    def _find_base_of_copy(self, described: TableDescription, name: str | None) -> str | None:
+        """The table `name` if the new table `described` has the same columns; else None."""
         base = self._writer.find_table(self._names, described.db, name) if name else None
         if base is None:
             return None
@@ -273,6 +317,8 @@ class Follower:
 
     def _record_online_table(self, table: OnlineTable, single: SingleStatement) -> SchemaChange:
         self._remember(table)
+        if table.is_left_out:
+            log.info("online_ddl_table_left_out", source=self._names.name, table=".".join(table.name), of=table.base)
         home = self._writer.require_database(self._names, table.db)
         return self._writer.record_note(self._names, single.text, home, table.table, {KEY: table.to_json()})
 

@@ -10,7 +10,7 @@ import pymysql
 from pymysql.constants import CR, ER
 from pymysql.cursors import DictCursor
 
-from binlake.base.sqllink import LOOPBACK, SqlLink
+from binlake.base.sqllink import LOOPBACK, SqlLink, show_bytes_too
 from binlake.errors import SourceRefused, SourceUnavailable
 from binlake.mysqlbinlog.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor, Position
@@ -50,7 +50,9 @@ def connect(server: Server, address: Address | None = None, **arguments: Any) ->
     own = build_connect_arguments(server, address)
     where = {"server": f"{own['host']}:{own['port']}"}
     try:
-        return SqlLink(**{**own, "autocommit": True, **arguments})
+        link = SqlLink(**{**own, "autocommit": True, **arguments})
+        show_bytes_too(link)
+        return link
     except pymysql.err.Error as error:
         text = error.args[1] if len(error.args) > 1 else error
         if error.args and error.args[0] in _CREDENTIALS:

@@ -21,6 +21,7 @@ from binlake.config.load import resolve_secret
 from binlake.config.model import Security
 from binlake.config.reference import render_model
 from binlake.errors import ConfigError
+from binlake.mysqlbinlog.rowimage.charsets import InvalidText
 from binlake.rules.tables import BlockAllow
 
 _HEAD = """# The feeder's configuration
@@ -144,6 +145,12 @@ class SourceFile(Server):
     ignore_tables: NameList = Field(
         (),
         description="tables neither defined nor read: `db.table`, `*` and `?` match; `db.*` is all of `db`",
+    )
+    invalid_text: InvalidText = Field(
+        "refuse",
+        description="bytes that are no character of their column's charset (such as 0x83 in cp1250), in the full load"
+        " and in the log: `refuse` = the source stops and names the column; `replace` = each becomes a question mark,"
+        " except in columns of a unique key",
     )
     replace: tuple[Replacement, ...] = Field((), description="statements of the log to be replaced")
     unlogged_cascades: Literal["stop", "none"] = Field(

@@ -96,6 +96,8 @@ def _start_by_gtids(link: Link, position: Position, identity: Identity) -> LogSt
 
 
 def _start_mariadb(link: Link, position: Position, identity: Identity, last_uuid: str) -> LogStart:
+    if _is_same_place(link, position, identity, last_uuid):
+        return LogStart(DumpRequest(position.file, position.offset), position, GtidOrigin.KNOWN)
     if position.gtids or not position.file:
         _check_mariadb_state(link, position, identity)
         return LogStart(DumpRequest("", _FIRST_EVENT, position.gtids), position, GtidOrigin.KNOWN)
@@ -106,6 +108,21 @@ def _start_mariadb(link: Link, position: Position, identity: Identity, last_uuid
     done = MariaDbGtidSet.parse(str(gtids)).format_text()
     at = Position(position.file, position.offset, done)
     return LogStart(DumpRequest(at.file, at.offset), at, GtidOrigin.KNOWN)
+
+
+def _is_same_place(link: Link, position: Position, identity: Identity, last_uuid: str) -> bool:
+    """Whether a position with GTIDs is where its file and offset say, at a server that numbers as it likes.
+
+    Without gtid_strict_mode a number may be lower than one before it. The server's state then has only the last one,
+    and a dump from a GTID is refused; file and offset still name one place, if the log before it has the same GTIDs.
+    """
+    known = position.file and position.gtids and last_uuid == identity.uuid
+    if not known or int(ask(link, "SELECT @@GLOBAL.gtid_strict_mode")[0][0]):
+        return False
+    if read_log_files(link).get(position.file, 0) < position.offset:
+        return False
+    there = ask(link, "SELECT BINLOG_GTID_POS(%s, %s)", (position.file, position.offset))[0][0]
+    return there is not None and MariaDbGtidSet.parse(str(there)).last == MariaDbGtidSet.parse(position.gtids).last
 
 
 def _check_mariadb_state(link: Link, position: Position, identity: Identity) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from binlake.base.sqllink import SqlLink
+from binlake.base.sqllink import SqlLink, show_bytes_too
 from binlake.errors import SchemaError, SourceUnavailable
 from binlake.mysqlbinlog.definitions.descriptions import build_visibility_sql
 from pump_service.feeder.server import ask_by_name
@@ -82,6 +82,7 @@ class TrackerLink:
         if self._connection is None:
             try:
                 self._connection = SqlLink(**{"charset": "utf8mb4", **self._arguments, "autocommit": True})
+                show_bytes_too(self._connection)
             except pymysql.err.Error as error:
                 raise SourceUnavailable(
                     f"the tracker cannot be reached: {error}", hint="look at the tracker in feeder.toml"

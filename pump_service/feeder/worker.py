@@ -254,7 +254,12 @@ class Worker:
         definition_of = functools.partial(parts.catalog.find_definition, name)
         rows: list[int] = []
         values = encode_transactions(
-            [transaction.changes for transaction in group], definition_of, parts.version, rows.append, self._guard()
+            [transaction.changes for transaction in group],
+            definition_of,
+            parts.version,
+            rows.append,
+            self._guard(),
+            self.source.invalid_text,
         )
         outgoing = [
             Outgoing(transaction.id, transaction.time_ms, value)

@@ -31,7 +31,13 @@ from binlake.target import Position, Session
 from binlake.target.claim.aside import is_aside
 from binlake.target.definitions.definitions import digest_definitions, require_definitions
 from binlake.target.definitions.forms import Name
-from binlake.window.cuts import make_ddl_batch, make_refusing_batch, require_pinned_cuts, require_pinned_texts
+from binlake.window.cuts import (
+    find_columns_from_log,
+    make_ddl_batch,
+    make_refusing_batch,
+    require_pinned_cuts,
+    require_pinned_texts,
+)
 from binlake.window.definitions import LandedDdl
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest, format_window_name
@@ -214,6 +220,8 @@ def _make_ddl_batches(window: SinkWindow, target: Target, aside: Collection[Name
             log.info("ddl_skipped", commit_ts=str(ddl.commit_ts), reason=reason, query=ddl.query[:200])
             continue
         batches.append(batch)
+        for table, names in find_columns_from_log(ddl, target.db_type).items():
+            log.info("generated_columns_from_log", commit_ts=str(ddl.commit_ts), table=table, columns=names)
     return batches, skipped
 
 

@@ -203,7 +203,7 @@ def test_inexpressible_ddl_is_refused_with_a_hint(query: str, clause: str, diale
     assert "ignore-txn-commit-ts" in stopped.value.hint
 
 
-G = col("g", generated_expr_string="`a`+1", generated_stored=True, not_null=True)
+G = col("g", t.LONGLONG, generated_expr_string="`a`+1", generated_stored=True, not_null=True)
 
 
 def test_generated_primary_key_column_is_plain_in_mariadb() -> None:

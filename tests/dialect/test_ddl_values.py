@@ -365,6 +365,54 @@ def test_other_generated_columns_are_computed_by_the_target(expression: str, sto
     assert [column.name for column in list_written_columns(after, "mariadb")] == ["ts", "dt"]
 
 
+ADD = "ALTER TABLE `t` ADD COLUMN `g` INT GENERATED ALWAYS AS({}) STORED NOT NULL COMMENT 'c' UNIQUE KEY FIRST"
+
+
+@pytest.mark.parametrize(
+    ("expression", "family", "dialect"),
+    [("`a` + 1", "mysql", "mariadb"), ("`a` + 1", "mariadb", "mysql"), ("hex(`v`)", "mysql", "mysql")],
+)
+def test_a_new_stored_column_is_computed_once_and_then_plain(expression: str, family: str, dialect: Dialect) -> None:
+    # R-34: no log has the values of older rows
+    base = (col("a"), col("v", t.VARCHAR, flen=9))
+    before, after = (
+        table("t", *base),
+        table("t", *base, col("g", comment="c", generated_expr_string=expression, generated_stored=True)),
+    )
+    found = mapped(ADD.format(expression), after, before, dialect, SourceSession(family=family))
+    assert [text.replace(" ", "") for text in found] == [
+        f"ALTERTABLE`t`ADDCOLUMN`g`INTGENERATEDALWAYSAS({expression})STOREDCOMMENT'c'UNIQUEKEYFIRST".replace(" ", ""),
+        "ALTERTABLE`t`MODIFYCOLUMN`g`INTNOTNULLCOMMENT'c'",
+    ]
+
+
+HEX, LOWER = (
+    col("g", t.VARCHAR, flen=40, generated_expr_string=f"{f}(`a`)", generated_stored=True) for f in ("hex", "lower")
+)
+SMALL, TEXT, PLAIN = col("a", t.SHORT), col("a", t.VARCHAR, flen=9), col("g", t.VARCHAR, flen=40)
+
+
+@pytest.mark.parametrize(
+    ("query", "before", "after", "why"),
+    [
+        ("ADD `g` VARCHAR(40) AS (hex(`a`)) STORED", (TEXT,), (TEXT, HEX), "only the source can compute"),
+        ("MODIFY `g` VARCHAR(40) AS (lower(`a`)) STORED", (TEXT, HEX), (TEXT, LOWER), "only the source can compute"),
+        ("MODIFY `g` VARCHAR(40) AS (hex(`a`)) STORED", (TEXT, PLAIN), (TEXT, HEX), "only the source"),
+        ("MODIFY `a` VARCHAR(9)", (SMALL, HEX), (TEXT, HEX), "only the source can compute"),
+        ("MODIFY `a` INT", (SMALL, COUNTED := col("g", generated_expr_string="`a` + 1", generated_stored=True)),
+         (col("a"), COUNTED), "would begin or cease to compute"),
+    ],
+)  # fmt: skip
+def test_values_that_only_the_source_computed_in_existing_rows_are_refused(
+    query: str, before: tuple[Any, ...], after: tuple[Any, ...], why: str
+) -> None:
+    # R-34
+    session = SourceSession(family="mysql")
+    with pytest.raises(TargetRefused, match=why) as refused:
+        mapped(f"ALTER TABLE `t` {query}", table("t", *after), table("t", *before), session=session)
+    assert "ddl-replacement" in refused.value.hint
+
+
 def numbered(name: str) -> dict[str, Any]:
     column = col(name, t.LONGLONG, not_null=True)
     column["type"]["Flag"] |= t.FLAG_AUTO_INCREMENT

@@ -1,7 +1,8 @@
 """Tables counted and rebuilt from a feed's CSV files by a reader that knows only the files' layout.
 
 A line has a row in the definition of its version. So the rows that were written since the last definition are known
-in full, and of the older ones, which a DDL may have converted, only how many there are.
+in full, and of the older ones, which a DDL may have converted, only how many there are: not even that once a DDL has
+removed partitions, as no line tells which rows they had.
 """
 
 from __future__ import annotations
@@ -22,21 +23,26 @@ from binlake.rows.codec.floats import format_double, format_float
 Row = tuple[str | None, ...]
 CSV = {"output-old-value": True, "include-commit-ts": True, "binary-encoding-method": "hex"}
 _STARTS_AGAIN = ("CREATE", "TRUNCATE", "DROP")
+_REMOVES = ("DROP PARTITION", "TRUNCATE PARTITION")
 _HEAD = 5
 """Values of a line before the columns: operation, table, database, commit_ts, is-update."""
 
 
 @dataclass
 class FeedTable:
-    """`count` rows; `written`: those of them (or `deleted` ones) that lines of the last definition have."""
+    """`count` rows; `written`: those of them (or `deleted` ones) that lines of the last definition have.
+
+    `is_counted`: False if the number is not known.
+    """
 
     count: int = 0
+    is_counted: bool = True
     written: Counter[Row] = field(default_factory=Counter)
     deleted: Counter[Row] = field(default_factory=Counter)
 
     def find_difference(self, rows: list[Row]) -> str:
         """What the table with `rows` does not have of this one, or the reverse; '' if nothing."""
-        if self.count != len(rows):
+        if self.is_counted and self.count != len(rows):
             return f"{self.count} rows, not {len(rows)}"
         lacking = self.written - self.deleted - Counter(rows)
         return f"{list(lacking)[:3]} ({lacking.total()}) are not at the source" if lacking else ""
@@ -55,9 +61,9 @@ def _read_table(folder: Path) -> FeedTable:
     schemas = [json.loads(at.read_bytes()) for at in folder.glob("meta/schema_*.json")]
     found = FeedTable()
     for schema in sorted(schemas, key=lambda one: int(one["TableVersion"])):
-        if schema["Query"].lstrip().upper().startswith(_STARTS_AGAIN):
-            found = FeedTable()
-        found = FeedTable(found.count)
+        query = schema["Query"].lstrip().upper()
+        starts_again, removes = query.startswith(_STARTS_AGAIN), any(words in query for words in _REMOVES)
+        found = FeedTable() if starts_again else FeedTable(found.count, found.is_counted and not removes)
         columns = [_choose_conversion(column) for column in schema["TableColumns"] or ()]
         for at in sorted((folder / str(schema["TableVersion"])).rglob("CDC*.csv")):
             for line in split_csv(at.read_bytes().decode()):

@@ -12,6 +12,7 @@ from typing import Any
 from pymysql.cursors import DictCursor
 
 from binlake.base.dialects import Dialect
+from binlake.base.sqllink import show_bytes_too
 from binlake.dialect import map_ddl
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.definitions.descriptions import (
@@ -54,6 +55,7 @@ class Followed:
         self._tracker = ScratchServer(source, flavor, {"host": server.host, "port": server.port, "user": server.user})
         self.catalog = self.restarted()
         self._own = server.connect(cursorclass=DictCursor)
+        show_bytes_too(self._own)
         self._there = server.connect()
         self._ts = 1000
         self.state = SchemaState()

@@ -32,8 +32,8 @@ def reader_of(
         text = structures.read_create_text(link, name)
     assert text is not None
     progress = Progress.of({name: 1}, [name])
-    tables, limits = [SourceTable(name, table, text)], {"chunk_rows": chunk_rows, "most_rows": most_rows}
-    return SnapshotReader(snapshot, tables, 7, progress, moves=(), **limits), progress
+    tables = [SourceTable(name, table, text)]
+    return SnapshotReader(snapshot, tables, 7, progress, chunk_rows=chunk_rows, most_rows=most_rows), progress
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def test_shards_create_their_target_once_and_keep_each_others_rows() -> None:  #
     w.drop_table("s1", "t_1")
     planned = plan(w, routes=[SHARDS])
     assert [ddl.decision for ddl in planned] == ["apply", "apply", "apply", "skip", "skip", "skip", "apply"]
-    assert planned[2].sql.startswith("CREATE TABLE `all`.`t` (")
+    assert planned[2].sql.startswith("CREATE DATABASE IF NOT EXISTS `all`; CREATE TABLE `all`.`t` (")
     assert (planned[2].db, planned[2].table, planned[2].touched) == ("all", "t", ["all.t"])
     assert [bool(ddl.alert) for ddl in planned] == [False, False, False, False, True, True, False]
     assert planned[4].before.tables == planned[4].after.tables == ()

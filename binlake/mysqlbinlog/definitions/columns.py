@@ -34,6 +34,8 @@ _LENGTHS = {
     t.FLOAT: 12, t.DOUBLE: 22, t.YEAR: 4, t.BIT: 1, t.STRING: 1,
 }  # fmt: skip
 _CLOCK_WIDTHS = {t.DATE: 10, t.DURATION: 10, t.DATETIME: 19, t.TIMESTAMP: 19}
+_HEX = re.compile(r"X'(?:[0-9A-F]{2})*'")
+"""A binary default, as `describe_table` has it."""
 _CURRENT = re.compile(r"(current_timestamp|now|localtimestamp|localtime)\b", re.IGNORECASE)
 _NO_FRACTION = {t.FLOAT: -1, t.DOUBLE: -1}
 
@@ -52,7 +54,8 @@ class SqlType:
 
 @dataclass(frozen=True)
 class Default:
-    """The default of a column: TiDB's text (None = none), whether it is an expression, and the bytes for a BIT."""
+    """The default of a column: TiDB's text (None = none), whether it is an expression, and the bytes for a BIT or a
+    binary type whose bytes are not UTF-8 (then the text has U+FFFD for them, as TiDB's has)."""
 
     text: str | None = None
     is_expr: bool = False
@@ -106,7 +109,7 @@ def build_column_info(
     kind = read_type(row.type)
     if kind is None:
         raise _make_unsupported_error(row, table, f"the type {row.type}")
-    default = read_default(row, kind, flavor, table)
+    default = read_default(row, kind, flavor)
     charset, collate = _find_charset(row, kind)
     flags = _compute_flags(row, kind, primary=primary)
     return {
@@ -124,7 +127,7 @@ def is_virtual(row: ColumnRow) -> bool:
     return "VIRTUAL" in row.extra.upper()
 
 
-def read_default(row: ColumnRow, kind: SqlType, flavor: Flavor, table: str) -> Default:
+def read_default(row: ColumnRow, kind: SqlType, flavor: Flavor) -> Default:
     """The default as TiDB stores it. The families show it differently: MariaDB shows an SQL literal or expression."""
     text = row.default
     if text is None or (flavor is Flavor.MARIADB and text.upper() == "NULL"):
@@ -134,16 +137,15 @@ def read_default(row: ColumnRow, kind: SqlType, flavor: Flavor, table: str) -> D
     if kind.tp == t.BIT and text[:2].lower() == "b'":
         bits = int(text[2:-1] or "0", 2).to_bytes((kind.flen + 7) // 8, "big")
         return Default(bits.decode("latin-1"), bits=bits)
+    if kind.tp in t.STRINGS and not row.charset and _HEX.fullmatch(text):
+        return _make_bytes_default(bytes.fromhex(text[2:-1]))
     if flavor is Flavor.MARIADB:
         # The log has each value that a sequence gives, and no target has the sequence.
-        return Default() if draws_from_sequence(tokenize(text)) else _read_literal_default(row, text, table)
-    if "DEFAULT_GENERATED" in row.extra.upper():
-        return Default(text, is_expr=True)
-    in_hex = row.type.startswith(("binary", "varbinary")) and text[:2] == "0x"
-    return Default(_decode_default(bytes.fromhex(text[2:]), row, table) if in_hex else text)
+        return Default() if draws_from_sequence(tokenize(text)) else _read_literal_default(text)
+    return Default(text, is_expr="DEFAULT_GENERATED" in row.extra.upper())
 
 
-def _read_literal_default(row: ColumnRow, text: str, table: str) -> Default:
+def _read_literal_default(text: str) -> Default:
     """The default from SQL text: one literal with or without a sign, else an expression."""
     tokens = tokenize(text)
     kinds = [token.kind for token in tokens]
@@ -151,16 +153,14 @@ def _read_literal_default(row: ColumnRow, text: str, table: str) -> Default:
         return Default(tokens[0].value)
     if kinds == [TokenKind.MARK, TokenKind.NUMBER]:
         return Default(tokens[0].text + tokens[1].text)
-    if kinds == [TokenKind.WORD, TokenKind.STRING] and tokens[0].is_word("X"):
-        return Default(_decode_default(bytes.fromhex(tokens[1].value), row, table))
     return Default(text, is_expr=True)
 
 
-def _decode_default(value: bytes, row: ColumnRow, table: str) -> str:
+def _make_bytes_default(value: bytes) -> Default:
     try:
-        return value.decode()
+        return Default(value.decode())
     except UnicodeDecodeError:
-        raise _make_unsupported_error(row, table, "a default of bytes that are not UTF-8") from None
+        return Default(value.decode(errors="replace"), bits=value)
 
 
 def _find_charset(row: ColumnRow, kind: SqlType) -> tuple[str, str]:

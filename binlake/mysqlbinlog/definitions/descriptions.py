@@ -129,8 +129,13 @@ def describe_table(query: Query, flavor: Flavor, db: str, table: str, visibility
     if not rows:
         return None
     indexes = tuple(map(_read_index, query(_INDEXES.format(visible=visibility), name)))
-    create = next(iter(query(f"SHOW CREATE TABLE {quote_qualified_name(*name)}", ())))["CREATE TABLE"]
-    columns = tuple(_restore_timestamp_default(_read_column(row), create, flavor) for row in query(_COLUMNS, name))
+    create = write_bytes_in_hex(
+        next(iter(query(f"SHOW CREATE TABLE {quote_qualified_name(*name)}", ())))["CREATE TABLE"]
+    )
+    columns = tuple(
+        _restore_binary_default(_restore_timestamp_default(_read_column(row), create, flavor), create, flavor)
+        for row in query(_COLUMNS, name)
+    )
     for column in columns:
         columns, create = _restore_elements(query, name, column, columns, create)
     whole = list[ColumnRow]()
@@ -191,6 +196,52 @@ def _restore_timestamp_default(column: ColumnRow, create: str, flavor: Flavor) -
     definition = read_column_definitions(create)[column.name]
     at = next(at for at, token in enumerate(definition) if token.is_word("DEFAULT"))
     return replace(column, default=definition[at + 1].value)
+
+
+def write_bytes_in_hex(create: str) -> str:
+    """`create` with X'...' for each literal whose bytes are not UTF-8, which a link shows as lone surrogates: MariaDB
+    shows the default of a binary column as its bytes."""
+    if not _NOT_TEXT.search(create):
+        return create
+    for token in tokenize(create):
+        if token.kind is TokenKind.STRING and _NOT_TEXT.search(token.text):
+            create = create.replace(token.text, f"X'{_encode_bytes(token.value).hex().upper()}'")
+    return create
+
+
+def _restore_binary_default(column: ColumnRow, create: str, flavor: Flavor) -> ColumnRow:
+    """`column` with a binary type's literal default from `create`, as X'...': information_schema has it as text, which
+    MySQL cuts at a NUL and where MariaDB has `?` for bytes that are no characters."""
+    is_literal = column.default is not None and "DEFAULT_GENERATED" not in column.extra.upper()
+    if not is_literal or not _BINARY.match(column.type) or column.charset not in ("", "binary"):
+        return column
+    definition = read_column_definitions(create)[column.name]
+    at = next((at for at, token in enumerate(definition) if token.is_word("DEFAULT")), len(definition))
+    value = _read_bytes(definition[at + 1 : at + 3])
+    if value is None:
+        return column
+    if column.type.startswith(("enum", "set")):
+        text = value.decode()
+        return replace(column, default=text if flavor is Flavor.MYSQL else quote(text))
+    return replace(column, default=f"X'{value.hex().upper()}'")
+
+
+def _read_bytes(literal: Sequence[Token]) -> bytes | None:
+    """The bytes of a literal that `literal` begins with; None for anything else."""
+    first = literal[0] if literal else None
+    if first is None:
+        return None
+    if first.kind is TokenKind.STRING:
+        return _encode_bytes(first.value)
+    if first.kind is TokenKind.WORD and first.text[:2].lower() == "0x":
+        return bytes.fromhex(first.text[2:])
+    if first.is_word("X") and len(literal) > 1 and literal[1].kind is TokenKind.STRING:
+        return bytes.fromhex(literal[1].value)
+    return None
+
+
+def _encode_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def mask_four_byte_characters(create: str) -> str:
@@ -270,6 +321,8 @@ def _read_default_text(column: ColumnRow, flavor: Flavor) -> str:
     return tokens[0].value if len(tokens) == 1 and tokens[0].kind is TokenKind.STRING else ""
 
 
+_NOT_TEXT = re.compile("[\udc80-\udcff]")
+_BINARY = re.compile(r"(var)?binary\b|(tiny|medium|long)?blob\b|enum\(|set\(")
 _FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")
 _NEXT_NUMBER = re.compile(r"^(\) ENGINE=\w+) AUTO_INCREMENT=\d+", re.MULTILINE)
 _TABLE = (

@@ -24,6 +24,7 @@ from binlake.dialect.tokens import (
     tokenize_with_spaces,
 )
 from binlake.errors import SchemaError
+from binlake.mysqlbinlog.definitions.online import find_tool_trigger
 from binlake.mysqlbinlog.definitions.standalone import (
     drop_alter_storage,
     drop_create_storage,
@@ -68,9 +69,14 @@ class SingleStatement:
 def split_ddl(statement: Statement, flavor: Flavor) -> list[SingleStatement]:
     """The single statements of `statement` in order; none if it changes no tracked definition.
 
+    A trigger of an online-DDL tool is a statement of kind OTHER on its table: it changes nothing, but shows the tool.
+
     Raises SchemaError for a statement that changes rows or is unknown.
     """
     tokens = read_tokens(statement, flavor)
+    triggered = find_tool_trigger(tokens)
+    if triggered is not None:
+        return [SingleStatement(Kind.OTHER, triggered[0] or statement.db, triggered[1], tuple(tokens))]
     effect = _find_effect(tokens)
     if effect is Effect.SKIPPED:
         return []

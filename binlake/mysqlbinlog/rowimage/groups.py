@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from binlake.base.varint import write_uvarint
+from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.model import RowKind, RowsEvent
 from binlake.mysqlbinlog.rowimage.lanes import ROOM, Ints
 from binlake.mysqlbinlog.rowimage.pieces import Rows
@@ -21,7 +22,17 @@ FEWEST = 64
 """Least number of rows for which numpy pays off; fewer are encoded one by one."""
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 4096, 4 << 20
 """Limits of a piece of work, so that its columns stay in the processor's caches."""
-_PLAIN_ERRORS = (CutShort, ValueError, IndexError, KeyError, TypeError, OverflowError, OSError, struct.error)
+_PLAIN_ERRORS = (
+    CutShort,
+    SourceRefused,
+    ValueError,
+    IndexError,
+    KeyError,
+    TypeError,
+    OverflowError,
+    OSError,
+    struct.error,
+)
 
 INSERT_SEQUENCE = b"\x38\x00"
 """The entry of a TableMutation's `sequence` for an insert."""

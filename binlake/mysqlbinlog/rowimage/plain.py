@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from binlake.errors import WireError
+from binlake.errors import SourceRefused, WireError
 from binlake.mysqlbinlog.model import RowKind, RowsEvent
-from binlake.mysqlbinlog.rowimage.charsets import describe_undecodable, make_utf8_writer
+from binlake.mysqlbinlog.rowimage.charsets import make_text_writer
 from binlake.mysqlbinlog.rowimage.jsonbinary import decode_json
 from binlake.mysqlbinlog.rowimage.jsondiffs import apply_diffs, read_packed
 from binlake.mysqlbinlog.rowimage.jsondirect import convert_to_tidb_json
@@ -44,7 +44,8 @@ class _Writers(NamedTuple):
 def encode_rows(event: RowsEvent, shape: Shape, first_number: int) -> list[bytes]:
     """The rows of `event` in TiDB's old row format; `first_number`: number of the first one in its transaction.
 
-    Raises WireError naming the table, and the row's number in the event, for damaged rows.
+    Raises WireError naming the table, and the row's number in the event, for damaged rows, SourceRefused for bytes that
+    are no text.
     """
     rows: list[bytes] = []
     number = 0
@@ -52,6 +53,9 @@ def encode_rows(event: RowsEvent, shape: Shape, first_number: int) -> list[bytes
         for number, datums in enumerate(_read_rows(event, shape)):
             rows.append(_encode_row(shape, datums, first_number + number))
         return rows
+    except SourceRefused as error:
+        error.where.setdefault("table", f"{event.table.db}.{event.table.table}")
+        raise
     except _ERRORS as error:
         what = "it is cut short" if isinstance(error, (IndexError, struct.error)) else str(error)
         raise WireError(
@@ -102,17 +106,7 @@ def _make_string_writer(column: LoggedColumn) -> WriteDatum:
         # Trailing zeros of BINARY are not logged.
         width = max(info.flen, 0) if info.tp == t.STRING else 0
         return lambda raw: d.write_bytes(raw.ljust(width, b"\0"))
-    to_utf8 = make_utf8_writer(info.charset)
-    if to_utf8 is None:
-        return d.write_bytes
-
-    def write(raw: bytes) -> bytes:
-        try:
-            return d.write_bytes(to_utf8(raw))
-        except UnicodeDecodeError:
-            raise ValueError(f"column {info.name} holds {describe_undecodable(info.charset, raw)}") from None
-
-    return write
+    return make_text_writer(info, replaces=column.replaces)
 
 
 @lru_cache(_KNOWN_WRITERS)

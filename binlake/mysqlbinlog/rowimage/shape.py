@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from binlake.errors import BinlakeError, SchemaError, SourceRefused
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
+from binlake.mysqlbinlog.rowimage.charsets import InvalidText, find_replaced_columns
 from binlake.mysqlbinlog.rowimage.hashkeys import find_hash_columns
 from binlake.mysqlbinlog.rowimage.layout import Layout, derive_layout
 from binlake.rows.schema import mysqltypes as t
@@ -22,11 +23,13 @@ _KNOWN_SHAPES = 1024
 
 @dataclass(frozen=True, slots=True)
 class LoggedColumn:
-    """A column in the images; `json_place`: its number among the table's JSON columns, -1 for others."""
+    """A column in the images; `json_place`: its number among the table's JSON columns, -1 for others; `replaces`:
+    whether bytes without a character become question marks."""
 
     info: ColumnInfo
     layout: Layout
     json_place: int = -1
+    replaces: bool = False
 
     @property
     def is_written(self) -> bool:
@@ -63,16 +66,18 @@ class Shape:
         return len(self.images) == 2
 
 
-def derive_shape(event: RowsEvent, table: TableDef) -> Shape:
+def derive_shape(event: RowsEvent, table: TableDef, invalid_text: InvalidText = "refuse") -> Shape:
     """The shape of `event`'s rows under the definition `table`. Raises SchemaError, SourceRefused."""
-    return _build_shape(event.table, event.kind, event.before, event.after, table)
+    return _build_shape(event.table, event.kind, event.before, event.after, table, invalid_text)
 
 
 @lru_cache(_KNOWN_SHAPES)
-def _build_shape(table_map: TableMap, kind: RowKind, before: bytes, after: bytes, table: TableDef) -> Shape:
+def _build_shape(
+    table_map: TableMap, kind: RowKind, before: bytes, after: bytes, table: TableDef, invalid_text: InvalidText
+) -> Shape:
     # Cached across batches: preparing a shape costs as much as many rows.
     try:
-        columns = _build_columns(table_map, table)
+        columns = _build_columns(table_map, table, invalid_text)
         bitmaps = [bitmap for bitmap in (before, after) if bitmap]
         images = tuple(_build_image(columns, bitmap) for bitmap in bitmaps)
     except BinlakeError as error:
@@ -82,7 +87,7 @@ def _build_shape(table_map: TableMap, kind: RowKind, before: bytes, after: bytes
     return Shape(table, kind, images, _handle(table), json_columns)
 
 
-def _build_columns(table_map: TableMap, table: TableDef) -> list[LoggedColumn]:
+def _build_columns(table_map: TableMap, table: TableDef, invalid_text: InvalidText) -> list[LoggedColumn]:
     infos = [c for c in table.all_columns if c.is_public]
     infos += find_hash_columns(table, table_map)
     if len(infos) != len(table_map.types) or not _has_same_names(table_map.names, infos):
@@ -92,10 +97,12 @@ def _build_columns(table_map: TableMap, table: TableDef) -> list[LoggedColumn]:
             hint="the definition is not the one that the table had at this position of the log",
         )
     columns: list[LoggedColumn] = []
+    replaced = find_replaced_columns(table, invalid_text)
     json_columns = 0
     for info, tp, metadata in zip(infos, table_map.types, table_map.metadata, strict=True):
         is_json = tp == t.JSON
-        columns.append(LoggedColumn(info, derive_layout(info, tp, metadata), json_columns if is_json else -1))
+        place = json_columns if is_json else -1
+        columns.append(LoggedColumn(info, derive_layout(info, tp, metadata), place, info.name in replaced))
         json_columns += is_json
     return columns
 

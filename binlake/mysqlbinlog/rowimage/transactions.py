@@ -15,6 +15,7 @@ import numpy as np
 
 from binlake.base.varint import write_uvarint
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
+from binlake.mysqlbinlog.rowimage.charsets import InvalidText
 from binlake.mysqlbinlog.rowimage.groups import INSERT_SEQUENCE, Entries, Group
 from binlake.mysqlbinlog.rowimage.shape import Shape, derive_shape
 from binlake.rows.schema.info import TableDef
@@ -35,6 +36,7 @@ def encode_transactions(
     schema_version: int,
     on_rows: Callable[[int], None] = lambda _: None,
     guard: Guard | None = None,
+    invalid_text: InvalidText = "refuse",
 ) -> list[bytes]:
     """A serialised PrewriteValue for each transaction of `batch`; b"" for one without included changes.
 
@@ -43,7 +45,7 @@ def encode_transactions(
     All of them must lie between the same two DDLs. Raises SchemaError if a definition and the log differ or a type
     cannot be replicated, SourceRefused for incomplete rows, WireError for damaged ones.
     """
-    shape_by_event = _Shapes(definition_of).find_shape
+    shape_by_event = _Shapes(definition_of, invalid_text).find_shape
     shaped: list[tuple[RowsEvent, Shape]] = []
     bounds = [0]
     for events in batch:
@@ -68,8 +70,8 @@ def encode_inserts(schema_version: int, table_id: int, entries: memoryview | byt
 class _Shapes:
     """The shapes of a batch's events: determined once for each table map and kind."""
 
-    def __init__(self, definition_of: DefinitionOf) -> None:
-        self._definition_of = definition_of
+    def __init__(self, definition_of: DefinitionOf, invalid_text: InvalidText) -> None:
+        self._definition_of, self._invalid_text = definition_of, invalid_text
         # First by object identity: a table map has many fields, and is shared by many events.
         self._by_object: dict[tuple[int, int, bytes, bytes], Shape | None] = {}
         self._shapes: dict[tuple[TableMap, RowKind, bytes, bytes], Shape | None] = {}
@@ -90,7 +92,7 @@ class _Shapes:
             if event.table not in self._tables:
                 self._tables[event.table] = self._definition_of(event.table)
             table = self._tables[event.table]
-            self._shapes[key] = None if table is None else derive_shape(event, table)
+            self._shapes[key] = None if table is None else derive_shape(event, table, self._invalid_text)
         return self._shapes[key]
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from binlake.base.varint import write_uvarint
+from binlake.mysqlbinlog.rowimage.charsets import InvalidText
 from binlake.mysqlbinlog.rowimage.columns import encode_comparable_floats
 from binlake.mysqlbinlog.rowimage.lanes import Ints, Sink, encode_zigzag
 from binlake.mysqlbinlog.rowimage.pieces import (
@@ -26,7 +27,14 @@ from binlake.mysqlbinlog.rowimage.pieces import (
 )
 from binlake.mysqlbinlog.rowimage.together import MOST_COLUMN_ID, CutShort
 from binlake.mysqlbinlog.tablerows import textlanes
-from binlake.mysqlbinlog.tablerows.rowtexts import AS_NUMBER, RowWriter, handle_datums, make_row_text_writer
+from binlake.mysqlbinlog.tablerows.rowtexts import (
+    AS_NUMBER,
+    RowWriter,
+    Write,
+    handle_datums,
+    is_read_as_bytes,
+    make_row_text_writers,
+)
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.writers import derive_decimal_layout
 from binlake.rows.schema import ColumnInfo, TableDef
@@ -84,13 +92,18 @@ class _Column(NamedTuple):
 class BlockWriter:
     """Writes inserts of `table` from the packets of its rows."""
 
-    def __init__(self, table: TableDef) -> None:
-        self._plain = RowWriter(table)
+    def __init__(self, table: TableDef, invalid_text: InvalidText | None = None) -> None:
+        self._plain = RowWriter(table, invalid_text=invalid_text)
         columns = table.row_columns
         keys = [n for n, c in enumerate(columns) if table.pk_is_handle and c.flag & t.FLAG_PRIMARY]
         self._handle = keys[0] if keys else None
         self._fits = all(0 < column.id < MOST_COLUMN_ID for column in columns) and bool(columns)
-        self._columns = [_make_column(column) for column in columns] if self._fits else []
+        writers = make_row_text_writers(table, invalid_text)
+        self._columns = [
+            _make_column(column, write, as_bytes=is_read_as_bytes(column, invalid_text))
+            for column, write in zip(columns, writers, strict=True)
+            if self._fits
+        ]
         self._handles_before = handle_datums(table)
         self._stride = (
             FRAME + NUMBER_ROOM * self._handles_before + sum(column.room for column in self._columns) + TEXT_ROOM
@@ -135,12 +148,12 @@ class BlockWriter:
         return np.arange(first, first + len(out.rows.starts), dtype=np.int64)
 
 
-def _make_column(column: ColumnInfo) -> _Column:
+def _make_column(column: ColumnInfo, write_datum: Write, *, as_bytes: bool) -> _Column:
     head = d.write_int(column.id)
+    if as_bytes or column.tp == t.JSON:
+        return _Column(_make_plain_value_writer(head, write_datum), TEXT_ROOM, True)
     if column.tp in t.STRINGS:
         return _Column(lambda out, values: put_text(out, head, values), TEXT_ROOM, True)
-    if column.tp == t.JSON:
-        return _Column(_make_plain_value_writer(head, column), TEXT_ROOM, True)
     if column.tp == t.NEWDECIMAL:
         precision, scale = derive_decimal_layout(column)
         room = len(head) + 3 + d.compute_decimal_size(precision, scale) + 8
@@ -194,9 +207,8 @@ def _make_decimal_writer(head: bytes, precision: int, scale: int) -> _Write:
     return write
 
 
-def _make_plain_value_writer(head: bytes, column: ColumnInfo) -> _Write:
+def _make_plain_value_writer(head: bytes, write_datum: Write) -> _Write:
     """A writer for values that the plain writer encodes."""
-    write_datum = make_row_text_writer(column)
     word = np.uint64(int.from_bytes(head, "little"))
 
     def write(out: Output, values: Values) -> None:

@@ -1,7 +1,9 @@
 """Rows of a SELECT as TiDB's rows: the expression selected for each column, and the datum of its text.
 
 Texts are as the server sends them in a session of `opening`: UTF-8 whatever the column's charset, UTC, numbers in full.
-ENUM, SET and BIT are selected as numbers; FLOAT and DOUBLE(10,3) as the stored DOUBLE, since their texts are rounded.
+With `invalid_text`, the bytes of other charsets are selected and read as those of the log are: the server would replace
+bytes without a character. ENUM, SET and BIT are selected as numbers; FLOAT and DOUBLE(10,3) as the stored DOUBLE, since
+their texts are rounded.
 """
 
 from __future__ import annotations
@@ -9,6 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from binlake.mysqlbinlog.rowimage.charsets import (
+    InvalidText,
+    find_replaced_columns,
+    make_text_writer,
+    make_utf8_writer,
+)
 from binlake.mysqlbinlog.tablerows.textrows import read_row_values
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.jsons import write_json
@@ -26,19 +34,27 @@ Write = Callable[[bytes], bytes]
 """Converts a text to its datum."""
 
 
-def select_columns(table: TableDef) -> str:
+def select_columns(table: TableDef, invalid_text: InvalidText | None = None) -> str:
     """The select list for `table` that `RowWriter` reads."""
-    return ", ".join(_build_expression(column) for column in table.row_columns)
+    return ", ".join(_build_expression(column, invalid_text) for column in table.row_columns)
+
+
+def is_read_as_bytes(column: ColumnInfo, invalid_text: InvalidText | None) -> bool:
+    """Whether a text is selected as its bytes. (Each byte is a character of latin1.)"""
+    if invalid_text is None or column.tp not in t.STRINGS or column.is_binary:
+        return False
+    return column.charset != "latin1" and make_utf8_writer(column.charset) is not None
 
 
 class RowWriter:
     """Writes inserts of `table` from the packets of its rows. `next_handle`: row id of the next row without a key."""
 
-    def __init__(self, table: TableDef, next_handle: int = 1) -> None:
+    def __init__(self, table: TableDef, next_handle: int = 1, invalid_text: InvalidText | None = None) -> None:
         self.next_handle = next_handle
         columns = table.row_columns
         self._count = len(columns)
-        self._parts: list[tuple[bytes, Write]] = [(d.write_int(c.id), make_row_text_writer(c)) for c in columns]
+        writers = make_row_text_writers(table, invalid_text)
+        self._parts = [(d.write_int(c.id), write) for c, write in zip(columns, writers, strict=True)]
         keys = [n for n, c in enumerate(columns) if table.pk_is_handle and c.flag & t.FLAG_PRIMARY]
         self._handle = keys[0] if keys else None
         self._handles = handle_datums(table)
@@ -71,8 +87,21 @@ def handle_datums(table: TableDef) -> int:
     return len(table.primary_key) if table.is_common_handle else 1
 
 
-def _build_expression(column: ColumnInfo) -> str:
+def make_row_text_writers(table: TableDef, invalid_text: InvalidText | None) -> list[Write]:
+    """A function for each column of `select_columns`, as `make_row_text_writer`."""
+    replaced = find_replaced_columns(table, invalid_text or "refuse")
+    return [
+        make_text_writer(column, replaces=column.name in replaced)
+        if is_read_as_bytes(column, invalid_text)
+        else make_row_text_writer(column)
+        for column in table.row_columns
+    ]
+
+
+def _build_expression(column: ColumnInfo, invalid_text: InvalidText | None) -> str:
     name = quote_name(column.name)
+    if is_read_as_bytes(column, invalid_text):
+        return f"CAST({name} AS BINARY)"
     if column.tp in AS_NUMBER:
         return f"CAST({name} AS UNSIGNED)"
     is_rounded = column.tp == t.FLOAT or (column.tp == t.DOUBLE and column.decimal >= 0)

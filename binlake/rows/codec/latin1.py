@@ -45,7 +45,7 @@ def make_latin1_reader(table: TableDef, counted: Counter[str]) -> ReadInvalid:
 
     The reader raises NoKeyText for a column of a unique key.
     """
-    keys, name = _find_key_columns(table), f"{table.db}.{table.name}"
+    keys, name = find_key_columns(table), f"{table.db}.{table.name}"
 
     def read(column: ColumnInfo, value: bytes) -> str:
         if column.name in keys:
@@ -67,7 +67,7 @@ def make_decoder_lookup(invalid_text: InvalidText, counted: Counter[str]) -> Cal
     return cache(lambda table: TableDecoder(table, make_latin1_reader(table, counted)))
 
 
-def _find_key_columns(table: TableDef) -> frozenset[str]:
+def find_key_columns(table: TableDef) -> frozenset[str]:
     """Columns that a unique key depends on; if it includes a generated column, that may be any column."""
     columns = {column.name: column for column in table.all_columns}
     keys = {part.name for index in table.indexes if index.unique or index.primary for part in index.columns}

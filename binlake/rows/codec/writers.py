@@ -107,6 +107,9 @@ def derive_filled_text(column: ColumnInfo) -> str | None:
     try:
         if column.tp == t.BIT and column.origin_default_bit is not None:
             return format_bit(int.from_bytes(column.origin_default_bit, "big"), column.flen)
+        if column.tp in t.STRINGS and column.is_binary and column.origin_default_bit is not None:
+            # Only a feeder states bytes here: TiDB stores U+FFFD for those that are not UTF-8.
+            return _pad_bytes(column, column.origin_default_bit)
         if column.origin_default is not None:
             return _convert_default(column, column.origin_default)
     except ValueError as error:
@@ -133,8 +136,12 @@ def _convert_default(column: ColumnInfo, default: str) -> str | None:
 def _convert_default_string(column: ColumnInfo, default: str) -> str:
     if not column.is_binary:
         return default.rstrip(" ") if column.tp == t.STRING else default
+    return _pad_bytes(column, default.encode())
+
+
+def _pad_bytes(column: ColumnInfo, value: bytes) -> str:
     width = column.flen if column.tp == t.STRING else 0
-    return default.encode().ljust(width, b"\0").hex().upper()
+    return value.ljust(width, b"\0").hex().upper()
 
 
 def format_zero(column: ColumnInfo) -> str:

@@ -20,7 +20,7 @@ from binlake.mysqlbinlog.dumpfolder import DumpFolder, Name, open_dump_file, rea
 from binlake.rules import Rules
 from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, compute_statement_digest
 from binlake.statements.lenient import make_lenient
-from binlake.statements.literal import quote_qualified_name
+from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.base.scan import DumpedRows, read_inserts
 from binlake.target.segments import SegmentPlan
 
@@ -174,6 +174,9 @@ class DumpStatements:
         home = self._names.map_table(db, table) if table else (self._names.map_database(db), "")
         mapped = map_ddl(DdlText(self._base, home[0], home[1], sql), self._dialect).sql
         own = tuple(_MAKES.sub(r"CREATE \1 IF NOT EXISTS ", one) for one in mapped)
+        if table and home[0] not in map(self._names.map_database, self._folder.databases):
+            # A route with a table-pattern is no rule for the database.
+            own = (f"CREATE DATABASE IF NOT EXISTS {quote_name(home[0])}", *own)
         digest = compute_statement_digest(own)
         batch = StatementBatch(number, Phase.DDL, 0, "", home[1], "ddl", own, (UNCHECKED,) * len(own), "", 0, 0, digest)
         return SegmentPlan(number, end_ts, 0, ddl=batch, ddl_commit_ts=self._base, touched=(home,), rows_ahead=True)

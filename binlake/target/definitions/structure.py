@@ -88,8 +88,11 @@ def _compare_column(mine: ColumnForm, theirs: ColumnForm) -> Iterator[StructureD
     if mine.generated != theirs.generated:
         weight: Weight = "harmless" if mine.generated and theirs.generated else "fatal"
         weight = "partial" if theirs.generated and not mine.generated else weight
+        remedy = ": its values come from the source, so MODIFY it at the target to a column without an expression"
         yield StructureDifference(
-            f"column {mine.name} is {theirs.generated or 'not generated'}, not {mine.generated or 'plain'}", weight
+            f"column {mine.name} is {theirs.generated or 'not generated'}, not {mine.generated or 'plain'}"
+            + remedy * (theirs.generated == "stored" and not mine.generated),
+            weight,
         )
     elif mine.nullable and not theirs.nullable and not mine.generated:
         yield StructureDifference(f"column {mine.name} is NOT NULL, unlike the source", "fatal")

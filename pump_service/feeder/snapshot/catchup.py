@@ -46,8 +46,8 @@ log = structlog.get_logger()
 
 _IDLE_S = 0.5
 _GTID = re.compile(r"(?:[0-9a-f-]{36}(?::[a-z_]\w*)?:\d+|\d+-\d+-\d+)(?:/ddl)?")
-_KEEPS_ROWS = frozenset({Kind.CREATE_DATABASE, Kind.ALTER_DATABASE})
-"""DDL that does not change the rows of any table."""
+_KEEPS_ROWS = frozenset({Kind.CREATE_DATABASE, Kind.ALTER_DATABASE, Kind.OTHER})
+"""DDL that does not change the rows of any table; OTHER: a trigger of an online-DDL tool."""
 
 
 class CannotCombineSnapshots(Transient):
@@ -201,6 +201,7 @@ class CatchUp:
             find_definition,
             self._catalog.version,
             guard=self._make_guard(link),
+            invalid_text=self._source.invalid_text,
         )
         if parts:
             values = self._filter_values(values, parts, snapshot)

@@ -17,9 +17,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 from pymysql import err
-from pymysql.constants import ER
 
-from binlake.errors import BinlakeError, Permanent, SourceRefused, SourceUnavailable, Transient
+from binlake.errors import BinlakeError, Permanent, SourceUnavailable
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
 from binlake.mysqlbinlog.model import Position
@@ -37,21 +36,13 @@ from pump_service.feeder.snapshot.opening import Snapshot, open_session, open_sn
 from pump_service.feeder.snapshot.progress import Progress
 from pump_service.feeder.snapshot.reading import SnapshotChanged, SnapshotReader, SourceTable
 from pump_service.feeder.snapshot.structures import count_moves, describe_source, estimate_rows
+from pump_service.feeder.sourceerrors import make_source_error
 from pump_service.feeder.startposition import SERVER_FACT, read_identity
 
 log = structlog.get_logger()
 
 _TRIES = 10  # times a snapshot is opened before giving up because DDL keeps running
 _RETRY_S = 1.0  # before a snapshot that DDL invalidated is taken again
-_PRIVILEGES = frozenset(
-    {
-        ER.TABLEACCESS_DENIED_ERROR,
-        ER.COLUMNACCESS_DENIED_ERROR,
-        ER.DBACCESS_DENIED_ERROR,
-        ER.ACCESS_DENIED_ERROR,
-        ER.SPECIFIC_ACCESS_DENIED_ERROR,
-    }
-)
 
 
 def needs_load(journal: Journal, source: SourceFile) -> bool:
@@ -91,7 +82,7 @@ class Loader:
                 load.forget()
                 self._wait_before_retry(error)
             except (Permanent, err.Error) as error:
-                known = _make_source_error(error) if isinstance(error, err.Error) else error
+                known = make_source_error(error) if isinstance(error, err.Error) else error
                 if isinstance(known, Permanent):
                     load.forget()
                 raise known from error
@@ -139,8 +130,17 @@ class Loader:
                 "snapshot_started", source=self.source.name, tables=len(tables), gtids=snapshot.position.gtids,
                 number=len(load.snapshots) - 1, tables_left=len(left),
             )  # fmt: skip
-            limits = {"chunk_rows": self.source.snapshot.chunk_rows, "most_rows": self.source.snapshot.chunk_rows}
-            reader = SnapshotReader(snapshot, left, version, progress, moves=moves, **limits)
+            rows = self.source.snapshot.chunk_rows
+            reader = SnapshotReader(
+                snapshot,
+                left,
+                version,
+                progress,
+                moves=moves,
+                chunk_rows=rows,
+                most_rows=rows,
+                invalid_text=self.source.invalid_text,
+            )
             keeper = ChunkWriter(self.publisher, self.source.name, load, began_ms)
             try:
                 with closing(reader.read_values()) as values:
@@ -200,7 +200,9 @@ class Loader:
                     return snapshot, after, moves
                 snapshot.close()
                 before = after
-        raise Transient("the source's definitions keep changing", hint="start again when its DDL has finished")
+        raise SourceUnavailable(
+            "the source's definitions keep changing", hint="the load begins as soon as its DDL has finished"
+        )
 
     def _publish_definitions(
         self,
@@ -267,13 +269,3 @@ def _build_definitions(changes: Sequence[SchemaChange], position: Position, bega
         )
         for n, change in enumerate(changes)
     ]  # fmt: skip
-
-
-def _make_source_error(error: err.Error) -> BinlakeError:
-    code, text = (error.args[0] if error.args else 0), error.args[-1:]
-    if code in _PRIVILEGES or isinstance(error, err.ProgrammingError):
-        return SourceRefused(
-            f"the source refused the load: {code} {text}",
-            hint="the user needs SELECT, RELOAD (or LOCK TABLES), REPLICATION SLAVE and REPLICATION CLIENT",
-        )
-    return SourceUnavailable(f"the source interrupted the load: {code} {text}")

@@ -14,18 +14,19 @@ import structlog
 from pymysql import err
 from pymysql.constants import ER
 
-from binlake.errors import SourceRefused, SourceUnavailable
+from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor, Position
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.statements.literal import quote_qualified_name
 from pump_service.feeder.server import Link, ask, read_log_end
+from pump_service.feeder.snapshot.structures import LOCK_WAIT_S
+from pump_service.feeder.sourceerrors import make_source_error
 
 log = structlog.get_logger()
 
 _TRIES = 20
 """Times MariaDB's sessions are opened without a lock before a lock is taken."""
-_LOCK_WAIT_S = 30
 _REFUSED = (ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR)
 _SETTINGS = (
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
@@ -63,7 +64,7 @@ class Snapshot:
 def open_snapshot(connect: Callable[[], Link], flavor: Flavor, sessions: int, tables: Sequence[Name]) -> Snapshot:
     """A snapshot with at most `sessions` sessions; `tables` are locked if the server does not grant a global lock.
 
-    Raises SourceUnavailable if the source does not answer or cannot be locked, SourceRefused if it has no log.
+    Raises SourceUnavailable if the source does not answer or is locked, SourceRefused without its log or a privilege.
     """
     links: list[Link] = []
     try:
@@ -77,14 +78,14 @@ def open_snapshot(connect: Callable[[], Link], flavor: Flavor, sessions: int, ta
     except BaseException as error:
         Snapshot(flavor, Position("", 0), tuple(links)).close()
         if isinstance(error, err.Error):
-            raise SourceUnavailable(f"the source cannot open a snapshot: {error.args}") from error
+            raise make_source_error(error) from error
         raise
 
 
 def open_session(connect: Callable[[], Link], flavor: Flavor) -> Link:
     """A session with the settings of a snapshot's sessions: it shows values and compares keys the same way."""
     link = connect()
-    for statement in (*_SETTINGS, _LIMITS[flavor]):
+    for statement in (*_SETTINGS, f"SET lock_wait_timeout = {LOCK_WAIT_S}", _LIMITS[flavor]):
         ask(link, statement)
     return link
 
@@ -148,7 +149,7 @@ def _block_commits(connect: Callable[[], Link], tables: Sequence[Name]) -> Itera
 @contextlib.contextmanager
 def _hold_global_lock(connect: Callable[[], Link]) -> Iterator[None]:
     with contextlib.closing(connect()) as link:
-        ask(link, f"SET lock_wait_timeout = {_LOCK_WAIT_S}")
+        ask(link, f"SET lock_wait_timeout = {LOCK_WAIT_S}")
         ask(link, "FLUSH TABLES WITH READ LOCK")
         yield
 
@@ -156,7 +157,7 @@ def _hold_global_lock(connect: Callable[[], Link]) -> Iterator[None]:
 @contextlib.contextmanager
 def _hold_table_locks(connect: Callable[[], Link], tables: Sequence[Name]) -> Iterator[None]:
     with contextlib.closing(connect()) as link:
-        ask(link, f"SET lock_wait_timeout = {_LOCK_WAIT_S}")
+        ask(link, f"SET lock_wait_timeout = {LOCK_WAIT_S}")
         if tables:
             ask(link, "LOCK TABLES " + ", ".join(f"{quote_qualified_name(*name)} READ" for name in tables))
         yield

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from pymysql import err
 from pymysql.constants import ER
 
-from binlake.errors import Transient
+from binlake.errors import SourceRefused, Transient
 from binlake.mysqlbinlog.definitions.descriptions import mask_four_byte_characters
+from binlake.mysqlbinlog.rowimage.charsets import InvalidText
 from binlake.mysqlbinlog.rowimage.transactions import encode_inserts
 from binlake.mysqlbinlog.tablerows.chunks import Chunk, Chunks
 from binlake.mysqlbinlog.tablerows.link import Name
@@ -92,12 +93,13 @@ class SnapshotReader:
         chunk_rows: int = CHUNK_ROWS,
         most_rows: int = MOST_ROWS,
         moves: tuple[int, ...] = (),
+        invalid_text: InvalidText = "refuse",
     ) -> None:
         self._snapshot = snapshot
         self._version = schema_version
         self._progress = progress
         self._most_rows = most_rows
-        self._moves = moves
+        self._moves, self._invalid_text = moves, invalid_text
         self.maybe_moved: set[Name] = set()
         # The largest first: small ones fill the gap at the end.
         tables = sorted(tables, key=lambda table: progress.tables[table.name].estimated, reverse=True)
@@ -171,9 +173,14 @@ class SnapshotReader:
         self._hand_over(replace(last, is_last=True))
 
     def _read_values_of_chunk(self, link: Link, table: SourceTable, chunk: Chunk) -> Iterator[Value]:
-        writer, table_id = BlockWriter(table.definition), table.definition.id
-        for packets in group_into_blocks(query_rows(link, build_chunk_query(table, chunk))):
-            for rows, entries in writer.write(packets).split_into_parts(self._most_rows, MOST_BYTES):
+        writer, table_id = BlockWriter(table.definition, self._invalid_text), table.definition.id
+        for packets in group_into_blocks(query_rows(link, build_chunk_query(table, chunk, self._invalid_text))):
+            try:
+                written = writer.write(packets)
+            except SourceRefused as error:
+                error.where.setdefault("table", ".".join(table.name))
+                raise
+            for rows, entries in written.split_into_parts(self._most_rows, MOST_BYTES):
                 yield Value(table.name, rows, encode_inserts(self._version, table_id, entries, rows), chunk)
             self._progress.add_rows(table.name, len(packets))
 
@@ -212,7 +219,8 @@ class _TableWork:
             return not self._open and self._chunks.ranges.find_next() is None
 
 
-def build_chunk_query(table: SourceTable, chunk: Chunk) -> str:
+def build_chunk_query(table: SourceTable, chunk: Chunk, invalid_text: InvalidText) -> str:
     """The SELECT of a chunk's rows, for `RowWriter`."""
     where = f" WHERE {chunk.where}" if chunk.where else ""
-    return f"SELECT {select_columns(table.definition)} FROM {quote_qualified_name(*table.name)}{where}"
+    columns = select_columns(table.definition, invalid_text)
+    return f"SELECT {columns} FROM {quote_qualified_name(*table.name)}{where}"

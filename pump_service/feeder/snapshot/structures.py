@@ -15,11 +15,15 @@ from binlake.mysqlbinlog.definitions.descriptions import (
     describe_all,
     mask_four_byte_characters,
     strip_auto_increment,
+    write_bytes_in_hex,
 )
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.statements.literal import quote_qualified_name
 from pump_service.feeder.server import Link, ask, ask_by_name, derive_flavor
 
+LOCK_WAIT_S = 10
+"""Seconds to wait for a lock on a table: then the load, or the check, says that it waits (the servers' own limits are a
+day and a year)."""
 _CONSISTENT = frozenset({"INNODB", "ROCKSDB"})
 """Engines whose tables can be read in a consistent snapshot."""
 
@@ -31,7 +35,7 @@ def describe_source(link: Link) -> list[DatabaseDescription]:
     """
 
     query = partial(ask_by_name, link)
-    for statement in SESSION:
+    for statement in (*SESSION, f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}"):
         query(statement)
     return describe_all(query, derive_flavor(link))
 
@@ -65,9 +69,8 @@ def count_moves(link: Link) -> tuple[int, ...]:
 def read_create_text(link: Link, name: Name) -> str | None:
     """`TableDescription.create` of a table, with four-byte characters masked; None if there is no such table."""
     try:
-        return mask_four_byte_characters(
-            strip_auto_increment(str(ask(link, f"SHOW CREATE TABLE {quote_qualified_name(*name)}")[0][1]))
-        )
+        shown = str(ask(link, f"SHOW CREATE TABLE {quote_qualified_name(*name)}")[0][1])
+        return mask_four_byte_characters(strip_auto_increment(write_bytes_in_hex(shown)))
     except err.ProgrammingError as error:
         if error.args[0] in (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR):
             return None

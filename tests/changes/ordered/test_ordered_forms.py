@@ -57,7 +57,7 @@ def test_without_a_key_exactly_one_of_equal_rows_is_deleted() -> None:
 
 
 def test_generated_columns_are_not_written() -> None:
-    stored = col("c2", generated_expr_string="c + 1", generated_stored=True)
+    stored = col("c2", t.LONGLONG, generated_expr_string="`c` + 1", generated_stored=True)
     definition = table("tb2", col("c"), stored, keys=(primary("c"),), db="db")
     found = forms(definition).update(row(definition, "1", "2"), row(definition, "3", "4"))
     assert found.sql == "UPDATE `db`.`tb2` SET `c` = 3 WHERE `c` = 1 LIMIT 1"

@@ -291,3 +291,27 @@ def test_a_lost_connection_before_the_first_transaction_returns_none_twice(mysql
         assert log.connections == 2
         log.end()
     assert len(transactions) == 2
+
+
+def test_reading_continues_after_numbers_that_fall_in_their_domain(mariadb_source: MariaDb) -> None:
+    """Without gtid_strict_mode a session may set any gtid_seq_no: file and offset tell where reading was."""
+    server = mariadb_source
+    execute(server, "CREATE DATABASE fallen", "CREATE TABLE fallen.t (id INT PRIMARY KEY)")
+    start = end_of(server)
+    number = int(start.gtids.split("-")[2])
+    with server.connect() as session, session.cursor() as cursor:
+        for n, next_number in enumerate((number + 100, number + 101, number + 50, number + 51, number + 102)):
+            cursor.execute(f"SET gtid_seq_no = {next_number}")
+            cursor.execute(f"INSERT INTO fallen.t VALUES ({n})")
+    end, uuid = end_of(server), str(rows(server, "SELECT @@server_id")[0][0])
+    everything = transactions_until_now(server, start, end=end)
+    assert len(everything) == 5
+    for index, transaction in enumerate(everything[:-1]):
+        log = open_log(source_of(server), SERVER_ID, transaction.end, last_uuid=uuid)
+        later: list[SourceTransaction] = []
+        while len(later) < 4 - index:
+            later += log.read(wait_s=30.0)
+            assert not log.trouble
+        log.end()
+        assert [one.id for one in later] == [one.id for one in everything[index + 1 :]]
+    execute(server, "DROP DATABASE fallen")

@@ -40,13 +40,13 @@ SOURCE = table(
     col("e", t.ENUM, elems=("a", "it's")),
     col("b", t.BLOB, charset="binary"),
     col("at", t.TIMESTAMP, decimal=3),
-    col("g", generated_expr_string="`Id` + 1", generated_stored=True, not_null=True),
+    col("g", generated_expr_string="`j` is null", generated_stored=True, not_null=True),
     keys=(primary("Id"), key("u", ("v", 4), "e"), key("i", "at", unique=False)),
 )
 CREATE = (
     "CREATE TABLE d.t (id BIGINT UNSIGNED PRIMARY KEY, v VARCHAR(20),"
     " ai VARCHAR(9) COLLATE {ai_ci}, j JSON, e ENUM('a','it''s'), b BLOB,"
-    " at TIMESTAMP(3) NULL, g INT AS (id + 1) STORED, UNIQUE u (v(4), e), INDEX i (at))"
+    " at TIMESTAMP(3) NULL, g INT AS (j IS NULL) STORED, UNIQUE u (v(4), e), INDEX i (at))"
 )
 
 

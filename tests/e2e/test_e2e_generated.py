@@ -1,0 +1,156 @@
+"""Stored generated columns of MySQL and MariaDB sources at a MariaDB: each has the source's value, whoever computes it.
+
+A matrix of expressions that the servers compute differently, or that a strict server refuses to compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from support.feeding import FedCluster
+from support.feedload import run_windows
+from support.mariadb import MariaDb, execute, rows
+
+pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
+
+BASE = (
+    "id INT PRIMARY KEY, l VARCHAR(40) CHARACTER SET latin1, v VARCHAR(40), d DECIMAL(12,2), f FLOAT, n DOUBLE, s"
+    " SMALLINT, u INT UNSIGNED, b BIGINT, tm TIME(3), at DATETIME(3), day DATE, ts TIMESTAMP(3) NULL,"
+    " j JSON, x VARBINARY(20)"
+)
+ROWS = (
+    "(1, 'é', 'ü', 1.00, 0.1, 0.1, 1, 1, 1, '01:02:03.5', '2020-02-03 04:05:06.789', '2020-02-03',"
+    " '2020-02-03 04:05:06.789', '{\"a\": [1, 2.5], \"b\": null}', 'ab')",
+    "(2, 'ÄÖ', '12abc', 10.10, 1e20, 1e20, -32768, 4294967295, -9223372036854775808, '-838:59:59', '0000-00-00',"
+    " '0000-00-00', NULL, '[]', X'00FF')",
+    "(3, '', ' 7', -0.01, 1234567, 123456789012345680, 32767, 0, 9223372036854775807, '00:00:00',"
+    " '9999-12-31 23:59:59', '2020-02-00', '1970-01-01 00:00:01', '\"x\"', '')",
+    f"(4{', NULL' * 14})",
+)
+"""Rows that a session without a strict sql_mode accepts."""
+COMPUTED = {
+    "p1": "BIGINT AS (id + 1)",
+    "p2": "INT AS (s * 2 - 1)",
+    "p3": "TINYINT AS (v IS NULL)",
+    "p4": "BIGINT AS (u + 1)",
+    "p5": "TINYINT AS (id > 2 AND s < 5 OR j IS NOT NULL)",
+    "p6": "INT AS (YEAR(at) * 100 + MONTH(at))",
+    "p7": "INT AS (IFNULL(s, 0))",
+    "p8": "INT AS (HOUR(at) * 10000 + MINUTE(at) * 100 + SECOND(at))",
+    "p9": "TINYINT AS (DAYOFMONTH(day))",
+    "p10": "INT AS (IF(v IS NULL, -1, s))",
+    "p11": "TINYINT AS (NOT id = 3)",
+    "p12": "INT AS (COALESCE(s, id))",
+    "p14": "TINYINT AS (d IS NOT NULL)",
+}
+"""What the target computes itself."""
+WRITTEN = {
+    "w1": "INT AS (LENGTH(l))",
+    "w2": "VARCHAR(90) AS (HEX(l))",
+    "w4": "BIGINT AS (CRC32(l))",
+    "w5": "INT AS (ASCII(l))",
+    "w6": "VARCHAR(40) AS (d / 3)",
+    "w7": "VARCHAR(60) AS (CONCAT(n))",
+    "w8": "VARCHAR(60) AS (CONCAT(f, ':', v))",
+    "w9": "VARCHAR(40) AS (CEIL(d))",
+    "w10": "VARCHAR(40) AS (tm + 0)",
+    "w11": "VARCHAR(40) AS (at + 0)",
+    "w12": "INT AS (id + 2147483646)",
+    "w13": "VARCHAR(3) AS (CONCAT(v, v))",
+    "w14": "VARCHAR(99) AS (CONCAT(l, v))",
+    "w15": "VARCHAR(20) AS (JSON_TYPE(JSON_EXTRACT(j, '$.b')))",
+    "w16": "VARCHAR(60) AS (JSON_UNQUOTE(JSON_EXTRACT(j, '$.a')))",
+    "w17": "TINYINT AS (JSON_CONTAINS(j, '1', '$.a'))",
+    "w18": "VARCHAR(20) AS (UPPER(l))",
+    "w19": "INT AS (CHAR_LENGTH(v))",
+    "w20": "DECIMAL(20,6) AS (d / 7)",
+    "w21": "DOUBLE AS (n * 3)",
+    "w22": "FLOAT AS (f / 3)",
+    "w23": "VARCHAR(60) AS (SUBSTRING(l, 1, 1))",
+    "w24": "TINYINT AS (v = 'Ü')",
+    "w25": "SMALLINT AS (-s)",
+    "w26": "INT AS (id % 2)",
+    "w27": "DECIMAL(9,3) AS (ROUND(d, 1))",
+    "w28": "VARCHAR(20) AS (LPAD(id, 5, '0'))",
+    "w29": "INT AS (DATEDIFF(day, '2020-01-01'))",
+    "w30": "VARBINARY(60) AS (CONCAT(x, l))",
+    "w31": "VARCHAR(99) AS (REPLACE(l, 'é', 'e'))",
+    "w32": "INT AS (HOUR(ts))",
+    "w33": "VARCHAR(40) AS (GREATEST(d, id))",
+    "w34": "TIME(3) AS (tm)",
+    "w35": "DATE AS (at)",
+    "w36": "INT AS (tm)",
+}
+"""What it gets from the log: servers differ, or one of them refuses to compute it in a strict session."""
+OF_MYSQL = {
+    "m1": "VARCHAR(40) AS (DATE_FORMAT(at, '%W %M'))",
+    "m2": "INT AS (v + 0)",
+    "m3": "VARCHAR(60) AS (n)",
+    "m4": "VARCHAR(90) AS (at)",
+    "m5": "JSON AS (JSON_OBJECT('s', s, 'v', v))",
+    "m6": "VARCHAR(40) AS (j->>'$.a[1]')",
+    "m7": "DECIMAL(5,1) AS (v)",
+}
+"""As WRITTEN; MariaDB stores no such column (errors 1901, 1064)."""
+OF_MARIADB = {"a1": "CHAR(32) AS (MD5(l))", "a2": "VARCHAR(40) AS (SHA1(v))", "a3": "INT AS (MONTH(day) - YEAR(day))"}
+"""As WRITTEN; MySQL has no such column."""
+
+
+@pytest.fixture(params=["mariadb_source", "mysql"])
+def source(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
+    server: MariaDb = request.getfixturevalue(request.param)
+    server.wipe()
+    execute(server, "CREATE DATABASE fed CHARACTER SET utf8mb4")
+    yield server
+    server.wipe()
+
+
+def test_stored_columns_have_the_sources_values(
+    source: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path
+) -> None:
+    # R-29 S4-26
+    lenient = "SET SESSION sql_mode = '', time_zone = '+00:00'"
+    written = WRITTEN | (OF_MYSQL if source.name == "mysql" else OF_MARIADB)
+    columns = ", ".join(f"{name} {text} STORED" for name, text in (COMPUTED | written).items())
+    insert = "INSERT INTO fed.{} (id, l, v, d, f, n, s, u, b, tm, at, day, ts, j, x) VALUES {}"
+    with FedCluster(tmp_path, source, [{"name": "one", "host": source.host, "port": source.port}]) as cluster:
+        cluster.start_feeder()
+        execute(
+            source,
+            lenient,
+            "USE fed",
+            f"CREATE TABLE fed.t ({BASE}, {columns}, KEY (w1), UNIQUE KEY (w2, id))",
+            *(insert.format("t", row) for row in ROWS),
+            "UPDATE fed.t SET v = 'x', l = 'ß' WHERE id = 1",
+            "CREATE TABLE fed.alike LIKE fed.t",
+            insert.format("alike", ROWS[1]),
+            # Values that are computed once at the target, and come from the log from then on.
+            f"CREATE TABLE fed.later ({BASE})",
+            *(insert.format("later", row) for row in ROWS),
+            "ALTER TABLE fed.later ADD g INT AS (id + 5) STORED, ADD y INT AS (s + 1) STORED UNIQUE",
+            "UPDATE fed.later SET id = 2147483647 WHERE id = 3",
+            "ALTER TABLE fed.later MODIFY g INT",
+            "UPDATE fed.later SET g = 9 WHERE id = 1",
+        )
+        cluster.follow(source)
+        with capture_logs() as logs:
+            run_windows(cluster, target, mirror={"enabled": True})
+        said = {line["table"]: set(line["columns"]) for line in logs if line["event"] == "generated_columns_from_log"}
+        assert said == {"fed.t": set(written), "fed.alike": set(written), "fed.later": {"g"}}
+        for name in ("t", "alike", "later"):
+            assert read_values(mariadb, name) == read_values(source, name)
+        computed = "SELECT column_name FROM information_schema.columns WHERE table_schema = 'fed' AND table_name = 't'"
+        found = {name for (name,) in rows(mariadb, f"{computed} AND extra LIKE '%%GENERATED%%'")}
+        assert found == set(COMPUTED)
+
+
+def read_values(server: MariaDb, table: str) -> dict[tuple[int, str], object]:
+    """The values of `table` by id and column."""
+    names = "SELECT column_name FROM information_schema.columns WHERE table_schema = 'fed' AND table_name = %s"
+    columns = [name for (name,) in rows(server, f"{names} ORDER BY ordinal_position", (table,))]
+    found = rows(server, f"SELECT * FROM fed.{table}")
+    return {(row[0], name): value for row in found for name, value in zip(columns, row, strict=True)}

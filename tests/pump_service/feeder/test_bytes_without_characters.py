@@ -1,0 +1,97 @@
+"""Bytes that are no character of their column's charset: the full load and the log do the same with them, as
+`invalid-text` says."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+from feeder_helpers import CountingClock
+from loading_helpers import DB, DyingPumps, Loaded, committed
+from support.mariadb import MariaDb, execute
+from support.sourcelog import end_of, transactions_until_now
+
+from binlake.errors import SourceRefused
+from binlake.mysqlbinlog.rowimage.transactions import encode_transactions
+from binlake.wire import binlog_pb2 as pb
+
+pytestmark = pytest.mark.mariadb
+
+_ROWS = 70
+"""Enough to be written together."""
+
+
+@pytest.fixture(params=["mariadb_source", "mysql"])
+def server(request: pytest.FixtureRequest) -> MariaDb:
+    found: MariaDb = request.getfixturevalue(request.param)
+    execute(found, f"DROP DATABASE IF EXISTS {DB}", f"CREATE DATABASE {DB}")
+    return found
+
+
+def _both_ways(
+    server: MariaDb, folder: Path, charset: str, values: str, *, policy: str, key: bool = False
+) -> list[bytes]:
+    """The rows of a table as its load has them, then as the log has them, unless both refuse them."""
+    execute(server, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY, v VARCHAR(20) CHARACTER SET {charset}{' UNIQUE' * key})")
+    start = end_of(server)
+    execute(server, f"INSERT INTO {DB}.t VALUES {values}")
+    pumps = DyingPumps()
+    loaded = Loaded(server, folder, pumps, CountingClock(), {"invalid-text": policy}, **{"chunk-rows": 1000})
+    with closing(loaded):
+        refusal = None
+        try:
+            loaded.load()
+        except SourceRefused as error:
+            refusal = error
+        changes = [transaction.changes for transaction in transactions_until_now(server, start)]
+        find = partial(loaded.catalog.find_definition, "s1")
+        encode = partial(encode_transactions, changes, find, 1, invalid_text=loaded.source.invalid_text)
+        if refusal is not None:
+            with pytest.raises(SourceRefused, match="are not valid") as found:
+                encode()
+            assert (found.value.message, found.value.where) == (refusal.message, refusal.where)
+            raise refusal
+        [logged] = _inserts(encode())
+        [read] = _inserts([one.prewrite_value for one in committed(pumps)])
+        return [*read, *logged]
+
+
+def _inserts(values: list[bytes]) -> list[list[bytes]]:
+    parsed = [pb.PrewriteValue.FromString(value) for value in values if value]
+    return [list(mutation.inserted_rows) for value in parsed for mutation in value.mutations]
+
+
+@pytest.mark.parametrize(
+    ("charset", "raw", "text"),
+    [("cp1250", "618362", "a?b"), ("cp1250", "E4", "ä"), ("tis620", "83", "\x83"), ("gbk", "D6D0", "中"),
+     ("ucs2", "00E4", "ä")],
+)  # fmt: skip
+def test_a_load_and_the_log_replace_the_same_bytes(
+    server: MariaDb, tmp_path: Path, charset: str, raw: str, text: str
+) -> None:
+    values = ", ".join(f"({n}, X'{raw}')" for n in range(_ROWS))
+    rows = _both_ways(server, tmp_path, charset, values, policy="replace")
+    assert len(rows) == 2 * _ROWS
+    assert all(row.endswith(text.encode()) for row in rows)
+
+
+@pytest.mark.parametrize("rows", [1, _ROWS])
+def test_a_load_and_the_log_refuse_the_same_bytes(server: MariaDb, tmp_path: Path, rows: int) -> None:
+    values = ", ".join(f"({n}, X'618362')" for n in range(rows))
+    said = "column v holds bytes that are not valid cp1250: X'83'.*invalid-text"
+    with pytest.raises(SourceRefused, match=said) as error:
+        _both_ways(server, tmp_path, "cp1250", values, policy="refuse")
+    assert error.value.where["table"] == f"{DB}.t"
+
+
+def test_nothing_is_replaced_in_a_unique_key(server: MariaDb, tmp_path: Path) -> None:
+    with pytest.raises(SourceRefused, match="never in a unique key"):
+        _both_ways(server, tmp_path, "cp1250", "(1, X'83'), (2, X'98')", policy="replace", key=True)
+
+
+def test_a_column_of_ascii_may_hold_any_byte(mariadb_source: MariaDb, tmp_path: Path) -> None:
+    execute(mariadb_source, f"DROP DATABASE IF EXISTS {DB}", f"CREATE DATABASE {DB}")
+    rows = _both_ways(mariadb_source, tmp_path, "ascii", "(1, X'61E462')", policy="replace")
+    assert [row[-3:] for row in rows] == [b"a?b", b"a?b"]

@@ -1,0 +1,129 @@
+"""Which stored generated columns a target computes: integers, NULL tests and parts of dates whose results fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.tabledefs import col, primary, table
+
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.forms import Json
+from binlake.rows.schema.info import SOURCE_KEY
+from binlake.statements.generation import is_exact, is_proven, list_recomputed
+from binlake.statements.writtencolumns import is_computed
+
+COLUMNS = (
+    col("id"), col("s", t.SHORT), col("u", t.LONG, unsigned=True), col("big", t.LONGLONG), col("v", t.VARCHAR, flen=20),
+    col("d", t.NEWDECIMAL, flen=10, decimal=2), col("day", t.DATE), col("at", t.DATETIME), col("ts", t.TIMESTAMP),
+    col("f", t.DOUBLE), col("j", t.JSON),
+)  # fmt: skip
+
+
+def make(expression: str, tp: int = t.LONG, **more: Any) -> tuple[ColumnInfo, TableDef]:
+    made = col("g", tp, generated_expr_string=expression, generated_stored=True, **more)
+    whole = table("t", *COLUMNS, made, keys=(primary("id"),))
+    found = whole.find_column("g")
+    assert found is not None
+    return found, whole
+
+
+@pytest.mark.parametrize(
+    ("expression", "tp", "proven", "exact"),
+    [
+        ("`id` + 1", t.LONGLONG, True, True),
+        ("(`id` + 1)", t.LONG, True, False),  # 2147483647 + 1: a lenient source cuts it, a strict target refuses it
+        ("`s` * 2 - 1", t.LONG, True, True),
+        ("((`s` * `s`) + `s`)", t.LONG, True, True),
+        ("-`s`", t.SHORT, True, False),
+        ("`u`", t.LONG, True, False),
+        ("`u` - 1", t.LONGLONG, False, False),  # BIGINT UNSIGNED cannot be negative, but for one sql_mode
+        ("`u` + 1", t.LONGLONG, True, True),
+        ("`big` + 1", t.LONGLONG, False, False),
+        ("`v` is null", t.TINY, True, True),
+        ("isnull(`j`)", t.TINY, True, True),
+        ("((`d` is not null) and (`id` > 5)) or not `s` = 3", t.TINY, True, True),
+        ("ifnull(`s`, 0)", t.SHORT, True, True),
+        ("if(`v` is null, 0, `s` + 1)", t.LONG, True, True),
+        ("coalesce(`s`, `id`, -1)", t.LONG, True, True),
+        ("year(`at`) * 100 + month(`at`)", t.LONG, True, True),
+        ("dayofmonth(`day`)", t.TINY, True, True),
+        ("month(`day`) - year(`day`)", t.LONG, False, False),  # YEAR is unsigned in MySQL
+        ("hour(`at`)", t.TINY, True, True),
+        ("hour(`day`)", t.TINY, False, False),
+        ("year(`v`)", t.LONG, False, False),
+        ("`v` + 0", t.LONG, False, False),
+        ("`d` + 0", t.LONGLONG, False, False),
+        ("`f` > 1", t.TINY, False, False),
+        ("`v` = 'a'", t.TINY, False, False),
+        ("`id` / 2", t.LONG, False, False),
+        ("`id` % 2", t.LONG, False, False),
+        ("length(`v`)", t.LONG, False, False),
+        ("concat(`v`)", t.VARCHAR, False, False),
+        ("`id` + 1", t.VARCHAR, False, False),
+        ("`id` +", t.LONG, False, False),
+        ("`id` 1", t.LONG, False, False),
+        ("`none`", t.LONG, False, False),
+        ("(`id` + 1", t.LONGLONG, False, False),
+        ("(`s` is null) + 1", t.TINY, True, True),
+    ],
+)  # fmt: skip
+def test_only_proven_expressions_whose_values_fit_are_left_to_the_target(
+    expression: str, tp: int, proven: bool, exact: bool
+) -> None:
+    # S4-26 R-29
+    found = make(expression, tp)
+    assert (is_proven(*found), is_exact(*found)) == (proven, exact)
+    assert [is_computed(*found, dialect) for dialect in ("mariadb", "mysql")] == [exact, exact]
+
+
+@pytest.mark.parametrize(("source", "computed"), [("", True), ("one", False)])
+def test_a_tidb_computes_what_a_tidb_computed(source: str, computed: bool) -> None:
+    column, found = make("concat(`v`, `f`)", t.VARCHAR)
+    found = replace(found, raw={**found.raw, SOURCE_KEY: source})
+    assert is_computed(column, found, "tidb") is computed
+    zoned = make("hour(`ts`)")
+    assert not is_computed(*zoned, "tidb")
+
+
+def one(*columns: Json) -> TableDef:
+    return table("t", *columns)
+
+
+A, WIDE = col("a", t.SHORT), col("a", t.LONG)
+TEXT, LONGER, LATIN = (
+    col("a", t.VARCHAR, flen=9), col("a", t.VARCHAR, flen=20), col("a", t.VARCHAR, flen=9, charset="latin1"),
+)  # fmt: skip
+
+
+def g(expression: str = "hex(`a`)", *, stored: bool = True) -> Json:
+    return col("g", t.VARCHAR, flen=40, generated_expr_string=expression, generated_stored=stored)
+
+
+PLAIN = col("g", t.VARCHAR, flen=40)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ((A,), (A, g()), ["g"]),
+        ((A,), (A, g(stored=False)), []),
+        ((A, g()), (A, g()), []),
+        ((A, g()), (A, g("hex( `A` )")), []),
+        ((A, g()), (A, g("lower(`a`)")), ["g"]),
+        ((A, PLAIN), (A, g()), ["g"]),
+        ((A, g()), (A, PLAIN), []),
+        ((A, g()), (WIDE, g()), []),
+        ((WIDE, g()), (A, g()), ["g"]),
+        ((A, g()), (TEXT, g()), ["g"]),
+        ((TEXT, g()), (LONGER, g()), []),
+        ((LONGER, g()), (TEXT, g()), ["g"]),
+        ((TEXT, g()), (LATIN, g()), ["g"]),
+        ((A, g()), (col("b", t.SHORT), g("hex(`b`)")), []),
+    ],
+)  # fmt: skip
+def test_columns_that_a_ddl_computes_anew(before: tuple[Json, ...], after: tuple[Json, ...], found: list[str]) -> None:
+    # R-34
+    assert [column.name for column in list_recomputed(one(*before), one(*after))] == found
