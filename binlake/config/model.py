@@ -110,6 +110,13 @@ class Source(Section):
         " window and table. Compare the table afterwards (`binlake verify --fix`): the source may have such rows"
         " twice",
     )
+    partition_rows: Literal["refuse", "removed"] = Field(
+        "refuse",
+        description="rows that were committed while their partition was dropped, truncated or exchanged, if nothing"
+        " shows whether they were written before or after it: `refuse` = merge stops; `removed` = they went with the"
+        " partition, with one alert per window and table. Compare the table with the source afterwards (`binlake verify"
+        " --against source --fix`)",
+    )
     timeout_s: float = Field(10.0, gt=0, description="timeout of a call to PD, a pump or the status port, in seconds")
     security: Security = Field(Security())
     sql: SourceSql | None = Field(None, description="absent = the DDL history is read from the status port")

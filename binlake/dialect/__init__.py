@@ -7,7 +7,7 @@ from binlake.dialect.bytewise import (
     make_text_bytewise,
 )
 from binlake.dialect.classify import Classified, Kind, classify
-from binlake.dialect.collations import find_target_charset, find_target_collation
+from binlake.dialect.collations import find_target_charset, find_target_collation, has_target_collation
 from binlake.dialect.ddltext import DdlText
 from binlake.dialect.mapping import MappedDdl, RoutedDdl, make_inexpressible_error, map_ddl
 from binlake.dialect.names import StatementNames, find_session_db, put_target_names
@@ -26,6 +26,7 @@ __all__ = [
     "find_session_db",
     "find_target_charset",
     "find_target_collation",
+    "has_target_collation",
     "make_definitions_bytewise",
     "make_inexpressible_error",
     "make_table_bytewise",

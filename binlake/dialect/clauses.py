@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from binlake.base.dialects import Dialect
-from binlake.dialect.collations import DEFAULT_COLLATIONS, find_target_charset, find_target_collation
+from binlake.dialect.collations import (
+    DEFAULT_COLLATIONS,
+    find_target_charset,
+    find_target_collation,
+    has_target_collation,
+)
 from binlake.dialect.defaults import put_stored_default
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.tokens import Token, TokenKind, find_closing, tokenize, tokenize_with_spaces
@@ -138,8 +143,15 @@ def _skip_value(tokens: Sequence[Token], at: int) -> int:
 
 def _map_collate(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[Token], int]:
     value = _find_value(tokens, at + 1)
-    name = find_target_collation(tokens[value].value, dialect)
+    name = require_target_collation(tokens[value].value, dialect)
     return [tokens[at], *tokenize_with_spaces(name)], value + 1
+
+
+def require_target_collation(name: str, dialect: Dialect) -> str:
+    """The target's collation for `name`. Raises Unmappable if it has none that calls the same texts equal."""
+    if not has_target_collation(name, dialect):
+        raise Unmappable(f"COLLATE {name.lower()}, as none of its collations calls the same texts equal")
+    return find_target_collation(name, dialect)
 
 
 def _map_charset(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[Token], int]:
@@ -255,7 +267,7 @@ def _put_collation(
     if not lacks_charset(column) or (not info.elems and info.type_name not in _TEXT_TYPES):
         return column
     end = find_closing(column, 2) if len(column) > 2 and column[2].is_mark("(") else 1
-    charset, collate = find_target_charset(info.charset, dialect), find_target_collation(info.collate, dialect)
+    charset, collate = find_target_charset(info.charset, dialect), require_target_collation(info.collate, dialect)
     return [*column[: end + 1], *tokenize_with_spaces(f"CHARACTER SET {charset} COLLATE {collate}"), *column[end + 1 :]]
 
 

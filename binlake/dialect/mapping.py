@@ -28,8 +28,9 @@ from binlake.dialect.clauses import (
     map_clauses,
     map_element,
     put_stored_type,
+    require_target_collation,
 )
-from binlake.dialect.collations import find_target_charset, find_target_collation
+from binlake.dialect.collations import find_target_charset
 from binlake.dialect.columnnames import KEY_HEADS
 from binlake.dialect.computed import find_computed_once, make_computed_once
 from binlake.dialect.conversions import Alter
@@ -436,7 +437,7 @@ def _find_table(side: Definitions, statement: Classified, ddl: RoutedDdl) -> Tab
 
 def _make_charset_words(of: TableDef | DbInfo, dialect: Dialect) -> list[Token]:
     charset = find_target_charset(of.charset or "utf8mb4", dialect)
-    collate = find_target_collation(of.collate or "utf8mb4_bin", dialect)
+    collate = require_target_collation(of.collate or "utf8mb4_bin", dialect)
     return tokenize_with_spaces(f"DEFAULT CHARACTER SET {charset} COLLATE {collate}")
 
 

@@ -16,7 +16,7 @@ from binlake.config.protocols import CsvOptions
 from binlake.feed.bytecolumns import Array, ByteTable, Part, join_parts, map_distinct
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Images, RowFormat
 from binlake.feed.jsontext import as_binary, encode_numbers
-from binlake.feed.values import convert_texts_to_zone, parse_bits, remove_exponents
+from binlake.feed.values import convert_texts_to_zone, parse_bits, remove_exponents, show_members
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 
@@ -66,7 +66,8 @@ class CsvFormat(RowFormat):
             return as_binary(texts)
         if column.is_binary:
             texts = map_distinct(texts, self._encode_bytes, pa.string())
-        return self._quote_column(as_binary(convert_texts_to_zone(column, texts, self._options.time_zone)))
+        shown = convert_texts_to_zone(column, show_members(column, texts), self._options.time_zone)
+        return self._quote_column(as_binary(shown))
 
     def _encode_bytes(self, text: str) -> str:
         return (

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.feed.bytecolumns import Array, map_distinct
+from binlake.rows.codec.values import show_member_text
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 
@@ -38,9 +40,16 @@ def compute_member_numbers(column: ColumnInfo, texts: Array) -> Array:
     def compute_number(text: str) -> int:
         if column.tp == t.ENUM:
             return places.get(text, -1) + 1
-        return sum(1 << places[member] for member in text.split(",") if member in places)
+        return sum({1 << places[member] for member in text.split(",") if member in places}) if text else 0
 
     return map_distinct(texts, compute_number, pa.uint64())
+
+
+def show_members(column: ColumnInfo, texts: Array) -> Array:
+    """The texts of `column` as servers show them."""
+    if not column.has_empty_member:
+        return texts
+    return map_distinct(texts, partial(show_member_text, column), pa.string())
 
 
 def parse_bits(texts: Array) -> Array:

@@ -71,16 +71,6 @@ def parse_time(text: str) -> int:
     return parse_duration(text)
 
 
-def find_enum_number(names: tuple[str, ...], text: str) -> int:
-    """The number of an ENUM's value; 0 for the empty value."""
-    return names.index(text) + 1 if text else 0
-
-
-def find_set_number(names: tuple[str, ...], text: str) -> int:
-    """The number of a SET's value: one bit per name."""
-    return sum(1 << names.index(name) for name in text.split(",")) if text else 0
-
-
 # Numbers
 
 

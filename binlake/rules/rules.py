@@ -51,6 +51,10 @@ class ConfiguredSource(Protocol):
     def second_writes(self) -> Literal["refuse", "once"]:
         """How to handle row changes that may be logged twice."""
 
+    @property
+    def partition_rows(self) -> Literal["refuse", "removed"]:
+        """How to handle rows of which it is not known whether they went with their partition."""
+
 
 class ConfiguredTarget(Protocol):
     """The settings of the section `target` that rules need."""
@@ -97,8 +101,9 @@ class Rules:
     `own_schema`: the database in which the opposite replication stores its position here; empty = none.
     `replacements`: commit_ts -> statement that replaces the DDL; `injections`: statements that run between changes.
     `zone`: time zone of the source's sessions, for DDL whose job does not contain it. `invalid_text`: how to handle
-    texts that are not UTF-8; `second_writes`: how to handle row changes that TiDB may have logged twice. `shard_mode`:
-    how DDL of tables that share a target is merged.
+    texts that are not UTF-8; `second_writes`: how to handle row changes that TiDB may have logged twice;
+    `partition_rows`: rows that may have gone with their partition. `shard_mode`: how DDL of tables that share a target
+    is merged.
     """
 
     tables: TableChoice = field(default_factory=lambda: TableFilter(Filter()))
@@ -115,6 +120,7 @@ class Rules:
     zone: str = ""
     invalid_text: Literal["refuse", "latin1"] = "refuse"
     second_writes: Literal["refuse", "once"] = "refuse"
+    partition_rows: Literal["refuse", "removed"] = "refuse"
     shard_mode: ShardMode = ""
 
     @classmethod
@@ -137,6 +143,7 @@ class Rules:
             replication.source.time_zone,
             replication.source.invalid_text,
             replication.source.second_writes,
+            replication.source.partition_rows,
             replication.shard_mode,
         )
 

@@ -15,7 +15,8 @@ from functools import partial
 from typing import Literal
 
 from binlake.rows.codec.temporal import parse_duration
-from binlake.rows.codec.writers import derive_decimal_layout
+from binlake.rows.codec.values import show_member_text
+from binlake.rows.codec.writers import derive_decimal_layout, parse_flat_number
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import evaluate as ev
@@ -86,17 +87,16 @@ def make_column_term(column: ColumnInfo, at: int) -> Term:
     if column.is_binary:
         return Term(partial(ev.read, at, bytes.fromhex), "binary")
     collation = resolve_collation(column.charset, column.collate)
-    text = Term(partial(ev.read, at, ev.keep_text), "text", charset=column.charset.lower(), collation=collation)
+    show = partial(show_member_text, column) if column.has_empty_member else ev.keep_text
+    text = Term(partial(ev.read, at, show), "text", charset=column.charset.lower(), collation=collation)
     if column.tp in (t.ENUM, t.SET):
         return _make_named_term(text, column, at)
     return text
 
 
 def _make_named_term(text: Term, column: ColumnInfo, at: int) -> Term:
-    # If one name is empty, its text equals that of the value without a name, so the number is unknown.
-    act = ev.find_enum_number if column.tp == t.ENUM else ev.find_set_number
     names = column.elems if column.tp == t.SET else ()
-    ordinal = None if "" in column.elems else partial(ev.read, at, partial(act, column.elems))
+    ordinal = partial(ev.read, at, partial(parse_flat_number, column))
     return replace(text, ordinal=ordinal, named=True, set_names=names)
 
 
@@ -121,9 +121,7 @@ def as_number(term: Term) -> Term:
         return replace(term, kind="int")
     if term.kind != "text":
         raise Unsupported(f"a {term.kind} cannot be used as a number here")
-    if term.named:
-        if term.ordinal is None:
-            raise Unsupported("an ENUM or SET with an empty name cannot be used as a number here: compare its text")
+    if term.ordinal is not None:
         return Term(term.ordinal, "int")
     if isinstance(term.literal, str):
         return make_constant(float(parse_plain_number(term.literal)), "real")

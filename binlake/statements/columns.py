@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.rows.schema import ColumnInfo
-from binlake.statements.literal import FLOAT_MAX, FLOAT_MAX_LITERAL, LiteralKind, choose_literal_kind
+from binlake.statements.literal import FLOAT_MAX, FLOAT_MAX_LITERAL, LiteralKind, choose_literal_kind, format_match
 
 Array = Any
 """A pyarrow Array of strings (pyarrow has no stubs)."""
@@ -32,7 +32,9 @@ def format_value_literals(values: Array, column: ColumnInfo) -> Array:
 
 
 def format_match_literals(values: Array, column: ColumnInfo) -> Array:
-    """`format_match_literal` of each value of a string column."""
+    """`format_match` of each value of a string column."""
+    if column.has_empty_member:
+        return pa.array([format_match(text, column) for text in values.to_pylist()], pa.large_string())
     kind = choose_literal_kind(column)
     return _widen(values) if kind is LiteralKind.FLOAT else _format_literals(values, kind)
 
@@ -60,12 +62,13 @@ def append_commas(texts: Array) -> Array:
 
 
 class JoinedTexts:
-    """A large string column without NULL whose texts all end with a comma.
+    """A large string column without NULL whose texts all end with the `separator`.
 
     The texts are in one Arrow buffer, so texts of neighbouring rows are already joined, for any batch.
     """
 
-    def __init__(self, column: Any) -> None:
+    def __init__(self, column: Any, separator: str = ",") -> None:
+        self._tail = len(separator.encode())
         offsets, data = column.buffers()[1:]
         self._ends = (
             np.frombuffer(offsets, np.int64, len(column) + 1, 8 * column.offset) if len(column) else np.zeros(1)
@@ -74,12 +77,12 @@ class JoinedTexts:
 
     @property
     def sizes(self) -> Any:
-        """Bytes of each text (numpy), with its comma."""
+        """Bytes of each text (numpy), with its separator."""
         return np.diff(self._ends)
 
     def join_rows(self, start: int, stop: int) -> bytes:
-        """The texts of the rows `start` to `stop` - 1 (at least one row), with commas between them (UTF-8)."""
-        return bytes(self._data[int(self._ends[start]) : int(self._ends[stop]) - 1])
+        """The texts of the rows `start` to `stop` - 1 (at least one row), with separators between them (UTF-8)."""
+        return bytes(self._data[int(self._ends[start]) : int(self._ends[stop]) - self._tail])
 
 
 def _put_in_parentheses(columns: Sequence[Sequence[Array | str]]) -> list[Array | str]:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from binlake.base.dialects import Dialect
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements.columns import JoinedTexts, append_commas, format_match_literals, join_tuples
+from binlake.statements.keyconditions import KeyConditions
 from binlake.statements.keyless import format_exact_name
 from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.statements.writtencolumns import list_key_columns
@@ -26,31 +27,31 @@ class KeyCounts:
     most once, so a range has its full count only if each of its numbers exists.
     """
 
-    def __init__(self, table: TableDef, columns: Sequence[Any], *, alike: bool) -> None:
+    def __init__(self, table: TableDef, columns: Sequence[Any], *, dialect: Dialect, alike: bool) -> None:
         keys = list_key_columns(table)
-        self._name = quote_qualified_name(table.db, table.name)
-        self._names = format_name_tuple([quote_name(column.name) for column in keys])
-        self._exact = format_name_tuple([format_exact_name(column) for column in keys])
-        literals = [format_match_literals(values, column) for values, column in zip(columns, keys, strict=True)]
-        self._texts = JoinedTexts(append_commas(literals[0] if len(literals) == 1 else join_tuples(literals)))
+        self._table = quote_qualified_name(table.db, table.name)
+        self._name = quote_name(keys[0].name)
+        # Texts are compared by bytes too, because another batch may have a key that is equal in the collation.
+        exact = [format_exact_name(column) for column in keys]
+        self._conditions = KeyConditions(keys, columns, dialect, alike=alike, exact=exact)
         self._numbers = _read_integers(columns[0], keys[0]) if alike and len(keys) == 1 else None
 
     @property
     def sizes(self) -> Any:
         """The most bytes that each key takes in a query (numpy)."""
-        return self._texts.sizes * (1 if self._exact == self._names else 2)
+        return self._conditions.sizes
 
     def format_query(self, start: int, stop: int) -> str:
-        """The query that counts the keys `start` to `stop` - 1. Texts are compared by bytes, because another batch may
-        have a key that is equal in the collation."""
-        keys = self._texts.join_rows(start, stop).decode()
-        listed = f"{self._names} IN ({keys})"
-        if self._exact != self._names:
-            listed += f" AND {self._exact} IN ({keys})"
+        """The query that counts the keys `start` to `stop` - 1."""
+        counts = [
+            f"SELECT COUNT(*) FROM {self._table} WHERE {part}"
+            for part, _ in self._conditions.format_conditions(start, stop)
+        ]
+        listed = counts[0] if len(counts) == 1 else f"SELECT {'+'.join(f'({count})' for count in counts)}"
         ranges = self._format_ranges(start, stop)
         # The list has at most the size that the batch was cut for; a range is used only if it is shorter.
-        condition = ranges if ranges and len(ranges.encode()) < len(listed.encode()) else listed
-        return f"SELECT COUNT(*) FROM {self._name} WHERE {condition}"
+        ranged = f"SELECT COUNT(*) FROM {self._table} WHERE {ranges}"
+        return ranged if ranges and len(ranged.encode()) < len(listed.encode()) else listed
 
     def _format_ranges(self, start: int, stop: int) -> str:
         """The keys as ranges without gaps; empty if a list is certainly shorter."""
@@ -61,12 +62,7 @@ class KeyCounts:
         if _LEAST * (len(ends) + 1) > len(numbers):
             return ""
         firsts, lasts = numbers[np.append(0, ends + 1)].tolist(), numbers[np.append(ends, -1)].tolist()
-        return " OR ".join(f"{self._names} BETWEEN {low} AND {high}" for low, high in zip(firsts, lasts, strict=True))
-
-
-def format_name_tuple(names: Sequence[str]) -> str:
-    """`(a,b,…)`, or a single name without parentheses."""
-    return names[0] if len(names) == 1 else f"({','.join(names)})"
+        return " OR ".join(f"{self._name} BETWEEN {low} AND {high}" for low, high in zip(firsts, lasts, strict=True))
 
 
 def _read_integers(values: Any, column: ColumnInfo) -> Any:

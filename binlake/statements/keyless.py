@@ -15,7 +15,7 @@ from binlake.base.dialects import Dialect
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.columns import format_match_literals, make_large_scalar
-from binlake.statements.literal import LiteralKind, choose_literal_kind, format_match_literal, quote_name
+from binlake.statements.literal import LiteralKind, choose_literal_kind, format_match, quote_name
 
 _CHARACTERS = t.STRINGS
 
@@ -24,7 +24,7 @@ def format_image_condition(text: str | None, column: ColumnInfo, dialect: Dialec
     """The condition for one value; the reference implementation of `format_image_conditions`."""
     if text is None:
         return f"{quote_name(column.name)} IS NULL"
-    return _format_template(column, dialect).replace("\0", format_match_literal(text, choose_literal_kind(column)))
+    return _format_template(column, dialect).replace("\0", format_match(text, column))
 
 
 def format_image_conditions(values: Any, column: ColumnInfo, dialect: Dialect) -> Any:

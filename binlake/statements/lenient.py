@@ -1,4 +1,4 @@
-"""Write rows with the error value of an ENUM (ordinal 0, shown as an empty text), which a strict session refuses.
+"""Write rows with the error value of an ENUM (ordinal 0, `name_error_value`), which a strict session refuses.
 
 TiDB stores this value if the source's session was lenient. No literal stores it in a strict session (measured on
 MariaDB
@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from binlake.base.dialects import Dialect
+from binlake.rows.codec.values import name_error_value
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 
@@ -24,7 +25,7 @@ _MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
 def find_rows_with_error_values(images: Mapping[str, Any], columns: Sequence[ColumnInfo]) -> Any:
     """A numpy mask of the rows that contain an ENUM's error value; None if no row does."""
     masks = [
-        np.asarray(pc.fill_null(pc.equal(images[column.name], ""), fill_value=False))
+        np.asarray(pc.fill_null(pc.equal(images[column.name], name_error_value(column.elems)), fill_value=False))
         for column in columns
         if has_error_value(column)
     ]
@@ -33,8 +34,8 @@ def find_rows_with_error_values(images: Mapping[str, Any], columns: Sequence[Col
 
 
 def has_error_value(column: ColumnInfo) -> bool:
-    """True if an empty text in `column` is the error value: an ENUM without an empty element."""
-    return column.tp == t.ENUM and "" not in column.elems
+    """True if `column` can have the error value of an ENUM."""
+    return column.tp == t.ENUM
 
 
 def make_lenient(sql: str, dialect: Dialect) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from enum import Enum
 
+from binlake.rows.codec.writers import parse_flat_number
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 
@@ -70,6 +71,14 @@ def format_match_literal(text: str | None, kind: LiteralKind) -> str:
     if text is None or kind is not LiteralKind.FLOAT:
         return format_value_literal(text, kind)
     return widen_float(text)
+
+
+def format_match(text: str | None, column: ColumnInfo) -> str:
+    """The literal that compares equal to a stored value of `column`."""
+    if text is not None and column.has_empty_member:
+        # As text, the value without a member equals the empty member.
+        return str(parse_flat_number(column, text))
+    return format_match_literal(text, choose_literal_kind(column))
 
 
 def widen_float(text: str) -> str:

@@ -10,13 +10,10 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from binlake.base.dialects import Dialect
 from binlake.rows.schema import TableDef
 from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, compute_statement_digest
-from binlake.statements.columns import format_match_literals, join_tuples
+from binlake.statements.keyconditions import KeyConditions
 from binlake.statements.limits import BatchLimits
 from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.statements.render import Images
@@ -56,6 +53,7 @@ class PreserveStatements:
         self._table = table
         self._segment = segment
         self._copy = copy
+        self._dialect: Dialect = dialect
         self._limits = limits or BatchLimits()
         self._next = first_batch
         self._name = quote_qualified_name(table.db, table.name)
@@ -71,40 +69,33 @@ class PreserveStatements:
     def keeps(self, keys: Images) -> Iterator[StatementBatch]:
         """Copy the rows with `keys`; they stay locked until the transaction ends."""
         names = ",".join(map(quote_name, self._copied))
-        head = (
-            f"INSERT INTO {self._copy} ({names}) SELECT {names} FROM {self._name} WHERE {self._format_key_names()} IN ("
-        )
-        texts = self._format_key_texts(keys)
-        for start, stop in self._limits.cut_by_texts(texts):
-            yield self._make_batch(Phase.KEEP, "keep", (f"{head}{_join(texts, start, stop)}) FOR UPDATE",))
+        head = f"INSERT INTO {self._copy} ({names}) SELECT {names} FROM {self._name} WHERE "
+        yield from self._cut_batches(Phase.KEEP, "keep", head, self._find_keys(keys), " FOR UPDATE")
 
     def make_restores(self, keys: Images) -> Iterator[StatementBatch]:
         """Restore the values of rows whose key did not change."""
         pairs = " AND ".join(f"t.{quote_name(c.name)}=k.{quote_name(c.name)}" for c in self._keys)
-        head = f"UPDATE {self._name} t JOIN {self._copy} k ON {pairs} SET {self._format_sets()}"
-        head += f" WHERE {self._format_key_names('t.')} IN ("
-        texts = self._format_key_texts(keys)
-        for start, stop in self._limits.cut_by_texts(texts):
-            yield self._make_batch(Phase.RESTORE, "restore", (f"{head}{_join(texts, start, stop)})",))
+        head = f"UPDATE {self._name} t JOIN {self._copy} k ON {pairs} SET {self._format_sets()} WHERE "
+        yield from self._cut_batches(Phase.RESTORE, "restore", head, self._find_keys(keys, "t."))
 
     def make_moved_restores(self, keys: Images, origins: Images) -> Iterator[StatementBatch]:
         """Give each row of `keys` the values of the row that had its key in `origins`; one statement per row."""
-        head = (
-            f"UPDATE {self._name} t JOIN {self._copy} k SET {self._format_sets()} WHERE {self._format_key_names('t.')}="
-        )
-        middle = f" AND {self._format_key_names('k.')}="
-        parts = [
-            _make_scalar(head),
-            self._format_key_texts(keys),
-            _make_scalar(middle),
-            self._format_key_texts(origins),
-            _make_scalar(""),
-        ]
-        statements = pc.binary_join_element_wise(*parts)
-        for start in range(0, len(statements), self._limits.rows):
-            yield self._make_batch(
-                Phase.RESTORE, "restore", tuple(statements.slice(start, self._limits.rows).to_pylist())
-            )
+        head = f"UPDATE {self._name} t JOIN {self._copy} k SET {self._format_sets()} WHERE "
+        to, origin = self._find_keys(keys, "t."), self._find_keys(origins, "k.")
+        count = len(keys[self._keys[0].name])
+        statements = [f"{head}{to.format_single(row)} AND {origin.format_single(row)}" for row in range(count)]
+        for start in range(0, count, self._limits.rows):
+            yield self._make_batch(Phase.RESTORE, "restore", statements[start : start + self._limits.rows])
+
+    def _cut_batches(
+        self, phase: Phase, kind: Any, head: str, keys: KeyConditions, tail: str = ""
+    ) -> Iterator[StatementBatch]:
+        for start, stop in self._limits.cut_by_sizes([keys.sizes]):
+            conditions = keys.format_conditions(start, stop)
+            yield self._make_batch(phase, kind, [f"{head}({condition}){tail}" for condition, _ in conditions])
+
+    def _find_keys(self, keys: Images, prefix: str = "") -> KeyConditions:
+        return KeyConditions(self._keys, [keys[c.name] for c in self._keys], self._dialect, prefix=prefix)
 
     def _format_sets(self) -> str:
         sets = [f"t.{quote_name(name)}=k.{quote_name(name)}" for name in self._table.kept]
@@ -112,24 +103,8 @@ class PreserveStatements:
         same = [f"t.{name}=t.{name}" for name in map(quote_name, self._written)]
         return ",".join([*sets, *same])
 
-    def _format_key_names(self, prefix: str = "") -> str:
-        names = ",".join(prefix + quote_name(column.name) for column in self._keys)
-        return names if len(self._keys) == 1 else f"({names})"
-
-    def _format_key_texts(self, keys: Images) -> Any:
-        literals = [format_match_literals(keys[column.name], column) for column in self._keys]
-        return literals[0] if len(literals) == 1 else join_tuples(literals)
-
     def _make_batch(self, phase: Phase, kind: Any, sql: Sequence[str]) -> StatementBatch:
         # These are not row changes of the source, so the batch counts no rows.
         number, self._next = self._next, self._next + 1
         identity = (self._segment, phase, number, self._table.db, self._table.name, kind)
         return StatementBatch(*identity, tuple(sql), (UNCHECKED,) * len(sql), "", 0, 0, compute_statement_digest(sql))
-
-
-def _join(texts: Any, start: int, stop: int) -> str:
-    return ",".join(texts.slice(start, stop - start).to_pylist())
-
-
-def _make_scalar(value: str) -> Any:
-    return pa.scalar(value, pa.large_string())

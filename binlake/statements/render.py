@@ -19,8 +19,9 @@ from binlake.errors import Permanent, SchemaError
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, compute_statement_digest
-from binlake.statements.columns import JoinedTexts, append_commas, format_match_literals, join_tuples, join_value_tuples
-from binlake.statements.counts import KeyCounts, format_name_tuple
+from binlake.statements.columns import JoinedTexts, join_value_tuples
+from binlake.statements.counts import KeyCounts
+from binlake.statements.keyconditions import KeyConditions
 from binlake.statements.keyless import format_image_conditions
 from binlake.statements.lenient import find_rows_with_error_values, make_lenient
 from binlake.statements.limits import BatchLimits
@@ -66,7 +67,6 @@ class TableStatements:
         self._name = quote_qualified_name(table.db, table.name)
         self._columns = list_written_columns(table, dialect)
         self._keys = list_key_columns(table)
-        self._key_names = format_name_tuple([quote_name(column.name) for column in self._keys])
         self._alike = alike
 
     @property
@@ -86,9 +86,7 @@ class TableStatements:
         verb, tail = ("INSERT", self._format_duplicate_clause()) if updates else ("REPLACE", "")
         heads = self._make_statement_heads(verb, images)
         values = JoinedTexts(self._format_value_tuples(images))
-        counts = KeyCounts(
-            self._table, [self._require_image(images, key.name) for key in self._keys], alike=self._alike
-        )
+        counts = KeyCounts(self._table, self._require_keys(images), dialect=self._dialect, alike=self._alike)
         for start, stop in self._limits.cut_by_sizes([values.sizes, counts.sizes]):
             sql = b"".join((heads.choose_head(slice(start, stop)), values.join_rows(start, stop), tail.encode()))
             self._require_fits_packet(sql, images, start)
@@ -96,15 +94,18 @@ class TableStatements:
                 Phase.WRITE, kind, (sql,), (UNCHECKED,), stop - start, counts.format_query(start, stop)
             )
 
-    def render_deletes(self, images: Images) -> Iterator[StatementBatch]:
-        """DELETE by key; `images` need only the key columns. Only for tables with a key."""
+    def render_deletes(self, images: Images, *, exact: bool = False) -> Iterator[StatementBatch]:
+        """DELETE by key; `images` need only the key columns. Only for tables with a key. `exact`: each row is there."""
         self._require_key("delete")
-        keys = JoinedTexts(append_commas(self._format_key_tuples(images)))
-        head = f"DELETE FROM {self._name} WHERE {self._key_names} IN (".encode()
+        keys = KeyConditions(self._keys, self._require_keys(images), self._dialect, alike=self._alike)
+        head = f"DELETE FROM {self._name} WHERE "
         for start, stop in self._limits.cut_by_sizes([keys.sizes]):
-            sql = b"".join((head, keys.join_rows(start, stop), b")"))
-            self._require_fits_packet(sql, images, start)
-            yield self._make_batch(Phase.DELETE, "delete", (sql,), (UNCHECKED,), stop - start)
+            conditions = list(keys.format_conditions(start, stop))
+            sql = tuple((head + condition).encode() for condition, _ in conditions)
+            for statement in sql:
+                self._require_fits_packet(statement, images, start)
+            expect = tuple(count if exact else UNCHECKED for _, count in conditions)
+            yield self._make_batch(Phase.DELETE, "delete", sql, expect, stop - start)
 
     def render_inserts(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
         """INSERT images, each `copies[i]` times; the server must report every row as affected."""
@@ -160,9 +161,8 @@ class TableStatements:
     def _format_value_tuples(self, images: Images) -> Any:
         return join_value_tuples([(self._require_image(images, column.name), column) for column in self._columns])
 
-    def _format_key_tuples(self, images: Images) -> Any:
-        literals = [format_match_literals(self._require_image(images, column.name), column) for column in self._keys]
-        return literals[0] if len(literals) == 1 else join_tuples(literals)
+    def _require_keys(self, images: Images) -> list[Any]:
+        return [self._require_image(images, column.name) for column in self._keys]
 
     def _format_conditions(self, images: Images) -> Any:
         parts = [format_image_conditions(self._require_image(images, c.name), c, self._dialect) for c in self._columns]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from binlake.rows.codec.floats import format_double, format_float
+from binlake.rows.codec.values import name_error_value
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.literal import quote_name
@@ -40,6 +41,8 @@ def render_text_sql(column: ColumnInfo) -> str:
     name = quote_name(column.name)
     if column.tp == t.BIT:
         return f"LPAD(HEX({name} + 0),{_count_bit_digits(column)},'0')"
+    if column.has_empty_member:
+        name = _render_member_sql(column)
     if column.tp in _CHARACTERS:
         return f"CONVERT({name} USING utf8mb4)"
     if column.tp == t.FLOAT:
@@ -47,6 +50,17 @@ def render_text_sql(column: ColumnInfo) -> str:
         return f"CONCAT({name} + 0e0)"
     # `+ 0` removes the padding of ZEROFILL.
     return f"CONCAT({name} + 0)" if column.tp in t.INTEGERS else f"CONCAT({name})"
+
+
+def _render_member_sql(column: ColumnInfo) -> str:
+    """The canonical text of an ENUM or SET with an empty member."""
+    name = quote_name(column.name)
+    if column.tp == t.ENUM:
+        return f"IF({name} = 0,'{name_error_value(column.elems)}',{name})"
+    # MySQL and MariaDB, not TiDB, omit an empty member that comes first, with its comma.
+    own = 1 << column.elems.index("")
+    first = f"{name} & {own} AND NOT {name} & {own - 1}"
+    return f"IF({first},CONCAT(',',TRIM(LEADING ',' FROM {name})),{name})"
 
 
 def _count_bit_digits(column: ColumnInfo) -> int:

@@ -191,7 +191,7 @@ class ApplyResult:
     `ignored`: errors of DDL whose effect the target already had; `modes`: number of segments per apply mode; `tables`:
     (db, table) that got rows or a DDL from this call; `passed_over`: batches and DDL that were skipped or run only in
     part because their tables are set aside; `aside`: all tables set aside, `newly_aside`: those set aside by this call;
-    `seconds` of wall time.
+    `absent`: keys to delete that had no row; `seconds` of wall time.
     """
 
     state: str
@@ -209,4 +209,5 @@ class ApplyResult:
     passed_over: int = 0
     aside: list[dict[str, str]] = field(default_factory=list)
     newly_aside: list[dict[str, str]] = field(default_factory=list)
+    absent: int = 0
     seconds: float = 0.0

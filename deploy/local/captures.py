@@ -105,7 +105,7 @@ def run_direct(capture: Capture, server: MariaDb) -> Outcome:
         outcome.transactions = len(log.rows) + len(log.ddls)
         target = Target(db_type="mariadb", host=server.host, port=server.port, user=server.user)
         with closing(Session(target)) as session:
-            rules = Rules(invalid_text=_choose_invalid_text(capture), second_writes="once")
+            rules = Rules(invalid_text=_choose_invalid_text(capture), second_writes="once", partition_rows="removed")
             hands = plan_handwork(plan_ddl(log), capture.read_states(), find_tables_in_doubt(log))
             replay = DirectReplay(log, session, hands, new_collation=_has_new_collation(capture), rules=rules)
             for state in read_expected_states(capture):
@@ -145,7 +145,7 @@ def run_capture(
             settings["initial-commit-ts"] = str(commits.first_ts - 1)
             settings["source"]["new-collation"] = _has_new_collation(capture)
             settings["source"]["invalid-text"] = _choose_invalid_text(capture)
-            settings["source"]["second-writes"] = "once"
+            settings["source"] |= {"second-writes": "once", "partition-rows": "removed"}
             settings["filter"] = {"ignore-txn-commit-ts": [str(ts) for ts in hands.ignored]}
             replaced = [{"commit-ts": str(ts), "sql": sql} for ts, sql in hands.replaced.items()]
             settings["ddl-replacement"], settings["target"]["tables"] = replaced, list(hands.accepted)

@@ -173,7 +173,12 @@ def decode_changes(
     rows: list[tuple[int, int, bytes, int]], schemas: WindowSchemas, rules: Rules = RULES
 ) -> dict[tuple[str, str], list[RowEvent]]:
     """The row changes of transactions by (db, table), as `merge` decodes them."""
-    batch = MutationBatch(rules.route, invalid_text=rules.invalid_text, second_writes=rules.second_writes)
+    batch = MutationBatch(
+        rules.route,
+        invalid_text=rules.invalid_text,
+        second_writes=rules.second_writes,
+        partition_rows=rules.partition_rows,
+    )
     for commit_ts, start_ts, payload, _ in rows:
         batch.add(payload, commit_ts, start_ts, schemas.find_schema_at(commit_ts))
     events: dict[tuple[str, str], list[RowEvent]] = {}

@@ -55,6 +55,9 @@ class Members(Protocol):
     def write_pump(self, status: NodeStatus, revision: int) -> int:
         """Write a pump's entry over `revision` (0 = none yet); return the new revision, 0 if the entry was changed."""
 
+    def set_drainer_state(self, node_id: str, state: str) -> NodeStatus:
+        """Rewrite only the state in a consumer's entry; return the previous entry."""
+
 
 class Claim(Protocol):
     """Exclusive use of the node id (binlake.cluster.placement.EtcdClaim). Raises SourceUnavailable."""

@@ -117,6 +117,8 @@ class Pages:
 
     def _answer_state(self, _: HttpRequest, node_id: str, action: str) -> HttpResponse:
         own_id, state = self._service.node_id, self._service.state
+        if node_id != own_id and self._answers_for(node_id):
+            return self._answer_replication(node_id, action)
         if node_id != own_id:
             return _make_envelope(f"invalide nodeID {node_id}, this pump's nodeID is {own_id}", _OTHER)
         if action not in _ACTIONS:
@@ -125,6 +127,29 @@ class Pages:
             return _make_envelope(f"this pump's state is {state}, apply {action} failed!", _OTHER)
         log.info("asked_to_leave", action=action, pump=own_id)
         self._ask(action)
+        return _make_envelope(f"apply action {action} success!", _OK)
+
+    def _answers_for(self, node_id: str) -> bool:
+        """Whether `node_id` is a replication: a consumer without a process, whose address in the registry is ours."""
+        try:
+            own = self._members.find_pump(self._service.node_id)
+            drainers = self._members.list_drainers()
+        except BinlakeError:
+            return False
+        return own is not None and any(one.node_id == node_id and one.host == own.status.host for one in drainers)
+
+    def _answer_replication(self, node_id: str, action: str) -> HttpResponse:
+        """As a drainer in state `paused` answers, which a replication always is for the pumps (hazards R-05)."""
+        if action == "pause":
+            text = "this drainer's state is paused, apply pause failed! It is a replication of Binlake: pause its DAG"
+            return _make_envelope(text, _OTHER)
+        if action not in _ACTIONS:
+            return _make_envelope(f"invalide action {action}", _OTHER)
+        try:
+            before = self._members.set_drainer_state(node_id, "offline")
+        except BinlakeError as error:
+            return _make_envelope(str(error), _OTHER)
+        log.info("replication_offline", drainer=node_id, before=before.state, position=str(before.max_commit_ts))
         return _make_envelope(f"apply action {action} success!", _OK)
 
     def _answer_binlog(self, request: HttpRequest, text: str) -> HttpResponse:

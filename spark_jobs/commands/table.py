@@ -54,6 +54,11 @@ class TableCommand:
         back.add_argument("--table", required=True, metavar="DB.TABLE", help=help_)
         add_wait(back)
         back.add_argument(
+            "--recreate",
+            action="store_true",
+            help="create the table if the target lacks it: its definition and rows are the lake's",
+        )
+        back.add_argument(
             "--rows-are-there",
             action="store_true",
             help="for a table whose rows the lake knows only in part: confirm that the rows without later changes are"
@@ -106,9 +111,14 @@ def _resolve_names(replication: Replication, tables: Sequence[str], *moments: in
 
 def _bring_back(replication: Replication, args: argparse.Namespace) -> StageResult:
     db, _, name = args.table.partition(".")
-    table, done = bring_table_back(replication, (db, name), rows_are_there=args.rows_are_there, wait_s=args.wait)
+    if args.recreate and args.rows_are_there:
+        raise ConfigError(
+            "a table that is created again has no rows: --recreate and --rows-are-there exclude each other"
+        )
+    ways = {"rows_are_there": args.rows_are_there, "recreate": args.recreate}
+    table, done = bring_table_back(replication, (db, name), **ways, wait_s=args.wait)
     detail = {"table": f"{table.db}.{table.table}", "keys": done.keys, "different": done.different}
-    detail |= {"rows_are_there": args.rows_are_there}
+    detail |= ways
     run_id = args.run_id or f"back-{uuid.uuid4().hex[:12]}"
     record_return(WindowLog(LakePaths.of(replication)), table.since, done.commit_ts, done.rows, run_id, detail)
     result = StageResult("aside", "back", table.since, done.commit_ts, done.rows, detail=detail)

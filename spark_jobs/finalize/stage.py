@@ -64,6 +64,8 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     # Record the modes used: `auto` chooses one by the segment's size.
     detail["modes"] = applied.modes
     detail["forms"] = manifest.safe_mode
+    # A window that inserts and deletes a row, and a repeated one, delete keys that have no row.
+    detail |= {"deletes_without_row": applied.absent} if applied.absent else {}
     detail |= {"set_aside": applied.aside, "passed_over": applied.passed_over} if applied.aside else {}
     detail |= {"put_aside": [one["table"] for one in applied.newly_aside]} if applied.newly_aside else {}
     state = "done" if applied.state == "applied" else applied.state

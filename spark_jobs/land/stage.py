@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -222,9 +222,16 @@ def _seal(ctx: StageContext, cluster: Cluster, manifest: WindowManifest, members
     )
     # Publish never before the seal, and do not leave it to the next plan: closing pumps wait for it (hazards R-05), and
     # their GC may delete binlogs up to it.
-    cluster.registry.publish_drainer(ctx.drainer_id, manifest.hi)
+    cluster.registry.publish_drainer(ctx.drainer_id, manifest.hi, host=_choose_answering_pump(members))
     _drop_staging(ctx, manifest)
     log.info("landed", window=manifest.window, transactions=rows, bytes=manifest.bytes, digest=manifest.digest[:12])
+
+
+def _choose_answering_pump(members: Sequence[Member]) -> str:
+    """The address of a pump that answers binlogctl for this replication, which has no process: an original pump, which
+    reports no store, would not; empty if there is none."""
+    hosts = [member.host for member in members if member.store_uuid and member.state == "online" and not member.problem]
+    return min(hosts, default="")
 
 
 def _drop_staging(ctx: StageContext, manifest: WindowManifest) -> None:

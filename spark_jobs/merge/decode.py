@@ -32,10 +32,10 @@ EXPRESSION = "expression_filter"
 REASONS = ("table_filter", "event_filter", "loopback", "gone")
 """What decoding leaves out and counts, besides rows dropped by an expression: rows of filtered tables, rows of filtered
 kinds, whole transactions that our own side wrote, rows of tables dropped meanwhile."""
-LATIN1, ONCE = "latin1:", "taken-once:"
-"""Prefixes of the names of two counts, followed by the source's `db.table`: texts read as latin1, and transactions
-whose second writes are uncertain."""
-BY_TABLE = (LATIN1, ONCE)
+LATIN1, ONCE, AWAY = "latin1:", "taken-once:", "taken-away:"
+"""Prefixes of the names of three counts, followed by the source's `db.table`: texts read as latin1, transactions whose
+second writes are uncertain, and transactions with rows that may have gone with their partition."""
+BY_TABLE = (LATIN1, ONCE, AWAY)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,9 @@ class Decoder:
 
     def _make_batch(self) -> MutationBatch:
         rules = self.rules
-        return MutationBatch(rules.route, rules.list_passed_kinds, rules.invalid_text, rules.second_writes)
+        return MutationBatch(
+            rules.route, rules.list_passed_kinds, rules.invalid_text, rules.second_writes, rules.partition_rows
+        )
 
     def _add(self, decoded: MutationBatch, payload: bytes, commit_ts: int, start_ts: int) -> bool:
         """Add a transaction. Returns True, without adding it, if our own side wrote it."""
@@ -102,7 +104,8 @@ def _build_counts(stats: DecodeStats, own: int) -> dict[str, int]:
     counts = (stats.table_rows, stats.event_rows, own, sum(stats.gone_rows.values()))
     by_reason = {reason: count for reason, count in zip(REASONS, counts, strict=True) if count}
     by_reason |= {LATIN1 + table: count for table, count in stats.latin1_texts.items()}
-    return by_reason | {ONCE + table: count for table, count in stats.taken_once.items()}
+    by_reason |= {ONCE + table: count for table, count in stats.taken_once.items()}
+    return by_reason | {AWAY + table: count for table, count in stats.taken_away.items()}
 
 
 @dataclass(frozen=True)

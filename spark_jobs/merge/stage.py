@@ -41,7 +41,7 @@ from binlake.window.targets import Naming
 from binlake.wire import binlog_pb2
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lake import clear_rows, overwrite
-from spark_jobs.merge.decode import BY_TABLE, LATIN1, ONCE, Decoder
+from spark_jobs.merge.decode import AWAY, BY_TABLE, LATIN1, ONCE, Decoder
 from spark_jobs.merge.direct import write_rows
 from spark_jobs.tables.sinks import build_window_predicate
 
@@ -160,6 +160,13 @@ _ABOUT_TABLES = {
         "{count} transactions of {table} were committed while its partitions were rearranged, and changes that they"
         " contain twice were applied once: compare the table (binlake verify --fix), because the source may have such"
         " rows twice",
+    ),
+    AWAY: (
+        "partition_rows_taken_away",
+        "partition-rows",
+        "{count} transactions of {table} were committed while a partition was dropped, truncated or exchanged, and"
+        " their rows in it were taken to have gone with it: compare the table with the source (binlake verify"
+        " --against source --fix)",
     ),
 }
 """Log event, reason and text of an alert about a table, by the prefix of its count's name."""

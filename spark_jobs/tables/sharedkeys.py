@@ -30,7 +30,7 @@ from binlake.target.definitions.forms import Name
 from binlake.target.definitions.remainingrows import moves_rows
 from binlake.window.shardlocks import Hold
 from spark_jobs.job.context import StageContext
-from spark_jobs.tables.pinned import find_next_start
+from spark_jobs.tables.pinned import find_next_start, read_target_position
 from spark_jobs.tables.sinks import SinkWindow, read_target_tables
 
 log = structlog.get_logger(__name__)
@@ -84,6 +84,12 @@ def require_own_keys(
     # After an unclean end, and before the first window, the target may hold later rows: those of the arrivals
     # themselves.
     if not unknown or position.commit_ts is None or window.bounds.lo < position.exit_ts:
+        return 0
+    # So it may if this very window was opened or applied while its keys were looked up: by another run, or by the last
+    # COMMIT of a killed one. A position that is still the same was the position when the keys were looked up.
+    now = read_target_position(ctx, window.bounds)
+    if (now.commit_ts, now.window) != (position.commit_ts, position.window):
+        log.info("target_moved", window=window.bounds.window, commit_ts=now.commit_ts, opened=now.window)
         return 0
     if strict:
         raise _make_unknown_error(unknown[0], window)
@@ -197,6 +203,7 @@ def _make_unknown_error(arrival: Arrival, window: SinkWindow) -> SchemaError:
         " so it is unknown which source table wrote it",
         where={"table": f"{arrival.db}.{arrival.table}", "key": redact_key(arrival.key), "source": arrival.source,
                "commit_ts": arrival.commit_ts, "window": window.bounds.window},
-        hint="look for the key in the source tables that share this target. If only this one has it, remove the row at"
-        ' the target, or set target.impossible-changes = "last"; otherwise ' + _DISJOINT,
+        hint="look for the key in the source tables that share this target (show-row-values = true names it). If only"
+        ' this one has it, set target.impossible-changes = "last" and run the window again: it writes its row over the'
+        " one that is there. Otherwise " + _DISJOINT,
     )  # fmt: skip

@@ -75,7 +75,7 @@ def test_blocked_plan_waits_without_a_worker_and_continues(run: Runner, monkeypa
 
     def look(_replication: object, lo: int, stop_ts: int | None) -> str:
         looks.append((lo, stop_ts))
-        return "pump-2" if len(looks) == 1 else ""
+        return f"pump-2 since {LO}" if len(looks) == 1 else ""
 
     monkeypatch.setattr(holdups, "find_blocking_reason", look)
     window = good_window()
@@ -95,7 +95,7 @@ def test_requested_range_is_awaited(run: Runner, monkeypatch: pytest.MonkeyPatch
 
 
 def test_wait_that_times_out_ends_like_a_blocked_run(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holdups, "find_blocking_reason", lambda *_: "pump-2")
+    monkeypatch.setattr(holdups, "find_blocking_reason", lambda *_: f"pump-2 since {LO}")
     done = run({"plan": [BLOCKED]}, airflow=PATIENT.replace("600", "1"))
     assert (done.state, done.states["land"], done.xcom("plan", "blocked_by")) == ("success", "skipped", "pump-2")
     assert done.tries("plan") == 2

@@ -193,6 +193,16 @@ def test_skipped_ddl_has_a_reason(query: str, reason: str) -> None:
     [
         ("RECOVER TABLE `t`", "RECOVER TABLE `t`", "mysql"),
         ("CREATE SEQUENCE `s`", "SEQUENCE", "mysql"),
+        (
+            "CREATE TABLE `t` (`a` VARCHAR(9) COLLATE utf8mb4_de_pb_0900_ai_ci)",
+            "COLLATE utf8mb4_de_pb_0900_ai_ci, as none",
+            "mariadb",
+        ),
+        (
+            "CREATE TABLE `t` (`a` VARCHAR(9) COLLATE utf8mb4_uca1400_danish_as_ci)",
+            "COLLATE utf8mb4_uca1400_danish_as_ci, as none",
+            "mysql",
+        ),
     ],
 )
 def test_inexpressible_ddl_is_refused_with_a_hint(query: str, clause: str, dialect: Dialect) -> None:

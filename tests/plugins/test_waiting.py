@@ -29,7 +29,7 @@ def test_trigger_is_serialised_completely_and_contains_no_secret(folder: Path, m
     monkeypatch.setenv("BINLAKE_TEST_UNSET_PASSWORD", "s3cret")
     path = str(write_replication(folder, "orders"))
     given = {"replication_file": path, "until": 5.0, "locks": ["sql"], "lease": True, "lo": "470583292723200001",
-             "stop_ts": None}  # fmt: skip
+             "stop_ts": None, "cause": "pump-2 since 5 (unreachable)"}  # fmt: skip
     name, kwargs = FreeTrigger(**given).serialize()
     assert (name, kwargs) == ("binlake_airflow.operators.waiting.FreeTrigger", given)
     assert FreeTrigger(**kwargs).serialize() == (name, kwargs)
@@ -47,6 +47,25 @@ def test_trigger_fires_when_the_lock_is_free_or_its_time_is_up(folder: Path, mon
     assert fire(FreeTrigger(replication_file=str(path), until=until, locks=["sql"]))["held_by"] != ""
     free = fire(FreeTrigger(replication_file=str(path), until=time.time() + 600, locks=["sql"]))
     assert free["held_by"] == ""
+
+
+@pytest.mark.parametrize(
+    ("now", "obstacle"),
+    [
+        ("pump-2 since 9 (unreachable, watermark 77)", "pump-2 since 9 (unreachable, watermark 77)"),
+        ("pump-2 since 9 (it has another data directory)", ""),
+        ("", ""),
+    ],
+    ids=["same cause, later", "another cause", "none"],
+)
+def test_trigger_lets_the_task_record_another_cause(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, now: str, obstacle: str
+) -> None:
+    path = write_replication(folder, "orders")
+    monkeypatch.setattr("binlake.lake.holdups.find_blocking_reason", lambda *_: now)
+    cause = "pump-2 since 5 (unreachable, watermark 3)"
+    trigger = FreeTrigger(replication_file=str(path), until=time.time() + 600, lo="5", cause=cause)
+    assert trigger.find_obstacle() == obstacle
 
 
 def test_error_while_checking_is_left_to_the_task(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,29 +10,31 @@ from random import Random
 
 Draws = Callable[[Random], Sequence[str]]
 Chapter = tuple[Sequence[str], Draws]
+"""The statements that create a chapter's tables, and what draws its next ones."""
 _EACH = range(12)
 
 
-def list_chapters(family: str) -> dict[str, Chapter]:
-    """By name: the statements that create a chapter's tables, and what draws its next ones."""
-    both = {
-        "keys": _tell_keys(),
-        "documents": _tell_documents(family),
-        "computed": _tell_computed(),
-        "members": _tell_members(),
-        "partitions": _tell_partitions(),
-        "defaults": _tell_defaults(),
-        "lookalikes": _tell_lookalikes(),
-        "numbered": _tell_numbered(),
-    }
-    return both | ({"words": _tell_words()} if family == "mariadb" else {})
+def draw_chapters(draw: Random, family: str) -> list[Chapter]:
+    """Two chapters of a server of `family`."""
+    both: list[Callable[[], Chapter]] = [
+        lambda: _tell_keys(draw),
+        lambda: _tell_documents(family),
+        lambda: _tell_computed(draw),
+        _tell_members,
+        _tell_partitions,
+        _tell_defaults,
+        _tell_lookalikes,
+        _tell_numbered,
+    ]
+    own = [_tell_words] if family == "mariadb" else []
+    return [tell() for tell in draw.sample([*both, *own], 2)]
 
 
 def _one_of(*choices: Callable[[Random], Sequence[str]]) -> Draws:
     return lambda draw: draw.choice(choices)(draw)
 
 
-def _tell_keys() -> Chapter:
+def _tell_keys(story: Random) -> Chapter:
     """Composite keys of unlike types and character sets; rows come alone and go together."""
     keys = {
         "k_latin": ("VARCHAR(10) CHARACTER SET latin1", lambda n: f"'{'aäéß'[n % 4]}{n // 4}'"),
@@ -42,6 +44,7 @@ def _tell_keys() -> Chapter:
         "k_time": ("DATETIME(3)", lambda n: f"'2024-01-02 03:04:05.{n:03}'"),
         "k_number": ("DECIMAL(20,4)", lambda n: f"{n}.5"),
     }
+    keys = dict(story.sample(list(keys.items()), 3))
     create = [f"CREATE TABLE {name} (k {kind}, n INT, v INT, PRIMARY KEY (k, n))" for name, (kind, _) in keys.items()]
 
     def write(draw: Random) -> list[str]:
@@ -67,24 +70,22 @@ def _tell_documents(family: str) -> Chapter:
     return [f"CREATE TABLE j (id INT PRIMARY KEY, doc JSON, kind VARCHAR(20) AS ({kind}) STORED)"], _one_of(write, read)
 
 
-def _tell_computed() -> Chapter:
+def _tell_computed(story: Random) -> Chapter:
     """Stored generated columns whose value depends on the server that computes them."""
     expressions = (
         "LENGTH(l)", "HEX(l)", "MD5(l)", "CRC32(l)", "ASCII(l)", "CONCAT(d / 3)", "CONCAT(f, '')", "CONCAT(x)",
         "CONCAT(CEIL(d))", "CONCAT(TIME(at))", "at + 0", "UPPER(l)", "d * 2",
     )  # fmt: skip
+    own = list(enumerate(story.sample(expressions, 3)))
     create = [
         f"CREATE TABLE g{n} (id INT PRIMARY KEY, l VARCHAR(9) CHARACTER SET latin1, d DECIMAL(9,2), f FLOAT, x DOUBLE,"
         f" at DATETIME(3), g VARCHAR(80) AS ({one}) STORED)"
-        for n, one in enumerate(expressions)
+        for n, one in own
     ]
 
     def write(draw: Random) -> list[str]:
         values = f"'{draw.choice(('ä', 'x', 'éß'))}', {draw.choice(('1.10', '2', '-7.77'))}, 1.1, 1e15, NOW(3)"
-        return [
-            f"REPLACE INTO g{n} (id, l, d, f, x, at) VALUES ({draw.choice(_EACH)}, {values})"
-            for n in draw.sample(range(len(expressions)), 4)
-        ]
+        return [f"REPLACE INTO g{n} (id, l, d, f, x, at) VALUES ({draw.choice(_EACH)}, {values})" for n, _ in own]
 
     return create, write
 
@@ -93,9 +94,10 @@ def _tell_members() -> Chapter:
     create = ["CREATE TABLE m (id INT PRIMARY KEY, e ENUM('', 'a', '0'), s SET('x', 'y'))"]
 
     def write(draw: Random) -> list[str]:
+        member = draw.choice(("0", "1", "2", "3", "''"))
         return [
             "SET SESSION sql_mode = ''",
-            f"REPLACE INTO m VALUES ({draw.choice(_EACH)}, {draw.choice((0, 1, 2, 3, chr(39) * 2))}, {draw.randrange(4)})",
+            f"REPLACE INTO m VALUES ({draw.choice(_EACH)}, {member}, {draw.randrange(4)})",
         ]
 
     return create, write

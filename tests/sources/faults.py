@@ -17,6 +17,7 @@ from binlake.lake.windowlog import WindowLog
 from binlake.target import apply_window
 from spark_jobs.finalize import stage as finalize
 
+
 class Crash(BaseException):
     """The process of the windows dies."""
 

@@ -30,22 +30,25 @@ _HEAD = 5
 
 @dataclass
 class FeedTable:
-    """`count` rows; `written`: those of them (or `deleted` ones) that lines of the last definition have.
+    """`count` rows, None if that is not known. `written` and `deleted`: the lines of the last definition."""
 
-    `is_counted`: False if the number is not known.
-    """
-
-    count: int = 0
-    is_counted: bool = True
+    count: int | None = 0
     written: Counter[Row] = field(default_factory=Counter)
     deleted: Counter[Row] = field(default_factory=Counter)
 
-    def find_difference(self, rows: list[Row]) -> str:
-        """What the table with `rows` does not have of this one, or the reverse; '' if nothing."""
-        if self.is_counted and self.count != len(rows):
-            return f"{self.count} rows, not {len(rows)}"
-        lacking = self.written - self.deleted - Counter(rows)
-        return f"{list(lacking)[:3]} ({lacking.total()}) are not at the source" if lacking else ""
+    def list_written(self) -> list[Row]:
+        """The rows that lines of the last definition have and did not delete."""
+        return list((self.written - self.deleted).elements())
+
+    def add(self, row: Row) -> None:
+        """A row was inserted, or is one after an update."""
+        self.written[row] += 1
+        self.count = None if self.count is None else self.count + 1
+
+    def remove(self, row: Row) -> None:
+        """A row was deleted, or is one before an update."""
+        self.deleted[row] += 1
+        self.count = None if self.count is None else self.count - 1
 
 
 def read_feed(folder: Path) -> dict[tuple[str, str], FeedTable]:
@@ -63,22 +66,14 @@ def _read_table(folder: Path) -> FeedTable:
     for schema in sorted(schemas, key=lambda one: int(one["TableVersion"])):
         query = schema["Query"].lstrip().upper()
         starts_again, removes = query.startswith(_STARTS_AGAIN), any(words in query for words in _REMOVES)
-        found = FeedTable() if starts_again else FeedTable(found.count, found.is_counted and not removes)
+        found = FeedTable() if starts_again else FeedTable(None if removes else found.count)
         columns = [_choose_conversion(column) for column in schema["TableColumns"] or ()]
         for at in sorted((folder / str(schema["TableVersion"])).rglob("CDC*.csv")):
             for line in split_csv(at.read_bytes().decode()):
                 if len(line) > _HEAD:
-                    _apply(found, line[0], tuple(map(_convert, columns, line[_HEAD:])))
+                    change = found.remove if line[0] == "D" else found.add
+                    change(tuple(map(_convert, columns, line[_HEAD:])))
     return found
-
-
-def _apply(table: FeedTable, operation: str | None, row: Row) -> None:
-    if operation == "D":
-        table.count -= 1
-        table.deleted[row] += 1
-    else:
-        table.count += 1
-        table.written[row] += 1
 
 
 def _convert(conversion: Callable[[str], str], value: str | None) -> str | None:

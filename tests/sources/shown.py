@@ -5,7 +5,10 @@ Both servers of a world are read by this, and a row of a mirror or a feed is com
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from support.mariadb import MariaDb
@@ -13,11 +16,8 @@ from support.mariadb import MariaDb
 from binlake.rows.codec.floats import format_double, format_float
 from binlake.statements.literal import quote_name, quote_qualified_name
 
-Rows = list[tuple[str | None, ...]]
-_OWN_SETTINGS = (
-    "SET SESSION time_zone = '+00:00', sql_mode = '', sql_select_limit = 18446744073709551615, max_join_size ="
-    " 18446744073709551615, sql_big_selects = 1"
-)
+Row = tuple[str | None, ...]
+_OWN_SETTINGS = "SET SESSION time_zone = '+00:00', sql_mode = ''"
 _BYTES = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "bit")
 _TABLES = (
     "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND table_type LIKE '%%BASE TABLE%%'"
@@ -28,8 +28,38 @@ _COLUMNS = (
 )
 
 
-def read_database(server: MariaDb, db: str) -> Mapping[str, tuple[tuple[str, ...], Rows]]:
-    """Of each table of `db`: its columns without virtual ones, and its rows, sorted."""
+@dataclass(frozen=True)
+class Table:
+    """A table without its virtual columns. `documents`: the places of its JSON columns."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[Row]
+    documents: Collection[int]
+
+    def make_comparable(self, rows: Sequence[Row]) -> list[Row]:
+        """`rows` sorted, with each document in one spelling: servers write 1e30 in several ways, but 1.0 is not 1."""
+        places = self.documents
+        written = (tuple(_spell(v) if n in places else v for n, v in enumerate(row)) for row in rows)
+        return sorted(written, key=repr)
+
+    def find_difference(self, columns: tuple[str, ...], rows: Sequence[Row]) -> str:
+        """How a copy with `columns` and `rows` differs from this table; '' if it does not."""
+        one, other = self.make_comparable(self.rows), self.make_comparable(rows)
+        if columns == self.columns and one == other:
+            return ""
+        lacking, more = Counter(one) - Counter(other), Counter(other) - Counter(one)
+        return (
+            f"columns {columns}, without {list(lacking)[:3]} ({lacking.total()}), but with {list(more)[:3]}"
+            f" ({more.total()})"
+        )
+
+
+def _spell(document: str | None) -> str | None:
+    return None if document is None else repr(json.loads(document))
+
+
+def read_database(server: MariaDb, db: str) -> Mapping[str, Table]:
+    """The tables of `db`."""
     with server.connect() as link, link.cursor() as cursor:
         cursor.execute(_OWN_SETTINGS)
         cursor.execute(_TABLES, (db,))
@@ -42,7 +72,8 @@ def read_database(server: MariaDb, db: str) -> Mapping[str, tuple[tuple[str, ...
             cursor.execute(f"SELECT {shown} FROM {quote_qualified_name(db, name)}")
             kinds = [kind for _, kind, _ in columns]
             rows = [tuple(map(_text, kinds, row)) for row in cursor.fetchall()]
-            found[name] = (tuple(column for column, _, _ in columns), sorted(rows, key=repr))
+            documents = {place for place, kind in enumerate(kinds) if kind == "json"}
+            found[name] = Table(tuple(column for column, _, _ in columns), rows, documents)
         return found
 
 
@@ -63,13 +94,3 @@ def _text(kind: str, value: object) -> str | None:
     if kind == "float":
         return format_float(float(np.float32(value)))  # type: ignore[arg-type]
     return format_double(float(value)) if kind == "double" else str(value)  # type: ignore[arg-type]
-
-
-def describe_difference(one: Sequence[object], other: Sequence[object]) -> str:
-    """The rows of `one` that `other` lacks, and the reverse; at most three of each."""
-    left, right = list(one), list(other)
-    for row in one:
-        if row in right:
-            right.remove(row)
-            left.remove(row)
-    return f"only the first has {left[:3]} ({len(left)}), only the second {right[:3]} ({len(right)})"

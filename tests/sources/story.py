@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from contextlib import closing, suppress
 from random import Random
 from typing import Any
 
 import pymysql
-from chapters import Chapter, list_chapters
+from chapters import draw_chapters
 from support.mariadb import MariaDb, execute
 from support.randomalters import RandomAlters
 
 from binlake.base.sqlsession import set_variables
 
-RANDOM = "random tables"
-"""The chapter of `RandomAlters`."""
-
 
 class Story:
     """The history of the database `s<seed>`. `ran`: the statements that the server accepted, in order.
 
-    `chapters`: names of those it may have; a story has `RANDOM` and about half of the others.
+    It has random tables, and two chapters.
     """
 
-    def __init__(self, seed: int, server: MariaDb, chapters: Collection[str]) -> None:
+    def __init__(self, seed: int, server: MariaDb) -> None:
         self.db = f"s{seed}"
         self._draw, self._server = Random(seed), server
         self.ran: list[str] = []
-        known = list_chapters(server.name)
-        own = [name for name in known if name in chapters and (len(chapters) == 1 or self._draw.random() < 0.5)]
-        self._chapters: dict[str, Chapter] = {name: known[name] for name in own}
-        self._has_random = RANDOM in chapters
+        self._chapters = draw_chapters(self._draw, server.name)
 
     def create(self) -> None:
         """Create the database and the tables of its chapters."""
         execute(self._server, f"CREATE DATABASE {self.db} CHARACTER SET utf8mb4")
         with closing(self._connect()) as link:
-            for statements, _ in self._chapters.values():
+            for statements, _ in self._chapters:
                 for statement in statements:
                     self._run(link, statement)
 
@@ -46,9 +39,8 @@ class Story:
         with closing(self._connect()) as link:
             alters = RandomAlters(self._draw.getrandbits(32), link, self._server.name, self.db)
             for _ in range(steps):
-                if self._has_random:
-                    alters.step()
-                for _, draws in self._chapters.values():
+                alters.step()
+                for _, draws in self._chapters:
                     for statement in draws(self._draw):
                         self._run(link, statement)
             self.ran += alters.ran

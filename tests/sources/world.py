@@ -7,7 +7,7 @@ of one. At the end every table of the source is compared with the target, the mi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from faults import FAULTS, Crash, crashing
 from feedcopy import CSV, FeedTable, read_feed
-from shown import Rows, describe_difference, read_database
+from shown import Table, read_database
 from story import Story
 from support.feeding import FedCluster
 from support.hostile import restore_globals, set_hostile_globals
@@ -33,8 +33,6 @@ _NOT_HOSTILE = ("binlog_format", "default_storage_engine", "enforce_storage_engi
 _ALLOWED = "the values of old rows are not known"
 """Part of the only reason for which a table may be set aside: its source numbered rows and logged no numbers."""
 
-Table = tuple[tuple[str, ...], Rows]
-
 
 @dataclass
 class World:
@@ -47,13 +45,12 @@ class World:
     source: MariaDb
     target: MariaDb
     seeds: Sequence[int]
-    chapters: Collection[str]
     happened: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._draw = Random(self.seeds[0])
         self._former: dict[int, dict[str, str]] = {}  # by port, the globals that were not hostile
-        self.stories = [Story(seed, self.source, self.chapters) for seed in self.seeds]
+        self.stories = [Story(seed, self.source) for seed in self.seeds]
 
     def run(self, rounds: int, steps: int) -> list[str]:
         """Run some `steps` steps of each story before the feeder starts, and twice in each round.
@@ -147,25 +144,25 @@ class World:
     def _compare_target(self, source: Table, target: Table | None) -> str:
         if target is None:
             return "the target has no such table"
-        if source == target:
-            return ""
-        return f"the target differs: columns {target[0]}, {describe_difference(source[1], target[1])}"
+        difference = source.find_difference(target.columns, target.rows)
+        return f"the target differs: {difference}" if difference else ""
 
     def _compare_mirror(self, source: Table, audit: Audit, db: str, name: str, ts: int) -> str:
         seen = audit.read_table_as_of(db, name, ts)
         if seen.inexact:
             self.happened[f"inexact: {seen.inexact}"] += 1
             return ""
-        rows = sorted((tuple(row[column] for column in seen.columns) for row in seen.rows), key=repr)
-        if source == (seen.columns, rows):
-            return ""
-        return f"the mirror differs: columns {seen.columns}, {describe_difference(source[1], rows)}"
+        rows = [tuple(row[column] for column in seen.columns) for row in seen.rows]
+        difference = source.find_difference(seen.columns, rows)
+        return f"the mirror differs: {difference}" if difference else ""
 
     def _compare_feed(self, source: Table, copy: FeedTable | None) -> str:
         if copy is None:
             return "the feed has no such table"
-        difference = copy.find_difference(source[1])
-        return f"the feed differs: {difference}" if difference else ""
+        if copy.count is not None and copy.count != len(source.rows):
+            return f"the feed differs: {copy.count} rows, not {len(source.rows)}"
+        lacking = Counter(source.make_comparable(copy.list_written())) - Counter(source.make_comparable(source.rows))
+        return f"the feed differs: {list(lacking)[:3]} ({lacking.total()}) are not at the source" if lacking else ""
 
 
 def _no_spark() -> NoReturn:

@@ -15,11 +15,13 @@ from support.workload import Workload, integer, text
 
 from binlake.base.redaction import redact_key
 from binlake.errors import SchemaError
+from binlake.target.apply.presence import find_present_keys
 from spark_jobs.compact import stage as compact
 from spark_jobs.convert import stage as convert
 from spark_jobs.finalize import stage as finalize
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.runner import run_stage
+from spark_jobs.tables import sharedkeys
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 
@@ -111,7 +113,8 @@ def test_key_belongs_to_one_table_across_windows(spark: SparkSession, mariadb: M
     with pytest.raises(SchemaError, match="that row is older than the lake") as unknown:
         shards.compact(3)
     assert (unknown.value.where["key"], unknown.value.where["source"]) == (redact_key('["31"]'), "s1.t_1")
-    # Both remedies of the hint work.
+    assert "remove" not in unknown.value.hint
+    # The hint's remedy works, and so does removing the row.
     target = shards.ctx.replication.require_sql_target().model_copy(update={"impossible_changes": "last"})
     replication = shards.ctx.replication.model_copy(update={"target": target})
     lenient = StageContext(replication, "test", shards.ctx.make_spark)
@@ -125,6 +128,28 @@ def test_key_belongs_to_one_table_across_windows(spark: SparkSession, mariadb: M
     assert (where["table"], where["key"], where["sources"]) == ("xs.t", redact_key('["2"]'), "s1.t_1,s2.t_2")
     assert "extract-table" in clash.value.hint
     assert rows(mariadb, "SELECT name FROM xs.t WHERE id = 2") == [("b",)]
+
+
+def test_row_that_another_run_writes_meanwhile_is_the_windows_own(
+    spark: SparkSession, mariadb: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two runs at once, or a killed one whose last COMMIT arrives late: the target moves after its position was read.
+    shards = Shards(spark, tmp_path, mariadb, first, insert_31)
+    shards.apply(0)
+    shards.compact(1)
+    convert.run(shards.ctx, shards.windows[1])
+    looked = []
+
+    def apply_and_look(*arguments: Any) -> list[int]:
+        if not looked:
+            assert finalize.run(shards.ctx, shards.windows[1]).rows == 1
+        looked.append(find_present_keys(*arguments))
+        return looked[-1]
+
+    monkeypatch.setattr(sharedkeys, "find_present_keys", apply_and_look)
+    assert compact.run(shards.ctx, shards.windows[1]).state == "done"
+    assert looked == [[0]]
+    assert rows(mariadb, "SELECT name FROM xs.t WHERE id = 31") == [("g",)]
 
 
 def test_key_belongs_to_one_table_across_segments(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:

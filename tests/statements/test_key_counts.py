@@ -22,7 +22,9 @@ LOW, HIGH = -(1 << 63), (1 << 63) - 1
 
 
 def condition(table_def: TableDef, *columns: list[str], alike: bool = True) -> str:
-    counts = KeyCounts(table_def, [pa.array(column, pa.large_string()) for column in columns], alike=alike)
+    counts = KeyCounts(
+        table_def, [pa.array(column, pa.large_string()) for column in columns], dialect="mariadb", alike=alike
+    )
     return counts.format_query(0, len(columns[0])).partition(" WHERE ")[2]
 
 
@@ -79,7 +81,7 @@ def test_count_is_full_only_if_every_key_exists(empty_server: MariaDb) -> None:
             "TRUNCATE d.numbered",
             f"INSERT INTO d.numbered VALUES {','.join(f'({number})' for number in sorted(there - missing))}",
         )
-        counts = KeyCounts(NUMBERED, [pa.array(texts(*keys), pa.large_string())], alike=True)
+        counts = KeyCounts(NUMBERED, [pa.array(texts(*keys), pa.large_string())], dialect="mariadb", alike=True)
         sql = counts.format_query(0, len(keys))
         ranged += "BETWEEN" in sql
         assert len(sql) <= len("SELECT COUNT(*) FROM `d`.`numbered` WHERE `id` IN ()") + int(counts.sizes.sum())

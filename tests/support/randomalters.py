@@ -44,7 +44,7 @@ class Columns:
 
 
 class RandomAlters:
-    """Random statements on `TABLES` in the current database of `link`, which is `db`; `ran`: those that the server accepted."""
+    """Random statements on `TABLES` in `db`, the current database of `link`; `ran`: those that the server accepted."""
 
     def __init__(self, seed: int, link: pymysql.connections.Connection[Any], family: str, db: str = "shop") -> None:
         self._draw, self._link, self._family, self._db = random.Random(seed), link, family, db

@@ -14,6 +14,7 @@ from binlake.base.dialects import Dialect
 from binlake.changes.net.event import Row
 from binlake.changes.ordered.keys import read_image_text
 from binlake.errors import SchemaError
+from binlake.rows.codec.values import name_error_value
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.names import fold_name
@@ -23,7 +24,7 @@ from binlake.statements.lenient import has_error_value, make_lenient
 from binlake.statements.literal import (
     LiteralKind,
     choose_literal_kind,
-    format_match_literal,
+    format_match,
     format_value_literal,
     quote_name,
     quote_qualified_name,
@@ -88,7 +89,7 @@ class RowForms:
 
     def has_error_values(self, after: Row) -> bool:
         """True if the row contains the error value of an ENUM."""
-        return any(read_image_text(after, column) == "" for column in self._error_columns)
+        return any(read_image_text(after, column) == name_error_value(column.elems) for column in self._error_columns)
 
     def moves(self, before: Row, after: Row) -> bool:
         """True if the value of any unique key changes; in a table without a key, always True."""
@@ -103,10 +104,7 @@ class RowForms:
         if key is None:
             parts = [format_image_condition(read_image_text(before, c), c, self.dialect) for c in self.columns]
         else:
-            parts = [
-                f"{quote_name(c.name)} = {format_match_literal(read_image_text(before, c), choose_literal_kind(c))}"
-                for c in key
-            ]
+            parts = [f"{quote_name(c.name)} = {format_match(read_image_text(before, c), c)}" for c in key]
         return " AND ".join(parts)
 
     def is_keyed(self, before: Row) -> bool:

@@ -315,7 +315,7 @@ class PauseDrainerCommand(_Action):
         return entry.status
 
     def _apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
-        if not node.host:
+        if _is_replication(registry, node):
             raise Permanent(
                 "this consumer is a replication of Binlake, which has no process to pause",
                 where={"drainer": node.node_id, "state": node.state},
@@ -331,12 +331,17 @@ class OfflineDrainerCommand(PauseDrainerCommand):
     action = "close"
 
     def _apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
-        if node.host:
+        if not _is_replication(registry, node):
             super()._apply(registry, node, args)
             return
         # A replication has no process, only its entry (S0-74).
         registry.set_drainer_state(node.node_id, "offline")
         print(f"drainer {node.node_id}: {node.state} -> offline; pumps that close no longer wait for it")
+
+
+def _is_replication(registry: Registry, node: NodeStatus) -> bool:
+    """Whether a consumer is a replication of Binlake: it has no address, or that of a pump that answers for it."""
+    return not node.host or any(pump.host == node.host for pump in registry.list_pumps())
 
 
 def _is_original(node: NodeStatus, tls: Tls | None) -> bool:

@@ -105,18 +105,20 @@ class Registry:
         """Create or replace a consumer's entry; durable when the call returns."""
         self._change(DRAINERS + status.node_id, lambda _: status)
 
-    def publish_drainer(self, node_id: str, max_commit_ts: int, update_ts: int = 0) -> None:
+    def publish_drainer(self, node_id: str, max_commit_ts: int, update_ts: int = 0, *, host: str = "") -> None:
         """Record how far a batch consumer has landed, for closing pumps; the rest of its entry does not change.
 
-        A new entry is `paused`: pumps respect its position but do not notify it, since it has no endpoint (hazards
-        R-05).
+        A new entry is `paused`: pumps respect its position but do not notify it, since it has no process (hazards
+        R-05). `host`: a pump of Binlake that answers binlogctl for it (empty: unchanged).
         """
 
         key = DRAINERS + node_id
 
         def move_entry(known: bytes | None) -> NodeStatus:
             entry = NodeStatus(node_id, "", "paused") if known is None else NodeStatus.from_json(known, key)
-            return replace(entry, max_commit_ts=max_commit_ts, update_ts=update_ts or max_commit_ts)
+            return replace(
+                entry, max_commit_ts=max_commit_ts, update_ts=update_ts or max_commit_ts, host=host or entry.host
+            )
 
         self._change(key, move_entry)
 

@@ -15,7 +15,7 @@ from binlake.errors import SchemaError
 from binlake.feed.avro import binary
 from binlake.feed.avro.schema import choose_avro_type, find_null_branch
 from binlake.feed.bytecolumns import Array, Ints, decode_hex, scatter
-from binlake.feed.values import convert_texts_to_zone
+from binlake.feed.values import convert_texts_to_zone, show_members
 from binlake.rows.codec.writers import derive_decimal_layout
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
@@ -63,7 +63,7 @@ def _encode_values(column: ColumnInfo, texts: Array, options: AvroOptions) -> li
         case "bytes":
             return _add_sizes(_encode_bytes(column, texts))
         case _:
-            return _add_sizes(convert_texts_to_zone(column, texts, options.time_zone))
+            return _add_sizes(convert_texts_to_zone(column, show_members(column, texts), options.time_zone))
 
 
 def _parse_numbers(column: ColumnInfo, texts: Array) -> Ints:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from binlake.feed.bytecolumns import Array, Part, decode_hex, map_distinct
 from binlake.feed.debezium.schema import MILLIS_DIGITS
 from binlake.feed.jsontext import as_binary, encode_base64, encode_numbers, encode_strings, escape_texts
+from binlake.feed.values import show_members
 from binlake.rows.codec.temporal import parse_duration
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
@@ -45,7 +46,7 @@ def encode_values(column: ColumnInfo, texts: Array) -> list[Part]:
         case _ if column.is_binary:
             return encode_strings(encode_base64(decode_hex(texts)))
         case _:
-            return encode_strings(escape_texts(texts))
+            return encode_strings(escape_texts(show_members(column, texts)))
 
 
 def _count_since_epoch(texts: Array, kind: pa.DataType, unit: str) -> Array:

@@ -14,6 +14,7 @@ import structlog
 from binlake.audit.audit import Audit
 from binlake.config import Replication
 from binlake.dialect import make_table_bytewise
+from binlake.dialect.createtable import make_create_statements
 from binlake.errors import ConfigError, Drift, IncompleteWindow
 from binlake.lake.paths import LakePaths
 from binlake.lake.shardlocks import read_target_tables_at
@@ -25,6 +26,7 @@ from binlake.repair.verify.tables import Name, list_tables_at
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
+from binlake.statements.literal import quote_name
 from binlake.target.apply.settled import SettledTarget
 from binlake.target.claim.aside import AsideTable
 from binlake.target.definitions.definitions import (
@@ -43,11 +45,17 @@ _ROUNDS = 100
 
 
 def bring_table_back(
-    replication: Replication, name: Name, *, rows_are_there: bool = False, wait_s: float = 0.0
+    replication: Replication,
+    name: Name,
+    *,
+    rows_are_there: bool = False,
+    recreate: bool = False,
+    wait_s: float = 0.0,
 ) -> tuple[AsideTable, Repaired]:
     """Bring back the table `name`. Returns its record from when it was set aside, and the totals of the repair.
 
-    `rows_are_there`: rows that have not changed since it was set aside are known to be right. Raises ConfigError for a
+    `rows_are_there`: rows that have not changed since it was set aside are known to be right. `recreate`: create the
+    table if the target lacks it, from the lake's definition; its rows come from the lake. Raises ConfigError for a
     table that is not set aside or that the lake has only in part, Drift for a different definition, and what
     `hold_target` and `repair_keys` raise.
     """
@@ -61,11 +69,27 @@ def bring_table_back(
         merged = Audit(LakePaths.of(replication), Rules.of(replication)).read_merged_range()[1]
         if ts > merged:
             raise IncompleteWindow("the checkpoint is not merged in this lake", where={"ts": ts, "merged": merged})
+        if recreate:
+            _recreate(replication, aside, ts, target)
         _require_definition(replication, aside, ts, target)
         done = _repair_rows(replication, aside, ts, target, rows_are_there=rows_are_there)
         target.bring_back(aside, ts)
     log.info("table_back", table=f"{aside.db}.{aside.table}", since=aside.since, commit_ts=ts, rows=done.rows)
     return aside, done
+
+
+def _recreate(replication: Replication, aside: AsideTable, ts: int, target: SettledTarget) -> None:
+    """Create the table as the source has it at `ts`; does nothing if the target has it. Raises TargetRefused."""
+    config, definition = replication.require_sql_target(), _find_definition_at(replication, aside, ts)
+    if definition is None or definition.kind != "table":
+        return
+    found = read_definitions(target.session, [(aside.db, aside.table)], config.db_type)
+    if any(form is not None for form in found.tables.values()):
+        return
+    target.session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(definition.db)}")
+    for statement in make_create_statements(definition, config.db_type, ts):
+        target.session.execute(statement)
+    log.info("table_recreated", table=f"{aside.db}.{aside.table}", commit_ts=ts)
 
 
 def _require_definition(replication: Replication, aside: AsideTable, ts: int, target: SettledTarget) -> None:
@@ -78,7 +102,7 @@ def _require_definition(replication: Replication, aside: AsideTable, ts: int, ta
     if differences:
         error = make_drift_error(differences, {"target": target.session.place, "commit_ts": ts})
         shown = (
-            "create or alter it at the target to match"
+            "create or alter it at the target to match (--recreate creates a missing table)"
             if definition
             else "drop it at the target: the source does not have it"
         )

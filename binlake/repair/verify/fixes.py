@@ -33,7 +33,8 @@ def build_fix_batches(
 def _render_keyed(table: TableDef, render: TableStatements, own: Sequence[Difference]) -> Iterator[StatementBatch]:
     gone = [difference.found for difference in own if difference.found is not None]
     if gone:
-        yield from render.render_deletes(make_images_from_rows(gone, table.find_identity().columns))
+        # The rows are locked since they were read, so each must be there.
+        yield from render.render_deletes(make_images_from_rows(gone, table.find_identity().columns), exact=True)
     put = [difference.expected for difference in own if difference.expected is not None]
     if put:
         # Never use REPLACE: a row with another key but the same unique value must cause an error, not be deleted.

@@ -13,8 +13,9 @@ from binlake.repair.verify.chunks import ChunkPlan, Cuts, render_after_key
 from binlake.repair.verify.differences import Row
 from binlake.repair.verify.keyorder import AnyKey, Key, KeyOrder
 from binlake.rows.schema import ColumnInfo
+from binlake.statements.keyconditions import TERMS_A_STATEMENT, format_keys_condition
 from binlake.statements.keyless import format_image_condition
-from binlake.statements.literal import choose_literal_kind, format_match_literal, quote_name, quote_qualified_name
+from binlake.statements.literal import format_match, quote_name, quote_qualified_name
 from binlake.statements.servertexts import make_text_reader, render_column_sql
 from binlake.target.session.session import Session
 
@@ -87,9 +88,11 @@ class SqlTable:
         if self.plan.table.find_identity().kind == "row":
             return [row for key in keys for row in self._read(self._render_image_condition(key), self._lock)]
         rows: list[Row] = []
-        for start in range(0, len(keys), _KEYS_A_QUERY):
-            literals = ",".join(map(self._render_key_literal, keys[start : start + _KEYS_A_QUERY]))
-            rows += self._read(f"{self._key_names} IN ({literals})", self._lock)
+        names = [quote_name(column.name) for column in self.plan.key]
+        most = _KEYS_A_QUERY if len(names) == 1 else TERMS_A_STATEMENT
+        for start in range(0, len(keys), most):
+            literals = list(map(self._render_key_literals, keys[start : start + most]))
+            rows += self._read(format_keys_condition(names, literals), self._lock)
         return rows
 
     def _read(self, where: str, tail: str = "") -> list[Row]:
@@ -117,14 +120,8 @@ class SqlTable:
     def _count_rows(self) -> int:
         return sum(int(self._session.fetch_rows(f"SELECT COUNT(*) FROM {name}")[0][0]) for name in self._names)
 
-    @property
-    def _key_names(self) -> str:
-        names = ",".join(quote_name(column.name) for column in self.plan.key)
-        return names if len(self.plan.key) == 1 else f"({names})"
-
-    def _render_key_literal(self, key: AnyKey) -> str:
-        texts = [_render_literal(column, text) for column, text in zip(self.plan.key, key, strict=True)]
-        return texts[0] if len(texts) == 1 else f"({','.join(texts)})"
+    def _render_key_literals(self, key: AnyKey) -> list[str]:
+        return [_render_literal(column, text) for column, text in zip(self.plan.key, key, strict=True)]
 
     def _render_image_condition(self, key: AnyKey) -> str:
         pairs = zip(key, self.plan.key, strict=True)
@@ -132,7 +129,7 @@ class SqlTable:
 
 
 def _render_literal(column: ColumnInfo, text: str | None) -> str:
-    return format_match_literal(text, choose_literal_kind(column))
+    return format_match(text, column)
 
 
 def _build_digest(rows: Any, total: Any) -> Digest:

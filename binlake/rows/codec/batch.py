@@ -25,7 +25,14 @@ import pyarrow as pa
 from binlake.base.lakecolumns import Mutation
 from binlake.rows.codec.assemble import join_keys, join_maps
 from binlake.rows.codec.echoes import without_echoes
-from binlake.rows.codec.emptied import Known, is_late, require_equal_filters, without_lost_rows
+from binlake.rows.codec.emptied import (
+    Doubt,
+    Known,
+    PartitionRows,
+    is_late,
+    require_equal_filters,
+    without_lost_rows,
+)
 from binlake.rows.codec.emptied import derive_side_definition as settled_side
 from binlake.rows.codec.groups import Group, Waiting, compute_cuts, cut
 from binlake.rows.codec.lanes import Bytes, Ints, Lanes
@@ -100,7 +107,8 @@ class MutationBatch:
     Raises the errors of `decode_transaction` when a transaction is added or when its rows are read; after an error the
     batch is unusable. Rows of tables that the route excludes are not decoded, nor are rows of a kind that `kinds` does
     not list for their table; `stats` counts both. `invalid_text`: how to handle text that is not UTF-8;
-    `second_writes`: how to handle second writes (binlake.rows.codec.secondwrites).
+    `second_writes`: how to handle second writes (binlake.rows.codec.secondwrites); `partition_rows`: how to handle rows
+    that may have gone with their partition (binlake.rows.codec.emptied).
     """
 
     def __init__(
@@ -109,12 +117,14 @@ class MutationBatch:
         kinds: Wanted = select_every_kind,
         invalid_text: InvalidText = "refuse",
         second_writes: SecondWrites = "refuse",
+        partition_rows: PartitionRows = "refuse",
     ) -> None:
         self.stats = DecodeStats()
         self._route = route
         self._kinds_of = kinds
         self._decoder_of = make_decoder_lookup(invalid_text, self.stats.latin1_texts)
         self._second_writes = second_writes
+        self._partition_rows = partition_rows
         self._known: dict[TableDef, Collection[str]] = {}
         self._routed: dict[TableDef, _Names4 | None] = {}
         self._sides: Known = {}
@@ -291,7 +301,8 @@ class MutationBatch:
         batch = pa.RecordBatch.from_arrays(arrays, schema=MUTATION_SCHEMA)
         batch, kept = without_echoes(batch, tables, numbers)
         late = numbers[kept], versions[kept]
-        return without_lost_rows(batch, tables, *late, self.stats.gone_rows, self._look_up_names)
+        doubt = Doubt(self._partition_rows, self.stats.taken_away)
+        return without_lost_rows(batch, tables, *late, self.stats.gone_rows, self._look_up_names, doubt)
 
     def _look_up_kinds(self, table: TableDef) -> Collection[str]:
         if table not in self._known:

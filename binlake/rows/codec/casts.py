@@ -20,7 +20,7 @@ from binlake.base.redaction import redact_value
 from binlake.rows.codec import casttimes as times
 from binlake.rows.codec.floats import FLOAT_MAX, as_float32, format_double, format_float
 from binlake.rows.codec.jsons import encode_json, read_json, write_json
-from binlake.rows.codec.values import format_bit, format_set
+from binlake.rows.codec.values import format_bit, format_set, show_member_text
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo
 
@@ -143,6 +143,8 @@ class _Value:
             return read_json(write_json(self.text), 0)[0]
         if self.column.is_binary:
             return bytes.fromhex(self.text).decode()
+        if self.column.has_empty_member:
+            return show_member_text(self.column, self.text)
         return self.to_local_text()
 
     def to_number(self) -> Decimal:
@@ -162,7 +164,7 @@ class _Value:
         if self.tp == t.ENUM:
             return Decimal(elems.index(self.text) + 1 if self.text in elems else 0)
         if self.tp == t.SET:
-            return Decimal(sum(1 << elems.index(name) for name in self.text.split(",")) if self.text else 0)
+            return Decimal(sum({1 << elems.index(name) for name in self.text.split(",")}) if self.text else 0)
         if self.tp == t.JSON:
             raise ValueError("JSON can only be converted to text")
         match = _NUMBER.match(self.to_text() if self.tp in t.STRINGS else self.text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +18,32 @@ from binlake.base.lakecolumns import Mutation
 from binlake.errors import SchemaError
 from binlake.rows.codec.lanes import Ints
 from binlake.rows.codec.transaction import TableLookup
-from binlake.rows.schema.emptied import HINT, Side, find_partition
+from binlake.rows.schema.emptied import HINT, Side, decode_physical_id, find_partition
 from binlake.rows.schema.info import TableDef
 from binlake.wire import binlog_pb2 as pb
 
 Row = dict[str, Any]
-Known = dict[tuple[TableDef, Side, TableDef | None], TableDef]
+PartitionRows: TypeAlias = Literal["refuse", "removed"]
+"""How to handle rows of which it is not known whether they went with their partition: stop, or as if they did."""
+
+
+class Doubt:
+    """Decides about such rows by `policy`; counts their transactions in `counted`, by the source's `db.table`."""
+
+    def __init__(self, policy: PartitionRows, counted: Counter[str]) -> None:
+        self._policy, self._counted = policy, counted
+        self._seen: set[tuple[str, int]] = set()
+
+    def require_accepted(self, table: TableDef, commit_ts: int, error: SchemaError) -> None:
+        """Count the transaction; raises `error` if the policy is to stop."""
+        if self._policy == "refuse":
+            raise error
+        place = (f"{table.db}.{table.name}", commit_ts)
+        self._counted[place[0]] += place not in self._seen
+        self._seen.add(place)
+
+
+Known = dict[tuple[TableDef, Side, int, TableDef | None], TableDef]
 """The earlier results of `derive_side_definition`."""
 _Names = tuple[str, str, str, str]
 _SIDES = (Mutation.BEFORE, Mutation.AFTER)
@@ -44,13 +64,16 @@ def derive_side_definition(
     others = {mutation.table_id for mutation in value.mutations} - {table_id}
     # A row logged under another id, the former id of the table that was exchanged in, was written to that table.
     side: Side = "new"
+    written = 0
     if table_id == table.id:
-        side = emptied.find_side(pb.Binlog.FromString(payload).prewrite_key, table.partition_ids, others)
+        key = pb.Binlog.FromString(payload).prewrite_key
+        side = emptied.find_side(key, table.partition_ids, others)
+        written = decode_physical_id(key) if side == "not its own" else 0
     taker = tables.find_table(emptied.heir) if emptied.heir else None
-    if (table, side, taker) not in known:
-        left = None if side == "new" else replace(emptied, side=side)
-        known[table, side, taker] = replace(table, emptied=left, taker=taker if left else None)
-    return known[table, side, taker]
+    if (table, side, written, taker) not in known:
+        left = None if side == "new" else replace(emptied, side=side, written=written)
+        known[table, side, written, taker] = replace(table, emptied=left, taker=taker if left else None)
+    return known[table, side, written, taker]
 
 
 def is_late(table: TableDef, version: int) -> bool:
@@ -66,12 +89,13 @@ def without_lost_rows(
     versions: Ints,
     lost: Counter[int],
     names_of: Callable[[TableDef], _Names | None],
+    doubt: Doubt,
 ) -> pa.RecordBatch:
     """`batch` (of MUTATION_SCHEMA) without rows that were removed with their partition; `lost` counts them by table id.
 
     `which`: the index of each row's definition (from `derive_side_definition`) in `tables`; `versions`: its schema
-    version; `names_of`: the names of a table at the source and at the target. Raises SchemaError if it cannot be
-    determined whether a row was removed.
+    version; `names_of`: the names of a table at the source and at the target; `doubt`: decides about a row of which it
+    cannot be determined whether it was removed, or raises SchemaError.
     """
     bounds = np.asarray([table.emptied.version if table.emptied else 0 for table in tables], np.int64)
     late = versions < bounds[which]
@@ -84,7 +108,7 @@ def without_lost_rows(
     rows: list[Row] = []
     for row, is_late, number in zip(all_rows, late, which, strict=True):
         left = (
-            list(_find_remaining_rows(row, tables[number], late_rows[row[Mutation.COMMIT_TS]], names_of))
+            list(_find_remaining_rows(row, tables[number], late_rows[row[Mutation.COMMIT_TS]], names_of, doubt))
             if is_late
             else [row]
         )
@@ -94,14 +118,25 @@ def without_lost_rows(
 
 
 def _find_remaining_rows(
-    row: Row, table: TableDef, together: Sequence[Row], names_of: Callable[[TableDef], _Names | None]
+    row: Row,
+    table: TableDef,
+    together: Sequence[Row],
+    names_of: Callable[[TableDef], _Names | None],
+    doubt: Doubt,
 ) -> Iterator[Row]:
     """What remains of a late `row`: the row itself, nothing, or the side of an update that lies in another partition.
 
     A row of an exchanged partition becomes a row of its new table. `together`: all late rows of the transaction.
     """
-    affected = [side for side in _SIDES if row[side] is not None and _holds(row, side, table)]
-    if not affected or not _wrote_into_partition(row, affected[0], table, together):
+    affected: list[str] = []
+    try:
+        affected = [side for side in _SIDES if row[side] is not None and _holds(row, side, table)]
+        goes = bool(affected) and _wrote_into_partition(row, affected[0], table, together)
+    except SchemaError as error:
+        doubt.require_accepted(table, row[Mutation.COMMIT_TS], error)
+        # If the partitioning is not evaluated, nothing shows that the row was in the partition at all.
+        goes = bool(affected)
+    if not goes:
         yield row
         return
     taken = _find_names_after_exchange(row, table, names_of)
@@ -157,13 +192,20 @@ def _cannot_follow_error(table: TableDef, taker: TableDef, commit_ts: int, why: 
 
 def _wrote_into_partition(row: Row, side: str, table: TableDef, together: Sequence[Row]) -> bool:
     """Whether the transaction wrote the image `side` of `row` into a removed partition. Raises SchemaError."""
-    known = table.emptied.side if table.emptied else "new"
-    if known == "old" or not find_partition(table.raw["partition"], row[side], _list_types(table)):
-        return True
-    # The prewrite key belongs to one of the transaction's rows. If all its rows would have been in the partition, but
-    # the prewrite key is not in it, then none of them was written to the partition.
-    if known == "not its own" and all(_holds(one, s, table) for one in together for s in _SIDES if one[s] is not None):
-        return False
+    emptied, partition, types = table.emptied, table.raw["partition"], _list_types(table)
+    if emptied is None or emptied.side == "old" or not find_partition(partition, row[side], types):
+        return emptied is not None
+    # The prewrite key belongs to one of the transaction's rows, and names its partition. A transaction uses a table in
+    # one state, so if only one of the two has a row in that partition, it is that one.
+    if emptied.side == "not its own":
+        own = [one for one in together if one[Mutation.TABLE_ID] == row[Mutation.TABLE_ID]]
+        images = [one[s] for one in own for s in _SIDES if one[s] is not None]
+        old, new = (
+            any(find_partition(state, image, types) == emptied.written for image in images)
+            for state in (emptied.partition, partition)
+        )
+        if old != new:
+            return old
     raise SchemaError(
         "a row of a dropped, truncated or exchanged partition was committed while the DDL ran, and it cannot be "
         "determined whether it was removed with the partition",

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from binlake.base.dictionaries import encode_dictionary
 from binlake.rows.codec.lanes import Bools, Bytes, Ints, Uints
+from binlake.rows.codec.values import name_error_value
 
 _ZERO, _MINUS = ord("0"), ord("-")
 _HEX: NDArray[np.uint16] = np.frombuffer("".join(f"{n:02X}" for n in range(256)).encode(), np.uint16)
@@ -154,7 +155,7 @@ def format_bits(values: Uints, width: int) -> pa.Array:
 def format_enums(values: Uints, names: Sequence[str]) -> pa.Array:
     """`values.format_enum` of ordinals."""
     index = np.where(values <= len(names), values, 0).astype(np.int64)
-    return pa.array(["", *names], pa.string()).take(pa.array(index))
+    return pa.array([name_error_value(names), *names], pa.string()).take(pa.array(index))
 
 
 def format_each(values: NDArray[Any], show: Callable[[Any], str]) -> pa.Array:

@@ -53,7 +53,8 @@ class DecodeStats:
     `gone_rows`: rows of tables that were dropped or truncated in the meantime, by table id. `table_rows`: rows of
     tables that a filter leaves out; `event_rows`: rows of kinds that a filter leaves out. By `db.table` of the source:
     `latin1_texts`: values read as latin1, in both images of an update; `taken_once`: transactions for which it is not
-    certain which changes are second writes, so that each pair counted once.
+    certain which changes are second writes, so that each pair counted once; `taken_away`: transactions with rows of
+    which it is not certain that they went with their partition.
     """
 
     gone_rows: Counter[int] = field(default_factory=Counter)
@@ -61,6 +62,7 @@ class DecodeStats:
     event_rows: int = 0
     latin1_texts: Counter[str] = field(default_factory=Counter)
     taken_once: Counter[str] = field(default_factory=Counter)
+    taken_away: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ BIT, the shortest round-trip text for FLOAT and DOUBLE, TIMESTAMP in UTC.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 
 from binlake.base.redaction import redact_value
 from binlake.base.varint import read_uvarint
@@ -170,13 +171,36 @@ def format_bit(value: int, width: int) -> str:
 
 
 def format_enum(value: int, elems: tuple[str, ...]) -> str:
-    """Name of an ENUM's ordinal; "" for 0 (the error value) and for ordinals out of range (tidb-binlog 1.12)."""
-    return elems[value - 1] if 0 < value <= len(elems) else ""
+    """Name of an ENUM's ordinal; `name_error_value` for 0 and for ordinals out of range (tidb-binlog 1.12)."""
+    return elems[value - 1] if 0 < value <= len(elems) else name_error_value(elems)
+
+
+def name_error_value(elems: Sequence[str]) -> str:
+    """The text of an ENUM's error value (ordinal 0): empty as servers show it; `0` if a member is empty.
+
+    If `0` is a member too, it has more zeros. Servers read such a text, which is no member, as the ordinal.
+    """
+    if "" not in elems:
+        return ""
+    return next(zeros for zeros in itertools.accumulate(itertools.repeat("0")) if zeros not in elems)
 
 
 def format_set(value: int, elems: tuple[str, ...]) -> str:
-    """Names of a SET's bits, joined by commas; bits without a name are ignored (tidb-binlog 1.12)."""
-    return ",".join(name for bit, name in enumerate(elems) if value >> bit & 1)
+    """Names of a SET's bits, joined by commas; bits without a name are ignored (tidb-binlog 1.12).
+
+    The empty member alone is `,`, as an empty text is the value without members. Servers read it so too.
+    """
+    names = [name for bit, name in enumerate(elems) if value >> bit & 1]
+    return "," if names == [""] else ",".join(names)
+
+
+def show_member_text(column: ColumnInfo, text: str) -> str:
+    """The canonical text of an ENUM or SET as servers show it: ordinal 0 and the empty member are both empty."""
+    if not column.has_empty_member:
+        return text
+    if column.tp == t.SET:
+        return "" if text == "," else text
+    return text if text in column.elems else ""
 
 
 def _make_misfit_error(column: ColumnInfo, value: object) -> ValueError:

@@ -14,7 +14,7 @@ from binlake.rows.codec.decimals import write_decimal
 from binlake.rows.codec.floats import as_float32
 from binlake.rows.codec.jsons import write_json
 from binlake.rows.codec.temporal import pack_moment, parse_duration
-from binlake.rows.codec.values import format_bit, read_text
+from binlake.rows.codec.values import format_bit, name_error_value, read_text
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo
 
@@ -60,9 +60,9 @@ def parse_flat_number(column: ColumnInfo, text: str) -> int:
     if column.tp == t.DURATION:
         return parse_duration(text)
     if column.tp == t.ENUM:
-        return 0 if text == "" and "" not in column.elems else _find_position(column, text) + 1
+        return 0 if text == name_error_value(column.elems) else _find_position(column, text) + 1
     if column.tp == t.SET:
-        return sum(1 << _find_position(column, name) for name in text.split(",")) if text else 0
+        return sum({1 << _find_position(column, name) for name in text.split(",")}) if text else 0
     if column.tp == t.BIT:
         return _parse_bits(column, text)
     raise ValueError(f"the type of column {column.name} ({column.tp}) is not a number")

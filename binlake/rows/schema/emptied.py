@@ -24,7 +24,7 @@ Values = Mapping[str, str | None]
 
 Side: TypeAlias = Literal["old", "new", "not its own", "unknown"]
 """A transaction's side of the DDL: it wrote into the old partitions ("old"), into the new ones ("new"), or into other
-partitions of the table and changed no other table ("not its own"); or it cannot be determined ("unknown")."""
+partitions of the table, as far as its primary key tells ("not its own"); or it cannot be determined ("unknown")."""
 
 _KEY_HEAD = 9
 _RANGE, _HASH, _LIST = 1, 2, 3
@@ -33,8 +33,10 @@ _TO_DAYS_OF_YEAR_ONE = 365
 HASHED_NULL_KEY = "hashed_null"
 """The key of a partitioning for the number as which its server hashes NULL; without it, TiDB's 0."""
 HINT = (
-    "check which of the transaction's rows exist on the source, list its commit_ts in filter.ignore-txn-commit-ts,"
-    " which leaves out the whole transaction, and write the existing rows to the target by hand"
+    "set source.partition-rows = removed, which takes such rows to have gone with the partition, run merge again, and"
+    " compare the table with the source afterwards (binlake verify --against source --fix). Or check which of the"
+    " transaction's rows exist on the source, list its commit_ts in filter.ignore-txn-commit-ts, which leaves out the"
+    " whole transaction, and write the existing rows to the target by hand"
 )
 
 
@@ -43,7 +45,8 @@ class Emptied:
     """The removed partitions `ids` of `partition` (TableInfo's, before the DDL).
 
     Transactions from schema `version` on do not write into them. `heir`: the id of the table that the exchanged
-    partition has become; 0 if the partition's rows are gone. `side`: the side of the current transaction.
+    partition has become; 0 if the partition's rows are gone. `side`: the side of the current transaction; `written`: if
+    that is "not its own", the partition that its primary key names.
     """
 
     version: int
@@ -51,6 +54,7 @@ class Emptied:
     partition: Mapping[str, Any]
     heir: int = 0
     side: Side = "unknown"
+    written: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """A JSON value for a schema snapshot."""
@@ -77,7 +81,7 @@ class Emptied:
         before = {definition["id"] for definition in self.partition["definitions"]}
         if written in now and written not in before:
             return "new"
-        return "not its own" if written in now and not others else "unknown"
+        return "not its own" if written in now else "unknown"
 
     def holds(self, row: Values, types: Mapping[str, int]) -> bool:
         """Whether `row` belongs to the removed partitions. `types`: TiDB's type number by column. Raises

@@ -86,6 +86,11 @@ class ColumnInfo:
         return self.tp == t.BIT or (self.tp in t.STRINGS and self.charset == "binary")
 
     @property
+    def has_empty_member(self) -> bool:
+        """True if an ENUM or SET has the member '': servers show it like the value without a member."""
+        return self.tp in (t.ENUM, t.SET) and "" in self.elems
+
+    @property
     def fsp(self) -> int:
         """Digits of fractional seconds (0 to 6) of a temporal column."""
         return max(self.decimal, 0)

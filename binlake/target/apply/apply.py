@@ -91,7 +91,8 @@ def apply_window(
                 if not is_window_applied(claim.session, target.checkpoint_schema, manifest):
                     result = _apply(ApplyRun(claim, manifest), source, plans, relay)
     result.seconds = time.monotonic() - started
-    log.info("window_applied", window=manifest.window, state=result.state, rows=result.rows, seconds=result.seconds)
+    counted = {"rows": result.rows, "absent": result.absent, "seconds": result.seconds}
+    log.info("window_applied", window=manifest.window, state=result.state, **counted)
     return result
 
 
@@ -150,6 +151,7 @@ def _apply_segment(
     result.tables |= {name for name in plan.tables if not is_aside(run.aside, name)}
     result.passed_over += counts.passed_over
     result.rows += counts.rows
+    result.absent += counts.absent
     result.batches += counts.batches
 
 

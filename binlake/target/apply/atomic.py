@@ -46,8 +46,7 @@ def _execute(run: ApplyRun, session: Session, source: StatementSource, plan: Seg
             part = select_part_to_run(batch, run.aside)
             if not is_recorded(batch, recorded):
                 if part is not None:
-                    run_batch(session, part)
-                    counts.add(part)
+                    counts.add(part, run_batch(session, part))
                 # If an attempt in another mode stored some batches, the segment does not become visible all at once.
                 applied_as = AppliedAs.ALONE if recorded else AppliedAs.WHOLE_SEGMENT
                 ledger.add(session, batch, applied_as if part is batch else AppliedAs.ASIDE)

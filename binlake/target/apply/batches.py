@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 import threading
 from dataclasses import dataclass, field
-from functools import partial
 
 from binlake.base.redaction import redact_condition, redact_sql
-from binlake.errors import TargetRefused
+from binlake.errors import Drift, TargetRefused
 from binlake.statements.batch import UNCHECKED, StatementBatch, parse_statement_table
+from binlake.statements.keyconditions import list_deleted_keys
 from binlake.target.claim.aside import select_part_to_run
 from binlake.target.claim.progress import AppliedAs, Ledger, Progress, is_recorded, write_progress
 from binlake.target.claim.run import ApplyRun
@@ -23,17 +23,22 @@ from binlake.target.session.session import Session
 
 @dataclass
 class SegmentCounts:
-    """Rows and batches of stored transactions, the `bytes` of their text, and the batches `passed_over`."""
+    """Rows and batches of stored transactions, the `bytes` of their text, and the batches `passed_over`.
+
+    `absent`: keys to delete that had no row.
+    """
 
     rows: int = 0
     batches: int = 0
     bytes: int = 0
     passed_over: int = 0
+    absent: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
-    def add(self, batch: StatementBatch) -> None:
+    def add(self, batch: StatementBatch, absent: int) -> None:
         """Count one more batch, from any thread."""
         with self._lock:
+            self.absent += absent
             self.rows += batch.rows
             self.batches += 1
             # Characters, not bytes: this only bounds memory on the target.
@@ -45,18 +50,25 @@ class SegmentCounts:
             self.passed_over += 1
 
 
-def run_batch(session: Session, batch: StatementBatch) -> None:
-    """Execute a batch in the open transaction. Raises TargetRefused if it touches an unexpected row count (R-44)."""
+def run_batch(session: Session, batch: StatementBatch) -> int:
+    """Execute a batch in the open transaction; the number of keys to delete that had no row.
+
+    Raises TargetRefused if it touches an unexpected row count (R-44), Drift if it leaves a row that it had to delete.
+    """
+    absent = 0
     for sql, expected in zip(batch.sql, batch.expect, strict=True):
         try:
-            _run_statement(session, batch, sql, expected)
-        except TargetRefused as error:
+            absent += _run_statement(session, batch, sql, expected)
+        except (TargetRefused, Drift) as error:
             error.tables = ((batch.db, batch.table) if batch.table else parse_statement_table(sql),)
             raise
+    return absent
 
 
-def _run_statement(session: Session, batch: StatementBatch, sql: str, expected: int) -> None:
+def _run_statement(session: Session, batch: StatementBatch, sql: str, expected: int) -> int:
     touched = session.execute(sql)
+    if expected == UNCHECKED and batch.kind in _DELETING and touched < batch.rows:
+        return _count_absent(session, batch, sql, touched)
     if expected not in (UNCHECKED, touched):
         raise TargetRefused(
             f"a statement touched {touched} rows instead of {expected}",
@@ -64,6 +76,32 @@ def _run_statement(session: Session, batch: StatementBatch, sql: str, expected: 
             hint="the target's rows differ from those the source had: compare the table (`binlake verify`); restore the"
             " row to its state before that commit_ts and run finalize again, or rebuild the table",
         )
+    return 0
+
+
+_DELETING = ("delete", "ordered")
+_KEYS_A_QUERY = 200
+
+
+def _count_absent(session: Session, batch: StatementBatch, sql: str, touched: int) -> int:
+    """The number of keys that the DELETE `sql` did not find; 0 for another statement.
+
+    A repetition finds no rows, and so does the DELETE of a row that the same window inserted. But a server that
+    compares a list of keys differently from one key finds none either. So each key is looked up alone. Raises Drift.
+    """
+    queries = list_deleted_keys(sql)
+    if touched >= len(queries):
+        return 0
+    for start in range(0, len(queries), _KEYS_A_QUERY):
+        found = session.fetch_column(" UNION ALL ".join(queries[start : start + _KEYS_A_QUERY]))
+        if found:
+            raise Drift(
+                f"the target still has {len(found)} rows that a DELETE by key had to remove",
+                where={**batch.where, "statement": redact_sql(sql)[:200]},
+                hint="see whether a trigger of the target inserts the rows again; if not, report it with the table's"
+                " SHOW CREATE TABLE and the server's version. `binlake table aside` lets the other tables continue",
+            )
+    return len(queries) - touched
 
 
 _ROW = re.compile(
@@ -99,10 +137,17 @@ class BatchApplier:
 
     def apply(self, writer: FencedWriter, batch: StatementBatch) -> None:
         """Execute and store `batch`. Raises what `FencedWriter.transact` and `run_batch` raise."""
-        writer.transact(partial(self._run_and_record, batch), self._is_stored)
+        absent = 0
+
+        def run(session: Session) -> StatementBatch:
+            nonlocal absent
+            absent = self._run_and_record(batch, session)
+            return batch
+
+        writer.transact(run, self._is_stored)
         part = self.select_part(batch)
         if part is not None:
-            self.counts.add(part)
+            self.counts.add(part, absent)
         if part is not batch:
             self.counts.pass_over()
 
@@ -110,13 +155,12 @@ class BatchApplier:
         """The part of `batch` to run; None when its table is set aside."""
         return select_part_to_run(batch, self._run.aside)
 
-    def _run_and_record(self, batch: StatementBatch, session: Session) -> StatementBatch:
+    def _run_and_record(self, batch: StatementBatch, session: Session) -> int:
         part = self.select_part(batch)
-        if part is not None:
-            run_batch(session, part)
+        absent = 0 if part is None else run_batch(session, part)
         self._ledger.write(session, [(batch, AppliedAs.ALONE if part is batch else AppliedAs.ASIDE)])
         self._run.claim.notify("batch")
-        return batch
+        return absent
 
     def _is_stored(self, session: Session, batch: StatementBatch) -> bool:
         digests = self._ledger.read_digests(session, batch.segment, (batch.phase, batch.batch))

@@ -9,7 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
+from binlake.base.dialects import Dialect
 from binlake.config.model import Target, TargetTable
+from binlake.dialect import has_target_collation
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.target.claim.aside import is_aside
@@ -90,6 +92,11 @@ def find_stopping_reports(target: Target, reports: Sequence[TableReport], aside:
 
 def _report_table(target: Target, table: TableDef, actual: TableForm | None, later: Collection[str]) -> TableReport:
     form = build_expected_form(table, target.db_type)
+    unequalled = find_missing_collations(table, target.db_type)
+    if unequalled:
+        lacking = tuple(f"the target has no collation that calls the same texts equal as {name}" for name in unequalled)
+        ways = ("change the collation at the source, for example to utf8mb4_bin", _describe_ignoring(table))
+        return TableReport(table.db, table.name, "refused", refusals=lacking, ways=ways)
     if actual is None:
         ways = ("create it at the target, or load it with the source's data", _describe_ignoring(table))
         return TableReport(table.db, table.name, "missing", refusals=("the table is missing",), ways=ways)
@@ -122,6 +129,12 @@ def _report_table(target: Target, table: TableDef, actual: TableForm | None, lat
         own=shape.own,
         left_out=shape.dropped,
     )
+
+
+def find_missing_collations(table: TableDef, dialect: Dialect) -> list[str]:
+    """The collations of `table` and its columns for which the target has none, by name."""
+    names = {table.collate, *(column.collate for column in table.columns)}
+    return sorted(name for name in names if name and not has_target_collation(name, dialect))
 
 
 def _choose_verdict(shape: TableShape, refusals: Sequence[str], accepted: bool) -> Verdict:

@@ -17,7 +17,7 @@ from binlake.base.redaction import redact_sql
 from binlake.errors import Drift, TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.statements.batch import StatementBatch
-from binlake.statements.literal import choose_literal_kind, format_match_literal, quote_name, quote_qualified_name
+from binlake.statements.literal import format_match, quote_name, quote_qualified_name
 from binlake.target.session.failures import MISSING, get_error_code
 from binlake.target.session.session import Session
 
@@ -120,7 +120,7 @@ def _find_from(session: Session, table: TableDef, keys: Sequence[Key], start: in
 def _format_condition(table: TableDef, key: Key) -> str:
     columns = [table.find_column(name) for name in table.find_identity().columns]
     parts = [
-        f"{quote_name(column.name)} = {format_match_literal(text, choose_literal_kind(column))}"
+        f"{quote_name(column.name)} = {format_match(text, column)}"
         for column, text in zip(columns, key, strict=True)
         if column is not None
     ]

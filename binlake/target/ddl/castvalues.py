@@ -13,7 +13,7 @@ from binlake.rows.codec.casts import Moment, UnknownCast, cast_text
 from binlake.rows.schema import ColumnInfo
 from binlake.statements.castvalues import CastStep
 from binlake.statements.keyless import format_image_condition
-from binlake.statements.literal import choose_literal_kind, format_match_literal, format_value_literal, quote_name
+from binlake.statements.literal import choose_literal_kind, format_match, format_value_literal, quote_name
 from binlake.statements.servertexts import make_text_reader, render_column_sql
 from binlake.target.session.session import Session
 
@@ -58,7 +58,7 @@ def _find_by(step: CastStep, row: Sequence[str | None]) -> str:
 
 
 def _match(column: ColumnInfo, text: str | None) -> str:
-    return f"{quote_name(column.name)} = {format_match_literal(text, choose_literal_kind(column))}"
+    return f"{quote_name(column.name)} = {format_match(text, column)}"
 
 
 def _convert(session: Session, step: CastStep, text: str | None) -> str | None:

@@ -177,7 +177,7 @@ class StageOperator(BinlakeOperator):
             report_blocked(first, context, self.log)
             # The wait ends this process, so report to metrics now that the plan waits.
             metrics.send_waiting(self.replication, first)
-            self.wait_for(until, lo=first["lo"], stop_ts=stop_ts)
+            self.wait_for(until, lo=first["lo"], stop_ts=stop_ts, cause=str(first["detail"].get("reason", "")))
         if missing and first["state"] in STOPPED:
             raise IncompleteWindow(
                 f"stop_ts {stop_ts} cannot be reached yet: {first['detail'].get('reason', first['state'])}",

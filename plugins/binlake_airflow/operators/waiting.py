@@ -6,6 +6,7 @@ The trigger only checks; the resumed task decides, and may have to wait again (h
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -23,7 +24,8 @@ class FreeTrigger(BaseTrigger):
     """Fires when the task need not wait any longer, or at `until` (Unix seconds).
 
     It waits until these are free: `locks` of the lake; the target's `lease`; and until plan finds a window after `lo`
-    (decimal string) that reaches `stop_ts` if given. The event is `{"until": …, "held_by": …}`; an empty `held_by`
+    (decimal string) that reaches `stop_ts` if given, or what blocks it is no longer `cause`: pages show what the last
+    plan found, so another plan must find the new cause. The event is `{"until": …, "held_by": …}`; an empty `held_by`
     means that all are free.
     """
 
@@ -36,6 +38,7 @@ class FreeTrigger(BaseTrigger):
         lease: bool = False,
         lo: str | None = None,
         stop_ts: str | None = None,
+        cause: str = "",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.replication_file = replication_file
@@ -44,10 +47,11 @@ class FreeTrigger(BaseTrigger):
         self.lease = lease
         self.lo = lo
         self.stop_ts = stop_ts
+        self.cause = cause
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The arguments, without secrets: the trigger reads the replication file again where it runs."""
-        names = ("replication_file", "until", "locks", "lease", "lo", "stop_ts")
+        names = ("replication_file", "until", "locks", "lease", "lo", "stop_ts", "cause")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -82,4 +86,11 @@ class FreeTrigger(BaseTrigger):
             holder = find_blocking_reason(
                 replication, int(self.lo), None if self.stop_ts is None else int(self.stop_ts)
             )
+            if self.cause and _strip_numbers(holder) != _strip_numbers(self.cause):
+                return ""
         return holder
+
+
+def _strip_numbers(reason: str) -> str:
+    """A reason without its watermarks and times, which change while the cause stays."""
+    return re.sub(r"\d+", "", reason)

@@ -250,6 +250,34 @@ def test_replication_can_be_taken_offline_but_not_paused(cluster: Cluster, capsy
     assert cluster.registry.list_drainers()[0].state == "offline"
 
 
+def test_binlogctl_gets_an_answer_for_a_replication(cluster: Cluster, make_pump: MakePump) -> None:
+    """binlogctl sends PUT http://HOST/state/NODE/ACTION to the address in the consumer's entry."""
+    pump = make_pump("pump1")
+    cluster.registry.publish_drainer("binlake-bank", 5, host=pump.addr)
+    cluster.registry.publish_drainer("binlake-bank", 6)
+    cluster.registry.put_drainer(NodeStatus("drainer1", "127.0.0.1:1", "online"))
+    [node] = [one for one in cluster.registry.list_drainers() if one.node_id == "binlake-bank"]
+    assert (node.host, node.state, node.max_commit_ts) == (pump.addr, "paused", 6)
+
+    def ask(node_id: str, action: str) -> tuple[int, str]:
+        answer = httpx.put(f"http://{node.host}/state/{node_id}/{action}", timeout=60).json()
+        return answer["code"], answer["message"]
+
+    code, message = ask("binlake-bank", "pause")
+    assert code != 200
+    assert message.startswith("this drainer's state is paused, apply pause failed!")
+    assert "pause its DAG" in message
+    assert ask("binlake-bank", "bogus") == (3, "invalide action bogus")
+    # It answers for replications that name it, and for no other node.
+    assert ask("drainer1", "close") == (3, "invalide nodeID drainer1, this pump's nodeID is pump1")
+    with pytest.raises(Permanent, match="pause its DAG"):
+        cluster.run(control.PauseDrainerCommand, "-node-id", "binlake-bank")
+    assert ask("binlake-bank", "close") == (200, "apply action close success!")
+    states = {one.node_id: one.state for one in cluster.registry.list_drainers()}
+    assert states == {"binlake-bank": "offline", "drainer1": "online"}
+    assert state_of(cluster, "pump1") == "online"
+
+
 def test_generate_meta_writes_the_savepoint(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -106,6 +106,28 @@ def test_missing_table_returns_with_all_its_rows(shop: Shop, table: Callable[[Sh
     assert verify(shop.lake.replication, VerifyOptions(chunk_rows=7)).equal
 
 
+def test_dropped_table_is_created_again_with_its_rows(
+    shop: Shop, table: Callable[[Shop], Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = table(shop)
+    was = rows(shop.server, "SHOW CREATE TABLE shop.item")[0][1]
+    execute(shop.server, "DROP TABLE shop.item")
+    assert command("aside", *ITEM) == 0
+    apply_window(shop)
+    assert command("back", *ITEM, "--recreate", "--rows-are-there") == 1
+    capsys.readouterr()
+    assert command("back", *ITEM, "--recreate", "--output", "json") == 0
+    [result] = json.loads(capsys.readouterr().out)
+    assert result["rows"] == len(rows(shop.server, "SELECT * FROM shop.item")) > 0
+    assert rows(shop.server, "SHOW CREATE TABLE shop.item")[0][1] == was
+    assert verify(shop.lake.replication, VerifyOptions(chunk_rows=7)).equal
+    assert is_consistent(shop.server)
+    # A table that is there keeps its rows, and what it has besides.
+    execute(shop.server, "ALTER TABLE shop.item ADD INDEX own (n)")
+    assert command("aside", *ITEM) == command("back", *ITEM, "--recreate") == 0
+    assert "`own`" in rows(shop.server, "SHOW CREATE TABLE shop.item")[0][1]
+
+
 def test_table_with_another_definition_does_not_return(shop: Shop, table: Callable[[Shop], Run]) -> None:
     command = table(shop)
     assert command("aside", *ITEM) == 0

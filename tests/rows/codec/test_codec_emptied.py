@@ -40,12 +40,12 @@ BEFORE = parts((OLD, "100"), (NEXT, "MAXVALUE"))
 DROPPED, EMPTIED = parts((NEXT, "MAXVALUE")), parts((FRESH, "100"), (NEXT, "MAXVALUE"))
 
 
-def schemas(action: Action, partition: Row) -> WindowSchemas:
+def schemas(action: Action, partition: Row, before: Row = BEFORE) -> WindowSchemas:
     """A DDL at 100 that began at 60, of version 8; the table exists since version 4."""
     made = [
         job(Action.CREATE_SCHEMA, 2, db=db_info(2, "test")),
         job(Action.CREATE_TABLE, 3, info=plain(OTHER, "o")),
-        job(Action.CREATE_TABLE, 4, info=info(BEFORE)),
+        job(Action.CREATE_TABLE, 4, info=info(before)),
     ]
     base = SchemaState().fold((0, one) for one in made)
     ddl = WindowDdl(100, 90, 1008, 5, "ALTER TABLE t", job(action, 8, info=info(partition), real_start_ts=60))
@@ -138,13 +138,74 @@ def test_row_that_no_other_partition_takes_was_in_the_dropped_one() -> None:
     ("physical", "changes", "others"),
     [
         (NEXT, [("insert", (row(1, 50),)), ("insert", (row(2, 150),))], 0),
-        (NEXT, [("insert", (row(1, 50),))], 1),
+        (OTHER, [("insert", (row(1, 50),))], 1),
         (999, [("insert", (row(1, 50),))], 0),
     ],
 )
 def test_undetermined_rows_are_refused(physical: int, changes: list[tuple[str, Any]], others: int) -> None:
     with pytest.raises(SchemaError, match=r"whether it was removed.*table=test\.t commit_ts=90.*ignore-txn-commit-ts"):
         decoded(schemas(Action.DROP_PARTITION, DROPPED), 90, 5, physical, changes, others)
+
+
+THREE = parts((OLD, "100"), (NEXT, "200"), (103, "MAXVALUE"))
+FEWER = parts((NEXT, "200"), (103, "MAXVALUE"))
+
+
+@pytest.mark.parametrize(
+    ("partition", "physical", "changes", "others", "left"),
+    [
+        # Another table's change says nothing; only NEXT as it is after the DDL has a row of this table.
+        (DROPPED, NEXT, [("insert", (row(1, 50),))], 1, ["1"]),
+        (DROPPED, OLD, [("insert", (row(1, 50),)), ("insert", (row(2, 150),))], 1, ["2"]),
+        # Before the DDL no row is in NEXT, after it row 1: the transaction used the table as it is after the DDL.
+        (FEWER, NEXT, [("insert", (row(1, 50),)), ("insert", (row(2, 250),))], 0, ["1", "2"]),
+        # Row 2 is in its partition before and after the DDL.
+        (FEWER, 103, [("insert", (row(1, 50),)), ("insert", (row(2, 250),))], 0, None),
+        (EMPTIED, FRESH, [("insert", (row(1, 50),)), ("insert", (row(2, 150),))], 0, ["1", "2"]),
+    ],
+)  # fmt: skip
+def test_the_partition_of_one_row_tells_which_state_of_the_table_a_transaction_used(
+    partition: Row, physical: int, changes: list[tuple[str, Any]], others: int, left: list[str] | None
+) -> None:
+    before = THREE if 103 in [one["id"] for one in partition["definitions"]] else BEFORE
+    action = Action.TRUNCATE_PARTITION if partition is EMPTIED else Action.DROP_PARTITION
+    found = schemas(action, partition, before)
+    at = 130 if action is Action.TRUNCATE_PARTITION else 90
+    if left is None:
+        with pytest.raises(SchemaError, match="whether it was removed"):
+            decoded(found, at, 5, physical, changes, others)
+        return
+    rows = decoded(found, at, 5, physical, changes, others)
+    kept = [image["id"] for _, _, image in rows if image is not None]
+    assert kept[: len(kept) - others * len(changes)] == left
+
+
+def test_rows_in_doubt_go_with_their_partition_if_configured_so() -> None:
+    # S0-60: a way on, counted by table, for partitionings that are not evaluated too
+    changes = [("insert", (row(1, 50),)), ("insert", (row(2, 150),))]
+    for before, after, left in (
+        (BEFORE, DROPPED, ["2"]),
+        (
+            parts((OLD, "100"), (NEXT, "MAXVALUE"), expr="`d` + 1"),
+            parts((NEXT, "MAXVALUE"), expr="`d` + 1"),
+            ["1", "2"],
+        ),
+    ):
+        batch = MutationBatch(partition_rows="removed")
+        found = schemas(Action.DROP_PARTITION, after, before)
+        table = found.find_schema_of_segment(0).find_table(10)
+        assert table is not None
+        builder = MutationBuilder(table)
+        for op, rows in changes:
+            getattr(builder, op)(*rows)
+        value = encode_prewrite_value(5, [builder.message])
+        binlog = build.build_prewrite(89, key_of(NEXT), value).SerializeToString()
+        batch.add(binlog, 90, 89, found.find_schema_at(90))
+        kept = batch.take().to_pylist(maps_as_pydicts="strict")
+        assert [one["after"]["id"] for one in kept] == left
+        assert batch.stats.taken_away == {"test.t": 1}
+        with pytest.raises(SchemaError, match=r"source\.partition-rows = removed"):
+            decoded(found, 90, 5, NEXT, changes)
 
 
 def test_snapshot_keeps_emptied_partitions_until_the_next_ddl() -> None:
