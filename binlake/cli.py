@@ -88,17 +88,10 @@ def _is_unread(stream: TextIO) -> bool:
 
 def _translate_storage_error(error: Exception) -> BinlakeError | None:
     """The error of a disk or of the lake's storage, for people; None for any other error: a fault of the program."""
-    # Not imported here: most commands need no Delta.
-    delta = sys.modules.get("deltalake.exceptions")
-    if delta is not None and isinstance(error, delta.DeltaError):
-        text, where = f"the lake's storage fails: {error}", {}
-    elif isinstance(error, OSError):
-        text = error.strerror or str(error)
-        where = {"path": error.filename} if error.filename else {}
-    else:
-        return None
-    hint = "check that the path exists, that this user may write to it, and that its disk has space; then run it again"
-    return BinlakeError(text, where=where, hint=hint)
+    # Imported late: most commands need no Delta.
+    from binlake.lake.damage import translate_storage_error
+
+    return translate_storage_error(error)
 
 
 def prepare(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:

@@ -130,5 +130,9 @@ class CheckpointConflict(Permanent):
     """The manifest does not start at the checkpoint, or an open window would be retried with other bounds."""
 
 
+class CheckpointMoved(CheckpointConflict):
+    """A position that Binlake recorded was changed by another hand: it is not believed until an operator says so."""
+
+
 class Drift(Permanent):
     """The target's definitions are not those that the manifest expects."""

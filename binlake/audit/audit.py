@@ -10,19 +10,22 @@ import bisect
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from binlake import tso
 from binlake.changes.net import compute_net_changes, encode_row_key
 from binlake.errors import LostRange, SchemaError
+from binlake.lake.continuity import require_all_windows
+from binlake.lake.damage import name_damage
 from binlake.lake.dataset import open_dataset
 from binlake.lake.ddls import read_landed_ddls
+from binlake.lake.opentable import load_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import (
     Row,
@@ -74,8 +77,9 @@ class Audit:
         self._versions = MirrorVersions(paths)
 
     def read_merged_range(self) -> tuple[int, int]:
-        """The range (lo, hi] of landed and merged row changes. Raises LostRange for an empty lake."""
+        """The range (lo, hi] of landed and merged row changes. Raises LostRange if it is empty or lost a window."""
         lo, hi = self.read_landed_range()
+        require_all_windows(self.paths, self._log, ("land", "merge", "mirror"))
         merged = self._log.find_greatest_hi("merge")
         return lo, min(hi, lo if merged is None else merged)
 
@@ -253,9 +257,10 @@ class Audit:
         if base.delta_version < 0:
             return
         try:
-            yield from self.read_rows_of(base).to_batches(
-                batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1
-            )
+            with self._name_damage(base):
+                yield from self.read_rows_of(base).to_batches(
+                    batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1
+                )
         except (DeltaError, FileNotFoundError) as error:
             raise self.make_version_gone_error(base) from error
 
@@ -295,7 +300,8 @@ class Audit:
             return []
         at = self.read_tables_at(base.hi).find(base.db, base.table) or definition
         try:
-            rows = self.read_rows_of(base).to_table()
+            with self._name_damage(base):
+                rows = self.read_rows_of(base).to_table()
         except (DeltaError, FileNotFoundError) as error:
             raise self.make_version_gone_error(base) from error
         texts = read_mirror_texts(at, rows)
@@ -304,7 +310,10 @@ class Audit:
 
     def read_rows_of(self, base: MirrorVersion) -> pa.dataset.Dataset:
         """The rows of `base`. Raises DeltaError if the version is beyond the mirror's retention."""
-        return open_dataset(DeltaTable(self.paths.locate_mirror(base.db, base.table), version=base.delta_version))
+        return open_dataset(load_table(self.paths.locate_mirror(base.db, base.table), version=base.delta_version))
+
+    def _name_damage(self, base: MirrorVersion) -> AbstractContextManager[None]:
+        return name_damage(self.paths.locate_mirror(base.db, base.table), base.delta_version, missing=False)
 
     def make_version_gone_error(self, base: MirrorVersion) -> LostRange:
         """The error for a version whose files or log are gone. It says from when on states are available."""

@@ -54,7 +54,7 @@ _ITSELF, _BY_VALUES = Way(), Way(by_values=True)
 
 def choose_way(name: str, source: ColumnInfo, target: ColumnInfo, session: SourceSession, dialect: Dialect) -> Way:
     """How a target of `dialect` converts the quoted column `name` as the source did. Raises Unmappable."""
-    if dialect == "tidb" or not session.family:
+    if not session.family:
         return _choose_as_tidb(name, source, target, session, dialect)
     if session.family == dialect:
         return _ITSELF
@@ -62,14 +62,18 @@ def choose_way(name: str, source: ColumnInfo, target: ColumnInfo, session: Sourc
         # In a session that was not strict there may be values that do not fit; servers replace these differently.
         lenient = session.is_lenient and _can_write_values(source, target, session, dialect)
         return _BY_VALUES if lenient else _choose_as_tidb(name, source, target, session, dialect)
-    former, now = find_type_group(source), find_type_group(target)
-    fraction = (former, now) in _WHOLE and source.fsp > 0
-    if now in ALIKE.get(former, "").split() and not fraction and not session.is_lenient:
+    if dialect != "tidb" and _is_alike(source, target) and not session.is_lenient:
         return _ITSELF
     raise Unmappable(
         f"values of {target.name} from {source.type_text} to {target.type_text}, which {session.family} and {dialect}"
         " convert differently"
     )
+
+
+def _is_alike(source: ColumnInfo, target: ColumnInfo) -> bool:
+    former, now = find_type_group(source), find_type_group(target)
+    fraction = (former, now) in _WHOLE and source.fsp > 0
+    return now in ALIKE.get(former, "").split() and not fraction
 
 
 def converts_as_tidb(source: ColumnInfo, target: ColumnInfo, session: SourceSession) -> bool:

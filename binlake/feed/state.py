@@ -8,13 +8,14 @@ S2-39). A new feed with the name of a removed one starts from scratch: each has 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import structlog
 
 from binlake import tso
+from binlake.config.feed import Feed
 from binlake.errors import Fenced, LostRange, Permanent
 from binlake.lake.failures import describe
 from binlake.lake.windowlog import WindowEvent, WindowLog
@@ -25,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 STAGE = "feed"
 """The stage of these events; their state is the feed's."""
+BEGIN = "feed-begin"
+"""The stage of the event that says after which commit_ts a feed without start-ts begins."""
 State = Literal["normal", "stopped", "error", "finished", "removed"]
 _SHOWN = ("table", "subject", "commit_ts")
 """The parts of an error's `where` that are shown in one line."""
@@ -103,13 +106,41 @@ def read_state(windows: WindowLog, feed: str) -> FeedState:
     return max((parse_state(event) for event in events), key=lambda state: state.number, default=FeedState())
 
 
+def find_begin(windows: WindowLog, feed: str, state: FeedState) -> int | None:
+    """The commit_ts after which the feed begins in its present life; None if no window was sealed for it yet."""
+    events = windows.read_events(stage=BEGIN) if windows.exists() else []
+    own = (event for event in events if event["sink"] == name_feed_sink(feed) and event["at_ms"] > state.life_ms)
+    return min((event["hi"] for event in own), default=None)
+
+
+def list_begins(windows: WindowLog, feeds: Iterable[Feed], lo: int, run_id: str) -> list[WindowEvent]:
+    """The events to record with the seal of the window that starts at `lo`: one for each feed that begins with it.
+
+    They are part of the seal: if the run dies before encode, the next run must not take its own window for the first.
+    """
+    waiting = [feed.name for feed in feeds if feed.first_ts is None]
+    states = {name: read_state(windows, name) for name in waiting}
+    return [
+        build_begin(name, lo, run_id)
+        for name, state in states.items()
+        if find_begin(windows, name, state) is None and find_greatest_hi_of_feed(windows, "encode", name, state) is None
+    ]
+
+
+def build_begin(feed: str, lo: int, run_id: str) -> WindowEvent:
+    """The event that says that the feed begins after `lo`."""
+    return WindowEvent(BEGIN, lo, lo, "done", run_id=run_id, sink=name_feed_sink(feed), detail={"feed": feed})
+
+
 def read_progress(windows: WindowLog, feed: str, start_ts: int | None = None) -> FeedProgress:
     """The progress of the feed. `start_ts`: its start in the configuration."""
     if not windows.exists():
         return FeedProgress(start_ts, None, None)
     state = read_state(windows, feed)
     encoded, checkpoint = (find_greatest_hi_of_feed(windows, stage, feed, state) for stage in ("encode", "publish"))
-    return FeedProgress(start_ts if checkpoint is None else checkpoint, encoded, windows.find_landed_ts())
+    if checkpoint is None:
+        checkpoint = find_begin(windows, feed, state) if start_ts is None else start_ts
+    return FeedProgress(checkpoint, encoded, windows.find_landed_ts())
 
 
 def find_greatest_hi_of_feed(windows: WindowLog, stage: str, feed: str, state: FeedState) -> int | None:

@@ -16,6 +16,7 @@ from binlake import tso
 from binlake.base.lakecolumns import Message
 from binlake.feed.state import find_greatest_hi_of_feed, read_state
 from binlake.lake.lock import hold_lake_lock
+from binlake.lake.opentable import load_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MESSAGE, WORKING_DAYS, make_message_table
 from binlake.lake.windowlog import WindowLog
@@ -51,7 +52,7 @@ def tidy_feed(paths: LakePaths, windows: WindowLog, feed: str, landed_ts: int) -
     """
     path = paths.locate_table(make_message_table(feed).name)
     with hold_lake_lock(paths, name_feed_lock(feed)):
-        table = DeltaTable(path)
+        table = load_table(path)
         expired = find_expired_windows(table, windows, feed, landed_ts)
         for start in range(0, len(expired), _AT_ONCE):
             names = ", ".join(f"'{name}'" for name in expired[start : start + _AT_ONCE])

@@ -20,6 +20,7 @@ from deltalake import DeltaTable, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from binlake.lake.controlrows import ControlRows, read_control_rows
+from binlake.lake.damage import name_damage, require_space
 from binlake.lake.opentable import open_table
 from binlake.lake.tables import LakeTable
 
@@ -65,11 +66,16 @@ class ControlTable:
     def read_arrow(self, columns: Sequence[str] | None = None, where: ds.Expression | None = None) -> pa.Table:
         """As `rows`, as an Arrow table. Files and row groups whose statistics exclude `where` are not read."""
         names = list(columns) if columns else self.schema.names
-        stored = self._read_stored()
-        return self.schema.empty_table().select(names) if stored is None else stored.read(names, where)
+        with name_damage(self.path):
+            stored = self._read_stored()
+            return self.schema.empty_table().select(names) if stored is None else stored.read(names, where)
 
     def find_greatest(self, column: str, where: ds.Expression | None = None) -> int | None:
         """The greatest value of a BIGINT `column` in rows that match `where`; reads the newest files first."""
+        with name_damage(self.path):
+            return self._find_greatest(column, where)
+
+    def _find_greatest(self, column: str, where: ds.Expression | None) -> int | None:
         stored = self._read_stored()
         if stored is None:
             return None
@@ -85,6 +91,12 @@ class ControlTable:
         self, columns: Sequence[str], by: str, count: int, where: ds.Expression | None = None
     ) -> list[dict[str, Any]]:
         """The `count` rows with the greatest BIGINT `by` (one of `columns`), greatest first."""
+        with name_damage(self.path):
+            return self._read_newest(columns, by, count, where)
+
+    def _read_newest(
+        self, columns: Sequence[str], by: str, count: int, where: ds.Expression | None
+    ) -> list[dict[str, Any]]:
         stored = self._read_stored()
         if stored is None:
             return []
@@ -131,6 +143,7 @@ class ControlTable:
         return None if table is None else read_control_rows(self.path, table, self.schema)
 
     def _write(self, rows: Sequence[Row], mode: Any) -> None:
+        require_space(self.path)
         data = pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
         with self._lock:
             table = self._open()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from binlake import tso
 from binlake.base.lakecolumns import Ddl, Statement
+from binlake.lake.damage import name_damage
 from binlake.lake.dataset import open_dataset
+from binlake.lake.opentable import load_table
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import DDL, STATEMENT
+from binlake.lake.tables import DDL, STATEMENT, LakeTable
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_name
 from binlake.window.definitions import LandedDdl
@@ -33,15 +35,10 @@ def read_landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, st
     """
     if hi <= lo:
         return []
-    try:
-        data = open_dataset(DeltaTable(paths.locate_table(DDL.name)))
-    except TableNotFoundError:
-        return []
     where = (ds.field(Ddl.COMMIT_TS) > lo) & (ds.field(Ddl.COMMIT_TS) <= hi)
     if touching is not None:
-        where &= ds.field(Ddl.COMMIT_TS).isin(_find_touching(data, where, fold_name(".".join(touching))))
-    columns = [*_PLAIN, Ddl.BEFORE, Ddl.AFTER]
-    rows = data.to_table(columns=columns, filter=where).to_pylist()
+        where &= ds.field(Ddl.COMMIT_TS).isin(_find_touching(paths, where, fold_name(".".join(touching))))
+    rows = _read(paths, DDL, [*_PLAIN, Ddl.BEFORE, Ddl.AFTER], where)
     # Rows with the same commit_ts keep merge's order, because segment numbers ascend within a window.
     rows.sort(key=lambda row: (row[Ddl.SINCE], row[Ddl.COMMIT_TS], row[Ddl.SEGMENT], row[Ddl.SCHEMA_VERSION]))
     return [_decode_ddl(row) for row in rows]
@@ -49,13 +46,9 @@ def read_landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, st
 
 def find_last_ddls(paths: LakePaths, tables: Collection[tuple[str, str]], upto: int) -> dict[tuple[str, str], int]:
     """By target table of `tables`, the commit_ts of the last DDL at or below `upto` that touches it, if any."""
-    try:
-        data = open_dataset(DeltaTable(paths.locate_table(DDL.name)))
-    except TableNotFoundError:
-        return {}
     names = {fold_name(".".join(table)): table for table in tables}
     last: dict[tuple[str, str], int] = {}
-    rows = data.to_table(columns=[Ddl.COMMIT_TS, Ddl.TABLES], filter=ds.field(Ddl.COMMIT_TS) <= upto).to_pylist()
+    rows = _read(paths, DDL, [Ddl.COMMIT_TS, Ddl.TABLES], ds.field(Ddl.COMMIT_TS) <= upto)
     for row in rows:
         for table in {names[name] for name in map(fold_name, row[Ddl.TABLES]) if name in names}:
             last[table] = max(last.get(table, 0), row[Ddl.COMMIT_TS])
@@ -64,12 +57,8 @@ def find_last_ddls(paths: LakePaths, tables: Collection[tuple[str, str]], upto: 
 
 def read_injections_at(paths: LakePaths, moments: Collection[int]) -> set[tuple[int, str]]:
     """(commit_ts, statement) of the merged injections at these commit_ts."""
-    try:
-        data = open_dataset(DeltaTable(paths.locate_table(DDL.name)))
-    except TableNotFoundError:
-        return set()
     where = ds.field(Ddl.COMMIT_TS).isin(sorted(moments)) & (ds.field(Ddl.DECISION) == "injected")
-    rows = data.to_table(columns=[Ddl.COMMIT_TS, Ddl.SQL], filter=where).to_pylist()
+    rows = _read(paths, DDL, [Ddl.COMMIT_TS, Ddl.SQL], where)
     return {(row[Ddl.COMMIT_TS], row[Ddl.SQL]) for row in rows}
 
 
@@ -78,16 +67,12 @@ def find_statement_kind(paths: LakePaths, window: str, segment: int) -> str:
 
     `window`: its name, `lo-hi`.
     """
-    try:
-        data = open_dataset(DeltaTable(paths.locate_table(STATEMENT.name)))
-    except TableNotFoundError:
-        return ""
     where = (
         (ds.field(Statement.WINDOW) == window)
         & (ds.field(Statement.SEGMENT) == segment)
         & (ds.field(Statement.PHASE) == 0)
     )
-    rows = data.to_table(columns=[Statement.KIND], filter=where).to_pylist()
+    rows = _read(paths, STATEMENT, [Statement.KIND], where)
     return str(rows[0][Statement.KIND]) if rows else ""
 
 
@@ -108,22 +93,30 @@ class DdlLine:
 
 def read_newest_ddls(paths: LakePaths, count: int, upto: int | None = None) -> list[DdlLine]:
     """The last `count` DDL with commit_ts <= `upto` (and all others at the oldest commit_ts), newest first."""
-    try:
-        data = open_dataset(DeltaTable(paths.locate_table(DDL.name)))
-    except TableNotFoundError:
-        return []
     where = ds.field(Ddl.COMMIT_TS) <= (tso.MAX_TS if upto is None else upto)
-    moments = sorted(data.to_table(columns=[Ddl.COMMIT_TS], filter=where).column(Ddl.COMMIT_TS).to_pylist())
+    moments = sorted(row[Ddl.COMMIT_TS] for row in _read(paths, DDL, [Ddl.COMMIT_TS], where))
     if not moments:
         return []
     where &= ds.field(Ddl.COMMIT_TS) >= moments[-count:][0]
-    rows = data.to_table(columns=[field.name for field in fields(DdlLine)], filter=where).to_pylist()
+    rows = _read(paths, DDL, [field.name for field in fields(DdlLine)], where)
     return sorted((DdlLine(**row) for row in rows), key=lambda line: (-line.commit_ts, -line.schema_version))
 
 
-def _find_touching(data: ds.Dataset, where: ds.Expression, name: str) -> list[int]:
-    rows = data.to_table(columns=[Ddl.COMMIT_TS, Ddl.TABLES], filter=where).to_pylist()
+def _find_touching(paths: LakePaths, where: ds.Expression, name: str) -> list[int]:
+    rows = _read(paths, DDL, [Ddl.COMMIT_TS, Ddl.TABLES], where)
     return [row[Ddl.COMMIT_TS] for row in rows if name in (fold_name(touched) for touched in row[Ddl.TABLES])]
+
+
+def _read(paths: LakePaths, table: LakeTable, columns: Sequence[str], where: ds.Expression) -> list[dict[str, Any]]:
+    """`columns` of the matching rows; none if the table does not exist."""
+    path = paths.locate_table(table.name)
+    try:
+        with name_damage(path):
+            rows = open_dataset(load_table(path)).to_table(columns=list(columns), filter=where)
+    except TableNotFoundError:
+        return []
+    found: list[dict[str, Any]] = rows.to_pylist()
+    return found
 
 
 def _decode_ddl(row: dict[str, object]) -> LandedDdl:

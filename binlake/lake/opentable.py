@@ -3,6 +3,8 @@
 The cost of opening a table grows with its files and with the commits after its last checkpoint. Asking delta-rs for
 newer commits takes milliseconds even if there are none, and a small window did so sixty times. On a local disk,
 checking for the next log file is enough.
+
+delta-rs takes a log file of 0 bytes, as a power cut leaves it, for a commit without changes. Here it is an error.
 """
 
 from __future__ import annotations
@@ -13,11 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from binlake.errors import LostRange
 
 _MOST_TABLES = 256
 """The number of cached tables, the last used ones: a process may use many lakes."""
 _FRESH_NS = 3_600_000_000_000
 """A commit younger than this (an hour) will not be removed from the log soon, nor will later ones."""
+
+_REPLAYED = 200
+"""Commits before a version that may not be in a checkpoint yet (Delta's default interval is 100)."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ def open_table(path: str) -> DeltaTable:
         cached = _tables.pop(path, None)
     table = None if cached is None else _update_cached(path, cached)
     if table is None:
-        table = DeltaTable(path)
+        table = load_table(path)
     commit = _find_commit(path, table.version())
     if commit is not None:
         with _lock:
@@ -53,6 +61,35 @@ def open_table(path: str) -> DeltaTable:
             if len(_tables) > _MOST_TABLES:
                 del _tables[next(iter(_tables))]
     return table
+
+
+def load_table(path: str, version: int | None = None) -> DeltaTable:
+    """The table at `path` (at `version`, if given), not from the cache. Raises LostRange, TableNotFoundError."""
+    try:
+        table = DeltaTable(path) if version is None else DeltaTable(path, version=version)
+    except DeltaError:
+        # The table's first commit is empty: delta-rs then finds no definition.
+        _require_contents(path, 0, _REPLAYED)
+        raise
+    _require_contents(path, max(table.version() - _REPLAYED, 0), table.version())
+    return table
+
+
+def _require_contents(path: str, first: int, last: int) -> None:
+    """Require that no commit from `first` to `last` is empty; older ones are in a checkpoint. Raises LostRange."""
+    for version in range(first, last + 1):
+        file = _commit_file(path, version)
+        try:
+            size = file.stat().st_size
+        except OSError:
+            continue  # removed with the old part of the log, or the lake is not on a local disk
+        if size == 0:
+            raise LostRange(
+                f"a file of the log of the lake's table `{file.parent.parent.name}` is empty, as after a power cut",
+                where={"file": str(file)},
+                hint="restore it from a copy; if there is none and it is the newest of its folder, delete it: the next"
+                " run names the window that was lost with it",
+            )
 
 
 def _update_cached(path: str, cached: _CachedTable) -> DeltaTable | None:
@@ -63,6 +100,7 @@ def _update_cached(path: str, cached: _CachedTable) -> DeltaTable | None:
     is_old = time.time_ns() - cached.commit.written_ns > _FRESH_NS
     if is_old or _commit_file(path, cached.table.version() + 1).exists():
         cached.table.update_incremental()
+        _require_contents(path, cached.commit.version + 1, cached.table.version())
     return cached.table
 
 

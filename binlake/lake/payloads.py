@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from binlake.base.lakecolumns import Binlog
+from binlake.lake.damage import name_damaged_file
 
 SHARE_BYTES = 8 << 20
 """Minimum bytes of binlogs in a share. For fewer, starting a task costs more than it saves."""
@@ -71,7 +72,8 @@ class PayloadRange:
 
     def _find_groups(self, file: str) -> Iterator[_Rows]:
         """The row groups of `file` that may have rows of the range."""
-        metadata = pq.read_metadata(file)
+        with name_damaged_file(file):
+            metadata = pq.read_metadata(file)
         column = metadata.schema.names.index(Binlog.COMMIT_TS)
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
@@ -122,7 +124,7 @@ def _group_spans(groups: Iterable[_Rows]) -> tuple[Span, ...]:
 
 def _read_batches(spans: Collection[Span]) -> Iterator[pa.RecordBatch]:
     for span in spans:
-        with pq.ParquetFile(span.file) as file:
+        with name_damaged_file(span.file), pq.ParquetFile(span.file) as file:
             for number in span.groups:
                 group = file.metadata.row_group(number)
                 rows = max(1, READ_BYTES * group.num_rows // max(1, group.total_byte_size))

@@ -14,15 +14,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 
 from binlake import tso
 from binlake.base.lakecolumns import History, Mutation
 from binlake.changes.net import RowEvent
 from binlake.errors import ConfigError
 from binlake.lake.columntypes import choose_arrow_type
+from binlake.lake.damage import name_damage
 from binlake.lake.dataset import open_dataset
-from binlake.lake.opentable import open_table
+from binlake.lake.opentable import load_table, open_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MUTATION, LakeTable
 from binlake.rows.codec import format_key_text
@@ -84,10 +84,11 @@ def read_changes(
     if hi <= lo:
         return []
     condition = match_commit_ts(lo, hi) if where is None else match_commit_ts(lo, hi) & where
-    data = open_dataset(DeltaTable(paths.locate_table(MUTATION.name)))
+    data = open_dataset(load_table(paths.locate_table(MUTATION.name)))
     names = _AT_SOURCE if at_source else {}
     named = {name: ds.field(names.get(name, name)) for name in CHANGE_COLUMNS}
-    return build_row_versions([data.to_table(columns=named, filter=condition)])
+    with name_damage(paths.locate_table(MUTATION.name)):
+        return build_row_versions([data.to_table(columns=named, filter=condition)])
 
 
 def build_row_versions(tables: Iterable[pa.Table]) -> list[RowVersion]:
@@ -114,7 +115,9 @@ def read_rows(
     `where`: only rows that match it.
     """
     condition = match_commit_ts(lo, hi) if where is None else match_commit_ts(lo, hi) & where
-    return open_dataset(open_table(paths.locate_table(table.name))).to_table(columns=list(columns), filter=condition)
+    path = paths.locate_table(table.name)
+    with name_damage(path):
+        return open_dataset(open_table(path)).to_table(columns=list(columns), filter=condition)
 
 
 def commit_day(ts: int) -> pa.Scalar:

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from binlake.base.lakecolumns import Mutation
+from binlake.lake.damage import name_damage
 from binlake.lake.dataset import open_dataset
+from binlake.lake.opentable import load_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import CHANGE_COLUMNS, RowVersion, build_row_versions, match_commit_ts
 from binlake.lake.tables import MUTATION
@@ -108,7 +109,7 @@ class _TableCache:
 
     def open_table(self, path: str) -> tuple[ds.Dataset, dict[str, int]]:
         """The table at its newest version, and the greatest commit_ts of each file."""
-        table = DeltaTable(path)
+        table = load_table(path)
         # The versions of a lake recreated at the same path start again, so compare the id too.
         state = (str(table.metadata().id), table.version())
         with self._lock:
@@ -137,9 +138,10 @@ class _Query:
 
     def __init__(self, paths: LakePaths, wanted: ds.Expression) -> None:
         self._wanted = wanted
+        self._path = paths.locate_table(MUTATION.name)
         self.files: list[_File] = []
         try:
-            data, most = _CACHE.open_table(paths.locate_table(MUTATION.name))
+            data, most = _CACHE.open_table(self._path)
         except TableNotFoundError:
             return
         self._schema = data.schema
@@ -179,7 +181,8 @@ class _Query:
 
     def _select_groups(self, files: Sequence[_File]) -> list[ds.Fragment]:
         """The row groups whose statistics do not exclude matches."""
-        return [group for file in files for group in file.fragment.split_by_row_group(self._wanted, self._schema)]
+        with name_damage(self._path):
+            return [group for file in files for group in file.fragment.split_by_row_group(self._wanted, self._schema)]
 
     def _read_column(self, groups: Sequence[ds.Fragment], column: str) -> pa.Table:
         """`column` of the matches, with the index of their row group; no image is read."""
@@ -190,7 +193,8 @@ class _Query:
             kinds = [(name, pa.int32() if name == _PLACE else self._schema.field(name).type) for name in columns]
             return pa.schema(kinds).empty_table()
         together = ds.FileSystemDataset(list(groups), self._schema, groups[0].format, groups[0].filesystem)
-        return together.to_table(columns=columns, filter=wanted)
+        with name_damage(self._path):
+            return together.to_table(columns=columns, filter=wanted)
 
 
 @dataclass(frozen=True)

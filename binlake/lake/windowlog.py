@@ -61,8 +61,18 @@ class WindowLog:
 
     def record(self, event: WindowEvent) -> None:
         """Append one event. Durable when this returns."""
-        detail = json.dumps(dict(event.detail), sort_keys=True, default=str)
-        self._table.append([{**vars(event), Window.DETAIL: detail, Window.AT_MS: time.time_ns() // 1_000_000}])
+        self.record_together([event])
+
+    def record_together(self, events: Sequence[WindowEvent]) -> None:
+        """Append `events` in one commit: all of them or none. Durable when this returns."""
+        now = time.time_ns() // 1_000_000
+        self._table.append(
+            [
+                {**vars(event), Window.DETAIL: json.dumps(dict(event.detail), sort_keys=True, default=str),
+                 Window.AT_MS: now}
+                for event in events
+            ]
+        )  # fmt: skip
 
     def read_events(
         self,

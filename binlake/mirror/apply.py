@@ -82,6 +82,9 @@ class _Run:
     def _get_replica(self, name: Name) -> Replica:
         if name not in self._replicas:
             self._replicas[name] = Replica(self._paths.locate_mirror(*name), self._days)
+            known = self._plan.known.get(name)
+            if known is not None and not known.dropped:
+                self._replicas[name].require_version(known.delta_version)
         return self._replicas[name]
 
     def _record(self, name: Name, hi: int, version: int) -> None:

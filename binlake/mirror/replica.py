@@ -16,8 +16,10 @@ from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_de
 from deltalake.exceptions import TableNotFoundError
 
 from binlake.base.lakecolumns import Change, Mirror
+from binlake.errors import LostRange
 from binlake.lake.columntypes import build_schema
 from binlake.lake.dataset import open_dataset
+from binlake.lake.opentable import load_table
 from binlake.mirror.rows import Reshaper, build_typed_rows, read_image_texts
 from binlake.rows.schema import TableDef
 from binlake.statements.literal import quote_name
@@ -46,6 +48,15 @@ class Replica:
     def version(self) -> int:
         """The Delta version as last read or written; -1 if the table does not exist."""
         return self._table.version() if self._open() is not None and self._table is not None else -1
+
+    def require_version(self, version: int) -> None:
+        """Require that the mirror has not lost a commit since it was at Delta's `version`. Raises LostRange."""
+        if self.version < version:
+            raise LostRange(
+                f"the mirror has lost a commit: it is at version {self.version}",
+                where={"mirror": self._path, "written_as": version},
+                hint="restore the files of its `_delta_log` from a copy",
+            )
 
     def read_position(self) -> int:
         """The commit_ts up to which the mirror is complete; -1 if it does not exist."""
@@ -111,7 +122,7 @@ class Replica:
 
     def read_batches(self, version: int | None = None) -> Batches:
         """The rows, of `version` if given."""
-        table = self._require() if version is None else DeltaTable(self._path, version=version)
+        table = self._require() if version is None else load_table(self._path, version=version)
         names = [field.name for field in table.schema().fields]
         found: Batches = open_dataset(table).to_batches(columns=names)
         return found
@@ -208,7 +219,7 @@ class Replica:
     def _open(self) -> DeltaTable | None:
         if self._table is None:
             try:
-                self._table = DeltaTable(self._path)
+                self._table = load_table(self._path)
             except TableNotFoundError:
                 return None
         return self._table

@@ -1,8 +1,8 @@
 """A step of a DDL in which Binlake itself converts the values of a column, as a text among the DDL's statements.
 
 A target that cannot convert as the source did gets the values written: just before the DDL its rows are the source's,
-so each stored value is read, converted by `codec.casts` and written into the shadow column. The text is a comment, so a
-server that got it would do nothing.
+so each stored value is read, converted by `codec.casts` and written into the shadow column. A server that got the
+text would refuse it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from binlake.base.dialects import Dialect
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema.session import SourceSession
 
-_HEAD, _TAIL = "/* binlake converts: ", " */"
+_HEAD = "BINLAKE CONVERTS "
 _TYPE = ("id", "name", "tp", "flag", "flen", "decimal", "charset", "collate", "elems")
 """The fields of a column on which its texts, literals and conversions depend."""
 _NOTHING: dict[str, Any] = {
@@ -48,16 +48,14 @@ class CastStep:
             "target": _to_dict(self.target), "shadow": self.shadow, "kept": self.kept,
             "session": self.session.to_dict(), "dialect": self.dialect,
         }  # fmt: skip
-        # JSON may escape a slash: the comment must not end inside it.
-        text = json.dumps(values, ensure_ascii=False).replace("*/", "*\\/")
-        return f"{_HEAD}{text}{_TAIL}"
+        return f"{_HEAD}{json.dumps(values, ensure_ascii=False)}"
 
     @classmethod
     def find_in(cls, sql: str) -> CastStep | None:
         """The step that `sql` is; None for a statement of the server."""
         if not sql.startswith(_HEAD):
             return None
-        raw = json.loads(sql[len(_HEAD) : -len(_TAIL)])
+        raw = json.loads(sql.removeprefix(_HEAD))
         return cls(
             raw["table"],
             tuple(map(_to_column, raw["key"])),

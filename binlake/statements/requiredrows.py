@@ -1,7 +1,7 @@
 """A step of a DDL that requires the target to have no row of a kind, as a text among the DDL's statements.
 
-It guards a statement that would give such rows values of the target's own choice, where the source's are not known. The
-text is a comment, so a server that got it would do nothing.
+It guards a statement that would give such rows values of the target's own choice, where the source's are not known. A
+server that got the text would refuse it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-_HEAD, _TAIL = "/* binlake requires: ", " */"
+_HEAD = "BINLAKE REQUIRES "
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,9 @@ class RequireNoRows:
 
     def to_sql(self) -> str:
         """The text in `statement`."""
-        # JSON may escape a slash: the comment must not end inside it.
-        text = json.dumps(asdict(self), ensure_ascii=False).replace("*/", "*\\/")
-        return f"{_HEAD}{text}{_TAIL}"
+        return f"{_HEAD}{json.dumps(asdict(self), ensure_ascii=False)}"
 
     @classmethod
     def find_in(cls, sql: str) -> RequireNoRows | None:
         """The step that `sql` is; None for a statement of the server."""
-        return cls(**json.loads(sql[len(_HEAD) : -len(_TAIL)])) if sql.startswith(_HEAD) else None
+        return cls(**json.loads(sql.removeprefix(_HEAD))) if sql.startswith(_HEAD) else None

@@ -22,6 +22,7 @@ from binlake.rows.schema import SchemaState, TableDef, WindowSchemas
 from binlake.rules import Rules
 from binlake.statements import StatementBatch, TableStatements, make_images_from_rows
 from binlake.statements.batch import UNCHECKED
+from binlake.target.ddl.execution import execute_step
 from binlake.target.definitions.definitions import (
     compare_definitions,
     expect_after_ddl,
@@ -127,7 +128,7 @@ class DirectReplay:
             return
         self._session.commit()
         for statement in batch.sql:
-            self._session.execute(statement)
+            execute_step(self._session, statement)
         expected = expect_after_ddl(ddl.before, ddl.after, self._dialect, ddl.action)
         differences = compare_definitions(
             expected, read_definitions(self._session, expected.names, self._dialect), indexes=True, target=self._target

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import structlog
 
 from binlake.base import rowhash
+from binlake.feed.state import list_begins
 from binlake.lake.baseload import BaseLoad, Chunk
+from binlake.lake.continuity import LANDED_TABLES, VERSIONS, read_versions
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowEvent
@@ -105,9 +108,10 @@ class Sealer:
             schema_version=self._load.schema_version,
             digest=landed.digest,
         )
-        detail = {"base_ts": str(self._load.base_ts)}
+        detail = {"base_ts": str(self._load.base_ts), VERSIONS: read_versions(ctx.paths, LANDED_TABLES)}
         event = WindowEvent("land", bounds.lo, bounds.hi, "done", landed.rows, seconds, ctx.run_id, detail=detail)
-        ctx.windows.record(WindowEvent(**{**vars(event), "manifest": manifest.to_json()}))
+        begins = list_begins(ctx.windows, ctx.replication.feed, bounds.lo, ctx.run_id)
+        ctx.windows.record_together([replace(event, manifest=manifest.to_json()), *begins])
         self.windows += 1
         log.info("base_window_sealed", window=bounds.window, transactions=landed.rows, bytes=landed.bytes)
         self._sealed(bounds)

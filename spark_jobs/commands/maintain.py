@@ -18,7 +18,6 @@ from functools import partial
 
 import pyarrow as pa
 import structlog
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from binlake import tso
@@ -27,8 +26,10 @@ from binlake.base.lakecolumns import History
 from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.feed.upkeep import list_feeds_in_lake, tidy_feed
+from binlake.lake.continuity import require_all_windows
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.members import MemberTable
+from binlake.lake.opentable import load_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG, CHANGE, DDL, MUTATION, STATEMENT, WORKING_DAYS, LakeTable, make_message_table
@@ -96,6 +97,8 @@ def maintain(ctx: StageContext) -> list[Maintained]:
     landed = ctx.windows.find_landed_range()
     if landed is None:
         return []
+    # Rewriting a table that has lost a commit would take the lost commit's version, and hide the loss.
+    require_all_windows(ctx.paths, ctx.windows, ("land", "merge", "mirror"))
     steps: list[tuple[str, Callable[[], Maintained]]] = [
         ("window", lambda: _build_maintained("window", ctx.windows.tidy())),
         ("pump_member", lambda: _build_maintained("pump_member", MemberTable(ctx.paths).tidy())),
@@ -147,7 +150,7 @@ class DayOfFiles:
 
 def list_days(path: str) -> list[DayOfFiles]:
     """The partitions of the Delta table at `path`, the oldest first."""
-    adds = pa.table(DeltaTable(path).get_add_actions(flatten=True))
+    adds = pa.table(load_table(path).get_add_actions(flatten=True))
     dated = "partition.commit_date" in adds.column_names
     keys = adds.column("partition.commit_date").to_pylist() if dated else [None] * adds.num_rows
     sizes: dict[date | None, list[int]] = {}
@@ -216,7 +219,7 @@ def find_expired_windows(ctx: StageContext, table: LakeTable, landed: Bounds) ->
     opened = position.window[0] if position.window else position.commit_ts
     old = tso.compose(max(tso.extract_physical(landed.hi) - WORKING_DAYS * _DAY_MS, 0))
     end = min(position.commit_ts, opened, old)
-    adds = pa.table(DeltaTable(ctx.paths.locate_table(table.name)).get_add_actions(flatten=True))
+    adds = pa.table(load_table(ctx.paths.locate_table(table.name)).get_add_actions(flatten=True))
     windows = set(adds.column("partition.window").to_pylist()) if adds.num_rows else set()
     return sorted(name for name in windows if int(name.partition("-")[2]) <= end)
 

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
-from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from binlake.base.lakecolumns import Mutation, OfSegment
 from binlake.config import Replication
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, ConfigError
+from binlake.lake.opentable import load_table
 from binlake.lake.tables import CHANGE, DDL, MUTATION, STATEMENT, LakeTable
 from binlake.pipeline import STOPPED
 from binlake.repair.backfill.progress import BackfillProgress
@@ -70,7 +70,7 @@ def _derive_sink_rows(ctx: StageContext, window: Bounds) -> list[StageResult]:
 def _compare_digests(
     ctx: StageContext, bounds: Bounds, tables: tuple[LakeTable, ...], derive: Callable[[], list[StageResult]]
 ) -> StageResult:
-    versions = {table.name: DeltaTable(ctx.paths.locate_table(table.name)).version() for table in tables}
+    versions = {table.name: load_table(ctx.paths.locate_table(table.name)).version() for table in tables}
     before = [_compute_digest(ctx, table, bounds) for table in tables]
     rows = derive()[0].rows
     after = [_compute_digest(ctx, table, bounds) for table in tables]

@@ -26,7 +26,7 @@ from binlake.reparo.command import open_data
 from binlake.reparo.restore import restore as replay_files
 from binlake.reparo.settings import DestDb, ReparoSettings
 from binlake.target.base.load import Base, BaseTask, find_base, load_base
-from binlake.target.commands.checkpoint import set_checkpoint
+from binlake.target.commands.checkpoint import read_stored_checkpoint, set_checkpoint
 from binlake.window.cuts import require_outside_ddl
 from binlake.window.manifest import format_window_name
 from spark_jobs.job.arguments import add_job, add_where, parse_moment
@@ -226,10 +226,12 @@ def _require_in_lake(ctx: StageContext, landed: Bounds, base: int, to: int | Non
 
 
 def _set_base(ctx: StageContext, landed: Bounds, base: int) -> None:
-    target = ctx.replication.require_sql_target()
-    position = read_target_position(ctx, landed)
-    if position.commit_ts is None or position.commit_ts < base:
-        set_checkpoint(ctx.replication, target, read_cluster_id(ctx, landed), base)
+    target, cluster_id = ctx.replication.require_sql_target(), read_cluster_id(ctx, landed)
+    # Without a row, `--base` says where the target is, even if it had a row before.
+    has_row = read_stored_checkpoint(target, cluster_id).checkpoint is not None
+    known = read_target_position(ctx, landed).commit_ts if has_row else None
+    if known is None or known < base:
+        set_checkpoint(ctx.replication, target, cluster_id, base)
 
 
 def _load(replication: Replication, base: Base, cluster: int) -> StageResult:

@@ -18,6 +18,7 @@ from binlake.config.model import Target
 from binlake.errors import DamagedManifest, ImmutableWindow
 from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.lock import hold_lake_lock
+from binlake.lake.moved import record_moves, record_return
 from binlake.lake.tables import CHANGE
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
@@ -60,7 +61,9 @@ log = structlog.get_logger(__name__)
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     """Derive `change` for the sink's window that ends at or before `bounds.hi`. Raises BinlakeError."""
     target = ctx.replication.require_sql_target(hint="add a section [target], or do not run compact")
-    position = read_target_position(ctx, bounds)
+    with record_moves(ctx.windows, ctx.run_id):
+        position = read_target_position(ctx, bounds)
+    record_return(ctx.windows, position.commit_ts, ctx.run_id)
     ahead: StageResult | None = ctx.handover.take_ahead("compact", bounds, position)
     return ahead if ahead is not None else _derive_window(ctx, bounds, target, position)
 

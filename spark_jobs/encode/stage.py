@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
 from binlake.base import rowhash
@@ -23,9 +22,17 @@ from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import MessageEncoder
 from binlake.feed.protocols import format_of
 from binlake.feed.roworder import sort_rows
-from binlake.feed.state import FeedState, find_greatest_hi_of_feed, read_state, require_in_lake
+from binlake.feed.state import (
+    FeedState,
+    build_begin,
+    find_begin,
+    find_greatest_hi_of_feed,
+    read_state,
+    require_in_lake,
+)
 from binlake.feed.waiting import list_waiting_windows, matches_section
 from binlake.lake.lock import hold_lake_lock
+from binlake.lake.opentable import load_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import read_rows
 from binlake.lake.tables import MUTATION, make_message_table
@@ -72,14 +79,23 @@ def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
 def list_next_windows(ctx: StageContext, feed: Feed, state: FeedState, bounds: Bounds) -> list[Bounds]:
     """The windows from the end of the feed's last one up to `bounds.hi` or the feed's end; empty if there are none.
 
-    A new feed begins at its start-ts, or with `bounds`. Landed windows are joined as long as the driver can encode them
-    itself. Raises LostRange if the lake does not reach back that far.
+    A new feed begins at its start-ts, or with the first window that was sealed for it. Landed windows are joined as
+    long as the driver can encode them itself. Raises LostRange if the lake does not reach back that far.
     """
     lo, hi = find_greatest_hi_of_feed(ctx.windows, "encode", feed.name, state), feed.limit_ts(bounds.hi)
     if lo is None:
-        lo = bounds.lo if feed.first_ts is None else feed.first_ts
+        lo = feed.first_ts if feed.first_ts is not None else _find_begin(ctx, feed, state, bounds)
         require_in_lake(ctx.windows, feed.name, lo)
     return _cut_by_bytes(ctx, lo, hi) if lo < hi else []
+
+
+def _find_begin(ctx: StageContext, feed: Feed, state: FeedState, bounds: Bounds) -> int:
+    """Where the feed begins: as recorded with a seal, or with `bounds` if it was configured after the last seal."""
+    begin = find_begin(ctx.windows, feed.name, state)
+    if begin is None:
+        begin = bounds.lo
+        ctx.windows.record(build_begin(feed.name, begin, ctx.run_id))
+    return begin
 
 
 def _cut_by_bytes(ctx: StageContext, lo: int, hi: int) -> list[Bounds]:
@@ -180,7 +196,7 @@ def _list_window_files(paths: LakePaths, feed: Feed, bounds: Bounds) -> list[Rem
     if not may_have_rows(paths, table, build_window_predicate(bounds)):
         return []
     now, own = int(time.time() * 1000), {Message.WINDOW: bounds.window}
-    adds = pa.table(DeltaTable(paths.locate_table(table.name)).get_add_actions(flatten=True)).to_pylist()
+    adds = pa.table(load_table(paths.locate_table(table.name)).get_add_actions(flatten=True)).to_pylist()
     return [
         RemoveAction(add["path"], True, now, add["size_bytes"], own)
         for add in adds

@@ -17,6 +17,7 @@ from pyarrow.lib import ArrowException
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
 from binlake.lake.aside import record_set_aside
+from binlake.lake.damage import describe_storage_text
 from binlake.lake.tables import STATEMENT
 from binlake.lake.windowlog import WindowEvent
 from binlake.repair.verify.afterddl import compare_due_tables, record_due_tables
@@ -29,12 +30,13 @@ from binlake.window.targets import Naming
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lineage import Sources, Written, make_target_column_lister
 from spark_jobs.tables.compacted import read_pinned
-from spark_jobs.tables.pinned import read_target_position
+from spark_jobs.tables.pinned import name_target, read_target_position
 from spark_jobs.tables.sinks import SinkWindow, find_tables_at_end, read_sql_window
 from spark_jobs.tables.statements import LakeStatements, read_statements
 
 log = structlog.get_logger(__name__)
 
+_BY_RELAY = "if there are relay files, they can finish an open window: `binlake recover --log-dir`"
 _SCHEMA = ("schema_snapshot", "schema_change")
 """The tables of the schema history."""
 
@@ -64,6 +66,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     # Record the modes used: `auto` chooses one by the segment's size.
     detail["modes"] = applied.modes
     detail["forms"] = manifest.safe_mode
+    detail["target"] = name_target(target)
     # A window that inserts and deletes a row, and a repeated one, delete keys that have no row.
     detail |= {"deletes_without_row": applied.absent} if applied.absent else {}
     detail |= {"set_aside": applied.aside, "passed_over": applied.passed_over} if applied.aside else {}
@@ -97,13 +100,15 @@ def _translate_read_errors(ctx: StageContext, bounds: Bounds, *tables: str) -> I
     """Raise LostRange if `tables` cannot be read because a file is missing or damaged."""
     try:
         yield
+    except LostRange as error:
+        where = {"window": bounds.window, "lake": ctx.paths.root, **error.where}
+        raise LostRange(error.message, where=where, hint=f"{error.hint}; {_BY_RELAY}") from error
     except (OSError, DeltaError, ArrowException) as error:
         named = " or ".join(f"`{table}`" for table in tables)
         raise LostRange(
-            f"the lake's table {named} is not readable: {error}",
+            f"the lake's table {named} is not readable: {describe_storage_text(error)}",
             where={"window": bounds.window, "lake": ctx.paths.root},
-            hint="restore its files from a copy (for `statement`: or run convert again); if there are relay files, they"
-            " can finish an open window: `binlake recover --log-dir`",
+            hint=f"restore its files from a copy (for `statement`: or run convert again); {_BY_RELAY}",
         ) from error
 
 

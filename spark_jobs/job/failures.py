@@ -22,7 +22,8 @@ from delta.exceptions import (
 
 from binlake import errors
 from binlake.base.reachability import make_spark_unavailable_error
-from binlake.errors import BinlakeError, Transient
+from binlake.errors import BinlakeError, LostRange, Transient
+from binlake.lake.damage import is_storage_error, translate_storage_error
 
 _OURS = re.compile(r"binlake\.errors\.(\w+): (?P<text>[^\n]*)")
 _CONFLICTS = (
@@ -61,10 +62,16 @@ def translate(error: Exception) -> BinlakeError | None:
         )
     match = _OURS.search(str(error))
     if match is None:
-        return _detect_lost_server(error)
+        return _detect_lost_server(error) or _detect_storage_error(error)
     kind = getattr(errors, match.group(1), Transient)
     message, _, hint = match.group("text").partition(_HINT)
     return kind(message, hint=hint)
+
+
+def _detect_storage_error(error: Exception) -> BinlakeError | None:
+    """The error for people if the lake's disk or one of its files failed; None for a fault of the program."""
+    ours = translate_storage_error(error)
+    return ours if isinstance(ours, LostRange) or is_storage_error(error) else None
 
 
 def _detect_lost_server(error: Exception) -> Transient | None:

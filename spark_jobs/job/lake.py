@@ -20,6 +20,7 @@ from binlake.base import rowhash
 from binlake.base.lakecolumns import Binlog, Change, Ddl, History, OfSegment, Statement
 from binlake.base.rowhash import Fold
 from binlake.errors import Transient
+from binlake.lake.damage import describe_storage_text, require_space
 from binlake.lake.opentable import open_table
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.paths import LakePaths
@@ -76,6 +77,7 @@ def overwrite(rows: Rows, paths: LakePaths, table: LakeTable, predicate: str, no
     (`DESCRIBE HISTORY`): run, window, stage. Rows of the driver can only be written to a table that delta-rs commits to
     (`LakeTable.engine`). Raises Transient.
     """
+    require_space(paths.locate_table(table.name))
     if isinstance(rows, pa.Table):
         return _overwrite_here(rows, paths, table, predicate, note)
     frame = rows
@@ -121,7 +123,9 @@ def _overwrite_here(rows: pa.Table, paths: LakePaths, table: LakeTable, predicat
         elif data.num_rows:
             write_deltalake(place, data, mode="append", commit_properties=about, writer_properties=_WRITER)
     except (DeltaError, OSError) as error:
-        raise Transient(f"rows of `{table.name}` could not be written: {error}", hint=AGAIN) from error
+        raise Transient(
+            f"rows of `{table.name}` could not be written: {describe_storage_text(error)}", hint=AGAIN
+        ) from error
     return int(data.num_rows)
 
 
@@ -129,6 +133,7 @@ def commit_parts(
     paths: LakePaths, table: LakeTable, parts: Sequence[Part], replaced: Sequence[RemoveAction], note: Mapping[str, str]
 ) -> None:
     """Add the files `parts` to `table` and remove those `replaced`, in one commit. Raises Transient."""
+    require_space(paths.locate_table(table.name))
     now = int(time.time() * 1000)
     adds = [AddAction(part.path, part.size, part.values, now, True, part.stats) for part in parts]
     place = open_table(paths.locate_table(table.name))
@@ -141,7 +146,9 @@ def commit_parts(
             commit_properties=commit_properties(note),
         )
     except DeltaError as error:
-        raise Transient(f"the rows of a window could not be committed: {error}", hint=AGAIN) from error
+        raise Transient(
+            f"the rows of a window could not be committed: {describe_storage_text(error)}", hint=AGAIN
+        ) from error
 
 
 def encode_note(note: Mapping[str, str]) -> str:

@@ -16,6 +16,8 @@ import structlog
 
 from binlake.base import rowhash
 from binlake.errors import ConflictingBinlogs, ImmutableWindow, IncompleteWindow, LostRange
+from binlake.feed.state import list_begins
+from binlake.lake.continuity import LANDED_TABLES, VERSIONS, read_versions, require_all_windows
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG
@@ -107,6 +109,7 @@ class _Complete:
 
 def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowManifest, list[Member], bool]:
     """(the manifest to seal, the members, whether the window ends at its byte limit)."""
+    require_all_windows(ctx.paths, ctx.windows, ("land",))
     members = _require_members(ctx, cluster, bounds)
     window = _complete(ctx, cluster, members, bounds, ctx.most_bytes)
     bounds = window.bounds
@@ -217,9 +220,11 @@ def _seal(ctx: StageContext, cluster: Cluster, manifest: WindowManifest, members
         [RememberedMember(m.node_id, m.store_uuid, m.state, m.watermark, manifest.hi) for m in members]
     )
     rows = manifest.dml + manifest.ddls
-    ctx.windows.record(
-        WindowEvent("land", manifest.lo, manifest.hi, "done", rows, seconds, ctx.run_id, manifest=manifest.to_json())
-    )
+    detail = {VERSIONS: read_versions(ctx.paths, LANDED_TABLES)}
+    seal = WindowEvent("land", manifest.lo, manifest.hi, "done", rows, seconds, ctx.run_id, "", "", detail,
+                       manifest.to_json())  # fmt: skip
+    begins = list_begins(ctx.windows, ctx.replication.feed, manifest.lo, ctx.run_id)
+    ctx.windows.record_together([seal, *begins])
     # Publish never before the seal, and do not leave it to the next plan: closing pumps wait for it (hazards R-05), and
     # their GC may delete binlogs up to it.
     cluster.registry.publish_drainer(ctx.drainer_id, manifest.hi, host=_choose_answering_pump(members))

@@ -16,11 +16,11 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
 from binlake.base.lakecolumns import Mutation
 from binlake.lake.features import can_delta_rs_commit
+from binlake.lake.opentable import load_table
 from binlake.lake.parts import Part
 from binlake.lake.paths import LakePaths
 from binlake.lake.payloads import PayloadRange
@@ -42,7 +42,7 @@ def find_replaceable_files(paths: LakePaths, lo: int, hi: int) -> list[RemoveAct
     if not may_have_rows(paths, MUTATION, commit_ts_predicate(lo, hi)):
         return []
     now, removals = int(time.time() * 1000), []
-    for add in pa.table(DeltaTable(paths.locate_table(MUTATION.name)).get_add_actions(flatten=True)).to_pylist():
+    for add in pa.table(load_table(paths.locate_table(MUTATION.name)).get_add_actions(flatten=True)).to_pylist():
         least, most = add.get(f"min.{Mutation.COMMIT_TS}"), add.get(f"max.{Mutation.COMMIT_TS}")
         known = least is not None and most is not None
         if known and (least > hi or most <= lo):
@@ -56,7 +56,7 @@ def find_replaceable_files(paths: LakePaths, lo: int, hi: int) -> list[RemoveAct
 
 def split_into_shares(paths: LakePaths, payloads: PayloadRange, decoder: Decoder) -> Shares:
     """The `payloads` in the files of `binlog`, divided into shares."""
-    binlog = DeltaTable(paths.locate_table(BINLOG.name))
+    binlog = load_table(paths.locate_table(BINLOG.name))
     uris = binlog.file_uris(file_pruning_predicate=commit_ts_predicate(payloads.lo, payloads.hi))
     # The paths are URL-encoded.
     files = [unquote(uri.removeprefix("file://")) for uri in uris]

@@ -18,6 +18,7 @@ import structlog
 
 from binlake.base.lakecolumns import Binlog, Ddl
 from binlake.errors import ImmutableWindow
+from binlake.lake.continuity import VERSIONS, read_versions, require_all_windows
 from binlake.lake.injections import record_late_injections
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.payloads import PayloadRange
@@ -25,7 +26,7 @@ from binlake.lake.rowhistory import read_rows
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.shardlocks import read_locks_at, read_resolutions, require_nothing_waits
 from binlake.lake.skips import record_skips
-from binlake.lake.tables import BINLOG, DDL, parse_schema
+from binlake.lake.tables import BINLOG, DDL, MUTATION, parse_schema
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema import WindowDdl, WindowSchemas
@@ -66,6 +67,7 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
     began, bounds = time.monotonic(), Bounds(manifest.lo, manifest.hi)
     named = map(int, ctx.replication.filter.ignore_txn_commit_ts)
     ignored = frozenset(ts for ts in named if bounds.lo < ts <= bounds.hi)
+    require_all_windows(ctx.paths, ctx.windows, ("land", "merge"), but=("merge", bounds.lo, bounds.hi))
     planned, schemas, locks = _plan_ddls(ctx, manifest, ignored)
     if planned:
         rows_of = pa.Table.from_pylist(
@@ -90,6 +92,7 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
     detail |= {"alerts": alerts} if alerts else {}
     if ctx.rules.shard_mode == "pessimistic":
         detail |= {"shard_locks": locks.list_waiting(bounds.hi)}
+    detail[VERSIONS] = read_versions(ctx.paths, (MUTATION, DDL))
     merged = Merged(rows, len(planned), not filtered and not skipped, (bounds.window,))
     sealed = MergeManifest(ctx.replication.name, bounds.lo, bounds.hi, merged, locks)
     event = WindowEvent("merge", bounds.lo, bounds.hi, "done", rows, seconds, ctx.run_id, detail=detail)

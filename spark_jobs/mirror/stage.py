@@ -23,9 +23,10 @@ from binlake.base.lakecolumns import Change
 from binlake.changes.net.columns import NET, combine_into_batch
 from binlake.changes.net.events import group_rows_by_table
 from binlake.lake.columntypes import list_delta_columns
+from binlake.lake.continuity import VERSIONS, read_versions, require_all_windows
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import format_schema, parse_schema
+from binlake.lake.tables import MIRROR_VERSION, format_schema, parse_schema
 from binlake.lake.windowlog import WindowEvent
 from binlake.mirror import (
     Applied,
@@ -71,6 +72,7 @@ _THREADS = 4
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     """Bring the mirrors to `bounds.hi`. Raises IncompleteWindow if a window before it is not merged yet."""
     with hold_lake_lock(ctx.paths, BY_NAME["mirror"].lock):
+        require_all_windows(ctx.paths, ctx.windows, ("mirror",))
         windows = _list_windows(ctx, bounds.hi)
         done = [_apply_window(ctx, window) for window in windows]
     if not done:
@@ -102,6 +104,7 @@ def _apply_window(ctx: StageContext, window: Bounds) -> StageResult:
     seconds = time.monotonic() - began
     changed = sorted({(v.db, v.table) for v in applied.versions})
     detail: dict[str, object] = {"tables": len(changed), "unfit": applied.unfit}
+    detail[VERSIONS] = read_versions(ctx.paths, (MIRROR_VERSION,))
     ctx.windows.record(
         WindowEvent("mirror", window.lo, window.hi, "done", applied.rows, seconds, ctx.run_id, "mirror", "", detail)
     )

@@ -151,13 +151,21 @@ def _propose(ctx: StageContext, cluster: Cluster, lo: int, last: WindowManifest 
 
 
 def publish_landed_ts(ctx: StageContext, registry: Registry, landed_ts: int) -> None:
-    """Publish `landed_ts` if the registry shows a smaller one: PD may have been unreachable right after the seal.
+    """Publish `landed_ts` if the registry shows another one: the lake's own record decides.
 
-    A closing pump waits for it and blocks every plan meanwhile, so no later landing would publish it.
+    A smaller one: PD was unreachable right after the seal. A closing pump waits for it and blocks every plan meanwhile,
+    so no later landing would publish it. A greater one was not written by this lake, and a closing pump would go
+    offline with binlogs that have not landed.
     """
     shown = registry.find_drainer(ctx.drainer_id)
     if shown is None or shown.status.max_commit_ts < landed_ts:
         registry.publish_drainer(ctx.drainer_id, landed_ts)
+        return
+    # Read after the entry: another run seals first and publishes then.
+    landed_now = ctx.windows.find_landed_ts() or landed_ts
+    if shown.status.max_commit_ts > landed_now:
+        log.warning("landed_ts_in_registry_moved", shown=str(shown.status.max_commit_ts), landed=str(landed_now))
+        registry.publish_drainer(ctx.drainer_id, landed_now)
 
 
 def find_blocked_since(events: Sequence[EventRow], lo: int) -> int | None:

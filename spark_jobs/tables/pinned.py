@@ -5,18 +5,48 @@ A window that was sealed but never opened pins nothing: another target or config
 
 from __future__ import annotations
 
+import json
+
 from binlake.base import rowhash
-from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
+from binlake.config.model import Target
+from binlake.errors import CheckpointConflict, CheckpointMoved, ImmutableWindow, LostRange
 from binlake.target import Position, read_position
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.lake import Rows, fold_of
 
+_LAST_EVENTS = 50
+"""Events of finalize among which the last one at a target is searched: restores into other targets add theirs."""
+
 
 def read_target_position(ctx: StageContext, bounds: Bounds) -> Position:
-    """The target's position; `bounds` must lie in the landed range. Raises CheckpointConflict, TargetUnavailable."""
+    """The target's position; `bounds` must lie in the landed range. Raises CheckpointConflict, TargetUnavailable.
+
+    Also raises CheckpointMoved, if another hand moved the position since this lake or the target recorded it.
+    """
     target = ctx.replication.require_sql_target()
-    return read_position(target, ctx.replication.name, read_cluster_id(ctx, bounds))
+    position = read_position(target, ctx.replication.name, read_cluster_id(ctx, bounds))
+    if not position.is_recorded and position.commit_ts is not None and position.opened is None:
+        _require_own(ctx, target, position.commit_ts)
+    return position
+
+
+def name_target(target: Target) -> str:
+    """The name of a target in the events of finalize: where it is, and where its checkpoint is there."""
+    return f"{target.host}:{target.port}/{target.checkpoint_schema}"
+
+
+def _require_own(ctx: StageContext, target: Target, commit_ts: int) -> None:
+    """Require what this lake finalized last at `target`, whose own record is gone. Raises CheckpointMoved."""
+    ended = ctx.windows.read_last_events(("finalize",), _LAST_EVENTS, ("done",), sink="sql")
+    own = next((event for event in ended if json.loads(event["detail"]).get("target") == name_target(target)), None)
+    if own is not None and own["hi"] != commit_ts:
+        raise CheckpointMoved(
+            f"the checkpoint row at the target is not Binlake's: this lake applied up to {own['hi']} there",
+            where={"target": name_target(target), "written": own["hi"], "found": commit_ts},
+            hint="restore the tables binlake_* beside it, or, if the target really is where the row says:"
+            " `binlake checkpoint adopt`",
+        )
 
 
 def read_cluster_id(ctx: StageContext, bounds: Bounds) -> int:

@@ -11,6 +11,8 @@ import pyarrow.dataset as ds
 from binlake.base.lakecolumns import OfSegment
 from binlake.dialect import make_table_bytewise
 from binlake.errors import IncompleteWindow
+from binlake.lake.continuity import require_windows
+from binlake.lake.damage import name_damage
 from binlake.lake.dataset import open_dataset
 from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.opentable import open_table
@@ -59,9 +61,10 @@ class SinkWindow:
 def require_merged(ctx: StageContext, lo: int, hi: int) -> Merged:
     """The total of what merge sealed for (lo, hi]; windows that overlap the range count as a whole.
 
-    Raises IncompleteWindow if a window is not merged, DamagedManifest.
+    Raises IncompleteWindow if a window is not merged, DamagedManifest, LostRange if one was lost since.
     """
     merged = _merge_events(ctx, lo, hi)
+    require_windows(ctx.paths, merged.values())
     landed = ctx.windows.list_landed((lo, hi))
     missing = [format_window_name(*window) for window in landed if window not in merged]
     if missing or not landed or landed[0][0] > lo or landed[-1][1] < hi:
@@ -128,7 +131,8 @@ def read_table_window(ctx: StageContext, table: LakeTable, bounds: Bounds) -> Ro
         open_dataset(open_table(ctx.paths.locate_table(table.name))),
         ds.field(OfSegment.WINDOW) == bounds.window,
     )
-    return data.to_table(columns=table.list_column_names(), filter=own)
+    with name_damage(ctx.paths.locate_table(table.name)):
+        return data.to_table(columns=table.list_column_names(), filter=own)
 
 
 def commit_note(ctx: StageContext, stage: str, bounds: Bounds) -> dict[str, str]:

@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 
 from binlake.base.lakecolumns import Statement
 from binlake.config.model import Target
 from binlake.lake.dataset import open_dataset
 from binlake.lake.mutations import read_touched_tables
+from binlake.lake.opentable import load_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import STATEMENT, parse_schema
@@ -67,7 +67,7 @@ class LakeStatements:
         self._replication = replication
         self._target = target
         self._plans = WindowPlans(window.definitions, window.segments, window.cuts, schema_versions, target.db_type)
-        self._data = open_dataset(DeltaTable(paths.locate_table(STATEMENT.name))) if rows is None else ds.dataset(rows)
+        self._data = open_dataset(load_table(paths.locate_table(STATEMENT.name))) if rows is None else ds.dataset(rows)
         self._batch_of = restore_checked_batch if rows is None else restore_batch
         self._own = ds.field(Statement.WINDOW) == window.bounds.window
         self._index = self._data.to_table(columns=list(INDEX), filter=self._own).to_pylist()

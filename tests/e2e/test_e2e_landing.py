@@ -19,7 +19,7 @@ from support.live import LiveSource
 from support.workload import integer, text
 
 from binlake.audit.audit import Audit
-from binlake.errors import CheckpointConflict, ImmutableWindow, IncompleteWindow
+from binlake.errors import CheckpointConflict, ImmutableWindow, IncompleteWindow, LostRange
 from binlake.window.manifest import WindowManifest
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lake import ensure_tables
@@ -196,6 +196,10 @@ def test_closing_pumps_learn_the_lakes_position(
     source.registry.put_drainer(replace(consumer, max_commit_ts=landed.lo))
     run_stage("plan", ctx)
     assert source.registry.list_drainers() == [consumer]
+    # Moved ahead by another hand: a closing pump must not go offline with binlogs that have not landed.
+    source.registry.put_drainer(replace(consumer, max_commit_ts=landed.hi + 1))
+    run_stage("plan", ctx)
+    assert source.registry.list_drainers() == [consumer]
 
 
 def test_hi_is_lowered_to_just_before_a_ddl_whose_job_is_not_in_the_history(
@@ -352,3 +356,26 @@ def test_window_sealed_by_an_older_version_is_not_verified(context: Callable[...
     assert [entry["log_level"] for entry in logs] == ["warning"]
     with pytest.raises(ImmutableWindow, match="landed rows differ from the sealed ones"):
         land_stage._verify(ctx, replace(old, digest="2:" + old.digest))
+
+
+@pytest.mark.parametrize("table", ["binlog", "schema_change"])
+def test_nothing_is_landed_behind_a_lost_commit(
+    source: LiveSource, context: Callable[..., StageContext], table: str
+) -> None:
+    bank(source)
+    source.workload.begin().insert("d", "t", id=1, name="x").commit()
+    source.settle()
+    ctx = context()
+    window(ctx)
+    path = ctx.paths.locate_table(table)
+    file = Path(path) / "_delta_log" / f"{DeltaTable(path).version():020}.json"
+    content = file.read_bytes()
+    source.workload.begin().insert("d", "t", id=2, name="y").commit()
+    source.settle()
+    for damage in (Path.unlink, Path.touch):
+        damage(file)
+        with pytest.raises(LostRange, match=f"`{table}`"):
+            land(ctx)
+    file.write_bytes(content)
+    window(ctx)
+    assert [dict(row["after"])["name"] for row in rows(ctx, "mutation")] == ["x", "y"]

@@ -79,7 +79,7 @@ class DdlModel(Model):
 
     def _clear_all(self) -> None:
         with self.reader.cursor() as cursor:
-            for table in sql.TABLES:
+            for table in (*sql.TABLES, *sql.LATER):
                 cursor.execute(f"DELETE FROM {SCHEMA}.{table}")
             cursor.execute("SELECT schema_name FROM information_schema.schemata")
             own = {"information_schema", "mysql", "performance_schema", "sys", SCHEMA}

@@ -43,6 +43,7 @@ def set_back(scenario: Scenario, _found: Statements) -> None:
     with scenario.model.reader.cursor() as cursor:
         text = Checkpoint(back, True, {}, checkpoint.schema_version).to_json()
         cursor.execute(f"UPDATE {SCHEMA}.checkpoint SET checkPoint = %s", (text,))
+        cursor.execute(f"UPDATE {SCHEMA}.binlake_position SET commitTS = %s", (back,))
     scenario.model.happened[Kind.CHECKPOINT_SET_BACK] += 1
     _replay(scenario, progress.exit_ts)
 

@@ -95,7 +95,7 @@ class Model:
 
     def _clear(self) -> None:
         with self.reader.cursor() as cursor:
-            for table in sql.TABLES:
+            for table in (*sql.TABLES, *sql.LATER):
                 cursor.execute(f"DELETE FROM {SCHEMA}.{table}")
             cursor.execute(f"DROP DATABASE IF EXISTS {DB}")
             cursor.execute(f"DROP DATABASE IF EXISTS {SRC}")

@@ -20,6 +20,7 @@ from support.airflow_home import SLOW_PACE
 from support.dag_runs import HI, LO, answer
 from support.live import LiveSource
 from support.mariadb import MariaDb, execute, rows
+from support.positions import accept_rows
 from support.scripted_spark import script, scripted_spark
 from support.tinylake import TinyLake, fill, set_checkpoint, target_config
 from support.windows import Crash, Window, apply, at, target_of
@@ -199,6 +200,7 @@ def checkpoint(server: MariaDb) -> str:
 def write_checkpoint(server: MariaDb, told: str) -> None:
     """Overwrite that checkpoint by hand."""
     execute(server, f"UPDATE tidb_binlog.checkpoint SET checkPoint = '{told}' WHERE clusterID <> 7")
+    accept_rows(server)
 
 
 def _make_past_lake(root: Path, target: MariaDb) -> TinyLake:

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 from support.mariadb import MariaDb, execute
+from support.positions import accept_rows
 from support.windows import target_of
 from support.workload import Row, Workload
 
@@ -207,6 +208,7 @@ def set_checkpoint(server: MariaDb, ts: int, *, consistent: bool = True, task: s
         f"REPLACE INTO tidb_binlog.checkpoint VALUES ({CLUSTER_ID}, '{told}')",
         f"REPLACE INTO tidb_binlog.binlake_owner (clusterID, task, config_hash) VALUES ({CLUSTER_ID}, '{task}', '')",
     )
+    accept_rows(server)
 
 
 def target_config(server: MariaDb, **more: Any) -> dict[str, Any]:

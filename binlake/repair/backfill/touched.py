@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from binlake.audit.audit import Audit
 from binlake.base.lakecolumns import Mutation
 from binlake.config import Replication
 from binlake.lake.dataset import open_dataset
+from binlake.lake.opentable import load_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import match_commit_ts
 from binlake.lake.schemas import SchemaHistory
@@ -105,7 +105,7 @@ class _Reader:
 
     def _read_keys_by_table(self) -> Iterator[tuple[tuple[str, str, int], set[tuple[str | None, ...]]]]:
         keys: dict[tuple[str, str, int], set[str]] = {}
-        data = open_dataset(DeltaTable(self._paths.locate_table(MUTATION.name)))
+        data = open_dataset(load_table(self._paths.locate_table(MUTATION.name)))
         for batch in data.to_batches(columns=list(_COLUMNS), filter=match_commit_ts(*self._bounds)):
             rows = pa.Table.from_batches([batch])
             for table in rows.group_by([Mutation.DB, Mutation.TABLE, Mutation.TABLE_ID]).aggregate([]).to_pylist():

@@ -28,7 +28,8 @@ Forms = Literal["safe", "plain"]
 def read_checkpoint(replication: Replication, cluster_id: int) -> Checkpoint | None:
     """The checkpoint of the SQL sink; None without a sink, or when the table or the row is missing.
 
-    Cluster id 0 selects the only row. Raises TargetUnavailable, TargetRefused, CheckpointConflict.
+    Cluster id 0 selects the only row. Raises TargetUnavailable, TargetRefused, CheckpointConflict,
+    CheckpointMoved.
     """
     if replication.target is None:
         return None
@@ -48,7 +49,8 @@ class Position:
 
     `commit_ts`: its checkpoint, None before the first window; `opened`: the open window; `max_packet`: bytes that one
     packet to it may have; `forms`: the form that the next window's writes need; `aside`: the tables that are set aside;
-    `exit_ts`: the commit_ts up to which rows may be on the target while no window is open.
+    `exit_ts`: the commit_ts up to which rows may be on the target while no window is open; `is_recorded`: False when
+    the target has no record that Binlake wrote the row.
     """
 
     commit_ts: int | None
@@ -57,6 +59,7 @@ class Position:
     forms: Forms = "safe"
     aside: frozenset[Name] = frozenset()
     exit_ts: int = 0
+    is_recorded: bool = True
 
     @property
     def window(self) -> tuple[int, int] | None:
@@ -67,7 +70,7 @@ class Position:
         """The position of `target` after the next window, up to `hi`, is applied and nothing else has changed it."""
         exit_ts = max(self.exit_ts, hi)
         forms = choose_forms(target, Checkpoint(hi, consistent=True), exit_ts)
-        return replace(self, commit_ts=hi, opened=None, forms=forms, exit_ts=exit_ts)
+        return replace(self, commit_ts=hi, opened=None, forms=forms, exit_ts=exit_ts, is_recorded=True)
 
 
 def read_position(target: Target, replication: str, cluster_id: int) -> Position:
@@ -76,7 +79,8 @@ def read_position(target: Target, replication: str, cluster_id: int) -> Position
     Raises as `read_checkpoint`, and CheckpointConflict when another replication holds a window open there.
     """
     with closing(Session(target)) as session:
-        checkpoint = CheckpointTable(target.checkpoint_schema, cluster_id).read(session)
+        stored = CheckpointTable(target.checkpoint_schema, cluster_id).read_stored(session)
+        checkpoint = stored.require_unmoved(target.checkpoint_schema)
         opened = _open_progress(session, target, cluster_id, replication)
         packet = session.fetch_max_packet()
         aside = read_aside(session, target.checkpoint_schema, cluster_id)
@@ -91,7 +95,7 @@ def read_position(target: Target, replication: str, cluster_id: int) -> Position
         )
     forms = choose_forms(target, checkpoint, exit_ts)
     commit_ts = checkpoint.commit_ts if checkpoint else None
-    return Position(commit_ts, opened, packet, forms, frozenset(aside), exit_ts)
+    return Position(commit_ts, opened, packet, forms, frozenset(aside), exit_ts, stored.recorded is not None)
 
 
 def read_tables_aside(replication: Replication, cluster_id: int) -> list[AsideTable]:

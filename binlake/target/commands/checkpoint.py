@@ -12,13 +12,14 @@ from binlake import tso
 from binlake.config.model import Replication, Target
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.mysqlbinlog.dumpposition import read_dump_position
-from binlake.target.apply.position import read_checkpoint, read_open_window, read_tables_aside
+from binlake.target.apply.position import read_open_window, read_tables_aside
 from binlake.target.claim.claim import open_claimed_transaction
 from binlake.target.claim.progress import (
     Checkpoint,
     CheckpointTable,
     Ledger,
     Progress,
+    StoredCheckpoint,
     read_open_progress,
     read_progress,
     take_ownership,
@@ -56,11 +57,18 @@ class CheckpointCommand:
             _adopt(replication, target, cluster_id, close=args.close_window)
         if args.action == "set":
             set_checkpoint(replication, target, cluster_id, _parse_base(args.base))
-        checkpoint, opened = read_checkpoint(replication, cluster_id), read_open_window(replication, cluster_id)
-        answer = _describe_checkpoint(cluster_id, checkpoint, opened)
+        stored, opened = read_stored_checkpoint(target, cluster_id), read_open_window(replication, cluster_id)
+        answer = _describe_checkpoint(cluster_id, stored.checkpoint, opened)
+        answer["written"] = str(stored.recorded) if stored.is_moved else None
         answer["set_aside"] = [table.to_dict() for table in read_tables_aside(replication, cluster_id)]
         print(json.dumps(answer, indent=2) if args.output == "json" else _format_text(answer))
         return 0
+
+
+def read_stored_checkpoint(target: Target, cluster_id: int) -> StoredCheckpoint:
+    """The row as it is, also if another hand moved it."""
+    with closing(Session(target)) as session:
+        return CheckpointTable(target.checkpoint_schema, cluster_id).read_stored(session)
 
 
 def _adopt(replication: Replication, target: Target, cluster_id: int, *, close: bool) -> None:
@@ -75,6 +83,7 @@ def _adopt(replication: Replication, target: Target, cluster_id: int, *, close: 
             if other is not None:
                 _close_window(session, schema, cluster_id, other, close=close)
             take_ownership(session, schema, cluster_id, replication.name, replication.compute_data_hash())
+            CheckpointTable(schema, cluster_id).accept(session)
 
 
 def set_checkpoint(replication: Replication, target: Target, cluster_id: int, base: int) -> None:
@@ -88,7 +97,7 @@ def set_checkpoint(replication: Replication, target: Target, cluster_id: int, ba
         create_tables(session, schema)
         with open_claimed_transaction(session, target, [replication.name]):
             table = CheckpointTable(schema, cluster_id)
-            known = table.read(session, lock=True)
+            known = table.read_stored(session, lock=True).checkpoint
             if known is not None and known.commit_ts != base:
                 raise CheckpointConflict(
                     f"the target has a checkpoint already, {known.commit_ts}",
@@ -135,7 +144,7 @@ def _close_window(session: Session, schema: str, cluster_id: int, replication: s
             where={"ddl": (progress.ddl_sql or "")[:300], "commit_ts": progress.ddl_commit_ts},
             hint=f"let {replication} finish its window (`binlake stage finalize`), then adopt",
         )
-    checkpoint = CheckpointTable(schema, cluster_id).read(session)
+    checkpoint = CheckpointTable(schema, cluster_id).read_stored(session).checkpoint
     if progress.ddl_state == "done" and checkpoint is not None and checkpoint.commit_ts < (progress.ddl_commit_ts or 0):
         raise CheckpointConflict(
             f"a DDL of the window {window} ran, but earlier rows of {replication} are not applied yet",
@@ -186,8 +195,9 @@ def _describe_checkpoint(cluster_id: int, checkpoint: Checkpoint | None, progres
 
 def _format_text(answer: dict[str, Any]) -> str:
     checkpoint, window = answer["checkpoint"], answer["open_window"]
+    moved = f"moved           by another hand: Binlake wrote {answer['written']} last, and waits for `adopt`"
     if checkpoint is None:
-        return "no checkpoint yet"
+        return moved if answer["written"] else "no checkpoint yet"
     aside = answer["set_aside"]
     state = "consistent" if checkpoint["consistent"] else "applying or interrupted"
     if aside and window is None:
@@ -197,6 +207,8 @@ def _format_text(answer: dict[str, Any]) -> str:
     lines.append(f"schema version  {checkpoint['schema_version']}")
     if checkpoint["ts_map"]:
         lines.append(f"ts-map          {checkpoint['ts_map']}")
+    if answer["written"]:
+        lines.append(moved)
     if window is not None:
         lines.append(
             f"open window     {window['lo']}-{window['hi']} of {window['replication']}, segment {window['segment']}"

@@ -51,7 +51,7 @@ def _execute_all(session: Session, statements: Sequence[str]) -> list[TargetRefu
     ignored: list[TargetRefused] = []
     for statement in statements:
         try:
-            _execute_one(session, statement)
+            execute_step(session, statement)
         except TargetRefused as error:
             if get_error_code(error) not in IGNORABLE:
                 raise
@@ -62,7 +62,8 @@ def _execute_all(session: Session, statements: Sequence[str]) -> list[TargetRefu
     return ignored
 
 
-def _execute_one(session: Session, statement: str) -> None:
+def execute_step(session: Session, statement: str) -> None:
+    """Run a statement of a DDL, or a step that Binlake itself makes. Raises TargetRefused."""
     step, required = CastStep.find_in(statement), RequireNoRows.find_in(statement)
     if step is not None:
         run_cast_step(session, step)

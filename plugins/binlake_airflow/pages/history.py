@@ -14,6 +14,7 @@ from binlake import tso
 from binlake.cluster.source.hearing import Hearing
 from binlake.config import Replication
 from binlake.feed.state import STAGE as FEED_STATE
+from binlake.lake import moved
 from binlake.lake.failures import FAILURE, Failure
 from binlake.pipeline import BY_NAME, ENDED, name_task, parse_feed_sink
 from binlake.window import asides, rewrites
@@ -22,9 +23,9 @@ from binlake.window.eventrow import EventRow
 _NOTICES = 10
 _ASIDE_EVENTS = 200
 # Late transactions, forgotten pumps, released windows, skipped transactions, injections that never run, rows changed
-# manually, tables that were set aside or brought back.
+# manually, tables that were set aside or brought back, a checkpoint that was moved by hand or is back.
 _NOTED = ("incident", "forget", "release", "skip", "injection", "repair", "rollback", "emit", "validation",
-          asides.STAGE)  # fmt: skip
+          asides.STAGE, moved.STAGE)  # fmt: skip
 PAGE = 25
 """Rows of a list; older ones are on the next page."""
 # The stage whose end shows a sink's position.
@@ -199,7 +200,9 @@ def build_notices_view(log: Events) -> list[dict[str, Any]]:
 
 
 def _describe_event(event: EventRow) -> str:
-    """The stage; for a feed's state change its name and new state."""
+    """The stage; for a feed's state change its name and new state, for the checkpoint what happened to it."""
+    if event["stage"] == moved.STAGE:
+        return f"checkpoint {event['state']}"
     feed = parse_feed_sink(event["sink"])
     return f"feed {feed} {event['state']}" if event["stage"] == FEED_STATE else str(event["stage"])
 

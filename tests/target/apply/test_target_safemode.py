@@ -6,6 +6,7 @@ from contextlib import closing
 
 import pytest
 from support.mariadb import MariaDb, execute, rows
+from support.positions import accept_rows
 from support.windows import CLUSTER, NAME, Window, apply, at, target_of
 
 from binlake.config.model import Target
@@ -37,6 +38,7 @@ def write_drainer_checkpoint(server: MariaDb, ts: int, consistent: str) -> None:
         " checkPoint MEDIUMTEXT)",
         f"REPLACE INTO tidb_binlog.checkpoint VALUES ({CLUSTER}, '{row}')",
     )
+    accept_rows(server)
 
 
 @pytest.mark.parametrize(("value", "meant"), [(True, "always"), (False, "auto"), ("never", "never")])

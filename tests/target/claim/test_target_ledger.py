@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 from support.mariadb import MariaDb, execute, rows
+from support.positions import accept_rows
 from support.windows import Window, apply
 
 from binlake.config.model import Target
@@ -44,6 +45,7 @@ def test_ledger_ahead_of_a_restored_checkpoint_skips_no_rows(server: MariaDb, ta
         "DELETE FROM app.log WHERE line = 'second'",
         "UPDATE tidb_binlog.checkpoint SET checkPoint = REPLACE(checkPoint, '\"commitTS\":200', '\"commitTS\":100')",
     )
+    accept_rows(server)
     apply(target, Window(100, 200).log("second"))
     assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [("first",), ("second",)]
 

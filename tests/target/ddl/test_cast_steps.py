@@ -21,6 +21,7 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.session import SourceSession
 from binlake.statements.castvalues import CastStep
+from binlake.statements.requiredrows import RequireNoRows
 from binlake.target import Session
 from binlake.target.ddl import castvalues
 from binlake.target.ddl.castvalues import run_cast_step
@@ -203,3 +204,15 @@ def test_column_is_not_numbered_by_the_target(server: MariaDb, target: Target) -
     execute(server, "DELETE FROM app.q")
     apply(target, window)
     assert rows(server, "SHOW COLUMNS FROM app.q LIKE 'id'") != []
+
+
+def test_server_refuses_the_text_of_a_step(server: MariaDb, session: Session) -> None:
+    # An executor that does not know steps stops, and loses no value.
+    before, after = make_table(server, "one integer")
+    column, document = before.find_column("v"), after.find_column("v")
+    assert column is not None
+    assert document is not None
+    step = CastStep("`q`", (before.columns[0],), column, document, "s", (), UTC, server.name)
+    for text in (step.to_sql(), RequireNoRows("`q`", "TRUE", "it's so").to_sql()):
+        with pytest.raises(TargetRefused, match="syntax"):
+            session.execute(text)

@@ -1,0 +1,76 @@
+"""Is the content of a lake table that of every window that was written to it?
+
+A power cut can remove the newest file of a table's Delta log, or leave it empty: the table then looks as it did before,
+and what is derived from it would be wrong. Each stage therefore records, in the event that ends a window, the version
+that its tables had then. A table with a lower version has lost that window, and nothing is read from it or written to
+it until the window is there again. A reader asks before it answers, a writer before it writes (else its commit would
+take the place of the lost one).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+
+from deltalake.exceptions import TableNotFoundError
+
+from binlake.errors import LostRange
+from binlake.lake.opentable import open_table
+from binlake.lake.paths import LakePaths
+from binlake.lake.tables import BINLOG, SCHEMA_CHANGE, LakeTable
+from binlake.lake.windowlog import WindowLog
+from binlake.window.eventrow import EventRow
+from binlake.window.manifest import format_window_name
+
+LANDED_TABLES = (BINLOG, SCHEMA_CHANGE)
+VERSIONS = "versions"
+"""The key of an event's detail: by table, its Delta version after the window."""
+_LAST_EVENTS = 64
+"""Newest events that are asked. Each writer asks before it writes, so older windows were there when newer ones came."""
+_AGAIN = {
+    "merge": "derive it again: `binlake stage merge --replication FILE --lo {lo} --hi {hi}`",
+    "land": "start a new lake: a window lands only once",
+    "mirror": "start a new lake: a window is mirrored only once",
+}
+
+
+def read_versions(paths: LakePaths, tables: Iterable[LakeTable]) -> dict[str, int]:
+    """The present version of each table, -1 if it does not exist: for the detail of a window's last event."""
+    return {table.name: _read_version(paths, table.name) for table in tables}
+
+
+def require_all_windows(
+    paths: LakePaths, windows: WindowLog, stages: Collection[str], *, but: tuple[str, int, int] | None = None
+) -> None:
+    """Require the newest windows of `stages`, except `but` (stage, lo, hi), which is written anew.
+
+    Raises LostRange."""
+    require_windows(paths, windows.read_last_events(tuple(stages), _LAST_EVENTS, ("done",)), but=but)
+
+
+def require_windows(paths: LakePaths, events: Iterable[EventRow], *, but: tuple[str, int, int] | None = None) -> None:
+    """Require the windows of `events` in the tables whose versions they record. Raises LostRange."""
+    newest: dict[tuple[str, int, int], EventRow] = {}
+    for event in sorted(events, key=lambda event: event["at_ms"]):
+        newest[event["stage"], event["lo"], event["hi"]] = event
+    found: dict[str, int] = {}
+    for (stage, lo, hi), event in newest.items():
+        for table, version in json.loads(event["detail"] or "{}").get(VERSIONS, {}).items():
+            if (stage, lo, hi) == but:
+                continue
+            if table not in found:
+                found[table] = _read_version(paths, table)
+            if found[table] < version:
+                again = _AGAIN[stage].format(lo=lo, hi=hi)
+                raise LostRange(
+                    f"the lake's table `{table}` has lost the commit of a window: it is at version {found[table]}",
+                    where={"window": format_window_name(lo, hi), "written_as": version, "lake": paths.root},
+                    hint=f"restore the files of `{table}/_delta_log` from a copy, or {again}",
+                )
+
+
+def _read_version(paths: LakePaths, table: str) -> int:
+    try:
+        return int(open_table(paths.locate_table(table)).version())
+    except TableNotFoundError:
+        return -1

@@ -1,0 +1,151 @@
+"""What an error of Arrow or delta-rs says about the lake's files, in one line of plain text for people.
+
+Their texts have colours, several lines and no table; a damaged file would otherwise look like a fault of the program.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyarrow.lib import ArrowException
+
+from binlake.errors import BinlakeError, LostRange, Transient
+
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
+_WRAPPERS = re.compile(
+    r"(Generic (LocalFileSystem|S3|delta kernel) error|Kernel error|Arrow error|Parquet error|External|"
+    r"Failed to parse parquet|Object store error|Object at location)\s*:?\s*"
+)
+_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"")
+_DAMAGE = re.compile(
+    r"parquet|corrupt|magic bytes|footer|thrift|decompress|snappy|zstd|requested range|end of stream|base64|page header"
+    r"|object was only",
+    re.IGNORECASE,
+)
+_FULL = "No space left"
+_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ENFILE})
+_LETTERS = 300
+_SPARE_BYTES = 16 << 20
+"""More than the largest control table's compaction and checkpoint write."""
+_RESTORE = "restore the file from a copy; what is derived (mutation, ddl, change, statement) can be derived again"
+_SPACE = "check that the path exists, that this user may write to it, and that its disk has space; then run it again"
+
+
+def describe_storage_text(error: BaseException) -> str:
+    """The error's text in one line without colours and the layers' names. Quoted texts may be values: left out."""
+    lines = _COLOUR.sub("", str(error)).replace("↳", "").split("\n")
+    text = ": ".join(line.strip() for line in lines if line.strip())
+    if "Cast error" in text:
+        text = _VALUE.sub("'…'", text)
+    return (_WRAPPERS.sub("", text).strip(" :") or type(error).__name__)[:_LETTERS]
+
+
+def is_storage_error(error: BaseException) -> bool:
+    """False for errors of the network and of the program, also where they are OSErrors."""
+    if isinstance(error, OSError):
+        is_named = error.filename is not None or error.errno in _ERRNOS
+        return is_named or (error.errno is None and _WRAPPERS.search(str(error)) is not None)
+    return isinstance(error, DeltaError)
+
+
+def translate_storage_error(error: BaseException) -> BinlakeError | None:
+    """The error for people if `error` is one of the disk, of the lake's storage or of its files; else None."""
+    text = describe_storage_text(error)
+    is_reading = isinstance(error, ArrowException | DeltaError) or (isinstance(error, OSError) and error.errno is None)
+    if is_reading and _FULL not in text and _DAMAGE.search(text):
+        return LostRange(f"a file of the lake is damaged: {text}", hint=_RESTORE)
+    if isinstance(error, DeltaError):
+        return BinlakeError(f"the lake's storage fails: {text}", hint=_SPACE)
+    if isinstance(error, OSError):
+        where = {"path": error.filename} if error.filename else {}
+        return BinlakeError(error.strerror or text, where=where, hint=_SPACE)
+    return None
+
+
+def require_space(path: str) -> None:
+    """Before a write to the local folder `path`: require space on its disk. Raises Transient.
+
+    On a full disk, threads of delta-rs panic, and print so, before its error arrives here.
+    """
+    folder = Path(path)
+    if "://" in path:
+        return
+    while not folder.exists():
+        folder = folder.parent
+    status = os.statvfs(folder)
+    left = status.f_bavail * status.f_frsize
+    if left < _SPARE_BYTES:
+        raise Transient(
+            f"the disk of the lake has {left >> 20} MiB left: nothing is written to it",
+            where={"path": path, "needed": f"{_SPARE_BYTES >> 20} MiB"},
+            hint="make space; then run it again",
+        )
+
+
+@contextmanager
+def name_damage(path: str, version: int | None = None, *, missing: bool = True) -> Iterator[None]:
+    """While the table at `path` is read: raise LostRange with the damaged or missing file if there is one.
+
+    `missing` False: a file that is gone is no damage, as in a version beyond the retention. The files are tried only
+    after an error.
+    """
+    try:
+        yield
+    except (ArrowException, OSError, DeltaError) as error:
+        found = _find_damaged_file(path, version, missing=missing)
+        if found is None:
+            raise
+        file, cause = found
+        raise _make_damage_error(Path(path).name, file, cause) from error
+
+
+@contextmanager
+def name_damaged_file(file: str) -> Iterator[None]:
+    """While `file` is read: raise LostRange that names it if it cannot be read."""
+    try:
+        yield
+    except (ArrowException, OSError) as error:
+        raise _make_damage_error(Path(file).parent.parent.name, file, error) from error
+
+
+def _make_damage_error(table: str, file: str, cause: Exception) -> LostRange:
+    return LostRange(
+        f"a file of the lake's table `{table}` is damaged: {describe_storage_text(cause)}",
+        where={"file": file},
+        hint=_RESTORE,
+    )
+
+
+def _find_damaged_file(path: str, version: int | None, *, missing: bool) -> tuple[str, Exception] | None:
+    """The first file of the table that cannot be read, and why; None also if the lake is not on a local disk."""
+    if "://" in path:
+        return None
+    try:
+        uris = DeltaTable(path, version=version).file_uris()
+    except DeltaError:
+        return None
+    for uri in uris:
+        file = unquote(uri.removeprefix("file://"))
+        try:
+            _read_all(file)
+        except FileNotFoundError:
+            if missing:
+                return file, FileNotFoundError("it is missing")
+        except (ArrowException, OSError) as error:
+            return file, error
+    return None
+
+
+def _read_all(file: str) -> None:
+    with pq.ParquetFile(file) as parquet:
+        for group in range(parquet.metadata.num_row_groups):
+            parquet.read_row_group(group)
