@@ -30,8 +30,12 @@ from spark_jobs.job.runner import run_window
 _NOT_HOSTILE = ("binlog_format", "default_storage_engine", "enforce_storage_engine", "sql_require_primary_key")
 """Global values with which people do not write row binlogs, lose rows at kill -9, or have no keyless tables."""
 
-_ALLOWED = "the values of old rows are not known"
-"""Part of the only reason for which a table may be set aside: its source numbered rows and logged no numbers."""
+_ALLOWED = (
+    "the values of old rows are not known",  # the source numbered rows, and logged no numbers
+    "which mysql and mariadb convert differently",
+    "a stored value cannot be converted as the source converted it",
+)
+"""Parts of the reasons for which a table may be set aside: values that no target could get right by itself."""
 
 
 @dataclass
@@ -123,7 +127,7 @@ class World:
         audit, ts = Audit(context.paths, context.rules), context.windows.find_landed_ts()
         assert ts is not None
         aside, feed = self._read_aside(), read_feed(self.folder / "files")
-        found = [f"{db}.{table} is set aside: {why}" for (db, table), why in aside.items() if _ALLOWED not in why]
+        found = [f"{db}.{table} is set aside: {why}" for (db, table), why in aside.items() if not any(part in why for part in _ALLOWED)]
         for story in self.stories:
             source, target = read_database(self.source, story.db), read_database(self.target, story.db)
             for name, table in source.items():
