@@ -10,7 +10,7 @@ from dataclasses import replace
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema.delta import Definitions
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.window.deciding import NO_CHANGE, Case, Decider, Sides, format_table_name
 from binlake.window.definitions import SYNC_DDL, LandedDdl
 from binlake.window.joined import Conflict, join_tables
@@ -118,7 +118,7 @@ class SharedJudge(Decider):
         others = [each for each in self._tables.list_sources(table) if each.id != table.id]
         known = find_widest(others)
         if known is None or not RowLayout(known).holds(RowLayout(table)):
-            raise self._make_unmergeable_error(case, "a table joins others at the target but has another shape")
+            raise self._make_unmergeable_error(case, _describe_other_shape(known or others[0], table))
         return self._skip(case, f"shared table: {format_table_name(others[0])} already created it", NO_CHANGE)
 
     def _judge_alteration(
@@ -292,7 +292,7 @@ class SharedJudge(Decider):
             return skip
         steps = self.keeper.find_steps_to(self._find_target_name(table), RowLayout(table))
         if not steps:
-            raise self._make_unmergeable_error(case, "a table joins others at the target but has another shape")
+            raise self._make_unmergeable_error(case, _describe_other_shape(others[0], table))
         for step in steps:
             before, after = as_table(step.before, table), table if step is steps[-1] else as_table(step.after, table)
             moved = replace(step, source=(table.db, table.name), since=case.ddl.since, before=before, after=after)
@@ -347,3 +347,14 @@ class SharedJudge(Decider):
         return Definitions((), (self._naming.map_definition(before),)), Definitions(
             (), (self._naming.map_definition(after),)
         )
+
+
+def _describe_other_shape(known: TableDef, new: TableDef) -> str:
+    """Why `new`, such as a shard loaded after its ALTER, cannot join `known`: which columns differ."""
+    names, others = ({fold_name(column.name): column.name for column in table.columns} for table in (new, known))
+    more = [name for key, name in names.items() if key not in others]
+    less = [name for key, name in others.items() if key not in names]
+    found = [f"it also has {', '.join(more)}"] if more else []
+    found += [f"it lacks {', '.join(less)}"] if less else []
+    what = " and ".join(found) or "its columns' types or its keys differ"
+    return f"a table joins {format_table_name(known)} at the target but has another shape: {what}"

@@ -111,8 +111,27 @@ def test_incompatible_shards_stop_until_an_operator_decides() -> None:  # S4-03 
 def test_new_shard_with_another_shape_is_refused() -> None:
     w = two_shards()
     w.create_table("s2", "t_3", [integer("id"), text("x"), text("y")], ["id"])
-    with pytest.raises(SchemaError, match="another shape"):
+    with pytest.raises(SchemaError, match=r"joins s1.t_1 .* another shape: it also has x, y and it lacks name"):
         plan(w, routes=[SHARDS])
+
+
+def test_a_shard_that_is_loaded_after_its_alter_is_named_and_its_way_on_works() -> None:
+    w = two_shards()
+    # As a full load publishes it; the other shards' ALTER follows.
+    w.create_table("s2", "t_3", [integer("id"), text("name"), integer("n")], ["id"])
+    for mode in ("", "pessimistic"):
+        with pytest.raises(SchemaError, match="another shape: it also has n") as stop:
+            plan(w, routes=[SHARDS], shard_mode=mode)
+    ahead = int(stop.value.where["commit_ts"])
+    assert "filter.ignore-txn-commit-ts" in stop.value.hint
+    w.add_column("s1", "t_1", integer("n"))
+    w.add_column("s2", "t_2", integer("n"))
+    for mode in ("", "pessimistic"):
+        planned = plan(w, ahead, routes=[SHARDS], shard_mode=mode)
+        # The target has been altered by hand.
+        assert [ddl.decision for ddl in planned[-3:]] == ["skip", "skip", "skip"]
+    [*_, joined, _, _] = plan(w, routes=[SHARDS], shard_mode="optimistic")
+    assert joined.sql.startswith("ALTER TABLE `all`.`t` ADD COLUMN `n`")
 
 
 def test_rename_that_keeps_the_targets_name_is_skipped() -> None:
