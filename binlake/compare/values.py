@@ -149,10 +149,16 @@ def _format_hex(raw: str | bytes) -> str:
 def _format_json(raw: str | bytes) -> str:
     text = raw if isinstance(raw, str) else raw.decode()
     try:
-        return json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False)
+        return json.dumps(json.loads(text, parse_float=_parse_number), sort_keys=True, ensure_ascii=False)
     except ValueError:
         # The text is not JSON: it stays as it is and therefore differs.
         return f"not JSON: {text}"
+
+
+def _parse_number(text: str) -> int | float:
+    """TiDB prints a whole double as an integer (with an exponent from 1e21 up)."""
+    number = float(text)
+    return int(number) if number.is_integer() and abs(number) < 1e21 else number
 
 
 _RULES: dict[str, Callable[[str | bytes], str]] = {

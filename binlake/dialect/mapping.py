@@ -448,5 +448,5 @@ def make_inexpressible_error(ddl: RoutedDdl, dialect: Dialect, clause: str) -> T
         where={"commit_ts": ddl.commit_ts, "db": ddl.db, "table": ddl.table, "query": ddl.sql[:200]},
         hint="replace it by a statement that the target accepts (ddl-replacement); or make the same change at the "
         "target by hand and list its commit_ts in filter.ignore-txn-commit-ts; or exclude the table by"
-        " filter.ignore-table; then run merge again",
+        " filter.ignore-table",
     )

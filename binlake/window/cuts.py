@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from binlake.base.dialects import Dialect
 from binlake.dialect import make_inexpressible_error, map_ddl
 from binlake.dialect.replacement import needs_database
-from binlake.errors import CheckpointConflict, ConfigError
+from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
 from binlake.statements.batch import INJECTED, REPLACED, UNCHECKED, Phase, StatementBatch, compute_statement_digest
 from binlake.statements.literal import quote, quote_name
 from binlake.statements.writtencolumns import is_computed
@@ -48,6 +48,41 @@ def find_columns_from_log(ddl: LandedDdl, dialect: Dialect) -> dict[str, list[st
         for table in ddl.after.tables
     }
     return {table: names for table, names in found.items() if names}
+
+
+def find_end_before_refused(
+    ddls: Sequence[LandedDdl], lo: int, hi: int, dialect: Dialect, may_pass: Callable[[LandedDdl], bool]
+) -> tuple[int, LandedDdl | None]:
+    """The end of a sink's window (lo, hi] that has no DDL which `dialect` cannot express, and the DDL that it ends
+    before.
+
+    So what is before such a DDL does not wait for it. The window is not shortened if nothing is before it: then the
+    target has everything up to the DDL, and the DDL is refused. `ddls`: those of the window in their order; `may_pass`:
+    whether a refused DDL does not stop the window.
+    """
+    refused = next((ddl for ddl in ddls if _is_refused(ddl, dialect) and not may_pass(ddl)), None)
+    if refused is None:
+        return hi, None
+    end = refused.since - 1
+    while split := [ddl.since - 1 for ddl in ddls if ddl.opens_segment and ddl.since <= end < ddl.commit_ts]:
+        end = min(split)
+    return (end, refused) if end > lo else (hi, None)
+
+
+def _is_refused(ddl: LandedDdl, dialect: Dialect) -> bool:
+    if not ddl.opens_segment:
+        return False
+    try:
+        make_ddl_batch(0, ddl, dialect)
+    except TargetRefused:
+        return True
+    return False
+
+
+def name_merge_commands(windows: Iterable[tuple[int, int]]) -> str:
+    """The commands that decide again about the DDL of landed windows, for the hint of an error."""
+    stage = "`binlake stage merge --replication FILE --lo {} --hi {}`"
+    return ", ".join(stage.format(lo, hi) for lo, hi in windows)
 
 
 def make_refusing_batch(segment: int, ddl: LandedDdl, why: str) -> StatementBatch:
@@ -90,10 +125,17 @@ def require_pinned_cuts(pinned: ApplyManifest, starts: Sequence[int]) -> None:
         "removed or moved",
         where={"window": pinned.window, "sealed": pinned.segments, "now": len(starts) + 1,
                "at": ", ".join(map(str, moved))},
-        hint="restore the configuration (ddl-injection, filter.ignore-txn-commit-ts) that it was sealed with and run"
-        " merge again; if the target has not opened the window, run compact and convert again; if it is blocked by a"
-        " DDL (`binlake ddl show`), `binlake ddl release` releases it",
+        hint="if it is blocked by a DDL (`binlake ddl show`), run `binlake ddl release` and then `binlake window run`,"
+        " which takes the present choice; otherwise restore the configuration (ddl-injection,"
+        f" filter.ignore-txn-commit-ts) that it was sealed with, run {name_merge_commands(_read_windows(pinned))}, and"
+        " then `binlake window run`",
     )  # fmt: skip
+
+
+def _read_windows(pinned: ApplyManifest) -> list[tuple[int, int]]:
+    """The landed windows that an open window was derived from."""
+    parts = (name.split("-") for name in pinned.windows or (pinned.window,))
+    return [(int(lo), int(hi)) for lo, hi in parts]
 
 
 def require_pinned_texts(
@@ -118,8 +160,10 @@ def _make_other_statement_error(pinned: Sequence[str], **place: int) -> Checkpoi
     return CheckpointConflict(
         "this window is open on the target with another statement for a DDL than the configuration has now",
         where={**place, "pinned": "; ".join(pinned)[:300]},
-        hint="restore the configuration that it was sealed with and run merge again; or, if the window is blocked by "
-        "this DDL, release it (`binlake ddl release`) and run merge, compact and convert again",
+        hint="if the window is blocked by this DDL, run `binlake ddl release` and then `binlake window run`, which"
+        " takes the present choice; otherwise restore the configuration that it was sealed with, run `binlake stage"
+        " merge` for the landed window of this commit_ts (`binlake window list` shows its bounds), and then `binlake"
+        " window run`",
     )
 
 

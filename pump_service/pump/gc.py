@@ -57,8 +57,14 @@ class Collected(NamedTuple):
     problem: str
 
 
-def decide(rule: GcRule, now: int, gc_ts: int, watermark: int, consumers: Sequence[NodeStatus]) -> Decision:
-    """How far to collect at TSO `now`; never below the present `gc_ts`, and always below the watermark. Pure."""
+def decide(
+    rule: GcRule, now: int, gc_ts: int, watermark: int, consumers: Sequence[NodeStatus], oldest: int | None = 0
+) -> Decision:
+    """How far to collect at TSO `now`; never below the present `gc_ts`, and always below the watermark. Pure.
+
+    `oldest`: the ts of the oldest stored binlog (None: there is none). Where none is old enough, `gc_ts` stays: what
+    was committed before this pump existed was never here, and is not lost here.
+    """
     if rule.keep_s <= 0:
         return Decision(gc_ts)
     by_age = now - tso.compose(int(rule.keep_s * 1000))
@@ -70,6 +76,8 @@ def decide(rule: GcRule, now: int, gc_ts: int, watermark: int, consumers: Sequen
         target = min(by_age, max(forced, min(position for _, position in slow) - 1))
     target = max(gc_ts, min(target, watermark - 1))
     held_by = tuple((name, position) for name, position in slow if position <= target + 1 <= by_age)
+    if oldest is None or oldest > target:
+        return Decision(gc_ts, held_by)
     return Decision(target, held_by, tuple((name, position) for name, position in slow if position <= target > 0))
 
 
@@ -97,7 +105,8 @@ class Collector:
     def _run(self) -> Collected:
         consumers = self._registry.list_drainers()
         before = self._storage.index.gc_ts
-        decision = decide(self._rule, self._clock.fetch_ts(), before, self._storage.watermark, consumers)
+        oldest = self._storage.index.find_oldest_ts()
+        decision = decide(self._rule, self._clock.fetch_ts(), before, self._storage.watermark, consumers, oldest)
         self.problem = _describe_problem(decision)
         if self.problem:
             log.error("gc_and_a_slow_consumer", problem=self.problem)

@@ -41,6 +41,7 @@ _BIG = struct.Struct(">q")
 _POINTER = struct.Struct("<Iq")
 _LITTLE = struct.Struct("<q")
 _CRC = struct.Struct("<I")
+_GREATEST_TS = (1 << 63) - 1
 _DELETES = 1024  # keys of one batch (tidb-binlog 2.10)
 _CLOSE_S = 10.0  # how long `close` waits for threads that still read
 
@@ -153,6 +154,10 @@ class Index:
                 where={"directory": self._directory, "after_ts": after_ts},
                 hint="stop the pump and remove this directory: it is rebuilt from the value log at the next start",
             ) from error
+
+    def find_oldest_ts(self) -> int | None:
+        """The lowest ts of a stored binlog; None when there is none. Raises Permanent for damage."""
+        return next((decode_ts_key(key) for key, _ in self.read_batch(0, _GREATEST_TS, 1)), None)
 
     def remove_below(self, ts: int, fids: Collection[int]) -> int:
         """Delete the keys up to `ts` whose record is in one of `fids`, in small batches; return their number."""

@@ -23,9 +23,9 @@ from binlake.lake.tables import CHANGE
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.target import Position
-from binlake.target.claim.aside import is_aside
-from binlake.window.cuts import require_outside_ddl, require_pinned_cuts
-from binlake.window.definitions import Cell, SegmentTable, build_cell
+from binlake.target.claim.aside import is_aside, may_pass_refused
+from binlake.window.cuts import find_end_before_refused, require_outside_ddl, require_pinned_cuts
+from binlake.window.definitions import Cell, LandedDdl, SegmentTable, build_cell, use_bytewise_collations
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest
 from binlake.window.shapes import Shapes
@@ -238,7 +238,26 @@ def _choose_window(ctx: StageContext, bounds: Bounds, position: Position, target
     passed = next((Bounds(*sealed) for sealed in ctx.windows.list_sealed_windows(bounds.hi) if sealed[1] <= lo), None)
     if passed is not None:
         return passed
-    return Bounds(lo, _find_end(ctx, lo, bounds.hi, target.max_segment_rows)) if lo < bounds.hi else None
+    if lo >= bounds.hi:
+        return None
+    end = _find_end(ctx, lo, bounds.hi, target.max_segment_rows)
+    return Bounds(lo, _end_before_refused(ctx, lo, end, target, position))
+
+
+def _end_before_refused(ctx: StageContext, lo: int, hi: int, target: Target, position: Position) -> int:
+    """`hi`, or the end below the first DDL that convert would refuse: what is before it is applied, then it waits."""
+    ddls = read_landed_ddls(ctx.paths, lo, hi)
+    if not ctx.replication.source.new_collation:
+        ddls = [use_bytewise_collations(ddl, target.db_type) for ddl in ddls]
+
+    def may_pass(ddl: LandedDdl) -> bool:
+        return may_pass_refused(ddl.tables, target.on_table_error, position.aside)
+
+    end, refused = find_end_before_refused(ddls, lo, hi, target.db_type, may_pass)
+    if refused is not None:
+        commit_ts, query = str(refused.commit_ts), refused.query[:200]
+        log.warning("window_ends_before_ddl", commit_ts=commit_ts, end=str(end), query=query)
+    return end
 
 
 def _find_end(ctx: StageContext, lo: int, hi: int, most: int) -> int:

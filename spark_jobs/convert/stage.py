@@ -28,17 +28,17 @@ from binlake.pipeline import BY_NAME
 from binlake.statements import BatchLimits, StatementBatch
 from binlake.statements.digests import INDEX, compute_digest_of_index
 from binlake.target import Position, Session
-from binlake.target.claim.aside import is_aside
+from binlake.target.claim.aside import is_aside, may_pass_refused
 from binlake.target.definitions.definitions import digest_definitions, require_definitions
 from binlake.target.definitions.forms import Name
 from binlake.window.cuts import (
     find_columns_from_log,
     make_ddl_batch,
     make_refusing_batch,
+    name_merge_commands,
     require_pinned_cuts,
     require_pinned_texts,
 )
-from binlake.window.definitions import LandedDdl
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest, format_window_name
 from spark_jobs.commands.preflight import check_before_first
@@ -139,7 +139,7 @@ def _derive(ctx: StageContext, bounds: Bounds, target: Target, position: Positio
         _require_compacted(compacted, window, target)
     else:
         require_pinned_cuts(pinned, window.segments.starts)
-    ddls, skipped = _make_ddl_batches(window, target, position.aside)
+    ddls, skipped = _make_ddl_batches(ctx, window, target, position.aside)
     given = _Given(window, target, compacted, pinned, position)
     if pinned is not None:
         statements = read_statements(ctx, window, target)
@@ -203,15 +203,22 @@ def _collect_index(rows: Rows | None) -> list[dict[str, Any]]:
     return [] if rows is None else collect_rows(rows.select(list(INDEX))).to_pylist()
 
 
-def _make_ddl_batches(window: SinkWindow, target: Target, aside: Collection[Name]) -> tuple[list[StatementBatch], int]:
+def _make_ddl_batches(
+    ctx: StageContext, window: SinkWindow, target: Target, aside: Collection[Name]
+) -> tuple[list[StatementBatch], int]:
     """(the DDL of each segment that has one, how many are left out: by the dialect, or for the operator to run)."""
     batches, skipped = [], 0
     for segment, ddl in enumerate(window.cuts, 1):
         try:
             batch, reason = make_ddl_batch(segment, ddl, target.db_type)
         except TargetRefused as error:
-            if not _may_pass(ddl, target, aside):
-                error.hint += "; or let the other tables continue: `binlake table aside`, then convert again"
+            if not may_pass_refused(ddl.tables, target.on_table_error, aside):
+                again = name_merge_commands(ctx.windows.list_landed((ddl.commit_ts - 1, ddl.commit_ts)))
+                error.hint += (
+                    f"; after each of these, also to change the choice, run {again}, which decides about it again, and"
+                    " then `binlake window run`; or let the other tables continue: `binlake table aside`, then"
+                    " `binlake window run`"
+                )
                 raise
             log.warning("ddl_has_no_statement", commit_ts=str(ddl.commit_ts), error=str(error))
             batch, reason = make_refusing_batch(segment, ddl, error.message), ""
@@ -223,11 +230,6 @@ def _make_ddl_batches(window: SinkWindow, target: Target, aside: Collection[Name
         for table, names in find_columns_from_log(ddl, target.db_type).items():
             log.info("generated_columns_from_log", commit_ts=str(ddl.commit_ts), table=table, columns=names)
     return batches, skipped
-
-
-def _may_pass(ddl: LandedDdl, target: Target, aside: Collection[Name]) -> bool:
-    """True when finalize will skip the DDL, or will set its tables aside if the target refuses it."""
-    return target.on_table_error == "set-aside" or any(is_aside(aside, name) for name in ddl.tables)
 
 
 def _seal(ctx: StageContext, derived: _Derived) -> ApplyManifest | None:

@@ -117,10 +117,12 @@ def test_blanks_case_and_bytes_of_text_are_compared() -> None:
     )
 
 
-def test_json_is_compared_as_a_value_with_number_kinds() -> None:
+def test_json_is_compared_as_a_value() -> None:
     rule = make_canonical_converter("json")
     assert rule('{"b":1,"a":[1.50]}') == rule('{"a": [1.5], "b": 1}')
-    assert rule("1") != rule("1.0")
+    assert rule("1") == rule("1.0")  # TiDB prints both alike
+    assert rule("[1e2, 1e300]") == rule("[100, 1e300]")
+    assert rule("1") != rule("1.5")
     assert rule("12345678901234567890123") != rule("12345678901234567890124")
     assert rule("{") == "not JSON: {"
 

@@ -23,12 +23,13 @@ TABLES = (
     "CREATE TABLE {db}.log (n INT, what VARCHAR(30))",
 )
 BASE = (
-    "INSERT INTO {db}.t (id, u, v, note, j, n, d) VALUES (1, 'x', 0.1, 'ä', '{{\"k\": [1, 2.5]}}', 1 << 63, 1.5),"
+    "INSERT INTO {db}.t (id, u, v, note, j, n, d) VALUES (1, 'x', 0.1, 'ä', '{{\"k\": [1, 2.5, 5.0]}}', 1 << 63, 1.5),"
     " (399, 'ß', -1, NULL, NULL, NULL, -12345678901234567890.0123456789)",
     "INSERT INTO {db}.log VALUES (1, 'base'), (1, 'base')",
 )
 DDL = (
     "ALTER TABLE {db}.t ADD COLUMN more DECIMAL(20, 4) NOT NULL DEFAULT 1.5, MODIFY note VARCHAR(99)",
+    'UPDATE {db}.t SET j = \'{{"p": 5.0, "q": [100.0, 100]}}\' WHERE id = 399',
     "CREATE TABLE {db}.late (id BINARY(4) PRIMARY KEY, at DATETIME(6))",
     "INSERT INTO {db}.late VALUES ('abc', '2020-02-02 01:02:03.456789')",
     "RENAME TABLE {db}.log TO {db}.log2",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -25,11 +26,12 @@ class Cut(NamedTuple):
 
 def test_inexpressible_ddl_stops_only_if_its_table_may_not_be_set_aside() -> None:
     window: Any = Cut((LandedDdl(7, 7, 6, 1, 1, 34, "app", "t", SEQUENCE, SEQUENCE, "apply", "", SIDES, SIDES),))
+    ctx: Any = SimpleNamespace(windows=SimpleNamespace(list_landed=lambda _: [(0, 9)]))
     stop, policy = Target(db_type="mysql"), Target(db_type="mysql", on_table_error="set-aside")
     with pytest.raises(TargetRefused, match=r"cannot be expressed.*`binlake table aside`"):
-        convert._make_ddl_batches(window, stop, {("app", "other")})
-    [by_policy], _ = convert._make_ddl_batches(window, policy, ())
-    assert convert._make_ddl_batches(window, stop, {("app", "t")}) == ([by_policy], 0)
+        convert._make_ddl_batches(ctx, window, stop, {("app", "other")})
+    [by_policy], _ = convert._make_ddl_batches(ctx, window, policy, ())
+    assert convert._make_ddl_batches(ctx, window, stop, {("app", "t")}) == ([by_policy], 0)
     assert (by_policy.segment, by_policy.kind) == (1, "ddl")
     assert by_policy.sql[-1].startswith(
         "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = '7: a DDL cannot be expressed in mysql"

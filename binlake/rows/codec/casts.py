@@ -19,7 +19,7 @@ import numpy as np
 from binlake.base.redaction import redact_value
 from binlake.rows.codec import casttimes as times
 from binlake.rows.codec.floats import FLOAT_MAX, as_float32, format_double, format_float
-from binlake.rows.codec.jsons import encode_json, read_json, write_json
+from binlake.rows.codec.jsons import encode_json, read_json, show_json, write_json
 from binlake.rows.codec.values import format_bit, format_set, show_member_text
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo
@@ -140,7 +140,7 @@ class _Value:
             return str(int(self.text, 16))
         if self.tp == t.JSON:
             # A server that stores documents may show them with another order of keys.
-            return read_json(write_json(self.text), 0)[0]
+            return show_json(write_json(self.text))
         if self.column.is_binary:
             return bytes.fromhex(self.text).decode()
         if self.column.has_empty_member:

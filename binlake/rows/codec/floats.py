@@ -56,6 +56,12 @@ def _format_exponent(shortest: str) -> str:
 
 
 def format_json_double(value: float) -> str:
+    """A double inside JSON as text that reads back as a double: `5.0`, not `5`, which is an integer to every reader."""
+    shown = show_json_double(value)
+    return shown if "." in shown or "e" in shown else f"{shown}.0"
+
+
+def show_json_double(value: float) -> str:
     """A double inside JSON: plain, but with an exponent from 1e21 up and below 1e-6 (as TiDB 7.5 prints it)."""
     if not isfinite(value):
         raise ValueError(f"{value!r} is not a JSON number")

@@ -1,5 +1,8 @@
 """TiDB's binary JSON and its text as TiDB prints it: sorted keys, separators ", " and ": " (tidb-binlog 1.12).
 
+Only a whole double has another text: TiDB prints `5`, which would be written as an integer; the canonical text is
+`5.0`.
+
 In a valid document no parts overlap. The reader therefore visits at most as many nodes as the document has bytes, so
 that damaged offsets cannot cause an endless loop.
 """
@@ -10,12 +13,13 @@ import base64
 import json
 import re
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 from binlake.base.varint import read_uvarint, write_uvarint
-from binlake.rows.codec.floats import format_json_double
+from binlake.rows.codec.floats import format_json_double, show_json_double
 from binlake.rows.codec.temporal import format_duration, parse_duration, parse_moment_parts
 
 OBJECT, ARRAY, LITERAL, INT64, UINT64, DOUBLE, STRING, OPAQUE = 0x01, 0x03, 0x04, 0x09, 0x0A, 0x0B, 0x0C, 0x0D
@@ -51,14 +55,23 @@ def find_json_end(data: bytes, pos: int) -> int:
 
 
 def read_json(data: bytes, pos: int) -> tuple[str, int]:
-    """(text, next position) of the document whose type byte is at `pos`; raises ValueError or IndexError if damaged."""
+    """(text, next position) of the document whose type byte is at `pos`; raises ValueError or IndexError if damaged.
+
+    `write_json` of the text gives the document again: a double stays a double (`5.0`).
+    """
     end = find_json_end(data, pos)
-    return _Reader(data[pos:end]).read_value(data[pos], 1, 0), end
+    return _Reader(data[pos:end], format_json_double).read_value(data[pos], 1, 0), end
+
+
+def show_json(document: bytes) -> str:
+    """A document as TiDB prints it, where a whole double looks like an integer. Raises as `read_json`."""
+    return _Reader(document, show_json_double).read_value(document[0], 1, 0)
 
 
 class _Reader:
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, format_double: Callable[[float], str]) -> None:
         self.data = data
+        self.format_double = format_double
         self.budget = len(data) + 1
 
     def read_value(self, kind: int, pos: int, depth: int) -> str:
@@ -67,6 +80,8 @@ class _Reader:
             raise ValueError("a JSON document is damaged: too deep or with overlapping parts")
         if kind in (OBJECT, ARRAY):
             return self.read_container(kind, pos, depth)
+        if kind == DOUBLE:
+            return self.format_double(struct.unpack("<d", _slice(self.data, pos, 8))[0])
         return _read_scalar(kind, self.data, pos)
 
     def read_container(self, kind: int, start: int, depth: int) -> str:
@@ -107,8 +122,6 @@ def _read_scalar(kind: int, data: bytes, pos: int) -> str:
         return _LITERALS[body[0]]
     if kind in (INT64, UINT64):
         return str(int.from_bytes(body, "little", signed=kind == INT64))
-    if kind == DOUBLE:
-        return format_json_double(struct.unpack("<d", body)[0])
     if kind == TIME:
         return f'"{format_duration(int.from_bytes(body[:8], "little", signed=True), 6)}"'
     if kind in (DATE, DATETIME, TIMESTAMP):

@@ -52,6 +52,14 @@ AsideTables = Mapping[Name, AsideTable]
 """By `AsideTable.name`."""
 
 
+def may_pass_refused(names: Iterable[Name], policy: str, aside: Collection[Name]) -> bool:
+    """Whether finalize passes over a DDL of the tables `names` that the target cannot run, or sets its tables aside.
+
+    `policy`: `target.on-table-error`; `aside`: the tables that are set aside.
+    """
+    return policy == "set-aside" or any(is_aside(aside, name) for name in names)
+
+
 def is_aside(aside: Collection[Name], name: Name) -> bool:
     """True when the table is set aside."""
     return fold_pair(name) in aside

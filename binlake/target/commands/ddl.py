@@ -21,6 +21,7 @@ from binlake.target.apply.position import read_open_window
 from binlake.target.commands.arguments import add_arguments, read_row_arguments
 from binlake.target.commands.locks import resolve_lock, show_locks
 from binlake.target.commands.release import release_ddl
+from binlake.window.cuts import name_merge_commands
 
 log = structlog.get_logger()
 
@@ -111,7 +112,9 @@ def _release(replication: Replication, target: Target, cluster_id: int, commit_t
     WindowLog(LakePaths.of(replication)).record(event)
     again = _list_injections(Rules.of(replication), commit_ts)
     first = f"remove the injections that already ran from the configuration, or they run again: {'; '.join(again)}."
-    following = "merge the landed window of this commit_ts again, then compact, convert, finalize"
+    landed = WindowLog(LakePaths.of(replication)).list_landed((commit_ts - 1, commit_ts))
+    merges = name_merge_commands(landed)
+    following = f"after a change of the choice about it, run {merges}; then run `binlake window run`"
     return {"released": window, "next_window_from": str(checkpoint), "ddl": detail["ddl"], "commit_ts": str(commit_ts),
             "next": f"{first} Then {following}" if again else following}  # fmt: skip
 

@@ -47,7 +47,8 @@ def _read_refused_ddl(session: Session, target: Target, replication: str, commit
         raise CheckpointConflict(
             "no window is open: nothing is pinned",
             where={"task": replication},
-            hint="run merge, compact and convert again",
+            hint="run `binlake window run`; after a change of the choice about a DDL, first run `binlake stage merge`"
+            " for the landed window of the DDL (`binlake window list` shows its bounds)",
         )
     if progress.ddl_state != "intent" or progress.ddl_commit_ts != commit_ts:
         at = (

@@ -17,7 +17,18 @@ from support.tidb_json import Tables, column, index, table_def, table_info
 
 from binlake.rows.codec import MutationBuilder, walk
 from binlake.rows.codec.floats import format_double, format_float
-from binlake.rows.codec.jsons import DATE, DATETIME, TIME, TIMESTAMP, Opaque, Temporal, encode_json, read_json
+from binlake.rows.codec.jsons import (
+    DATE,
+    DATETIME,
+    TIME,
+    TIMESTAMP,
+    Opaque,
+    Temporal,
+    encode_json,
+    read_json,
+    show_json,
+    write_json,
+)
 from binlake.rows.codec.writers import write_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -171,6 +182,27 @@ JSON_LEAVES: Any = st.one_of(
 def test_json_values_that_text_does_not_distinguish(value: Any) -> None:
     data = encode_json(value)
     assert read_json(data, 0) == (_json(value), len(data))
+
+
+NUMBERS: Any = st.one_of(
+    st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False, allow_infinity=False), st.integers(-99, 99).map(float),
+    st.sampled_from([5.0, 1e2, -0.0, 1e15, 1e20, 1e21, 2.0**63, 1e-7, 1e300]),
+)  # fmt: skip
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(st.recursive(NUMBERS, lambda x: st.lists(x, max_size=4) | st.dictionaries(ANY_TEXT, x, max_size=4)))
+@example({"p": 5.0, "q": [1e2, 100]})
+def test_the_text_of_a_document_gives_the_same_document(value: Any) -> None:
+    """A double that is whole stays a double: JSON_TYPE and generated columns differ otherwise."""
+    document = encode_json(value)
+    assert write_json(read_json(document, 0)[0]) == document
+
+
+def test_tidb_prints_a_whole_double_as_an_integer() -> None:
+    document = encode_json({"p": 5.0, "q": [1e2, 2.5, 1e21, -0.0]})
+    assert show_json(document) == '{"p": 5, "q": [100, 2.5, 1e+21, -0]}'
+    assert read_json(document, 0)[0] == '{"p": 5.0, "q": [100.0, 2.5, 1e+21, -0.0]}'
 
 
 def _json(value: Any) -> str:

@@ -270,7 +270,7 @@ def test_json_documents(value: object) -> None:
     [("0d fd 03 00 ff 10", '"base64:type253:AP8Q"'),
      ("0e 00 00 00 00 00 c4 90 1f", '"2020-01-02"'),
      ("11 00 f2 05 2a 01 00 00 00 00 00 00 00", '"00:00:05.000000"'),
-     ("0b 00 00 00 00 00 00 59 40", "100"),
+     ("0b 00 00 00 00 00 00 59 40", "100.0"),
      ("0c 05 22 5c 0a 08 41", '"\\"\\\\\\n\\u0008A"')],
 )  # fmt: skip
 def test_json_parts_that_json_text_cannot_express(data: str, text: str) -> None:

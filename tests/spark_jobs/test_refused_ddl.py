@@ -1,0 +1,143 @@
+"""A DDL that no target can express: what is before it is applied, then it waits, and each way on works in any order."""
+
+from __future__ import annotations
+
+import re
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lakehouse import CLUSTER_ID, Lakehouse, Source
+from support.mariadb import MariaDb, execute, rows
+from support.workload import Workload, integer
+
+from binlake.errors import CheckpointConflict, TargetRefused
+from binlake.rows.schema import Action
+from binlake.target.commands.release import release_ddl
+from spark_jobs.compact import stage as compact
+from spark_jobs.convert import stage as convert
+from spark_jobs.finalize import stage as finalize
+from spark_jobs.job.context import Bounds
+from spark_jobs.merge import stage as merge
+
+pytestmark = pytest.mark.mariadb
+
+
+class Waiting:
+    """One landed window: rows of `a`, RECOVER TABLE `b`, rows of both; `ddl`: the commit_ts of RECOVER."""
+
+    def __init__(self, root: Path, server: MariaDb) -> None:
+        w = Workload()
+        w.create_database("shop")
+        for name in ("a", "b"):
+            w.create_table("shop", name, [integer("id")], ["id"])
+        w.begin().insert("shop", "a", id=1).commit()
+        recovered = dict(w.table("shop", "b").raw)
+        w.drop_table("shop", "b")
+        w.begin().insert("shop", "a", id=2).commit()
+        self.ddl = w._ddl(Action.RECOVER_TABLE, "shop", "b", "RECOVER TABLE `b`", recovered)
+        w._put("shop", recovered)
+        w.rows["shop", "b"] = []
+        w.begin().insert("shop", "a", id=3).insert("shop", "b", id=3).commit()
+        execute(server, "DROP DATABASE IF EXISTS shop", "DROP DATABASE IF EXISTS tidb_binlog")
+        address = {"host": server.host, "port": server.port, "user": server.user, "password": server.password}
+        self.server, self.lake = server, Lakehouse(None, root, Source.of_workload(w))
+        self.lake.config["target"] = {"db-type": server.name, **address}
+        self.landed = self.lake.land(0, w.clock())
+
+    def choose(self, **config: Any) -> None:
+        """Take the settings, and run merge as the error's hint says."""
+        target = self.lake.config["target"]
+        self.lake.config = {"target": target, **config}
+        merge.run(self.lake.context(), self.landed)
+
+    def run(self) -> Bounds:
+        """Compact, convert and finalize the next window of the target."""
+        ctx = self.lake.context()
+        found = compact.run(ctx, self.landed)
+        bounds = Bounds(found.lo, found.hi)
+        convert.run(ctx, bounds)
+        finalize.run(ctx, bounds)
+        return bounds
+
+    def release(self) -> None:
+        """`binlake ddl release` of the window that the DDL blocks."""
+        target = self.lake.context().replication.require_sql_target()
+        release_ddl(target, CLUSTER_ID, "demo", self.ddl)
+
+    def ids(self, table: str) -> list[int]:
+        return [one for (one,) in rows(self.server, f"SELECT id FROM shop.{table} ORDER BY id")]
+
+    @property
+    def choices(self) -> dict[str, dict[str, Any]]:
+        sql = "CREATE TABLE shop.b (id INT PRIMARY KEY)"
+        return {
+            "replace": {"ddl-replacement": [{"commit-ts": str(self.ddl), "sql": sql}]},
+            "by hand": {"filter": {"ignore-txn-commit-ts": [str(self.ddl)]}},
+            "exclude": {"filter": {"ignore-table": [{"db-name": "shop", "tbl-name": "b"}]}},
+        }
+
+
+@pytest.fixture
+def waiting(tmp_path: Path, server: MariaDb) -> Waiting:
+    return Waiting(tmp_path / "lake", server)
+
+
+def test_what_is_before_a_refused_ddl_is_applied_and_then_it_waits(waiting: Waiting) -> None:
+    assert waiting.run().hi < waiting.ddl
+    assert waiting.ids("a") == [1, 2]
+    for _ in range(2):
+        with pytest.raises(TargetRefused, match="a DDL cannot be expressed") as caught:
+            waiting.run()
+        assert waiting.ids("a") == [1, 2]
+    (bounds,) = re.findall(r"binlake stage merge --replication FILE --lo (\d+) --hi (\d+)", caught.value.hint)
+    assert tuple(map(int, bounds)) == (waiting.landed.lo, waiting.landed.hi)
+
+
+ORDERS = [("replace", "by hand", "exclude"), ("exclude", "replace", "by hand")]
+OTHERS = [order for order in permutations(ORDERS[0]) if order not in ORDERS]
+
+
+@pytest.mark.parametrize(
+    "order", [*ORDERS, *(pytest.param(one, marks=pytest.mark.soak) for one in OTHERS)], ids="-".join
+)
+def test_each_way_on_works_whatever_was_chosen_before(waiting: Waiting, order: tuple[str, ...]) -> None:
+    waiting.run()
+    for choice in order:
+        for _ in range(2):
+            # Chosen, sealed, and not applied: the operator thinks again.
+            waiting.choose(**waiting.choices[choice])
+            ctx = waiting.lake.context()
+            found = compact.run(ctx, waiting.landed)
+            convert.run(ctx, Bounds(found.lo, found.hi))
+    if order[-1] == "by hand":
+        execute(waiting.server, "CREATE TABLE shop.b (id INT PRIMARY KEY)")
+    assert waiting.run().hi == waiting.landed.hi
+    assert waiting.ids("a") == [1, 2, 3]
+    if order[-1] != "exclude":
+        assert waiting.ids("b") == [3]
+
+
+@pytest.mark.parametrize("release_first", [True, False])
+def test_an_open_window_blocked_by_a_replacement_takes_another_choice_after_a_release(
+    waiting: Waiting, release_first: bool
+) -> None:
+    waiting.run()
+    bad = {"commit-ts": str(waiting.ddl), "sql": "ALTER TABLE shop.nothing ADD x INT"}
+    waiting.choose(**{"ddl-replacement": [bad]})
+    with pytest.raises(TargetRefused):
+        waiting.run()
+    if not release_first:
+        waiting.choose(**waiting.choices["exclude"])
+        for _ in range(2):
+            with pytest.raises(CheckpointConflict, match="sealed with segments that differ") as caught:
+                waiting.run()
+            assert "`binlake ddl release`" in caught.value.hint
+    waiting.release()
+    with pytest.raises(CheckpointConflict, match="no window is open"):
+        waiting.release()
+    if release_first:
+        waiting.choose(**waiting.choices["exclude"])
+    assert waiting.run().hi == waiting.landed.hi
+    assert waiting.ids("a") == [1, 2, 3]
