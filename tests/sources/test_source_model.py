@@ -21,8 +21,8 @@ from world import World
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e, pytest.mark.timeout(900)]
 
-SEEDS = 25
-"""Stories of a world in `make test`."""
+SEEDS, SOAKED = 5, 25
+"""Stories of a world in `make test`, and in `make soak`."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ def test_target_mirrors_and_feed_equal_a_drawn_source(families: Families, tmp_pa
 @pytest.mark.timeout(86_400)
 @pytest.mark.parametrize("families", PAIRS, ids=str)
 def test_many_drawn_sources(families: Families, tmp_path: Path) -> None:
-    seeds = choose_seeds(families, int(os.environ.get("MODEL_SEEDS", "2000")) // len(PAIRS))
+    seeds = choose_seeds(families, int(os.environ.get("WORLD_SEEDS", "400")) // len(PAIRS))
     happened = Counter[str]()
-    for first in range(seeds.start, seeds.stop, SEEDS):
+    for first in range(seeds.start, seeds.stop, SOAKED):
         folder = tmp_path / str(first)
         folder.mkdir()
-        happened += run_world(folder, families, range(first, min(first + SEEDS, seeds.stop)))
+        happened += run_world(folder, families, range(first, min(first + SOAKED, seeds.stop)))
         shutil.rmtree(folder)
     print(dict(happened))
     assert happened.keys() >= FAULTS

@@ -69,7 +69,7 @@ def set_hostile_globals(admin: Connection[Any], leave: Collection[str] = ()) -> 
 
 def restore_globals(admin: Connection[Any], former: Mapping[str, str]) -> None:
     """Set former values again."""
-    for name in reversed(former):
+    for name in reversed(list(former)):
         ask(admin, f"SET GLOBAL {name} = {_write_literal(name, former[name])}")
 
 
