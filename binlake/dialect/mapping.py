@@ -29,6 +29,7 @@ from binlake.dialect.clauses import (
     require_target_collation,
 )
 from binlake.dialect.collations import find_target_charset
+from binlake.dialect.columnnames import KEY_HEADS
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.expressions import makes_expression_index
 from binlake.dialect.foreign import make_foreign_key_indexes
@@ -186,7 +187,8 @@ def _map_create_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl
     parts = split_list(tokens[start + 1 : end])
     plain = [drop_checks(part) if table is not None else map_written_checks(part, dialect) for part in parts]
     kept = [part for part in plain if part and (dialect != "mariadb" or not makes_expression_index(part))]
-    elements = [map_element(part, part, table, dialect) for part in kept]
+    # `KEY ...` defines an index, even if a column is named `Key`.
+    elements = [map_element(part, None if part[0].is_word(*KEY_HEADS) else part, table, dialect) for part in kept]
     elements += make_foreign_key_indexes(parts, None, table)
     elements += make_check_elements(table, dialect) if table is not None else []
     partition = next((i for i in range(end + 1, len(tokens)) if tokens[i].is_word("PARTITION")), len(tokens))
