@@ -19,6 +19,7 @@ JSON_TYPE = "JSON column: LONGTEXT on the target"
 COLLATION = "collation mapped: {} is {} on the target"
 LOST_DEFAULT = "latin1 column with U+FFFD as default, which latin1 lacks: utf8mb4 on the target"
 GENERATED_NULL = "generated column: NOT NULL not compared"
+FLOAT_BOUNDS = "FLOAT or DOUBLE: (M,D) not on the target"
 BEYOND_BMP = "ENUM or SET element beyond the BMP: servers show it as ?"
 EXPRESSION_KEY = "expression key: not on the target"
 
@@ -51,6 +52,8 @@ class Rules:
             exempted[JSON_TYPE] += 1
         elif expected.type != found.type and _replace_beyond_bmp(expected.type) == found.type:
             exempted[BEYOND_BMP] += 1
+        elif expected.type != found.type and _drop_float_bounds(expected.type) == found.type:
+            exempted[FLOAT_BOUNDS] += 1
         elif expected.type != found.type:
             yield f"column {expected.name} is {found.type} instead of {expected.type}"
         elif expected.collation != found.collation:
@@ -85,6 +88,10 @@ class Rules:
                 yield f"{key} missing"
         for key in sorted(found - expected, key=str):
             yield f"{key} only on the target"
+
+
+def _drop_float_bounds(type_: str) -> str:
+    return re.sub(r"^(float|double)\(\d+,\d+\)", r"\1", type_)
 
 
 def _replace_beyond_bmp(kind: str) -> str:

@@ -18,7 +18,7 @@ from binlake.dialect.checks import (
     map_written_checks,
 )
 from binlake.dialect.classify import Classified
-from binlake.dialect.clauses import map_element, map_tidb_column
+from binlake.dialect.clauses import drop_float_bounds, map_element, map_tidb_column
 from binlake.dialect.computed import find_computed_once, make_computed_once
 from binlake.dialect.conversions import Alter
 from binlake.dialect.defaults import find_fill_times, make_fill_specs, put_stored_set_default
@@ -54,7 +54,7 @@ def map_alter_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl, 
     kept = [p for p in parts if not is_on_expression_index(p, ddl, dialect)]
     kept = [p for p in kept if table is None or not is_check_spec(p, before)]
     kept = [put_stored_partition(spell_foreign_key(part, before), before) for part in kept]
-    specs = [_map_spec(part, table, dialect) for part in kept]
+    specs = [_map_spec(part, before, table, dialect) for part in kept]
     specs += [[*tokenize_with_spaces("ADD"), *index] for index in make_foreign_key_indexes(parts, before, table)]
     specs += make_check_specs(before, table, dialect) if table is not None else []
     return [*tokens[: statement.rest], *join_list([spec for spec in specs if spec]), *partitioning]
@@ -164,7 +164,7 @@ def _require_same_key(ddl: RoutedDdl, table: TableDef | None, dialect: Dialect) 
                 raise Unmappable("a change after which the target would begin or cease to compute a generated column")
 
 
-def _map_spec(part: list[Token], table: TableDef | None, dialect: Dialect) -> list[Token]:
+def _map_spec(part: list[Token], before: TableDef | None, table: TableDef | None, dialect: Dialect) -> list[Token]:
     if part and part[0].is_word("ALGORITHM", "LOCK"):
         return []
     if len(part) > 1 and part[-1].is_word("VALIDATION") and part[-2].is_word("WITH", "WITHOUT"):
@@ -172,12 +172,21 @@ def _map_spec(part: list[Token], table: TableDef | None, dialect: Dialect) -> li
     column = _find_column_definition(part)
     if column and table is not None:
         plain = drop_checks(column)
+        if not table.source and (part[0].is_word("ADD") or _keeps_values(column[0].value, before, table)):
+            plain = drop_float_bounds(plain)
         return map_element([*part[: len(part) - len(column)], *plain], plain, table, dialect)
     if table is not None:
         return map_element(_set_default(part, table), column, table, dialect)
     spec = map_written_check_spec(part, dialect)
     mapped = map_written_checks(part, dialect) if spec is None else spec
     return map_element(mapped, _find_column_definition(mapped), None, dialect) if mapped else []
+
+
+def _keeps_values(name: str, before: TableDef | None, after: TableDef) -> bool:
+    """Whether MODIFY or CHANGE leaves a column's type and scale. Otherwise (M,D) has to stay: the target rounds too."""
+    now = after.find_column(name)
+    former = next((c for c in before.columns if now is not None and c.id == now.id), None) if before else None
+    return now is not None and former is not None and (former.tp, former.decimal) == (now.tp, now.decimal)
 
 
 def _find_column_definition(part: list[Token]) -> list[Token] | None:

@@ -200,6 +200,17 @@ def put_stored_type(column: Sequence[Token], info: ColumnInfo | None) -> list[To
     return [column[0], replace(column[1], text="FLOAT"), *column[after:]]
 
 
+def drop_float_bounds(column: Sequence[Token]) -> list[Token]:
+    """Remove (M,D) of FLOAT and DOUBLE: TiDB stores the nearest float even where MySQL and MariaDB call it out of range
+    (-99999999.99 in FLOAT(10,2) is -1e8)."""
+    at = 2 + (len(column) > 2 and column[1].is_word("DOUBLE") and column[2].is_word("PRECISION"))
+    bounds = column[at : at + 5]
+    is_bounded = len(bounds) == 5 and bounds[0].is_mark("(") and bounds[2].is_mark(",") and bounds[4].is_mark(")")
+    if not is_bounded or not column[1].is_word("FLOAT", "DOUBLE", "REAL"):
+        return list(column)
+    return [*column[:at], *column[at + 5 :]]
+
+
 def _put_stored_expression(column: list[Token], info: ColumnInfo | None) -> list[Token]:
     """Put in the stored expression of a generated column if the restored text has a different one.
 

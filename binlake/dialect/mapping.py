@@ -22,6 +22,7 @@ from binlake.dialect.bounds import put_stored_bounds
 from binlake.dialect.checks import drop_checks, make_check_elements, map_written_checks, unwrap_not_enforced
 from binlake.dialect.classify import Classified, Kind, classify_tokens
 from binlake.dialect.clauses import (
+    drop_float_bounds,
     lacks_charset,
     map_clauses,
     map_element,
@@ -186,6 +187,8 @@ def _map_create_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl
     end = find_closing(tokens, start)
     parts = split_list(tokens[start + 1 : end])
     plain = [drop_checks(part) if table is not None else map_written_checks(part, dialect) for part in parts]
+    if table is not None and not table.source:
+        plain = [drop_float_bounds(part) for part in plain]
     kept = [part for part in plain if part and (dialect != "mariadb" or not makes_expression_index(part))]
     # `KEY ...` defines an index, even if a column is named `Key`.
     elements = [map_element(part, None if part[0].is_word(*KEY_HEADS) else part, table, dialect) for part in kept]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
-from binlake.compare.rules import LOST_DEFAULT, Rules
+from binlake.compare.rules import FLOAT_BOUNDS, LOST_DEFAULT, Rules
 from binlake.compare.structure import EXPRESSION, KeyStructure, TableStructure, normalize_type, parse_create
 from binlake.compare.values import (
     JSON_DEEP,
@@ -195,3 +195,16 @@ def test_backslashes_escape_in_texts_but_not_in_elements() -> None:  # issue 13.
     assert [(c.name, c.nullable) for c in shape.columns] == [("id", False), ("e", False), ("s", True)]
     assert [c.type for c in shape.columns[1:]] == ['enum["x\\\\", "y\'\\\\"]', 'set["a\\\\"]']
     assert {str(key) for key in shape.keys} == {"unique key primary (id)", "key k (e)"}
+
+
+def test_a_float_may_lack_its_bounds_and_nothing_else() -> None:
+    def shape(kind: str) -> TableStructure:
+        return parse_create(f"CREATE TABLE `t` (\n  `g` {kind} DEFAULT NULL\n)", [kind])
+
+    exempted = Counter[str]()
+    assert list(Rules("mariadb").find_differences(shape("double(20,3) unsigned"), shape("double unsigned"), exempted)) == []
+    assert exempted == {FLOAT_BOUNDS: 1}
+    for found in ("double", "float unsigned", "double(20,2) unsigned", "decimal(20,3) unsigned"):
+        assert list(Rules("mariadb").find_differences(shape("double(20,3) unsigned"), shape(found), exempted))
+    assert list(Rules("mariadb").find_differences(shape("double"), shape("double(20,3)"), exempted))
+    assert exempted == {FLOAT_BOUNDS: 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from binlake.errors import SchemaError, TargetRefused
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.info import SOURCE_KEY
 from binlake.statements.literal import quote, quote_name
 from binlake.statements.writtencolumns import list_written_columns
 
@@ -356,6 +358,35 @@ def test_batch_create_becomes_one_statement_per_table() -> None:  # tidb-binlog 
         "CREATE TABLE `d`.`a` (`x` INT) DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
         "CREATE TABLE `d`.`b` (`x` INT COMMENT ';') DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
     )
+
+
+@pytest.mark.parametrize("dialect", ["mariadb", "mysql"])
+@pytest.mark.parametrize("source", ["", "mysql"])
+@pytest.mark.parametrize("word", ["FLOAT", "DOUBLE", "DOUBLE PRECISION", "REAL"])
+def test_bounds_of_a_float_hold_no_tidb_values(dialect: Dialect, source: str, word: str) -> None:
+    """TiDB stores -1e8 in FLOAT(10,2); the other servers refuse it there (MySQL's own tables keep their bounds)."""
+    tp = t.FLOAT if word == "FLOAT" else t.DOUBLE
+    one = table("t", col("a"), col("g", tp, flen=10, decimal=2))
+    one = replace(one, raw={**one.raw, SOURCE_KEY: source})
+    bounds = "(10,2)" if source else ""
+    query = f"CREATE TABLE `t` (`a` INT,`g` {word}(10,2) UNSIGNED DEFAULT 1.5)"
+    assert f"`g` {word}{bounds} UNSIGNED DEFAULT 1.5" in mapped(query, one, dialect=dialect)
+    altered = map_ddl(ddl(f"ALTER TABLE `t` ADD COLUMN (`g` {word}(10,2))", one), dialect).sql[-1]
+    assert altered == f"ALTER TABLE `t` ADD COLUMN `g` {word}{bounds}"
+
+
+@pytest.mark.parametrize(
+    ("former", "bounds"),
+    [((t.FLOAT, 10, 2), ""), ((t.FLOAT, 10, 3), "(12,2)"), ((t.FLOAT, 12, -1), "(12,2)"), ((t.LONG, 11, 0), "(12,2)")],
+    ids=["same scale", "rounded", "rounded from a plain one", "another type"],
+)
+def test_a_changed_float_keeps_the_bounds_that_round_it(former: tuple[int, int, int], bounds: str) -> None:
+    tp, flen, decimal = former
+    before = table("t", col("a"), col("g", tp, flen=flen, decimal=decimal))
+    after = table("t", col("a"), col("g", t.FLOAT, flen=12, decimal=2))
+    sides = (Definitions((), (before,)), Definitions((), (after,)))
+    mapped_sql = map_ddl(DdlText(1, "d", "t", "ALTER TABLE `t` MODIFY `g` FLOAT(12,2)", *sides), "mariadb").sql
+    assert [sql for sql in mapped_sql if sql.endswith(f"`g` FLOAT{bounds}")]
 
 
 @pytest.mark.parametrize("dialect", ["mariadb", "mysql", "tidb"])

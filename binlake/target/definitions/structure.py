@@ -6,6 +6,7 @@ module does no I/O: `definitions` reads the target, and `shape` decides what to 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -79,7 +80,8 @@ def _judge_own_column(column: ColumnForm, *, keyless: bool) -> StructureDifferen
 
 
 def _compare_column(mine: ColumnForm, theirs: ColumnForm) -> Iterator[StructureDifference]:
-    if mine.type != theirs.type:
+    # A FLOAT or DOUBLE without (M,D) holds every value of one with it, unchanged.
+    if theirs.type not in (mine.type, re.sub(r"^(float|double)\(\d+,\d+\)", r"\1", mine.type)):
         yield StructureDifference(f"column {mine.name} is {theirs.type}, not {mine.type}", "fatal")
     if mine.collation != theirs.collation:
         yield StructureDifference(

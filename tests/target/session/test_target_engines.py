@@ -12,8 +12,10 @@ from support.windows import Window, apply
 
 from binlake.base.sections.rules import Loopback
 from binlake.config.model import Target
+from binlake.dialect import DdlText, map_ddl
 from binlake.errors import Drift, TargetRefused
 from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.delta import Definitions
 from binlake.target.apply.preflight import run_preflight
 from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.definitions.definitions import expect_tables
@@ -99,13 +101,18 @@ def test_binlakes_own_table_without_transactions_is_refused(server: MariaDb, tar
     ("source", "shown", "difference"),
     [
         (("FLOAT", 7, 2), "FLOAT(7,2)", None),
-        (("FLOAT", 7, 2), "FLOAT", "column v is float, not float(7,2)"),
+        (("FLOAT", 7, 2), "FLOAT", None),
+        (("FLOAT", 7, 2), "FLOAT(7,3)", "column v is float(7,3), not float(7,2)"),
+        (("FLOAT", 7, 2), "DOUBLE", "column v is double, not float(7,2)"),
         (("FLOAT", 12, -1), "FLOAT(7,2)", "column v is float(7,2), not float"),
         (("FLOAT", 12, -1), "FLOAT", None),
         (("DOUBLE", 9, 3), "DOUBLE(9,3)", None),
         (("DOUBLE", 22, -1), "DOUBLE(22,1)", "column v is double(22,1), not double"),
     ],
-    ids=["same scale", "scale missing", "scale added", "no scale", "same double", "scale added to double"],
+    ids=[
+        "same scale", "no bounds: what TiDB's becomes", "other scale", "other type", "scale added", "no scale",
+        "same double", "scale added to double",
+    ],
 )
 def test_float_is_compared_after_rounding(
     server: MariaDb, target: Target, source: tuple[str, int, int], shown: str, difference: str | None
@@ -117,3 +124,16 @@ def test_float_is_compared_after_rounding(
     with closing(Session(target)) as session:
         [report] = run_preflight(session, target, [definition])
     assert report.refusals == (() if difference is None else (difference,))
+
+
+def test_a_float_of_tidb_beyond_its_bounds_is_stored(server: MariaDb, target: Target) -> None:
+    """TiDB keeps -99999999.99 of a FLOAT(10,2) as -1e8, which is out of range for such a column of the target."""
+    value = col("g", t.FLOAT, flen=10, decimal=2)
+    definition = table("f", col("id", t.LONGLONG, not_null=True), value, keys=(primary("id"),), db="app")
+    text = "CREATE TABLE `f` (`id` BIGINT NOT NULL PRIMARY KEY,`g` FLOAT(10,2))"
+    ddl = DdlText(1, "app", "f", text, Definitions((), ()), Definitions((), (definition,)))
+    execute(server, *map_ddl(ddl, target.db_type).sql, "INSERT INTO app.f VALUES (1, -1e8)")
+    with closing(Session(target)) as session:
+        [report] = run_preflight(session, target, [definition])
+        assert session.fetch_rows("SELECT g = -1e8 FROM app.f") == [(1,)]
+    assert report.refusals == ()
