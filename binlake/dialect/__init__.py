@@ -9,8 +9,9 @@ from binlake.dialect.bytewise import (
 from binlake.dialect.classify import Classified, Kind, classify
 from binlake.dialect.collations import find_target_charset, find_target_collation, has_target_collation
 from binlake.dialect.ddltext import DdlText
-from binlake.dialect.mapping import MappedDdl, RoutedDdl, make_inexpressible_error, map_ddl
+from binlake.dialect.mapping import MappedDdl, make_inexpressible_error, map_ddl
 from binlake.dialect.names import StatementNames, find_session_db, put_target_names
+from binlake.dialect.routed import RoutedDdl
 from binlake.dialect.source import Known, needs_standard, standardize_text, tokenize_restored
 
 __all__ = [

@@ -185,6 +185,13 @@ def _map_generated(
     return [*column[: end + 1], *(token for token in column[end + 1 :] if not token.is_word("NOT", "NULL"))]
 
 
+def map_tidb_column(column: list[Token], table: TableDef) -> list[Token]:
+    """The definition of a column of `table` for a TiDB target: its stored type and default, and no generation if its
+    values are written."""
+    info = table.find_column(column[0].value)
+    return put_stored_default(drop_generation_if_written(put_stored_type(column, info), info, table, "tidb"), info)
+
+
 def put_stored_type(column: Sequence[Token], info: ColumnInfo | None) -> list[Token]:
     """Put in FLOAT where the text has DOUBLE or REAL: with REAL_AS_FLOAT a session's REAL became one."""
     if info is None or info.tp != t.FLOAT or len(column) < 2 or not column[1].is_word("DOUBLE", "REAL"):

@@ -1,4 +1,7 @@
-"""The rows of a mirror that lay in partitions which a DDL removed: no log has them, their values tell (R-34)."""
+"""Remove from a mirror the rows of partitions that a DDL removed (R-34).
+
+No log has these rows, so they are found by their values, as the source found their partition.
+"""
 
 from __future__ import annotations
 

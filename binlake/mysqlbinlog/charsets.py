@@ -71,12 +71,14 @@ def decode_text(data: bytes, collation: int) -> str:
     to_utf8 = make_utf8_writer(name)
     try:
         return (to_utf8(data) if to_utf8 else data).decode("utf-8")
-    except UnicodeDecodeError:
+    except UnicodeDecodeError as error:
+        # Not the statement's beginning, which says nothing, and may have values of rows.
+        invalid = data[error.start : error.end]
         if name == "binary":
             raise WireError(
                 f"a statement of a session without a character set (SET NAMES binary) has"
-                f" {describe_undecodable('UTF-8', data)}",
+                f" {describe_undecodable('UTF-8', invalid)}",
                 hint="the log does not say which characters they are: set in [[source.replace]] of feeder.toml what to"
                 " follow instead, with X'…' for bytes",
             ) from None
-        raise WireError(f"a statement has {describe_undecodable(name, data)}") from None
+        raise WireError(f"a statement has {describe_undecodable(name, invalid)}") from None

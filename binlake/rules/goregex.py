@@ -70,7 +70,8 @@ def _translate_outside(found: re.Match[str]) -> str:
         return rf"(?a:\{found['edge']})"
     if found["end"]:
         return r"\Z"
-    if found["fold"]:  # always so
+    if found["fold"]:
+        # Every pattern ignores the letter case, and Python allows the flag only at the beginning.
         return "(?:)"
     return rf"\{found[0]}" if found["brace"] else found[0]
 

@@ -143,6 +143,13 @@ def test_column_with_another_collation_names_it() -> None:
     assert mapped("ALTER TABLE `t` MODIFY COLUMN `e` ENUM('x')", own) == "ALTER TABLE `t` MODIFY COLUMN `e` ENUM('x')"
 
 
+def test_index_keyword_is_not_a_column_of_that_name() -> None:
+    # Otherwise the collation of the column `Key` would be put into the clause `KEY (...)`.
+    named = table("t", col("Key", t.VARCHAR, flen=9, charset="latin1", collate="latin1_bin"))
+    elements = "(`Key` VARCHAR(9) CHARACTER SET latin1 COLLATE latin1_bin, KEY `a b` (`Key`))"
+    assert mapped(f"CREATE TABLE `t` {elements}", named) == f"CREATE TABLE `t` {elements}{OPTIONS}"
+
+
 def test_backslash_in_an_element_is_preserved() -> None:
     odd = table("t", col("e", t.ENUM, elems=("x\\y", "it's")))
     assert "ENUM('x\\\\y','it\\'s')" in mapped(r"CREATE TABLE `t` (`e` ENUM('x\y','it''s'))", odd).replace("( ", "(")

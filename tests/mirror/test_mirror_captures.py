@@ -23,6 +23,7 @@ from binlake.errors import SchemaError
 from binlake.mirror.effects import Effect, derive_effects
 from binlake.mirror.partitions import RemovedPartitions
 from binlake.mirror.rows import Reshaper, build_typed_rows, read_mirror_texts
+from binlake.rows.codec.values import show_member_text
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.window.ddls import build_window_schemas, plan_ddls
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, derive_key_defaults
@@ -127,7 +128,10 @@ def reshape(before: TableDef, after: TableDef, rows: list[Row], renamed: Mapping
 
 def raw(table: TableDef, name: str, text: str | None) -> str | bytes | None:
     column = table.find_column(name)
-    return bytes.fromhex(text) if column is not None and column.is_binary and text is not None else text
+    if column is None or text is None:
+        return text
+    # TiDB shows an ENUM's error value and its empty member alike; the lake tells them apart.
+    return bytes.fromhex(text) if column.is_binary else show_member_text(column, text)
 
 
 def to_comparable(content: dict[str, Any], mirror: tuple[TableDef, list[Row]]) -> tuple[Counter[Any], Counter[Any]]:

@@ -11,7 +11,7 @@ import pytest
 from ddlrun import SHAPE, DdlModel, DdlShape
 from modelerrors import Wrong
 
-from binlake.dialect import clauses, mapping
+from binlake.dialect import altertable, clauses, mapping
 from binlake.dialect.conversions import Alter
 from binlake.errors import BinlakeError
 from binlake.rows.codec import batch
@@ -71,8 +71,7 @@ def always_utc(patch: pytest.MonkeyPatch) -> None:
 
 def defaults_as_written(patch: pytest.MonkeyPatch) -> None:
     """The default of a TIMESTAMP is the text of the statement, which is in its session's zone."""
-    for module in (clauses, mapping):
-        patch.setattr(module, "put_stored_default", lambda column, _: list(column))
+    patch.setattr(clauses, "put_stored_default", lambda column, _: list(column))
 
 
 def bounds_as_written(patch: pytest.MonkeyPatch) -> None:
@@ -107,7 +106,7 @@ def target_converts(patch: pytest.MonkeyPatch) -> None:
 
 def fills_of_its_own(patch: pytest.MonkeyPatch) -> None:
     """ADD COLUMN fills old rows with the target's own empty value."""
-    patch.setattr(mapping, "make_fill_specs", lambda specs, *_: (list(specs), []))
+    patch.setattr(altertable, "make_fill_specs", lambda specs, *_: (list(specs), []))
 
 
 def other_numbers_are_proof(patch: pytest.MonkeyPatch) -> None:

@@ -44,10 +44,10 @@ class Columns:
 
 
 class RandomAlters:
-    """Random statements on `TABLES` in the current database of `link`; `ran`: those that the server accepted."""
+    """Random statements on `TABLES` in `db`, the current database of `link`; `ran`: those that the server accepted."""
 
-    def __init__(self, seed: int, link: pymysql.connections.Connection[Any], family: str) -> None:
-        self._draw, self._link, self._family = random.Random(seed), link, family
+    def __init__(self, seed: int, link: pymysql.connections.Connection[Any], family: str, db: str = "shop") -> None:
+        self._draw, self._link, self._family, self._db = random.Random(seed), link, family, db
         self.ran: list[str] = []
         self._run("SET SESSION sql_mode = '', time_zone = '+00:00'")
 
@@ -134,7 +134,7 @@ class RandomAlters:
             clause for _ in range(self._draw.choice([1, 1, 1, 2, 2, 3])) for clause in self._draw.choice(draws)(columns)
         ]
         head = self._draw.choice(["ALTER TABLE", "alter /* , */ table", "ALTER TABLE"])
-        self._run(f"{head} {self._draw.choice(['', 'shop.'])}{table} {', '.join(clauses)}")
+        self._run(f"{head} {self._draw.choice(['', self._db + '.'])}{table} {', '.join(clauses)}")
 
     def _any_case(self, names: Sequence[str]) -> str:
         """A column's name in the letter cases that a person may use."""

@@ -22,14 +22,14 @@ def refuse_unlogged_rows(specs: Sequence[Token]) -> None:
                 hint="if the table was empty, set in [[source.replace]] of feeder.toml the statement without this"
                 " default; otherwise exclude the table (ignore-tables) or take a new snapshot of the source after this"
                 " statement (binlake bootstrap)",
-                where={"clause": " ".join(token.text for token in spec)[:200]},
+                where=_name_clause(spec),
             )
         converts = len(spec) > 1 and spec[0].is_word("CONVERT") and spec[1].is_word("PARTITION", "TABLE")
         if converts or (spec and spec[0].is_word("DISCARD", "IMPORT", "EXCHANGE")):
             raise SchemaError(
                 "a statement changes a table's rows without logging them",
                 hint="take a new snapshot of the source after this statement (binlake bootstrap)",
-                where={"clause": " ".join(token.text for token in spec)},
+                where=_name_clause(spec),
             )
 
 
@@ -42,8 +42,13 @@ def refuse_ignored_rows(specs: Sequence[Token]) -> None:
                 hint="if it reported no duplicates and no warnings, name its transaction in [[source.replace]] of"
                 " feeder.toml with the same statement without IGNORE (a target that has duplicates then refuses it);"
                 " else take a new snapshot of the source after this statement (binlake bootstrap)",
-                where={"clause": " ".join(token.text for token in spec)},
+                where=_name_clause(spec),
             )
+
+
+def _name_clause(spec: Sequence[Token]) -> dict[str, str]:
+    """The clause, for the `where` of an error; a list of partitions or values may be long."""
+    return {"clause": " ".join(token.text for token in spec)[:200]}
 
 
 def _keeps_rows(spec: Sequence[Token]) -> bool:

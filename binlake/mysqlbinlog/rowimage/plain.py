@@ -54,27 +54,37 @@ def encode_rows(event: RowsEvent, shape: Shape, first_number: int) -> list[bytes
             rows.append(_encode_row(shape, datums, first_number + number))
         return rows
     except SourceRefused as error:
-        error.where.setdefault("table", f"{event.table.db}.{event.table.table}")
+        error.where.setdefault("table", _name_table(event))
         raise
     except _ERRORS as error:
         what = "it is cut short" if isinstance(error, (IndexError, struct.error)) else str(error)
         raise WireError(
             f"a row of kind {event.kind.value} cannot be read: {what}",
-            where={"table": f"{event.table.db}.{event.table.table}", "row": len(rows)},
+            where={"table": _name_table(event), "row": len(rows)},
         ) from error
 
 
 def find_changed_columns(event: RowsEvent, shape: Shape) -> set[str]:
-    """The folded names of the columns that differ between the images of some row of an UPDATE. Raises WireError."""
+    """The folded names of the columns that differ between the images of some row of an UPDATE.
+
+    Raises as `encode_rows`.
+    """
     names = {column.info.id: fold_name(column.info.name) for image in shape.images for column in image.columns}
     changed: set[str] = set()
     try:
         for row in _read_rows(event, shape):
             before, after = (dict(image) for image in row.images)
             changed.update(names[column] for column, datum in after.items() if before.get(column) != datum)
+    except SourceRefused as error:
+        error.where.setdefault("table", _name_table(event))
+        raise
     except _ERRORS as error:
-        raise WireError("a row of an UPDATE cannot be read", where={"table": event.table.table}) from error
+        raise WireError("a row of an UPDATE cannot be read", where={"table": _name_table(event)}) from error
     return changed
+
+
+def _name_table(event: RowsEvent) -> str:
+    return f"{event.table.db}.{event.table.table}"
 
 
 def make_datum_writer(column: LoggedColumn) -> WriteDatum:

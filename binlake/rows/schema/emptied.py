@@ -103,8 +103,8 @@ def find_partition(partition: Mapping[str, Any], row: Values, types: Mapping[str
             value = [partition.get(HASHED_NULL_KEY, 0)]
         return find(value, partition["definitions"])
     except (KeyError, ValueError) as error:
-        # Not the error itself: it may quote a value of the row.
-        raise _make_unknown_error(partition, f"it cannot be evaluated ({type(error).__name__})") from error
+        # Not the error itself, neither as the cause: it may quote a value of the row.
+        raise _make_unknown_error(partition, f"it cannot be evaluated ({type(error).__name__})") from None
 
 
 def _find_id_by_range(value: Sequence[Any], definitions: Sequence[Mapping[str, Any]]) -> int:

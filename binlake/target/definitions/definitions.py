@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 from binlake.base.dialects import Dialect
 from binlake.config.model import Target
 from binlake.errors import Drift, TargetRefused
+from binlake.mysqlbinlog.definitions.descriptions import write_bytes_in_hex
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_name, fold_pair
@@ -350,7 +351,7 @@ def read_create_statement(session: Session, name: Name) -> str | None:
             return None
         raise
     # The next AUTO_INCREMENT number changes with the rows.
-    return re.sub(r" AUTO_INCREMENT=\d+", "", str(text))
+    return re.sub(r" AUTO_INCREMENT=\d+", "", write_bytes_in_hex(str(text)))
 
 
 _NO_PRIVILEGE = frozenset({1044, 1109, 1115, 1142, 1227})

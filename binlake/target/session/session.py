@@ -10,7 +10,7 @@ import structlog
 from pymysql import err
 from pymysql.constants import CLIENT
 
-from binlake.base.sqllink import SqlLink
+from binlake.base.sqllink import SqlLink, show_bytes_too
 from binlake.config.model import Target
 from binlake.errors import TargetRefused, TargetUnavailable, UnknownOutcome
 from binlake.target.session.failures import get_error_code, translate_error
@@ -177,7 +177,7 @@ class Session:
 
     def _connect(self, target: Target) -> pymysql.Connection[Any]:
         try:
-            return SqlLink(
+            link = SqlLink(
                 host=target.host,
                 port=target.port,
                 user=target.user,
@@ -191,6 +191,8 @@ class Session:
                 read_timeout=READ_TIMEOUT_S,
                 program_name="binlake",
             )
+            show_bytes_too(link)
+            return link
         except (err.MySQLError, OSError) as error:
             raise translate_error(_as_mysql(error), self.place) from error
 

@@ -14,6 +14,8 @@ from support.mariadb import MariaDb, execute
 from support.sourcelog import end_of, transactions_until_now
 
 from binlake.errors import SourceRefused
+from binlake.mysqlbinlog.rowimage.plain import find_changed_columns
+from binlake.mysqlbinlog.rowimage.shape import derive_shape
 from binlake.mysqlbinlog.rowimage.transactions import encode_transactions
 from binlake.wire import binlog_pb2 as pb
 
@@ -84,6 +86,21 @@ def test_a_load_and_the_log_refuse_the_same_bytes(server: MariaDb, tmp_path: Pat
     with pytest.raises(SourceRefused, match=said) as error:
         _both_ways(server, tmp_path, "cp1250", values, policy="refuse")
     assert error.value.where["table"] == f"{DB}.t"
+
+
+def test_a_look_for_changed_columns_names_the_table_too(mariadb_source: MariaDb, tmp_path: Path) -> None:
+    execute(mariadb_source, f"DROP DATABASE IF EXISTS {DB}", f"CREATE DATABASE {DB}")
+    execute(mariadb_source, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY, v VARCHAR(20) CHARACTER SET cp1250)")
+    with closing(Loaded(mariadb_source, tmp_path, DyingPumps(), CountingClock())) as loaded:
+        loaded.load()
+        start = end_of(mariadb_source)
+        execute(mariadb_source, f"INSERT INTO {DB}.t VALUES (1, X'83')", f"UPDATE {DB}.t SET id = 2")
+        _, [update] = (transaction.changes for transaction in transactions_until_now(mariadb_source, start))
+        table = loaded.catalog.find_definition("s1", update.table)
+        assert table is not None
+        with pytest.raises(SourceRefused, match="column v holds bytes") as error:
+            find_changed_columns(update, derive_shape(update, table))
+    assert error.value.where == {"table": f"{DB}.t"}
 
 
 def test_nothing_is_replaced_in_a_unique_key(server: MariaDb, tmp_path: Path) -> None:

@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from feeder_helpers import CountingClock
 from loading_helpers import DB, DyingPumps, Loaded, committed
-from pymysql.connections import Connection
+from support.hostile import HOSTILE, ask, hostile
 from support.mariadb import MariaDb, MySql
 
 from binlake.base.sqllink import SqlLink
@@ -29,31 +27,6 @@ from pump_service.feeder.checks.report import run_checks
 from pump_service.feeder.settings import FeederFile
 
 pytestmark = pytest.mark.mariadb
-
-HOSTILE = {
-    "sql_mode": "'ANSI,NO_BACKSLASH_ESCAPES,NO_ZERO_DATE'", "time_zone": "'+05:30'", "div_precision_increment": "0",
-    "default_week_format": "3", "lc_time_names": "'de_DE'", "lc_messages": "'de_DE'",
-    "block_encryption_mode": "'aes-256-cbc'", "default_regex_flags": "'EXTENDED'", "old_mode": "''",
-    "windowing_use_high_precision": "0", "sql_auto_is_null": "1", "big_tables": "1", "sql_select_limit": "2",
-    "sql_big_selects": "0", "group_concat_max_len": "4", "max_sort_length": "64", "cte_max_recursion_depth": "1",
-    "max_recursive_iterations": "1", "system_versioning_asof": "'2020-01-01 00:00:00'", "sql_quote_show_create": "0",
-    "show_create_table_verbosity": "1", "show_gipk_in_create_table_and_information_schema": "0",
-    "explain_format": "'JSON'", "sql_notes": "0", "completion_type": "'CHAIN'", "tx_isolation": "'READ-UNCOMMITTED'",
-    "transaction_isolation": "'READ-UNCOMMITTED'", "tx_read_only": "1", "transaction_read_only": "1",
-    "innodb_snapshot_isolation": "1", "sql_safe_updates": "1", "foreign_key_checks": "0", "unique_checks": "0",
-    "check_constraint_checks": "0", "auto_increment_increment": "7", "auto_increment_offset": "3",
-    "system_versioning_insert_history": "1", "system_versioning_alter_history": "'KEEP'",
-    "enable_cascade_triggers": "1", "explicit_defaults_for_timestamp": "0", "default_storage_engine": "'MyISAM'",
-    "default_tmp_storage_engine": "'MyISAM'", "sql_if_exists": "1", "alter_algorithm": "'INSTANT'",
-    "innodb_compression_default": "1", "innodb_ft_enable_stopword": "0", "max_execution_time": "900",
-    "max_statement_time": "0.9", "idle_transaction_timeout": "1", "idle_readonly_transaction_timeout": "1",
-    "idle_write_transaction_timeout": "1", "lock_wait_timeout": "1", "innodb_lock_wait_timeout": "1",
-    "wait_timeout": "2", "net_read_timeout": "1", "net_write_timeout": "1", "max_session_mem_used": "8388608",
-    "tmp_disk_table_size": "1024", "sql_require_primary_key": "1", "sql_generate_invisible_primary_key": "1",
-    "default_table_encryption": "1", "default_collation_for_utf8mb4": "'utf8mb4_general_ci'",
-    "restrict_fk_on_non_standard_key": "1", "binlog_format": "'STATEMENT'", "enforce_storage_engine": "'MyISAM'",
-    "old_alter_table": "1", "innodb_strict_mode": "0", "max_error_count": "0",
-}  # fmt: skip
 
 LEFT = re.compile(
     "|".join(
@@ -98,46 +71,15 @@ def server(request: pytest.FixtureRequest) -> MariaDb:
     return found
 
 
-def _ask(link: Connection[Any], sql: str) -> list[tuple[Any, ...]]:
-    with link.cursor() as cursor:
-        cursor.execute(sql)
-        return list(cursor.fetchall())
-
-
-@contextmanager
-def _hostile(server: MariaDb) -> Iterator[Connection[Any]]:
-    """A session as people use it, at a server that gives hostile values to all sessions that begin later."""
-    with server.connect() as admin:
-        known = {str(name).lower(): str(value) for name, value in _ask(admin, "SHOW GLOBAL VARIABLES")}
-        names = [name for name in HOSTILE if name in known]
-        try:
-            for name in names:
-                _ask(admin, f"SET GLOBAL {name} = {HOSTILE[name]}")
-            yield admin
-        finally:
-            for name in reversed(names):
-                _ask(admin, f"SET GLOBAL {name} = {_literal(name, known[name])}")
-
-
-def _literal(name: str, value: str) -> str:
-    if re.fullmatch(r"-?\d+(\.\d+)?|DEFAULT", value):
-        return value
-    return repr(value) if value else _EMPTY.get(name, "''")
-
-
-_EMPTY = {"enforce_storage_engine": "NULL", "default_tmp_storage_engine": "NULL"}
-"""How a variable is set to nothing, if not by an empty text."""
-
-
 def test_a_decision_exists_for_each_variable_that_a_session_can_set(server: MariaDb) -> None:
     with server.connect() as link:
         decided = VARIABLES.keys() | PRIVILEGED.keys()
         undecided = list[str]()
-        for name, _ in _ask(link, "SHOW SESSION VARIABLES"):
+        for name, _ in ask(link, "SHOW SESSION VARIABLES"):
             if name in decided or LEFT.fullmatch(name):
                 continue
             try:
-                _ask(link, f"SET SESSION {name} = @@SESSION.{name}")
+                ask(link, f"SET SESSION {name} = @@SESSION.{name}")
             except Exception as error:  # noqa: BLE001 - its number says that no session can set it
                 if error.args[0] in (1229, 1238):
                     continue
@@ -149,11 +91,11 @@ def test_a_decision_exists_for_each_variable_that_a_session_can_set(server: Mari
 def test_every_session_has_the_same_values_whatever_the_globals_are(server: MariaDb) -> None:
     def values() -> dict[str, str]:
         with SqlLink(host=server.host, port=server.port, user="root", charset="utf8mb4", autocommit=True) as link:
-            found = {str(name).lower(): str(value) for name, value in _ask(link, "SHOW SESSION VARIABLES")}
+            found = {str(name).lower(): str(value) for name, value in ask(link, "SHOW SESSION VARIABLES")}
             return {name: value for name, value in found.items() if name in HOSTILE}
 
     friendly = values()
-    with _hostile(server):
+    with hostile(server):
         assert values() == friendly
 
 
@@ -161,7 +103,7 @@ def test_a_hostile_server_is_loaded_checked_tracked_and_compared_like_any_other(
     server: MariaDb, tmp_path: Path
 ) -> None:
     flavor = Flavor.MYSQL if isinstance(server, MySql) else Flavor.MARIADB
-    with _hostile(server) as admin, closing(admin.cursor()) as cursor:
+    with hostile(server) as admin, closing(admin.cursor()) as cursor:
         if flavor is Flavor.MYSQL:
             cursor.execute("SET SESSION sql_generate_invisible_primary_key = 1")
         try:

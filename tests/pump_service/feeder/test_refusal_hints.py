@@ -52,7 +52,7 @@ def test_refused_statement_names_its_cause(
 
 
 def test_bytes_of_a_session_without_a_charset_are_not_called_invalid_binary() -> None:
-    with pytest.raises(WireError, match=r"SET NAMES binary\) has bytes that are not valid UTF-8") as refused:
+    with pytest.raises(WireError, match=r"SET NAMES binary\) has bytes that are not valid UTF-8: X'FF'") as refused:
         decode_text(b"ALTER TABLE t ADD v VARBINARY(4) DEFAULT '\xff'", BINARY)
     assert "[[source.replace]]" in refused.value.hint
     assert decode_text("ALTER TABLE t COMMENT 'ä'".encode(), BINARY).endswith("'ä'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -372,6 +373,13 @@ def test_partition_of_a_row(partition: Row, value: dict[str, str | None], found:
 def test_unsupported_partitioning_is_refused(partition: Row) -> None:
     with pytest.raises(SchemaError, match="may have been removed with a dropped"):
         find_partition(partition, {"d": "1", "day": "2021-01-01", "at": None, "txt": "a"}, _TYPES)
+
+
+def test_error_of_a_partition_has_no_value_of_the_row() -> None:
+    value = "2021-1-01"
+    with pytest.raises(SchemaError) as refused:
+        find_partition(parts((1, "2021"), expr="YEAR(`day`)"), {"day": value}, _TYPES)
+    assert value not in "".join(traceback.format_exception(refused.value))
 
 
 # -- second writes ----------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from binlake.target.definitions.definitions import (
     digest_definitions,
     expect_after_ddl,
     expect_tables,
+    read_create_statement,
     read_definitions,
     read_table_numbers,
     require_definitions,
@@ -170,6 +171,16 @@ def test_fingerprint_changes_with_the_definition(session: Session, statement: st
     assert digest_definitions(session, names) == before
     session.execute(statement)
     assert digest_definitions(session, names) != before
+
+
+@pytest.mark.servers("mariadb")
+def test_definition_with_bytes_as_default_is_read(session: Session) -> None:
+    # MariaDB shows these bytes in SHOW CREATE TABLE as they are, which is no UTF-8.
+    session.execute("CREATE TABLE d.bytes (a INT PRIMARY KEY, b BINARY(2) DEFAULT X'41FF')")
+    shown = read_create_statement(session, ("d", "bytes"))
+    assert shown is not None
+    assert "41FF" in shown
+    assert digest_definitions(session, [("d", "bytes")])
 
 
 @pytest.mark.servers("mariadb")  # MySQL does not reveal its encoding of such names (docs/reference/compatibility.md)

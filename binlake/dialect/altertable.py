@@ -1,0 +1,193 @@
+"""Write an ALTER TABLE in the dialect of the target, so that rows that exist get the values that the source gave them.
+
+`map_alter_table` writes the clauses; `make_alter_statements` makes the statements that the target runs from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from binlake.base.dialects import Dialect
+from binlake.dialect.bounds import put_stored_partition
+from binlake.dialect.checks import (
+    drop_checks,
+    is_check_spec,
+    make_check_specs,
+    map_written_check_spec,
+    map_written_checks,
+)
+from binlake.dialect.classify import Classified
+from binlake.dialect.clauses import map_element, map_tidb_column
+from binlake.dialect.computed import find_computed_once, make_computed_once
+from binlake.dialect.conversions import Alter
+from binlake.dialect.defaults import find_fill_times, make_fill_specs, put_stored_set_default
+from binlake.dialect.errors import Unmappable
+from binlake.dialect.expressions import makes_expression_index, names_expression_index
+from binlake.dialect.foreign import make_foreign_key_indexes, spell_foreign_key
+from binlake.dialect.madeup import list_requirements, reads_clock
+from binlake.dialect.routed import RoutedDdl, find_altered_table, find_table
+from binlake.dialect.tokens import (
+    Token,
+    TokenKind,
+    find_closing,
+    join_list,
+    render,
+    split_list,
+    split_partitioning,
+    tokenize_with_spaces,
+)
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.statements.literal import quote
+from binlake.statements.writtencolumns import is_computed
+
+NO_EXPRESSION_INDEX = "MariaDB has no index on an expression"
+
+
+def map_alter_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
+    """The tokens of an ALTER TABLE as the target writes them, without what it has no words for. Raises Unmappable."""
+    table = find_altered_table(statement, ddl)
+    _require_same_key(ddl, table, dialect)
+    before = find_table(ddl.before, statement, ddl)
+    listed, partitioning = split_partitioning(tokens[statement.rest :])
+    parts = [part for spec in split_list(listed) for part in _split_added_columns(spec)]
+    kept = [p for p in parts if not is_on_expression_index(p, ddl, dialect)]
+    kept = [p for p in kept if table is None or not is_check_spec(p, before)]
+    kept = [put_stored_partition(spell_foreign_key(part, before), before) for part in kept]
+    specs = [_map_spec(part, table, dialect) for part in kept]
+    specs += [[*tokenize_with_spaces("ADD"), *index] for index in make_foreign_key_indexes(parts, before, table)]
+    specs += make_check_specs(before, table, dialect) if table is not None else []
+    return [*tokens[: statement.rest], *join_list([spec for spec in specs if spec]), *partitioning]
+
+
+def make_alter_statements(
+    mapped: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect
+) -> tuple[str, ...]:
+    """The statements of one ALTER TABLE; values that it fills or converts become what they became in the source's
+    session."""
+    listed, partitioning = split_partitioning(mapped[statement.rest :])
+    head, specs = mapped[: statement.rest], split_list(listed)
+    before, after = find_table(ddl.before, statement, ddl), find_altered_table(statement, ddl)
+    alter = Alter(head, before, after, ddl.after.session, dialect) if before is not None and after is not None else None
+    added = _find_added_columns(ddl)
+    plain = find_computed_once(before, after, ddl.after.session, dialect)
+    clock = find_fill_times(added)
+    if len(clock) > 1 and dialect == "tidb":
+        raise Unmappable("several new columns that the source filled with different times")
+    specs, later = make_fill_specs(specs, added, len(clock) > 1, dialect)
+    specs, frozen = make_computed_once(specs, plain)
+    later += frozen
+    converted = alter.find_conversions(specs) if alter is not None else []
+    if partitioning and not converted:
+        specs[-1] = [*specs[-1], *partitioning]
+    elif partitioning:
+        # A conversion takes several statements; the partitioning is about their result.
+        later = [*later, partitioning]
+    if alter is not None and (converted or alter.changes_values):
+        if clock and not alter.can_fill_times(converted):
+            raise Unmappable("a conversion of values together with a new column that has the current time as default")
+        texts = alter.make_statements(specs, converted, has_time=bool(clock))
+    else:
+        texts = (render([*head, *join_list(specs)]),)
+    moment = f"UNIX_TIMESTAMP({quote(clock[0])})" if clock else ddl.after.session.moment
+    if len(clock) == 1 or (moment and not clock and any(map(reads_clock, added))):
+        texts = (f"SET SESSION timestamp = {moment}", *texts, "SET SESSION timestamp = DEFAULT")
+    required = list_requirements(render(head[2:]).strip(), before, after, ddl.after.session) if before and after else []
+    return (*required, *texts, *(render([*head, *spec]) for spec in later))
+
+
+def _find_added_columns(ddl: RoutedDdl) -> list[ColumnInfo]:
+    """The columns that the DDL, an ALTER, adds to a table."""
+    had = {column.id for table in ddl.before.tables for column in table.columns}
+    return [c for table in ddl.after.tables for c in table.columns if ddl.before.tables and c.id not in had]
+
+
+def _split_added_columns(spec: list[Token]) -> list[list[Token]]:
+    """Split `ADD [COLUMN] (a …, b …)` into one spec per column."""
+    start = 2 if len(spec) > 1 and spec[1].is_word("COLUMN") else 1
+    if len(spec) <= start or not spec[0].is_word("ADD") or not spec[start].is_mark("("):
+        return [spec]
+    inside = split_list(spec[start + 1 : find_closing(spec, start)])
+    # An element of the list may be an index, which takes no keyword COLUMN.
+    words_of = [
+        tokenize_with_spaces("ADD COLUMN") if part and part[0].kind is TokenKind.NAME else tokenize_with_spaces("ADD")
+        for part in inside
+    ]
+    return [[*head, replace(part[0], space=True), *part[1:]] for head, part in zip(words_of, inside, strict=True)]
+
+
+def put_stored_defaults_into_alter(specs: Sequence[Token], table: TableDef) -> list[Token]:
+    """The clauses of an ALTER TABLE for a TiDB target, with the stored defaults of `table`."""
+    return join_list([_put_default_into_spec(part, table) for part in split_list(specs)])
+
+
+def _put_default_into_spec(part: list[Token], table: TableDef) -> list[Token]:
+    column = _find_column_definition(part)
+    if column:
+        return [*part[: len(part) - len(column)], *map_tidb_column(column, table)]
+    return _set_default(part, table)
+
+
+def _set_default(part: list[Token], table: TableDef) -> list[Token]:
+    """Put the stored value into `ALTER [COLUMN] name SET DEFAULT value`."""
+    if len(part) < 4 or not part[0].is_word("ALTER"):
+        return part
+    return put_stored_set_default(part, table.find_column(part[1 + part[1].is_word("COLUMN")].value))
+
+
+def explain_empty_alter(specs: Sequence[Token], ddl: RoutedDdl, dialect: Dialect) -> str:
+    """The reason why nothing remains of the clauses `specs` for the target."""
+    if any(is_on_expression_index(part, ddl, dialect) for part in split_list(specs)):
+        return NO_EXPRESSION_INDEX
+    return "only options of TiDB remain, nothing for the target"
+
+
+def is_on_expression_index(tokens: Sequence[Token], ddl: RoutedDdl, dialect: Dialect) -> bool:
+    """Whether a clause is about an index on an expression, which the target does not have."""
+    return dialect == "mariadb" and (
+        makes_expression_index(tokens) or names_expression_index(tokens, ddl.before.tables)
+    )
+
+
+def _require_same_key(ddl: RoutedDdl, table: TableDef | None, dialect: Dialect) -> None:
+    """Raise Unmappable if a generated column would start or stop being computed by the target (`is_computed`).
+
+    That happens when the column enters or leaves the primary key, or when it or a column that it reads gets a type
+    for which the target does, or does not, compute alike.
+    """
+    for former in ddl.before.tables:
+        for column in former.columns:
+            now = table.find_column(column.name) if table is not None and table.id == former.id else None
+            if now is None or table is None or not (now.is_generated and column.is_generated):
+                continue
+            if is_computed(column, former, dialect) != is_computed(now, table, dialect):
+                raise Unmappable("a change after which the target would begin or cease to compute a generated column")
+
+
+def _map_spec(part: list[Token], table: TableDef | None, dialect: Dialect) -> list[Token]:
+    if part and part[0].is_word("ALGORITHM", "LOCK"):
+        return []
+    if len(part) > 1 and part[-1].is_word("VALIDATION") and part[-2].is_word("WITH", "WITHOUT"):
+        return part[:-2]
+    column = _find_column_definition(part)
+    if column and table is not None:
+        plain = drop_checks(column)
+        return map_element([*part[: len(part) - len(column)], *plain], plain, table, dialect)
+    if table is not None:
+        return map_element(_set_default(part, table), column, table, dialect)
+    spec = map_written_check_spec(part, dialect)
+    mapped = map_written_checks(part, dialect) if spec is None else spec
+    return map_element(mapped, _find_column_definition(mapped), None, dialect) if mapped else []
+
+
+def _find_column_definition(part: list[Token]) -> list[Token] | None:
+    """The column definition inside `ADD|MODIFY|CHANGE [COLUMN] …`, from the new name on."""
+    if not part or not part[0].is_word("ADD", "MODIFY", "CHANGE"):
+        return None
+    at = 1
+    while at < len(part) and part[at].is_word("COLUMN", "IF", "NOT", "EXISTS"):
+        at += 1
+    named = at > 1 or not part[0].is_word("ADD")
+    at += part[0].is_word("CHANGE")
+    kinds = (TokenKind.NAME, TokenKind.WORD) if named else (TokenKind.NAME,)
+    return part[at:] if at < len(part) and part[at].kind in kinds else None

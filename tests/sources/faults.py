@@ -1,0 +1,94 @@
+"""What happens to a world between its rounds: servers, feeder and pump stop cleanly or not, a window dies."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from random import Random
+from typing import Any
+from unittest import mock
+
+from support.feeding import FedCluster
+from support.mariadb import MariaDb
+
+from binlake.lake.windowlog import WindowLog
+from binlake.target import apply_window
+from spark_jobs.finalize import stage as finalize
+
+
+class Crash(BaseException):
+    """The process of the windows dies."""
+
+
+def _restart_source(source: MariaDb, _target: MariaDb, _cluster: FedCluster) -> None:
+    source.restart()
+
+
+def _kill_source(source: MariaDb, _target: MariaDb, _cluster: FedCluster) -> None:
+    source.kill9()
+    source.start()
+
+
+def _restart_target(_source: MariaDb, target: MariaDb, _cluster: FedCluster) -> None:
+    target.restart()
+
+
+def _kill_target(_source: MariaDb, target: MariaDb, _cluster: FedCluster) -> None:
+    target.kill9()
+    target.start()
+
+
+def _restart_feeder(_source: MariaDb, _target: MariaDb, cluster: FedCluster) -> None:
+    cluster.stop_feeder()
+    cluster.start_feeder(bool)
+
+
+def _restart_pump(_source: MariaDb, _target: MariaDb, cluster: FedCluster) -> None:
+    name = next(iter(cluster.pumps))
+    cluster.stop_pump(name)
+    cluster.start_pump(name)
+
+
+def _restart_placement_driver(_source: MariaDb, _target: MariaDb, cluster: FedCluster) -> None:
+    cluster.restart_driver()
+
+
+FAULTS: Mapping[str, Callable[[MariaDb, MariaDb, FedCluster], None]] = {
+    "the source restarts": _restart_source,
+    "the source is killed": _kill_source,
+    "the target restarts": _restart_target,
+    "the target is killed": _kill_target,
+    "the feeder restarts": _restart_feeder,
+    "a pump restarts": _restart_pump,
+    "the placement driver restarts": _restart_placement_driver,
+}
+"""What may happen between two rounds of a world, by name."""
+
+
+@contextmanager
+def crashing(draw: Random) -> Iterator[None]:
+    """Inside, the process of a window dies at a drawn event of the lake or a drawn step at the target, if it comes."""
+    when = draw.choice(("before", "after"))
+    record, calls, number = WindowLog.record, itertools.count(1), draw.randint(1, 9)
+
+    def record_or_die(log: WindowLog, event: Any) -> None:
+        mine = next(calls) == number
+        if mine and when == "before":
+            raise Crash
+        record(log, event)
+        if mine:
+            raise Crash
+
+    steps, last = itertools.count(1), draw.randint(1, 60)
+
+    def die_at_step(_: str) -> None:
+        if next(steps) == last:
+            raise Crash
+
+    with (
+        mock.patch.object(WindowLog, "record", record_or_die),
+        mock.patch.object(finalize, "apply_window", partial(apply_window, hook=die_at_step)),
+    ):
+        yield
