@@ -46,7 +46,6 @@ class ConfigCommand(command.ConfigCommand):
 
 def _check_against_source(replication: Replication, file: Path) -> None:
     """Print the tables that each rule matches; a warning for each rule that matches none."""
-
     source = replication.source
     if source.sql is not None:
         password = resolve_secret("source.sql.password", source.sql.password, file)
