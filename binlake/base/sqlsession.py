@@ -10,7 +10,6 @@ is not here only decides how fast something is, how long the server waits, or wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from threading import Lock
 from typing import Any, TypeAlias
 
 import structlog
@@ -116,10 +115,11 @@ _LIMITS = ("sql_select_limit", "max_execution_time", "max_statement_time")
 """What could shorten the answer to the question which variables a server has."""
 
 _UNKNOWN = 1193
-_NOT_SETTABLE = frozenset({_UNKNOWN, 1227, 1229, 1231, 1238, 1621})
+_NEVER_SETTABLE = frozenset({_UNKNOWN, 1229, 1238, 1621})
+"""The server has no such variable, or none that a session may set, whoever asks."""
+_NOT_SETTABLE = _NEVER_SETTABLE | {1227, 1231, 1232, 1286}
 _names: dict[str, frozenset[str]] = {}
 _refused: set[str] = set()
-_lock = Lock()
 
 Link: TypeAlias = "Connection[Any]"
 
@@ -129,8 +129,9 @@ def set_variables(link: Link) -> None:
     names = _find_names(link)
     _set(link, {name: value for name, value in VARIABLES.items() if name in names})
     wanted = {name: value for name, value in PRIVILEGED.items() if name in names}
+    # Not `@@SESSION.`: that fails for all of them if one has no value of a session on this server.
     if wanted:
-        shown = ", ".join(f"@@SESSION.{name} <=> {value}" for name, value in wanted.items())
+        shown = ", ".join(f"@@{name} <=> {value}" for name, value in wanted.items())
         (same,) = _query(link, f"SELECT {shown}")
         _set(link, {name: value for (name, value), is_set in zip(wanted.items(), same, strict=True) if not is_set})
 
@@ -151,17 +152,24 @@ def _set(link: Link, values: Mapping[str, str], *, unknown_is_fine: bool = False
         elif not _refused.issuperset(values):
             _refused.update(values)  # one warning in a process: each session asks again
             log.warning("session_variable_not_set", variables=list(values), reason=str(error.args[-1]))
+        if len(values) == 1 and error.args[0] in _NEVER_SETTABLE:
+            # Otherwise each later session would set all variables one by one.
+            version = _version(link)
+            _names[version] = _names.get(version, frozenset()).difference(values)
 
 
 def _find_names(link: Link) -> frozenset[str]:
-    """The variables of this server's version, asked once in a process."""
-    version = str(link.server_version)  # type: ignore[attr-defined]
-    with _lock:
-        if version not in _names:
-            for name in _LIMITS:
-                _set(link, {name: VARIABLES[name]}, unknown_is_fine=True)
-            _names[version] = frozenset(str(row[0]).lower() for row in _query(link, "SHOW SESSION VARIABLES"))
-        return _names[version]
+    """The variables of this server's version, asked once in a process; no lock, which a silent server would hold."""
+    version = _version(link)
+    if version not in _names:
+        for name in _LIMITS:
+            _set(link, {name: VARIABLES[name]}, unknown_is_fine=True)
+        _names[version] = frozenset(str(row[0]).lower() for row in _query(link, "SHOW SESSION VARIABLES"))
+    return _names[version]
+
+
+def _version(link: Link) -> str:
+    return str(link.server_version)  # type: ignore[attr-defined]
 
 
 def _query(link: Link, sql: str) -> list[tuple[Any, ...]]:

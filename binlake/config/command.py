@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from binlake.config.load import check_replication
+from binlake.config.model import Replication
 from binlake.config.reference import render_reference
 from binlake.config.sinkuri import mask_credentials, mask_sink_uri
 from binlake.config.storage import list_storage_warnings
@@ -30,15 +31,19 @@ class ConfigCommand:
         if args.action == "reference":
             print(render_reference())
             return 0
+        settings = self.check(args).model_dump(mode="json", by_alias=True)
+        print(json.dumps(_mask_secrets(settings), indent=2, ensure_ascii=False))
+        return 0
+
+    def check(self, args: argparse.Namespace) -> Replication:
+        """The replication of the checked file; its warnings are printed. Raises ConfigError."""
         if not args.file:
             raise ConfigError("no file to check", hint="binlake config check FILE, the replication's TOML")
         replication = check_replication(args.file)
         for feed in replication.feed:
             for text in list_storage_warnings(feed.sink.storage):
                 print(f"warning: feed {feed.name}: {text}", file=sys.stderr)
-        settings = replication.model_dump(mode="json", by_alias=True)
-        print(json.dumps(_mask_secrets(settings), indent=2, ensure_ascii=False))
-        return 0
+        return replication
 
 
 def _mask_secrets(value: Any, *, secret: bool = False) -> Any:

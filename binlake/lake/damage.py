@@ -83,7 +83,8 @@ def require_space(path: str) -> None:
         folder = folder.parent
     status = os.statvfs(folder)
     left = status.f_bavail * status.f_frsize
-    if left < _SPARE_BYTES:
+    # Some mounts of object stores do not tell their size: they say 0 blocks.
+    if status.f_blocks and left < _SPARE_BYTES:
         raise Transient(
             f"the disk of the lake has {left >> 20} MiB left: nothing is written to it",
             where={"path": path, "needed": f"{_SPARE_BYTES >> 20} MiB"},

@@ -5,7 +5,7 @@ Every write goes through `apply_window`; everything else here reads, or is a par
 
 from binlake.target.apply.apply import apply_window
 from binlake.target.apply.position import Position, read_checkpoint, read_checkpoint_ts, read_open_window, read_position
-from binlake.target.claim.progress import Checkpoint
+from binlake.target.claim.checkpointrow import Checkpoint
 from binlake.target.definitions.definitions import Expected, expect_after_ddl, expect_tables
 from binlake.target.segments import (
     ApplyResult,

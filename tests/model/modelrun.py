@@ -39,7 +39,8 @@ from binlake.errors import (
     TargetUnavailable,
 )
 from binlake.target import apply_window, read_position
-from binlake.target.claim.progress import Checkpoint, Progress, read_progress
+from binlake.target.claim.checkpointrow import Checkpoint
+from binlake.target.claim.progress import Progress, read_progress
 from binlake.target.session.session import Session
 from binlake.target.session.tables import create_tables
 

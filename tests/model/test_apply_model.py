@@ -24,7 +24,8 @@ from binlake.statements.batch import UNCHECKED
 from binlake.statements.literal import quote_qualified_name
 from binlake.target.apply import atomic, batches, parallel
 from binlake.target.claim import fence, progress
-from binlake.target.claim.progress import Checkpoint, Progress
+from binlake.target.claim.checkpointrow import Checkpoint
+from binlake.target.claim.progress import Progress
 from binlake.target.ddl import intents
 from binlake.target.segments import SegmentPlan
 from binlake.target.session.session import Session

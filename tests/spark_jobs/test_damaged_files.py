@@ -174,9 +174,14 @@ def test_real_error_of_delta_rs_has_no_colours(tmp_path: Path) -> None:
 
 
 def test_full_disk_is_one_error_before_anything_is_written(made: StageContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(damage.os, "statvfs", lambda _: SimpleNamespace(f_bavail=1 << 20, f_frsize=1))
+    monkeypatch.setattr(damage.os, "statvfs", lambda _: SimpleNamespace(f_blocks=1 << 30, f_bavail=1 << 20, f_frsize=1))
     before = made.windows.read_events()
     with pytest.raises(Transient, match="has 1 MiB left"):
         run_stage("merge", made, Bounds(*made.windows.list_landed()[-1]))
     monkeypatch.undo()
     assert made.windows.read_events() == before
+
+
+def test_mount_that_does_not_tell_its_size_is_not_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(damage.os, "statvfs", lambda _: SimpleNamespace(f_blocks=0, f_bavail=0, f_frsize=512))
+    damage.require_space(str(tmp_path))

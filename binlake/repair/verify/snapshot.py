@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from binlake.config.model import Target
 from binlake.errors import ConfigError, Transient
 from binlake.target.claim.aside import AsideTables, is_settled, read_aside
-from binlake.target.claim.progress import Checkpoint, CheckpointTable, read_progress
+from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
+from binlake.target.claim.progress import read_progress
 from binlake.target.session.session import Session
 
 _ASK_EVERY_S = 0.5

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from binlake.errors import CheckpointConflict
 from binlake.statements.batch import Phase
 from binlake.target.apply.position import read_exit_point
+from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
 from binlake.target.claim.progress import (
-    Checkpoint,
-    CheckpointTable,
     Ledger,
     Progress,
     is_recorded,

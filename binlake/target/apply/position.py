@@ -16,7 +16,8 @@ from binlake.config.model import Replication, Target
 from binlake.errors import CheckpointConflict, TargetRefused
 from binlake.statements.literal import quote_qualified_name
 from binlake.target.claim.aside import AsideTable, read_aside
-from binlake.target.claim.progress import Checkpoint, CheckpointTable, Progress, read_open_progress
+from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
+from binlake.target.claim.progress import Progress, read_open_progress
 from binlake.target.definitions.forms import Name
 from binlake.target.session.failures import MISSING, get_error_code
 from binlake.target.session.session import Session

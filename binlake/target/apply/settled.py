@@ -18,17 +18,10 @@ from binlake.statements.literal import quote_qualified_name
 from binlake.target.apply.batches import run_batch
 from binlake.target.apply.presence import PresenceChecks, require_present
 from binlake.target.claim.aside import AsideTable, is_settled, read_aside, remove_aside
+from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
 from binlake.target.claim.claim import TargetClaim
 from binlake.target.claim.loopback import LoopbackMarks
-from binlake.target.claim.progress import (
-    AppliedAs,
-    Checkpoint,
-    CheckpointTable,
-    Ledger,
-    read_open_progress,
-    read_progress,
-    require_owner,
-)
+from binlake.target.claim.progress import AppliedAs, Ledger, read_open_progress, read_progress, require_owner
 from binlake.target.definitions.forms import Name
 from binlake.target.segments import Hook
 from binlake.target.session.session import Session

@@ -14,7 +14,8 @@ from binlake.errors import TargetRefused
 from binlake.rows.schema.names import fold_pair
 from binlake.statements.batch import StatementBatch, parse_statement_table
 from binlake.statements.literal import quote_qualified_name
-from binlake.target.claim.progress import Checkpoint, Progress
+from binlake.target.claim.checkpointrow import Checkpoint
+from binlake.target.claim.progress import Progress
 from binlake.target.definitions.forms import Name
 from binlake.target.session.failures import MISSING, get_error_code
 from binlake.target.session.session import Session

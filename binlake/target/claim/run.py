@@ -13,8 +13,9 @@ import structlog
 from binlake.errors import BinlakeError, CheckpointConflict
 from binlake.rows.schema.names import fold_pair
 from binlake.target.claim.aside import AsideTable, is_aside, read_aside, write_aside
+from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
 from binlake.target.claim.claim import TargetClaim
-from binlake.target.claim.progress import Checkpoint, CheckpointTable, Progress, read_progress
+from binlake.target.claim.progress import Progress, read_progress
 from binlake.target.definitions.forms import Name
 from binlake.target.segments import SegmentPlan
 from binlake.target.session.failures import is_server_wide

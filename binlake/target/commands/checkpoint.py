@@ -13,13 +13,11 @@ from binlake.config.model import Replication, Target
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.mysqlbinlog.dumpposition import read_dump_position
 from binlake.target.apply.position import read_open_window, read_tables_aside
+from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable, StoredCheckpoint
 from binlake.target.claim.claim import open_claimed_transaction
 from binlake.target.claim.progress import (
-    Checkpoint,
-    CheckpointTable,
     Ledger,
     Progress,
-    StoredCheckpoint,
     read_open_progress,
     read_progress,
     take_ownership,

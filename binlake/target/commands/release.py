@@ -11,8 +11,9 @@ from contextlib import closing
 
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict
+from binlake.target.claim.checkpointrow import CheckpointTable
 from binlake.target.claim.claim import open_claimed_transaction
-from binlake.target.claim.progress import CheckpointTable, Progress, read_progress, write_progress
+from binlake.target.claim.progress import Progress, read_progress, write_progress
 from binlake.target.ddl.intents import DdlIntent
 from binlake.target.ddl.proof import RenameMarker, judge, read_evidence
 from binlake.target.session.session import Session

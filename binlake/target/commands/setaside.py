@@ -12,15 +12,9 @@ from binlake.config.model import Target
 from binlake.errors import CheckpointConflict
 from binlake.rows.schema.names import fold_pair
 from binlake.target.claim.aside import AsideTable, is_settled, read_aside, write_aside
+from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
 from binlake.target.claim.claim import open_claimed_transaction
-from binlake.target.claim.progress import (
-    Checkpoint,
-    CheckpointTable,
-    Progress,
-    read_progress,
-    require_owner,
-    write_progress,
-)
+from binlake.target.claim.progress import Progress, read_progress, require_owner, write_progress
 from binlake.target.definitions.forms import Name
 from binlake.target.session.session import Session
 from binlake.target.session.tables import create_tables

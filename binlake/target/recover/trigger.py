@@ -13,7 +13,8 @@ from binlake.cluster.placement import is_pd_reachable
 from binlake.config.model import Replication
 from binlake.errors import CheckpointConflict
 from binlake.target.claim.aside import AsideTables, is_settled, read_aside
-from binlake.target.claim.progress import Checkpoint, CheckpointTable, Progress, read_progress
+from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
+from binlake.target.claim.progress import Progress, read_progress
 from binlake.target.session.session import Session
 from binlake.target.session.tables import has_tables
 

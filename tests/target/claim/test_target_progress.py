@@ -11,7 +11,8 @@ from support.windows import CLUSTER, NAME, Window, apply
 from binlake.config.model import Target
 from binlake.errors import TargetBusy, TargetRefused
 from binlake.target import Checkpoint, Session
-from binlake.target.claim.progress import CheckpointTable, Ledger, Progress, read_open_progress, write_progress
+from binlake.target.claim.checkpointrow import CheckpointTable
+from binlake.target.claim.progress import Ledger, Progress, read_open_progress, write_progress
 
 SCHEMA = "tidb_binlog"
 OPENED = Progress("shop", 1, 100, 200, "m", 200, segment=3)

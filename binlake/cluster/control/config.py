@@ -1,0 +1,86 @@
+"""`binlake config check --against source`: which of the source's tables each rule of a replication matches.
+
+A rule that matches no table is a warning and no failure: its table may come later. The command is here, and not beside
+the check of the file alone, because it asks the source.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from binlake.base.terminal import print_table
+from binlake.cluster.source.tables import read_table_names
+from binlake.config import command
+from binlake.config.feedfiles import build_feed_path
+from binlake.config.load import resolve_secret
+from binlake.config.matching import RuleMatch, match_rules, select_own_tables
+from binlake.config.model import Replication
+from binlake.rules import Rules
+
+
+class ConfigCommand(command.ConfigCommand):
+    """Check a replication file, alone or against the source's tables, or print the reference of all keys."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Those of the check of a file, and `--against`."""
+        super().add_arguments(parser)
+        parser.add_argument(
+            "--against",
+            choices=("source",),
+            help="check: print, instead of the settings, which of the source's tables each rule matches",
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Print the tables of each rule, the effective configuration, or the reference.
+
+        Raises ConfigError, and with `--against source` what reading the source raises.
+        """
+        if args.action != "check" or args.against is None:
+            return super().run(args)
+        _check_against_source(self.check(args), Path(args.file))
+        return 0
+
+
+def _check_against_source(replication: Replication, file: Path) -> None:
+    """Print the tables that each rule matches; a warning for each rule that matches none."""
+    source = replication.source
+    if source.sql is not None:
+        password = resolve_secret("source.sql.password", source.sql.password, file)
+        source = source.model_copy(update={"sql": source.sql.model_copy(update={"password": password})})
+    tables = select_own_tables(replication, read_table_names(source))
+    if not tables:
+        print(_NO_TABLE, file=sys.stderr)
+        return
+    matches = match_rules(replication, tables)
+    if matches:
+        print_table(("rule", "pattern", "tables"), [(m.place, m.pattern, _show_tables(m.tables)) for m in matches])
+    rules = Rules.of(replication)
+    kept = sum(rules.keeps(*name) for name in tables)
+    print(f"{kept} of {len(tables)} tables of the source are replicated")
+    for match in matches:
+        if not match.tables:
+            own = build_feed_path(file, replication.name, match.feed)
+            print(_describe_unmatched(match, own if match.feed and own.exists() else file), file=sys.stderr)
+
+
+def _show_tables(tables: Sequence[tuple[str, str]]) -> str:
+    names = [f"{db}.{table}" for db, table in tables[:_MOST_SHOWN]]
+    rest = [f"and {len(tables) - _MOST_SHOWN} more"] if len(tables) > _MOST_SHOWN else []
+    return "\n".join([*names, *rest]) or "none"
+
+
+def _describe_unmatched(match: RuleMatch, file: Path) -> str:
+    return (
+        f"warning: {match.place}: the pattern `{match.pattern}` matches no {match.seen} [file={file}]. Hint: correct"
+        " it (docs/reference/filters.md has the grammar of each list) or remove it; keep it if its tables come later"
+    )
+
+
+_MOST_SHOWN = 10
+_NO_TABLE = (
+    "warning: no rule was compared: the source has no table yet. A feeder knows a server's tables once it has begun to"
+    " read it (`binlake feeder status`); then check again"
+)

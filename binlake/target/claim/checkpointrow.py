@@ -1,0 +1,185 @@
+"""The row of the table `checkpoint`, and Binlake's own record of what it wrote there.
+
+- `checkpoint` is the row of the original (TiDB's drainer): everything at or below commitTS is downstream, and if
+  `consistent` is true, the target equals the source at exactly commitTS (invariant 8). Its JSON has the original's
+  format: numbers stay numbers, and unknown keys are kept (S3-05, S3-06).
+- `binlake_position` has the commitTS that Binlake wrote last, in the transaction that wrote it. A row that says another
+  one was moved by other hands, and is not believed until `binlake checkpoint adopt` (R-43).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from binlake import tso
+from binlake.errors import CheckpointConflict, CheckpointMoved, TargetRefused
+from binlake.statements.literal import quote_qualified_name
+from binlake.target.session.failures import MISSING, get_error_code
+from binlake.target.session.session import Session
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint. `ts_map` as in the original; `raw`: the JSON it was read from."""
+
+    commit_ts: int
+    consistent: bool
+    ts_map: Mapping[str, int] = field(default_factory=dict)
+    schema_version: int = 0
+    raw: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Checkpoint:
+        """Parse the column checkPoint. Raises CheckpointConflict when it is not the original's JSON."""
+        try:
+            raw = json.loads(text)
+            return cls(
+                int(raw["commitTS"]),
+                bool(raw.get("consistent", False)),
+                dict(raw.get("ts-map") or {}),
+                int(raw.get("schema-version") or 0),
+                raw,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointConflict(
+                f"the checkpoint row cannot be read: {error!r}",
+                where={"checkPoint": text[:200]},
+                hint='correct it by hand: {"consistent":false,"commitTS":…,"ts-map":{}}',
+            ) from error
+
+    def to_json(self) -> str:
+        """JSON for the column: the keys that were read, in their order, with the current values."""
+        value: dict[str, Any] = {"consistent": False, "commitTS": 0, "ts-map": {}, **self.raw}
+        value |= {"consistent": self.consistent, "commitTS": self.commit_ts, "ts-map": dict(self.ts_map)}
+        if self.schema_version or "schema-version" in value:
+            value["schema-version"] = self.schema_version
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    def move_to(self, commit_ts: int, schema_version: int, *, consistent: bool) -> Checkpoint:
+        """The checkpoint moved to `commit_ts`; the schema version never decreases (tidb-binlog 5.8)."""
+        version = max(self.schema_version, schema_version)
+        return Checkpoint(commit_ts, consistent, self.ts_map, version, self.raw)
+
+    def with_consistent(self, *, consistent: bool) -> Checkpoint:
+        """The same position with another `consistent`."""
+        return Checkpoint(self.commit_ts, consistent, self.ts_map, self.schema_version, self.raw)
+
+
+@dataclass(frozen=True)
+class StoredCheckpoint:
+    """A cluster's checkpoint row as found, and the commitTS that Binlake wrote last (None: it never did)."""
+
+    cluster_id: int
+    checkpoint: Checkpoint | None
+    recorded: int | None
+
+    @property
+    def is_moved(self) -> bool:
+        """True when another hand moved or removed the row since Binlake wrote it."""
+        found = None if self.checkpoint is None else self.checkpoint.commit_ts
+        return self.recorded is not None and found != self.recorded
+
+    def require_unmoved(self, schema: str) -> Checkpoint | None:
+        """The checkpoint. Raises CheckpointMoved when `is_moved`."""
+        if self.recorded is None or not self.is_moved:
+            return self.checkpoint
+        found = None if self.checkpoint is None else self.checkpoint.commit_ts
+        raise CheckpointMoved(
+            f"the checkpoint row is not as Binlake wrote it: {_describe_move(self.recorded, found)}",
+            where={"schema": schema, "cluster": self.cluster_id, "written": self.recorded,
+                   "found": "no row" if found is None else found},
+            hint=f"set its commitTS back to {self.recorded}; or, if the target really is where the row says:"
+            f" `binlake checkpoint adopt --replication FILE --cluster-id {self.cluster_id}`",
+        )  # fmt: skip
+
+
+def _describe_move(recorded: int, found: int | None) -> str:
+    if found is None:
+        return f"it was at {recorded} and is gone"
+    seconds = (tso.extract_physical(found) - tso.extract_physical(recorded)) / 1000
+    way = "ahead of" if found > recorded else "behind"
+    return f"commitTS {found} is {abs(seconds):.3f} s {way} {recorded}, the last one written"
+
+
+class CheckpointTable:
+    """The table `schema`.checkpoint, for one cluster, with Binlake's own record of what it wrote there."""
+
+    def __init__(self, schema: str, cluster_id: int) -> None:
+        self._schema = schema
+        self._name = quote_qualified_name(schema, "checkpoint")
+        self._record = quote_qualified_name(schema, "binlake_position")
+        self._cluster_id = cluster_id
+
+    def read(self, session: Session, *, lock: bool = False) -> Checkpoint | None:
+        """The cluster's checkpoint, or None when the table or the row is missing. Cluster 0 reads the only row.
+
+        Raises CheckpointConflict for an unreadable row, or several rows for cluster 0; CheckpointMoved when the row is
+        not as Binlake wrote it.
+        """
+        return self.read_stored(session, lock=lock).require_unmoved(self._schema)
+
+    def read_stored(self, session: Session, *, lock: bool = False) -> StoredCheckpoint:
+        """As `read`, but the row is returned even if it was moved."""
+        rows, recorded = self._read_locked(session) if lock else self._read_together(session)
+        if len(rows) > 1:
+            raise CheckpointConflict("the checkpoint table has rows of several clusters", hint="name the cluster id")
+        checkpoint = Checkpoint.from_json(rows[0]) if rows else None
+        return StoredCheckpoint(self._cluster_id, checkpoint, recorded[0] if len(recorded) == 1 else None)
+
+    def write(self, session: Session, checkpoint: Checkpoint) -> None:
+        """Write the row, as the original does, and beside it what was written."""
+        self._write_record(session, checkpoint.commit_ts)
+        session.write(
+            f"REPLACE INTO {self._name} (clusterID, checkPoint) VALUES (%s, %s)",
+            (self._cluster_id, checkpoint.to_json()),
+        )
+
+    def accept(self, session: Session) -> None:
+        """From now on believe the row as it is; without a row, the target starts anew."""
+        checkpoint = self.read_stored(session, lock=True).checkpoint
+        if checkpoint is not None:
+            self._write_record(session, checkpoint.commit_ts)
+        else:
+            session.write(f"DELETE FROM {self._record} WHERE clusterID = %s", (self._cluster_id,))
+
+    def _write_record(self, session: Session, commit_ts: int) -> None:
+        session.write(
+            f"REPLACE INTO {self._record} (clusterID, commitTS) VALUES (%s, %s)", (self._cluster_id, commit_ts)
+        )
+
+    @property
+    def _condition(self) -> str:
+        return f" WHERE clusterID = {self._cluster_id}" if self._cluster_id else ""
+
+    def _read_together(self, session: Session) -> tuple[list[str], list[int]]:
+        """The rows of both tables in one statement, hence of one moment: another process may write them meanwhile."""
+        sql = f"SELECT checkPoint, NULL FROM {self._name}{self._condition}"
+        try:
+            both = session.fetch_rows(f"{sql} UNION ALL SELECT NULL, commitTS FROM {self._record}{self._condition}")
+        except TargetRefused as error:
+            _require_missing(error)
+            # A drainer, or an older version of Binlake, created the target's tables.
+            return self._read_column(session, f"SELECT checkPoint FROM {self._name}{self._condition}"), []
+        return [row[0] for row in both if row[1] is None], [int(row[1]) for row in both if row[1] is not None]
+
+    def _read_locked(self, session: Session) -> tuple[list[str], list[int]]:
+        rows = self._read_column(session, f"SELECT checkPoint FROM {self._name}{self._condition} FOR UPDATE")
+        recorded = self._read_column(session, f"SELECT commitTS FROM {self._record}{self._condition} FOR UPDATE")
+        return rows, [int(commit_ts) for commit_ts in recorded]
+
+    @staticmethod
+    def _read_column(session: Session, sql: str) -> list[Any]:
+        """The values of `sql`; none if its table is missing."""
+        try:
+            return session.fetch_column(sql)
+        except TargetRefused as error:
+            _require_missing(error)
+            return []
+
+
+def _require_missing(error: TargetRefused) -> None:
+    if get_error_code(error) not in MISSING:
+        raise error

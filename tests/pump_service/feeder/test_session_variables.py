@@ -1,0 +1,41 @@
+"""The variables of a session, at a server that this machine does not have."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+from pymysql import err
+
+from binlake.base.sqlsession import VARIABLES, Link, set_variables
+
+_READ_ONLY = "explicit_defaults_for_timestamp"
+
+
+class OldServer:
+    """A connection to a server with `VARIABLES`, of which no session may set one, as in MariaDB before 10.8."""
+
+    server_version = "10.2.44-MariaDB-test"
+
+    def __init__(self) -> None:
+        self.accepted: list[str] = []
+        self.refused = 0
+
+    def query(self, sql: str) -> None:
+        """Accept `sql`, or refuse it as the server does."""
+        if _READ_ONLY in sql:
+            self.refused += 1
+            raise err.OperationalError(1238, f"Variable '{_READ_ONLY}' is a read only variable")
+        self.accepted.append(sql)
+
+
+def test_a_variable_that_no_session_may_set_costs_only_the_first_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first session sets the others one by one; the next one sets them in one statement."""
+    known = {OldServer.server_version: frozenset(VARIABLES)}
+    monkeypatch.setattr("binlake.base.sqlsession._names", known)
+    first, second = OldServer(), OldServer()
+    set_variables(cast(Link, first))
+    set_variables(cast(Link, second))
+    assert (len(first.accepted), first.refused) == (len(VARIABLES) - 1, 2)
+    assert (len(second.accepted), second.refused) == (1, 0)
+    assert all(f"{name} = " in second.accepted[0] for name in VARIABLES if name != _READ_ONLY)
