@@ -202,7 +202,10 @@ def test_a_float_may_lack_its_bounds_and_nothing_else() -> None:
         return parse_create(f"CREATE TABLE `t` (\n  `g` {kind} DEFAULT NULL\n)", [kind])
 
     exempted = Counter[str]()
-    assert list(Rules("mariadb").find_differences(shape("double(20,3) unsigned"), shape("double unsigned"), exempted)) == []
+    assert (
+        list(Rules("mariadb").find_differences(shape("double(20,3) unsigned"), shape("double unsigned"), exempted))
+        == []
+    )
     assert exempted == {FLOAT_BOUNDS: 1}
     for found in ("double", "float unsigned", "double(20,2) unsigned", "decimal(20,3) unsigned"):
         assert list(Rules("mariadb").find_differences(shape("double(20,3) unsigned"), shape(found), exempted))

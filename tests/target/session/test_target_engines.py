@@ -110,8 +110,14 @@ def test_binlakes_own_table_without_transactions_is_refused(server: MariaDb, tar
         (("DOUBLE", 22, -1), "DOUBLE(22,1)", "column v is double(22,1), not double"),
     ],
     ids=[
-        "same scale", "no bounds: what TiDB's becomes", "other scale", "other type", "scale added", "no scale",
-        "same double", "scale added to double",
+        "same scale",
+        "no bounds: what TiDB's becomes",
+        "other scale",
+        "other type",
+        "scale added",
+        "no scale",
+        "same double",
+        "scale added to double",
     ],
 )
 def test_float_is_compared_after_rounding(
