@@ -111,6 +111,9 @@ PRIVILEGED: Mapping[str, str] = {
 }
 """Values of variables that need a privilege which the user may not have: set only where the server's differ."""
 
+_TIDB: Mapping[str, str] = {"default_collation_for_utf8mb4": "'utf8mb4_bin'"}
+"""TiDB's own values: a TiDB source's DDL means these where its text names no collation."""
+
 _LIMITS = ("sql_select_limit", "max_execution_time", "max_statement_time")
 """What could shorten the answer to the question which variables a server has."""
 
@@ -128,7 +131,8 @@ def set_variables(link: Link) -> None:
     """Set the variables that this server has. Raises pymysql's errors."""
     names = _find_names(link)
     _set(link, {name: value for name, value in VARIABLES.items() if name in names})
-    wanted = {name: value for name, value in PRIVILEGED.items() if name in names}
+    own = {**PRIVILEGED, **_TIDB} if "tidb" in _version(link).lower() else PRIVILEGED
+    wanted = {name: value for name, value in own.items() if name in names}
     # Not `@@SESSION.`: that fails for all of them if one has no value of a session on this server.
     if wanted:
         shown = ", ".join(f"@@{name} <=> {value}" for name, value in wanted.items())

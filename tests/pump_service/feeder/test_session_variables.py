@@ -39,3 +39,27 @@ def test_a_variable_that_no_session_may_set_costs_only_the_first_session(monkeyp
     assert (len(first.accepted), first.refused) == (len(VARIABLES) - 1, 2)
     assert (len(second.accepted), second.refused) == (1, 0)
     assert all(f"{name} = " in second.accepted[0] for name in VARIABLES if name != _READ_ONLY)
+
+
+class Tidb:
+    """A connection to a TiDB whose people chose another default collation."""
+
+    server_version = "8.0.11-TiDB-v7.5.0"
+
+    def __init__(self) -> None:
+        self.accepted: list[str] = []
+
+    def query(self, sql: str) -> None:
+        """Accept `sql`."""
+        self.accepted.append(sql)
+
+
+def test_a_tidb_has_its_own_default_collation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its DDL without a collation would otherwise create other columns at a TiDB target than at the source."""
+    monkeypatch.setattr(
+        "binlake.base.sqlsession._names", {Tidb.server_version: frozenset({"default_collation_for_utf8mb4"})}
+    )
+    monkeypatch.setattr("binlake.base.sqlsession._query", lambda _link, _sql: [(0,)])
+    server = Tidb()
+    set_variables(cast(Link, server))
+    assert server.accepted == ["SET SESSION default_collation_for_utf8mb4 = 'utf8mb4_bin'"]
