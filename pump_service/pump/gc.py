@@ -124,5 +124,5 @@ def _describe_problem(decision: Decision) -> str:
         return f"binlogs up to {decision.gc_ts} were collected although {behind} still needs them"
     if decision.held_by:
         behind = ", ".join(f"{name} (at {position})" for name, position in decision.held_by)
-        return f"held back at {decision.gc_ts} by {behind}: if that consumer is gone, set it to offline"
+        return f"held back by {behind}: if that consumer is gone, set it to offline"
     return ""

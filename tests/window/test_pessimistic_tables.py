@@ -99,7 +99,7 @@ def test_rows_of_a_target_without_tables_are_never_released() -> None:
     w.create_database("s1")
     w.create_table("s1", "t_1", PLAIN, ["id"])
     assert (run(w)[-1].split(" (")[0], plan_locked(w)[1].list_definitions_at(w.clock())) == (
-        "CREATE TABLE `all`.`t`",
+        "CREATE DATABASE IF NOT EXISTS `all`; CREATE TABLE `all`.`t`",
         {},
     )
 

@@ -7,6 +7,7 @@ A capture's `decoded.jsonl` uses the definition as of the binlog's schema_versio
 the row's position (R-19). Exemptions, each counted under its name in `Comparison.exempt`:
 
 - `float-exponent`: TiDB cuts a FLOAT's exponent form to 6 digits; ours must be the same after rounding to float32.
+- `error-value`: TiDB shows an ENUM's ordinal 0 and its empty member alike; Binlake's text tells them apart.
 - `json-double`: TiDB prints a whole double in JSON as an integer; Binlake's text keeps it a double.
 - `place-added`: a column that is public at the row's position but not at its schema_version; the value must be the one
   recorded under `extra_*` as "name#id", or else the origin default.
@@ -31,6 +32,7 @@ import numpy as np
 from binlake.compare.capture import Capture
 from binlake.rows.codec import DecodeStats, MutationBatch, RowChange, decode_transaction
 from binlake.rows.codec.jsons import show_json, write_json
+from binlake.rows.codec.values import show_member_text
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import ColumnInfo, SchemaState, TableDef, WindowSchemas
 from binlake.rows.schema import mysqltypes as t
@@ -225,6 +227,9 @@ def same(result: Comparison, column: ColumnInfo, ours: str | None, theirs: str |
     if column.tp == t.FLOAT and ours and theirs and "e" in theirs and "e" in ours:
         result.exempt["float-exponent"] += 1
         return f"{np.float32(ours):.5e}" == f"{float(theirs):.5e}"
+    if column.has_empty_member and ours and theirs == "":
+        result.exempt["error-value"] += 1
+        return show_member_text(column, ours) == theirs
     if column.tp == t.JSON and ours and theirs:
         result.exempt["json-double"] += 1
         return show_json(write_json(ours)) == theirs

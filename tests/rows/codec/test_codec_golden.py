@@ -37,7 +37,7 @@ CASES: dict[str, tuple[int, dict[str, int]]] = {
     "shard_mixed": (913, {}),
     "sysbench_like": (17218, {}),
     "txn": (48424, {}),
-    "types_all": (634, {"float-exponent": 149, "json-double": 33}),
+    "types_all": (634, {"float-exponent": 149, "json-double": 33, "error-value": 21}),
 }
 
 
