@@ -83,7 +83,7 @@ def make_alter_statements(
     elif partitioning:
         # A conversion takes several statements; the partitioning is about their result.
         later = [*later, partitioning]
-    if alter is not None and (converted or alter.changes_values):
+    if alter is not None and (converted or alter.may_change_values(specs)):
         if clock and not alter.can_fill_times(converted):
             raise Unmappable("a conversion of values together with a new column that has the current time as default")
         texts = alter.make_statements(specs, converted, has_time=bool(clock))

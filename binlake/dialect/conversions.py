@@ -86,12 +86,18 @@ class Alter:
             conversions.append(Conversion(place, source, target, way))
         return conversions
 
-    @property
-    def changes_values(self) -> bool:
+    def may_change_values(self, specs: Sequence[Sequence[Token]]) -> bool:
         """Whether it may change values without a conversion, in a source session that did not treat this as an error:
         a column becomes shorter (in a MySQL or MariaDB also NOT NULL), or gets another character set."""
         now = {column.id: column for column in self.after.columns}
         pairs = [(column, now[column.id]) for column in self.before.columns if column.id in now]
+        # TiDB gives a column that it writes again a new id, so the names in the text tell which column it was.
+        named = [names for spec in specs if (names := _read_column_names(spec))]
+        pairs += [
+            (former, column)
+            for old, new in named
+            if (former := self.before.find_column(old)) and (column := self.after.find_column(new))
+        ]
         return (self.is_native or self.session.lenient) and any(
             _describe_storage(former) != _describe_storage(column) for former, column in pairs
         )
@@ -106,7 +112,7 @@ class Alter:
     def make_statements(
         self, specs: list[list[Token]], conversions: Sequence[Conversion], *, has_time: bool = False
     ) -> tuple[str, ...]:
-        """The statements for the mapped `specs`, which make `conversions` or change values (`changes_values`).
+        """The statements for the mapped `specs`, which make `conversions` or change values (`may_change_values`).
 
         `has_time`: the session's time is already set. Raises Unmappable.
         """

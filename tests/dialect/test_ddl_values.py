@@ -13,7 +13,7 @@ from binlake.dialect import DdlText, map_ddl
 from binlake.dialect.madeup import reads_clock
 from binlake.errors import TargetRefused
 from binlake.rows.codec.writers import derive_filled_text
-from binlake.rows.schema import DdlJob, SchemaState, TableDef
+from binlake.rows.schema import DbInfo, DdlJob, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.session import SourceSession
@@ -290,6 +290,15 @@ def test_session_that_was_not_strict_is_not_strict_at_the_target(
     assert "STRICT" not in found[1]
     assert found[2] == query
     assert mapped(query, after, before, dialect, SourceSession("+00:00")) == (query,)
+
+
+def test_column_that_tidb_writes_again_has_a_new_id_in_a_lenient_session_too() -> None:
+    before, after = changed(TEXT9, SHORT)
+    columns = [{**column, "id": 10 + column["id"]} for column in after.raw["cols"]]
+    again = TableDef.from_json({**after.raw, "cols": columns}, DbInfo(2, "d", "utf8mb4", "utf8mb4_bin", {}))
+    query = "ALTER TABLE `t` MODIFY COLUMN `v` VARCHAR(3)"
+    found = mapped(query, again, before, "mariadb", SourceSession("+00:00", lenient=True))
+    assert "sql_mode" in found[1]
 
 
 @pytest.mark.parametrize(("mode", "lenient"), [(None, False), (0, True), (1436549152, False), (1 << 22, False)])
