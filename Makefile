@@ -54,7 +54,7 @@ test-quick: setup  ## Run the tests that are cheap and need no server, chosen by
 mutate: setup  ## Mutation tests: change the critical modules, one step at a time; a test must fail each time (ONLY=ledger, SECONDS_AT_MOST=600)
 	@$(PYTHON) -m deploy.mutation $(ONLY) $(if $(SECONDS_AT_MOST),--seconds $(SECONDS_AT_MOST))
 
-soak: setup-tests  ## Half an hour of faults on pumps, disks, clocks and writers, 20,000 random histories, and tests too long for CI (SEED=, SECONDS_EACH=, MODEL_SEEDS=)
+soak: setup-tests  ## Half an hour of faults on pumps, disks, clocks and writers, 20,000 random histories, and tests too long for CI (SEED=, SECONDS_EACH=, MODEL_SEEDS=, WORLD_SEEDS=)
 	@BINLAKE_SOAK_SEED="$${SEED:-$$RANDOM}" BINLAKE_SOAK_SECONDS="$${SECONDS_EACH:-600}" MODEL_SEEDS="$${MODEL_SEEDS:-20000}" \
 		$(PYTHON) -m pytest -m "soak or hypothesis or drawn" -s --session-timeout=86400 tests $(PYTEST_ARGS)
 
