@@ -26,7 +26,7 @@ from binlake.lake.rowhistory import commit_day, match_commit_ts, match_keys, mat
 from binlake.lake.tables import MUTATION
 from spark_jobs.commands.maintain import lay_out, list_days
 from spark_jobs.job.lake import ensure_tables
-from spark_jobs.job.session import start_classic_session
+from spark_jobs.engine.session import start_classic_session
 
 WINDOWS = 200
 TABLES = 8

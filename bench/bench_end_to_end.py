@@ -53,7 +53,7 @@ from deploy.local.source import Source
 from deploy.local.spark_connect import SparkConnect
 from pump_service.replay.status_server import StatusServer
 from pump_service.workload.command import VERSION
-from spark_jobs.job.session import CONF
+from spark_jobs.engine.session import CONF
 
 ROOT = Path(__file__).resolve().parents[1]
 WAYS = ("plain", "connect", "submit")

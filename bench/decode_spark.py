@@ -27,7 +27,7 @@ from binlake.rules import Rules
 from binlake.tso import to_datetime
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.lake import ensure_tables, overwrite
-from spark_jobs.job.session import start_classic_session
+from spark_jobs.engine.session import start_classic_session
 from spark_jobs.merge.decode import Decoder
 from spark_jobs.merge.direct import split_into_shares, write_rows
 

@@ -231,10 +231,10 @@ def _prepare(job: Job, meter: Meter) -> tuple[Callable[..., Any], Callable[[], A
 
 def _open_session(job: Job) -> Any:
     if job.remote:
-        from spark_jobs.job.connect import connect_session
+        from spark_jobs.engine.connect import connect_session
 
         return connect_session(job.remote)
-    from spark_jobs.job.session import start_classic_session
+    from spark_jobs.engine.session import start_classic_session
 
     return start_classic_session("bench", None if job.way == "submit" else "local[2]")
 

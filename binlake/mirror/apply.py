@@ -13,7 +13,6 @@ from itertools import groupby
 import pyarrow as pa
 import structlog
 
-from binlake.base.lakecolumns import Change
 from binlake.errors import SchemaError
 from binlake.lake.paths import LakePaths
 from binlake.mirror.components import ComponentPlan, Name
@@ -44,9 +43,9 @@ class Applied:
 
 
 def apply_component(
-    plan: ComponentPlan, paths: LakePaths, retention_days: int, net: Iterable[pa.RecordBatch]
+    plan: ComponentPlan, paths: LakePaths, retention_days: int, net: Iterable[tuple[SegmentTable, pa.Table]]
 ) -> Applied:
-    """Apply `net` (columns of spark_jobs.tables.netchange, sorted by segment, db, table) and the plan's DDL."""
+    """Apply the plan's DDL and `net`: (place, net changes: op, images, copies, last_commit_ts), in order of places."""
     return _Run(plan, paths, retention_days).run(net)
 
 
@@ -61,9 +60,9 @@ class _Run:
         self._touched: set[Name] = set()
         self._done = Applied()
 
-    def run(self, net: Iterable[pa.RecordBatch]) -> Applied:
+    def run(self, net: Iterable[tuple[SegmentTable, pa.Table]]) -> Applied:
         segment = 0
-        for place, slices in groupby(_split_batches(net), key=lambda entry: entry[0]):
+        for place, slices in groupby(net, key=lambda entry: entry[0]):
             segment = self._catch_up(segment, place.segment)
             self._apply_rows(self._plan.tables[place], place.segment, (rows for _, rows in slices))
         self._catch_up(segment, len(self._plan.ddls))
@@ -247,19 +246,6 @@ class _Run:
         if ddl is None or ddl.since >= ddl.commit_ts or replica.read_position() != end or ddl.commit_ts != end:
             return False
         return not replica.has_merged(end)
-
-
-def _split_batches(net: Iterable[pa.RecordBatch]) -> Iterator[tuple[SegmentTable, pa.Table]]:
-    """Split each batch into runs of rows of one table and segment."""
-    for batch in net:
-        places = zip(
-            *(batch.column(name).to_pylist() for name in (Change.SEGMENT, Change.DB, Change.TABLE)), strict=True
-        )
-        start = 0
-        for place, run in groupby(places):
-            size = sum(1 for _ in run)
-            yield SegmentTable(*place), pa.Table.from_batches([batch.slice(start, size)])
-            start += size
 
 
 def _join_slices(slices: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:

@@ -13,7 +13,7 @@ from pyspark import SparkContext
 
 from binlake.base.jvm import SHORT_LIVED
 from deploy.local.spark_connect import run_sample_queries
-from spark_jobs.job.session import start_classic_session
+from spark_jobs.engine.session import start_classic_session
 
 
 def main(archive: Path) -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from binlake.base.jvm import archive_options, list_delta_jars
 from deploy.local.ports import HOST, free_port, is_open
 from deploy.local.process import Child, ProcessError
-from spark_jobs.job.session import CONF
+from spark_jobs.engine.session import CONF
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from functools import partial
+from urllib.parse import unquote
 
 import pyarrow as pa
 import structlog
-from pyspark.sql import SparkSession
+from deltalake.transaction import RemoveAction
 
 from binlake import tso
 from binlake.base.arguments import add_output
@@ -30,15 +31,29 @@ from binlake.lake.continuity import require_all_windows
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.members import MemberTable
 from binlake.lake.opentable import load_table
-from binlake.lake.paths import LakePaths
+from binlake.lake.parts import Part, write_parts
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.tables import BINLOG, CHANGE, DDL, MUTATION, STATEMENT, WORKING_DAYS, LakeTable, make_message_table
+from binlake.lake.tables import (
+    BINLOG,
+    CHANGE,
+    DDL,
+    GROUP_BYTES,
+    MUTATION,
+    STATEMENT,
+    WORKING_DAYS,
+    LakeTable,
+    make_message_table,
+    parse_schema,
+)
 from binlake.mirror import MirrorVersions
 from binlake.mirror.replica import Replica
 from binlake.pipeline import BY_NAME, look_up_lock
+from spark_jobs.engine.inorder import OrderedRows, cut_in_order
+from spark_jobs.engine.rows import FileRows
 from spark_jobs.job.arguments import add_where
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.failures import translate_errors
+from spark_jobs.job.lake import commit_parts, commit_properties
 from spark_jobs.job.opening import build_context
 from spark_jobs.tables.pinned import read_target_position
 
@@ -135,7 +150,7 @@ def _maintain_history(ctx: StageContext, table: LakeTable, landed_ts: int) -> Ma
         closed = part.day is not None and part.day < today
         if part.files > (math.ceil(part.bytes / FILE_BYTES) + 1 if closed else OPEN_FILES):
             with hold_lake_lock(ctx.paths, look_up_lock(table.name)):
-                joined += lay_out(ctx.spark, ctx.paths, table, part) if closed else _join(ctx, table, part)
+                joined += lay_out(ctx, table, part) if closed else _join(ctx, table, part)
     return Maintained(table.name, joined, _vacuum(ctx, table))
 
 
@@ -159,39 +174,63 @@ def list_days(path: str) -> list[DayOfFiles]:
     return [DayOfFiles(key, len(sizes[key]), sum(sizes[key])) for key in sorted(sizes, key=str)]
 
 
-def lay_out(spark: SparkSession, paths: LakePaths, table: LakeTable, part: DayOfFiles) -> int:
+def lay_out(ctx: StageContext, table: LakeTable, part: DayOfFiles) -> int:
     """Rewrite a day: each file gets one range of commit_ts, sorted by `clustered_by`. Returns the files replaced.
 
-    The rows stay the same, in one commit that changes no data. The caller holds the table's lock. OPTIMIZE would join
-    files by their size, and its Z-order mixes commit_ts and keys at the granularity of files.
+    The rows stay the same, in one commit that changes no data. The caller holds the table's lock. Joining files by their
+    size would mix commit_ts and keys at the granularity of files.
     """
-    path, here = paths.locate_table(table.name), f"commit_date = '{part.day}'"
-    rows = spark.read.format("delta").load(path).where(here)
-    rows = rows.repartitionByRange(math.ceil(part.bytes / FILE_BYTES), History.COMMIT_TS)
-    writer = rows.sortWithinPartitions(*table.clustered_by).write.format("delta").mode("overwrite")
-    writer = writer.option("replaceWhere", here).option("dataChange", "false")
-    note = json.dumps({"stage": "maintain", "commit_date": str(part.day)})
-    writer.option("userMetadata", note).save(path)
+    place = ctx.paths.locate_table(table.name)
+    own = {History.COMMIT_DATE: str(part.day)}
+    adds = pa.table(load_table(place).get_add_actions(flatten=True)).to_pylist()
+    old = [add for add in adds if str(add[f"partition.{History.COMMIT_DATE}"]) == str(part.day)]
+    rows = FileRows(tuple((f"{place}/{unquote(add['path'])}", ()) for add in old), part.bytes)
+    size = sum(run.rows.bytes for run in rows.list_runs())
+    ranges = cut_in_order([rows], max(1, size * FILE_BYTES // max(1, part.bytes)))
+    written = ctx.choose_engine(part.bytes).run(LayOutTask(table, place, str(part.day)), ranges)
+    now = int(time.time() * 1000)
+    replaced = [RemoveAction(add["path"], False, now, add["size_bytes"], own) for add in old]
+    note = {"stage": "maintain", "commit_date": str(part.day)}
+    commit_parts(ctx.paths, table, [one for some in written for one in some], replaced, note, data_change=False)
     return part.files
+
+
+@dataclass(frozen=True)
+class LayOutTask:
+    """Writes a range of a day's rows of `table` to one file of `folder`, sorted."""
+
+    table: LakeTable
+    folder: str
+    day: str
+
+    def __call__(self, rows: OrderedRows) -> list[Part]:
+        """Raises OSError, LostRange."""
+        names = [name for name in self.table.list_column_names() if name != History.COMMIT_DATE]
+        ordered = pa.Table.from_batches(rows.read(names, [History.COMMIT_TS]))
+        ordered = ordered.sort_by([(name, "ascending") for name in self.table.clustered_by]).combine_chunks()
+        kinds = parse_schema(self.table.build_spark_schema())
+        day = pa.repeat(pa.scalar(date.fromisoformat(self.day)), ordered.num_rows)
+        dated = ordered.append_column(History.COMMIT_DATE, day).select(kinds.names).cast(kinds)
+        step = max(1, GROUP_BYTES * dated.num_rows // max(1, dated.nbytes))
+        groups = (dated.slice(first, step) for first in range(0, dated.num_rows, step))
+        return write_parts(self.folder, self.table, groups)
 
 
 def _join(ctx: StageContext, table: LakeTable, part: DayOfFiles) -> int:
     """Join the small files of a day that is still being written, or of a table without partitions."""
-    where = f" WHERE commit_date = '{part.day}'" if part.day is not None else ""
-    metrics = ctx.spark.sql(f"OPTIMIZE delta.`{ctx.paths.locate_table(table.name)}`{where}").collect()[0]["metrics"]
+    own = None if part.day is None else [(History.COMMIT_DATE, "=", str(part.day))]
+    about = commit_properties({"stage": "maintain"})
+    metrics = load_table(ctx.paths.locate_table(table.name)).optimize.compact(own, commit_properties=about)
     return int(metrics["numFilesRemoved"])
 
 
 def _vacuum(ctx: StageContext, table: LakeTable) -> int:
-    """Delete files removed from the table longer ago than its retention; those of an unfinished write are younger."""
-    path = ctx.paths.locate_table(table.name)
-    # VACUUM's two log commits would be the only ones made without the table's lock. Spark's log store on a disk looks
-    # for the next version and then renames, so one of them could overwrite a window's commit.
-    ctx.spark.conf.set("spark.databricks.delta.vacuum.logging.enabled", "false")
-    before = ctx.spark.sql(f"VACUUM delta.`{path}` DRY RUN").count()
-    if before:
-        ctx.spark.sql(f"VACUUM delta.`{path}`")
-    return before
+    """Delete files that the table has not had for longer than its retention, also those of unfinished writes."""
+    with hold_lake_lock(ctx.paths, look_up_lock(table.name)):
+        found = load_table(ctx.paths.locate_table(table.name)).vacuum(
+            24 * table.kept_days, dry_run=False, commit_properties=commit_properties({"stage": "maintain"}), full=True
+        )
+    return len(found)
 
 
 # Working tables: change, statement.
@@ -202,7 +241,8 @@ def _maintain_working_table(ctx: StageContext, table: LakeTable, landed: Bounds)
         expired = find_expired_windows(ctx, table, landed)
         for start in range(0, len(expired), 500):
             names = ", ".join(f"'{name}'" for name in expired[start : start + 500])
-            ctx.spark.sql(f"DELETE FROM delta.`{ctx.paths.locate_table(table.name)}` WHERE window IN ({names})")
+            place = load_table(ctx.paths.locate_table(table.name))
+            place.delete(f"window IN ({names})", commit_properties=commit_properties({"stage": "maintain"}))
     return Maintained(table.name, 0, _vacuum(ctx, table), len(expired))
 
 

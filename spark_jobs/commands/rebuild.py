@@ -7,23 +7,25 @@ the version of Binlake has changed. Digests show whether the rows are the same.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import pyarrow.dataset as ds
 import structlog
-from pyspark.sql import functions as F
 
-from binlake.base.lakecolumns import Mutation, OfSegment
+from binlake.base.lakecolumns import OfSegment
 from binlake.config import Replication
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, ConfigError
-from binlake.lake.opentable import load_table
+from binlake.lake.dataset import open_dataset
+from binlake.lake.opentable import load_table, open_table
 from binlake.lake.tables import CHANGE, DDL, MUTATION, STATEMENT, LakeTable
 from binlake.pipeline import STOPPED
 from binlake.repair.backfill.progress import BackfillProgress
 from spark_jobs.commands.restore import restore
+from spark_jobs.engine.lakerows import list_history_rows, list_window_rows
+from spark_jobs.engine.rows import HeldRows, Rows
 from spark_jobs.job.context import StageContext
-from spark_jobs.job.lake import read_table
 from spark_jobs.job.results import Bounds, StageResult
 from spark_jobs.job.runner import run_stage
 from spark_jobs.tables.pinned import compute_rows_digest, read_target_position
@@ -83,12 +85,17 @@ def _compare_digests(
 
 
 def _compute_digest(ctx: StageContext, table: LakeTable, bounds: Bounds) -> tuple[str, int]:
-    rows = read_table(ctx.spark, ctx.paths, table)
+    engine = ctx.choose_engine_for(bounds)
+    return compute_rows_digest(engine, _list_rows(ctx, table, bounds, engine.task_bytes), table.list_column_names())
+
+
+def _list_rows(ctx: StageContext, table: LakeTable, bounds: Bounds, task_bytes: int) -> Sequence[Rows]:
     if table is MUTATION:
-        rows = rows.where((F.col(Mutation.COMMIT_TS) > bounds.lo) & (F.col(Mutation.COMMIT_TS) <= bounds.hi))
-    else:
-        rows = rows.where(F.col(OfSegment.WINDOW) == bounds.window)
-    return compute_rows_digest(rows, table.list_column_names())
+        return list_history_rows(ctx.paths, table, bounds.lo, bounds.hi, task_bytes)
+    if table.partitioned_by:
+        return list_window_rows(ctx.paths, table, bounds.window, task_bytes)
+    own = ds.field(OfSegment.WINDOW) == bounds.window
+    return [HeldRows(open_dataset(open_table(ctx.paths.locate_table(table.name))).to_table(filter=own))]
 
 
 def replay(live: Replication, ctx: StageContext, from_ts: int | None, to: int) -> list[StageResult]:

@@ -9,11 +9,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
 import structlog
-from pyspark.sql import functions as F
 
-from binlake.base.lakecolumns import Change
+from binlake.base import rowhash
 from binlake.config.model import Target
 from binlake.errors import DamagedManifest, ImmutableWindow
 from binlake.lake.ddls import read_landed_ddls
@@ -29,15 +27,18 @@ from binlake.window.definitions import Cell, LandedDdl, SegmentTable, build_cell
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest
 from binlake.window.shapes import Shapes
+from spark_jobs.compact.netrows import write_net_rows
 from spark_jobs.compact.shaping import may_differ, read_shapes
+from spark_jobs.engine.blocks import Store
+from spark_jobs.engine.engine import Engine
+from spark_jobs.engine.lakerows import list_window_rows
 from spark_jobs.job.ahead import CannotDeriveAhead
 from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lake import Rows, clear_rows, overwrite
+from spark_jobs.job.lake import replace_window
 from spark_jobs.tables.compacted import read_sealed_before, was_derived
-from spark_jobs.tables.held import WindowChanges, read_window_changes
-from spark_jobs.tables.netchange import compute_net_changes, find_key_arrivals, touched_tables
+from spark_jobs.tables.held import read_window_changes
+from spark_jobs.tables.netchange import NetChange, count_groups, find_key_arrivals
 from spark_jobs.tables.pinned import (
-    NO_ROWS,
     compute_rows_digest,
     find_next_start,
     open_manifest,
@@ -47,11 +48,9 @@ from spark_jobs.tables.pinned import (
 from spark_jobs.tables.sharedkeys import find_shared_tables, require_own_keys
 from spark_jobs.tables.sinks import (
     SinkWindow,
-    build_window_predicate,
     commit_note,
     read_merged_row_counts,
     read_sql_window,
-    read_table_window,
     require_merged,
 )
 
@@ -106,11 +105,10 @@ def _derive_window(
         earlier = None if is_next else read_sealed_before(ctx, wanted, pinned)
         ordered = earlier.ordered if pinned and earlier else target.mode == "ordered"
         # In mode ordered every change counts, and convert reads them from `mutation`.
-        mutated = None if ordered else read_window_changes(ctx, wanted, merged.rows)
-        given = (mutated.count, mutated.rows) if mutated else (merged.rows, None)
-        places = touched_tables(
-            ctx, wanted, window.segments.starts, *given, placed=mutated is not None and mutated.placed
-        )
+        engine, groups = ctx.choose_engine(size := ctx.measure(wanted)), count_groups(merged.rows, size)
+        mutated = read_window_changes(ctx, engine, wanted, merged.rows)
+        places = mutated.find_touched(window.segments.starts) if mutated else []
+        mutated = None if ordered else mutated
         named = {place.name for place in places}
         # The configuration may have changed since: a window that is open or passed keeps the shapes it was sealed with.
         shapes = read_shapes(target, window, named) if is_next else _read_sealed_shapes(ctx, wanted, target, earlier)
@@ -125,8 +123,19 @@ def _derive_window(
         if shared and is_ahead:
             raise CannotDeriveAhead("the target must be asked which keys of a shared table it has")
         shared_places = [place for place in applied if place.name in shared]
-        unknown = _require_own_keys(ctx, window, shared_places, mutated, position, strict=strict)
-        rows = _write(ctx, window, _TouchedTables(mutated, derived, applied if strict else []), pinned)
+        net = NetChange(
+            mutated.rows if mutated else [],
+            _build_cells(window, derived),
+            groups,
+            bool(ctx.rules.routes),
+            frozenset(_build_cells(window, applied if strict else [])),
+        )
+        with engine.open_store(ctx.paths, "compact") as store:
+            unknown = 0
+            if shared_places:
+                arrivals = find_key_arrivals(engine, store, net.parts, _build_cells(window, shared_places), groups)
+                unknown = require_own_keys(ctx, window, arrivals, position, strict=strict)
+            rows = _write(ctx, _Run(engine, store), window, net, pinned)
     cuts = window.segments.starts
     sealed = CompactManifest(ctx.replication.name, "sql", wanted.lo, wanted.hi, ordered, rows, merged, cuts, shapes)
     if pinned is not None:
@@ -139,7 +148,7 @@ def _derive_window(
     detail |= {"of_another_shape": [f"{db}.{table}" for db, table in sorted(shapes.at_lo)]} if shapes else {}
     event = WindowEvent("compact", wanted.lo, wanted.hi, "done", rows, seconds, ctx.run_id, "sql", detail=detail)
     ctx.windows.record(replace(event, manifest=sealed.to_json()))
-    ctx.handover.put_compacted(sealed)
+    ctx.handover.put("compact", wanted, sealed)
     # `changed` is for listeners that wait for a table; it is not written to the lake.
     return StageResult("compact", "done", wanted.lo, wanted.hi, rows, seconds, "", detail | {"changed": changed})
 
@@ -169,61 +178,29 @@ def _require_as_pinned(pinned: ApplyManifest, sealed: CompactManifest) -> Compac
 
 
 @dataclass(frozen=True)
-class _TouchedTables:
-    """The tables whose rows change, and those of them (`required`) where contradictory changes stop the window."""
+class _Run:
+    """Where the window's tasks run, and where they put rows for each other."""
 
-    mutated: WindowChanges | None
-    all: list[SegmentTable]
-    required: list[SegmentTable]
-
-
-def _require_own_keys(
-    ctx: StageContext,
-    window: SinkWindow,
-    places: list[SegmentTable],
-    mutated: WindowChanges | None,
-    position: Position,
-    *,
-    strict: bool,
-) -> int:
-    """As `require_own_keys`, for `places` whose table several source tables share."""
-    if not places or mutated is None:
-        return 0
-    arrivals = find_key_arrivals(mutated.rows, _build_cells(window, places), mutated.count)
-    return require_own_keys(ctx, window, arrivals, position, strict=strict)
+    engine: Engine
+    store: Store
 
 
-def _write(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, pinned: ApplyManifest | None) -> int:
+def _write(ctx: StageContext, run: _Run, window: SinkWindow, net: NetChange, pinned: ApplyManifest | None) -> int:
     """Write the rows of `change` to the lake. If they are pinned, they are there already or must come out the same."""
-    bounds, names = window.bounds, CHANGE.list_column_names()
+    bounds = window.bounds
     if pinned is not None:
-        digest, rows = compute_rows_digest(read_table_window(ctx, CHANGE, bounds), names)
+        there = list_window_rows(ctx.paths, CHANGE, bounds.window, run.engine.task_bytes)
+        digest, rows = compute_rows_digest(run.engine, there, CHANGE.list_column_names())
         if digest == pinned.change:
             return rows
-    if tables.mutated is None or not tables.all:
-        if pinned is not None:
-            require_pinned(CHANGE.name, bounds, pinned.change, NO_ROWS)
-        clear_rows(
-            ctx.prepare_rows, ctx.paths, CHANGE, build_window_predicate(bounds), commit_note(ctx, "compact", bounds)
-        )
-        return 0
-    changes = _derive(ctx, window, tables, tables.mutated)
+    folder = ctx.paths.locate_table(CHANGE.name)
+    groups = net.group_runs(run.engine, run.store) if net.cells else []
+    written = write_net_rows(run.engine, net, groups, bounds.window, folder)
     if pinned is not None:
-        require_pinned(CHANGE.name, bounds, pinned.change, compute_rows_digest(changes, names)[0])
-    rows = overwrite(changes, ctx.paths, CHANGE, build_window_predicate(bounds), commit_note(ctx, "compact", bounds))
-    if isinstance(changes, pa.Table):
-        ctx.handover.put(CHANGE, bounds, changes)
-    return rows
-
-
-def _derive(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, mutated: WindowChanges) -> Rows:
-    """Rows of `change`."""
-    cells, strict = (_build_cells(window, part) for part in (tables.all, tables.required))
-    changes = compute_net_changes(mutated.rows, cells, mutated.count, routed=bool(ctx.rules.routes), strict=strict)
-    if isinstance(changes, pa.Table):
-        own = pa.repeat(window.bounds.window, changes.num_rows)
-        return changes.append_column(Change.WINDOW, own).select(CHANGE.list_column_names())
-    return changes.withColumn(Change.WINDOW, F.lit(window.bounds.window))
+        require_pinned(CHANGE.name, bounds, pinned.change, rowhash.compute_digest(written.fold))
+    replace_window(ctx.paths, CHANGE, bounds.window, written.parts, commit_note(ctx, "compact", bounds))
+    ctx.handover.put("change", bounds, written)
+    return written.fold.count
 
 
 def _build_cells(window: SinkWindow, places: list[SegmentTable]) -> list[Cell]:

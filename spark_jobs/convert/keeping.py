@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as F
 
 from binlake.base.lakecolumns import Change
 from binlake.rows.schema import TableDef
@@ -26,74 +25,46 @@ from binlake.statements import (
     make_images_from_maps,
     make_images_from_rows,
 )
-from binlake.statements.chunks import number_values
 from binlake.window.definitions import SegmentTable, build_cell
-from spark_jobs.job.context import StageContext
-from spark_jobs.job.lake import Rows, map_rows
-from spark_jobs.tables.netchange import find_row_origins, read_window_rows
+from spark_jobs.engine.engine import Engine
+from spark_jobs.tables.held import WindowChanges
+from spark_jobs.tables.netchange import find_row_origins
 from spark_jobs.tables.sinks import SinkWindow
 
-PLACE_OF_KEY = (Change.SEGMENT, Change.DB, Change.TABLE)
-"""The columns of a SegmentTable."""
 
+@dataclass(frozen=True)
+class Origins:
+    """Whose values the written rows of tables with extra columns at the target get.
 
-def add_origins(
-    ctx: StageContext, window: SinkWindow, rows: Rows, tables: Mapping[SegmentTable, TableDef], schema: str
-) -> Rows:
-    """`rows` (with chunk keys, of `schema`) with the columns `anew` and `origin`.
-
-    Rewritten rows that had values before also appear in the phases KEEP and RESTORE. `tables`: definitions by place.
+    `traced`: by place, the origin (a key, or None for a new row) of each key whose row had another key before the
+    segment, or did not exist. `several`: for each such place, whether the table has more than one unique key.
     """
+
+    traced: Mapping[SegmentTable, Mapping[str, str | None]]
+    several: Mapping[SegmentTable, bool]
+
+    def mark_rows(self, place: SegmentTable, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """(the written `rows` with `anew` and `origin`, those of them that are rewritten and had values before)."""
+        traced = self.traced.get(place, {})
+        keys = rows[Change.KEY].to_pylist()
+        moved = np.fromiter((key in traced for key in keys), bool, len(keys))
+        anew = np.ones(len(keys), bool) if self.several[place] else moved
+        texts = [traced.get(key, key) if again else None for key, again in zip(keys, anew.tolist(), strict=True)]
+        origin = pa.array(texts, pa.string())
+        marked = rows.append_column("anew", pa.array(anew)).append_column("origin", origin)
+        return marked, marked.filter(pc.is_valid(origin))
+
+
+def find_origins(
+    engine: Engine, changes: WindowChanges, window: SinkWindow, tables: Mapping[SegmentTable, TableDef]
+) -> Origins:
+    """The origins of the rows in those of `tables` (by place) that have extra columns at the target."""
     extended = {place: table for place, table in tables.items() if table.kept}
     cells = [build_cell(window.definitions, window.segments, place) for place in extended]
-    traced = find_row_origins(read_window_rows(ctx, window.bounds), cells)
-    several = {place: len(table.list_unique_keys()) > 1 for place, table in extended.items()}
-    return add_keep_phases(rows, traced, several, schema)
-
-
-def add_keep_phases(rows: Rows, traced: Rows, several: Mapping[SegmentTable, bool], schema: str) -> Rows:
-    """`rows` (of `schema`) with `anew` and `origin`, repeated for each phase that writes them.
-
-    `traced`: place, key and origin of each key whose row had another key before the segment, or did not exist.
-    `several`: for each table with extra columns at the target, whether it has more than one unique key.
-    """
-    if isinstance(rows, pa.Table):
-        return _add_phases(_match_origins(rows, traced), several)
-    joined = rows.join(traced.withColumn("moved", F.lit(True)), [*PLACE_OF_KEY, Change.KEY], "left")
-    marked = joined.withColumn("moved", F.coalesce("moved", F.lit(False))).select(*rows.columns, "moved", "origin")
-    return map_rows(marked, partial(_add_phases, several=several), f"{schema}, anew BOOLEAN, origin STRING")
-
-
-def _match_origins(rows: pa.Table, traced: pa.Table) -> pa.Table:
-    """`rows` with the columns `moved` and `origin`, taken from the row of `traced` with the same key."""
-    both = pa.concat_tables(
-        [part.select([*PLACE_OF_KEY, Change.KEY]) for part in (traced, rows)], promote_options="permissive"
-    )
-    numbers, _ = number_values(both, [*PLACE_OF_KEY, Change.KEY])
-    at = np.full(int(numbers.max(initial=-1)) + 1, -1)
-    at[numbers[: traced.num_rows]] = np.arange(traced.num_rows)
-    row_of = at[numbers[traced.num_rows :]]
-    origins = traced["origin"].take(pa.array(row_of, mask=row_of < 0))
-    return rows.append_column("moved", pa.array(row_of >= 0)).append_column("origin", origins)
-
-
-def _add_phases(rows: pa.Table, several: Mapping[SegmentTable, bool]) -> pa.Table:
-    """Rows that have `moved` and `origin`, repeated for each phase that writes them."""
-    numbers, places = number_values(rows, PLACE_OF_KEY)
-    kinds = [several.get(SegmentTable(**place)) for place in places.to_pylist()]
-    is_extended, is_several = np.array([kind is not None for kind in kinds], bool), np.array([*map(bool, kinds)], bool)
-    moved, phase = np.asarray(rows["moved"]), np.asarray(rows["phase"])
-    anew = (phase == Phase.WRITE) & is_extended[numbers] & (is_several[numbers] | moved)
-    origin = pc.if_else(pa.array(moved), rows["origin"], rows[Change.KEY])
-    origin = pc.if_else(pa.array(anew), origin, pa.scalar(None, pa.string()))
-    known = rows.drop_columns(["moved", "origin"]).append_column("anew", pa.array(anew)).append_column("origin", origin)
-    had_values = known.filter(pc.is_valid(origin))
-    return pa.concat_tables([known, *(_set_phase(had_values, one) for one in (Phase.KEEP, Phase.RESTORE))])
-
-
-def _set_phase(rows: pa.Table, phase: Phase) -> pa.Table:
-    place = rows.schema.get_field_index("phase")
-    return rows.set_column(place, rows.schema.field(place), pa.array(np.full(rows.num_rows, int(phase), np.int32)))
+    traced: dict[SegmentTable, dict[str, str | None]] = {}
+    for row in find_row_origins(engine, changes.rows, cells).to_pylist():
+        traced.setdefault(SegmentTable(row["segment"], row["db"], row["table"]), {})[row["key"]] = row["origin"]
+    return Origins(traced, {place: len(table.list_unique_keys()) > 1 for place, table in extended.items()})
 
 
 def write_statements(writer: TableStatements, anew: Any, images: Mapping[str, pa.Array]) -> Iterator[StatementBatch]:

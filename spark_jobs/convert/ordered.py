@@ -1,8 +1,7 @@
 """Mode ordered: the row changes of a window as batches in commit order, in one pass over `mutation`.
 
 Which changes may run in parallel depends on all earlier changes of the segment, so one task processes them in order. It
-streams, and holds only the keys of one round and the changes of unfinished batches. For a small window the driver
-itself is that task. DESIGN 4, hazards R-36.
+streams, and holds only the keys of one round and the changes of unfinished batches. DESIGN 4, hazards R-36.
 """
 
 from __future__ import annotations
@@ -20,67 +19,75 @@ from binlake.changes.net import RowEvent
 from binlake.changes.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions, RowForms
 from binlake.config.model import Target
 from binlake.errors import ConfigError
-from binlake.lake.mutations import read_touched_tables
-from binlake.lake.rowhistory import read_rows
-from binlake.lake.tables import MUTATION, STATEMENT
+from binlake.lake.mutations import find_touched_tables
+from binlake.lake.tables import STATEMENT
 from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits, StatementBatch
+from binlake.target.definitions.forms import Name
 from binlake.window.definitions import SegmentTable, require_definition
+from spark_jobs.convert.netstatements import Rendered, write_statements
+from spark_jobs.engine.engine import Engine, Keeper
+from spark_jobs.engine.inorder import OrderedRows, cut_in_order
+from spark_jobs.engine.rows import Rows
 from spark_jobs.job.context import StageContext
-from spark_jobs.job.lake import Rows, collect_rows, map_rows
-from spark_jobs.tables.netchange import read_mutations
+from spark_jobs.tables.held import list_mutation_parts
 from spark_jobs.tables.sinks import SinkWindow
-from spark_jobs.tables.statements import STATEMENT_ARROW, build_statement_table
+from spark_jobs.tables.statements import build_statement_table
 
 _ORDER = (Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ)
 _COLUMNS = [*_ORDER, Mutation.DB, Mutation.TABLE, Mutation.OP, Mutation.BEFORE, Mutation.AFTER]
-_SOURCE = [Mutation.SOURCE_DB, Mutation.SOURCE_TABLE]
-_NAMES = [Mutation.DB, Mutation.TABLE, *_SOURCE]
-_NAMES_SCHEMA = ", ".join(f"`{name}` STRING" for name in _NAMES)
+_NAMES = [Mutation.DB, Mutation.TABLE, Mutation.SOURCE_DB, Mutation.SOURCE_TABLE]
+_PLACES = [Mutation.DB, Mutation.TABLE, Mutation.COMMIT_TS]
 _BATCHES_A_TABLE = 64
+_ALL = 1 << 62
+"""Bytes of one task: all of them."""
 
 
 def render_ordered_statements(
-    ctx: StageContext, window: SinkWindow, target: Target, limits: BatchLimits, *, safe: bool
-) -> Rows | None:
-    """The rows of `statement` except the DDL; None if no row changes."""
+    ctx: StageContext, engine: Engine, window: SinkWindow, target: Target, limits: BatchLimits, *, safe: bool
+) -> Rendered:
+    """The statements except the DDL."""
     bounds, starts = window.bounds, window.segments.starts
-    touched = read_touched_tables(ctx.paths, bounds.lo, bounds.hi, starts)
-    if not touched:
-        return None
+    folder = ctx.paths.locate_table(STATEMENT.name)
+    parts = list_mutation_parts(ctx, engine, bounds)
+    touched = find_touched_tables((batch for rows in parts for batch in rows.read(_PLACES)), starts)
     tables = {place: require_definition(window.definitions, window.segments, place) for place in touched}
     if safe:
         require_nothing_kept(tables.values())
+    if ctx.rules.routes:
+        _require_own_targets(ctx, engine.run(_find_names, parts))
     options = PlanOptions(target.worker_count, limits, target.multiple_rows, target.conflict_strategy)
     planner = Planner(bounds.window, starts, tables, target.db_type, options, safe)
-    rows: Rows
-    if ctx.is_small(bounds):
-        rows = read_rows(ctx.paths, MUTATION, bounds.lo, bounds.hi, [*_COLUMNS, *_SOURCE])
-    else:
-        rows = read_mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
-    if ctx.rules.routes:
-        _require_own_targets(ctx, rows)
-    rows = rows.select(_COLUMNS)
-    if isinstance(rows, pa.Table):
-        in_order = rows.sort_by([(name, "ascending") for name in _ORDER])
-        return pa.Table.from_batches(planner(in_order.to_batches()), STATEMENT_ARROW)
-    # A function, not the object, as with every other stage in a worker.
-    frame = rows.repartition(1).sortWithinPartitions(*_ORDER)
-    return frame.mapInArrow(lambda batches: planner(batches), STATEMENT.build_spark_schema())
+    task = _PlanTask(planner, folder, engine.make_keeper())
+    return Rendered.join(engine.run(task, cut_in_order(parts, _ALL) if touched else []))
 
 
-def _select_distinct_names(rows: pa.Table) -> pa.Table:
-    return rows.group_by(_NAMES).aggregate([]).select(_NAMES)
+@dataclass(frozen=True)
+class _PlanTask:
+    """The only task of a window: it reads all rows in commit order."""
+
+    planner: Planner
+    folder: str
+    keeper: Keeper
+
+    def __call__(self, rows: OrderedRows) -> Rendered:
+        batches = self.planner(rows.read(_COLUMNS, _ORDER))
+        return write_statements((pa.Table.from_batches([batch]) for batch in batches), self.folder, self.keeper)
 
 
-def _require_own_targets(ctx: StageContext, rows: Rows) -> None:
+def _find_names(rows: Rows) -> set[tuple[Name, Name]]:
+    """(target, source) of the tables of `rows`."""
+    found: set[tuple[Name, Name]] = set()
+    for batch in rows.read(_NAMES):
+        for row in pa.Table.from_batches([batch]).group_by(_NAMES).aggregate([]).to_pylist():
+            found.add(((row[Mutation.DB], row[Mutation.TABLE]), (row[Mutation.SOURCE_DB], row[Mutation.SOURCE_TABLE])))
+    return found
+
+
+def _require_own_targets(ctx: StageContext, names: Iterable[set[tuple[Name, Name]]]) -> None:
     """Refuse two source tables that change one target table, unless extract columns keep their keys distinct."""
-    names = collect_rows(
-        map_rows(rows.select(_NAMES), _select_distinct_names, ", ".join(f"`{name}` STRING" for name in _NAMES))
-    )
-    source_of: dict[tuple[str, str], tuple[str, str]] = {}
-    for row in names.to_pylist():
-        target, source = (row[Mutation.DB], row[Mutation.TABLE]), (row[Mutation.SOURCE_DB], row[Mutation.SOURCE_TABLE])
+    source_of: dict[Name, Name] = {}
+    for target, source in sorted(set().union(*names)):
         other = source_of.setdefault(target, source)
         if other != source and not ctx.rules.routes.extract_columns(*source):
             raise ConfigError(

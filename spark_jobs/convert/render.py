@@ -1,18 +1,20 @@
-"""The SQL of chunks of net changes; it does not depend on where a chunk's rows are or on their order.
+"""The SQL of a group of keys: it depends on the group's rows only, not on where they are or on their order.
 
-Rows are sorted by key inside a chunk, and each chunk has its own range of batch numbers (with a gap after the last
-batch), so the driver and Spark's workers produce the same batches.
+In each table and phase of a segment the rows are sorted by key. Each group has its own range of batch numbers, so tasks
+number their batches without knowing each other's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.dictionaries import number_values
 from binlake.base.lakecolumns import Change
 from binlake.errors import Permanent
 from binlake.rows.schema import TableDef
@@ -24,78 +26,107 @@ from binlake.statements import (
     TableStatements,
     make_images_from_maps,
 )
-from binlake.statements.chunks import Chunk, ChunkKey
 from binlake.window.definitions import SegmentTable
-from spark_jobs.convert.keeping import keep_statements, write_statements
+from spark_jobs.convert.keeping import Origins, keep_statements, write_statements
 from spark_jobs.tables.statements import build_statement_table
 
-RENDERED = (Change.KEY, Change.BEFORE, Change.AFTER, Change.COPIES, "anew", "origin")
-"""The columns read of a row besides its place; the last two only for tables with extra columns at the target."""
+GROUP_BATCHES = 1 << 20
+"""Batch numbers of a group in each phase of a segment."""
+PLACE = (Change.SEGMENT, Change.DB, Change.TABLE)
+"""The columns of a SegmentTable."""
 
 
 @dataclass(frozen=True)
 class Renderer:
-    """Turns the rows of a chunk into rows of `statement`.
+    """Turns the net changes of a group of keys into rows of `statement`.
 
-    `tables`: definitions by (segment, db, table); `plain`: True outside safe mode; `copies`: for the same place, the
-    quoted name of the table that saves the values of the target's extra columns; `accepted`: names of tables for which
-    the configuration accepts a difference.
+    `tables`: definitions by place; `plain`: True outside safe mode; `copies`: for the same place, the quoted name of the
+    table that saves the values of the target's extra columns; `origins`: of the rows of such tables; `accepted`: names
+    of tables for which the configuration accepts a difference.
     """
 
     window: str
     tables: Mapping[SegmentTable, TableDef]
-    chunks: Sequence[Chunk]
     dialect: str
     limits: BatchLimits
     plain: bool
     copies: Mapping[SegmentTable, str] = field(default_factory=dict)
     accepted: frozenset[tuple[str, str]] = frozenset()
+    origins: Origins | None = None
 
-    def __call__(self, rows: pa.Table, number: int) -> pa.Table:
-        """The batches of the chunk `number`, from all its rows. Raises SchemaError, Permanent."""
-        chunk = self.chunks[number]
-        phase = chunk.key.phase
-        table = self.tables[_without_phase(chunk.key)]
-        rows = rows.combine_chunks()
-        writer: TableStatements | PreserveStatements
+    def __call__(self, group: int, rows: pa.Table) -> Iterator[pa.Table]:
+        """The batches of the group `group`, from all its rows, by place. Raises SchemaError, Permanent."""
+        first = group * GROUP_BATCHES
+        following: dict[tuple[int, int], int] = defaultdict(lambda: first)
+        for place, own in split_by_place(rows):
+            batches: list[StatementBatch] = []
+            for phase, part in self._split_by_phase(place, own):
+                number = following[place.segment, phase]
+                made = list(self._render(place, phase, part, number))
+                following[place.segment, phase] = number + len(made)
+                batches += made
+            if max(following.values()) > first + GROUP_BATCHES:
+                raise Permanent(
+                    "a group of keys has more batches than there are batch numbers",
+                    where={"window": self.window, "table": f"{place.db}.{place.table}"},
+                    hint="raise `target.batch` (rows of a batch)",
+                )
+            yield build_statement_table(self.window, batches)
+
+    def _split_by_phase(self, place: SegmentTable, rows: pa.Table) -> Iterator[tuple[Phase, pa.Table]]:
+        deleted = pc.equal(rows[Change.OP], "delete")
+        gone, left = rows.filter(deleted), rows.filter(pc.invert(deleted))
+        if gone.num_rows:
+            yield Phase.DELETE, gone
+        if not left.num_rows:
+            return
+        if not self.tables[place].kept or self.origins is None:
+            yield Phase.WRITE, left
+            return
+        marked, had_values = self.origins.mark_rows(place, left)
+        yield Phase.WRITE, marked
+        if had_values.num_rows:
+            yield Phase.KEEP, had_values
+            yield Phase.RESTORE, had_values
+
+    def _render(self, place: SegmentTable, phase: Phase, rows: pa.Table, first_batch: int) -> Iterable[StatementBatch]:
+        table, rows = self.tables[place], rows.combine_chunks()
         if phase in (Phase.KEEP, Phase.RESTORE):
-            writer = self._preserve_writer(table, chunk)
-            rendered: Iterable[StatementBatch] = keep_statements(writer, table, rows.sort_by(Change.KEY), phase)
-        else:
-            writer = self._make_writer(table, chunk)
-            rendered = _render_batches(writer, table, rows, phase)
-        batches = list(rendered)
-        if writer.next_batch - 1 > chunk.last_batch:
-            raise Permanent(
-                "a chunk has more batches than there are batch numbers",
-                where={"window": self.window, "table": table.name},
+            writer = PreserveStatements(
+                table,
+                place.segment,
+                self.copies[place],
+                dialect=self.dialect,  # type: ignore[arg-type]
+                limits=self.limits,
+                first_batch=first_batch,
             )
-        return build_statement_table(self.window, batches)
-
-    def _make_writer(self, table: TableDef, chunk: Chunk) -> TableStatements:
-        return TableStatements(
+            return keep_statements(writer, table, rows.sort_by(Change.KEY), phase)
+        return _render_batches(
+            TableStatements(
+                table,
+                place.segment,
+                dialect=self.dialect,  # type: ignore[arg-type]
+                limits=self.limits,
+                first_batch=first_batch,
+                plain=self.plain,
+                alike=(table.db, table.name) not in self.accepted,
+            ),
             table,
-            chunk.key.segment,
-            dialect=self.dialect,  # type: ignore[arg-type]
-            limits=self.limits,
-            first_batch=chunk.first_batch,
-            plain=self.plain,
-            alike=(table.db, table.name) not in self.accepted,
-        )
-
-    def _preserve_writer(self, table: TableDef, chunk: Chunk) -> PreserveStatements:
-        return PreserveStatements(
-            table,
-            chunk.key.segment,
-            self.copies[_without_phase(chunk.key)],
-            dialect=self.dialect,  # type: ignore[arg-type]
-            limits=self.limits,
-            first_batch=chunk.first_batch,
+            rows,
+            phase,
         )
 
 
-def _without_phase(place: ChunkKey) -> SegmentTable:
-    return SegmentTable(place.segment, place.db, place.table)
+def split_by_place(rows: pa.Table) -> Iterator[tuple[SegmentTable, pa.Table]]:
+    """The rows of each table and segment, in order of these."""
+    codes, places = number_values(rows, PLACE)
+    if (np.diff(codes) < 0).any():
+        order = np.argsort(codes, kind="stable")
+        rows, codes = rows.take(pa.array(order)), codes[order]
+    ends = np.searchsorted(codes, np.arange(places.num_rows + 1))
+    named = [SegmentTable(*row.values()) for row in places.to_pylist()]
+    for number in sorted(range(len(named)), key=named.__getitem__):
+        yield named[number], rows.slice(int(ends[number]), int(ends[number + 1] - ends[number]))
 
 
 def _render_batches(writer: TableStatements, table: TableDef, rows: pa.Table, phase: int) -> Iterable[StatementBatch]:

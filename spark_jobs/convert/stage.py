@@ -11,11 +11,9 @@ import time
 from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 import structlog
-from pyspark.sql import DataFrame
 
 from binlake.base import rowhash
 from binlake.config.model import Target
@@ -26,7 +24,7 @@ from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.statements import BatchLimits, StatementBatch
-from binlake.statements.digests import INDEX, compute_digest_of_index
+from binlake.statements.digests import compute_digest_of_index
 from binlake.target import Position, Session
 from binlake.target.claim.aside import is_aside, may_pass_refused
 from binlake.target.definitions.definitions import digest_definitions, require_definitions
@@ -42,10 +40,12 @@ from binlake.window.cuts import (
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest, format_window_name
 from spark_jobs.commands.preflight import check_before_first
-from spark_jobs.convert.netstatements import render_net_statements
+from spark_jobs.convert.netstatements import Rendered, render_net_statements, write_statements
 from spark_jobs.convert.ordered import render_ordered_statements
+from spark_jobs.convert.render import Renderer
+from spark_jobs.engine.engine import HELD_BYTES, Keeper
 from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lake import Rows, clear_rows, collect_rows, overwrite
+from spark_jobs.job.lake import replace_window
 from spark_jobs.tables.compacted import read_current, read_pinned
 from spark_jobs.tables.pinned import (
     NO_ROWS,
@@ -55,7 +55,7 @@ from spark_jobs.tables.pinned import (
     read_target_position,
     require_pinned,
 )
-from spark_jobs.tables.sinks import SinkWindow, build_window_predicate, commit_note, read_sql_window
+from spark_jobs.tables.sinks import SinkWindow, commit_note, read_sql_window
 from spark_jobs.tables.statements import LakeStatements, build_statement_table, read_statements
 
 log = structlog.get_logger(__name__)
@@ -164,43 +164,29 @@ def _choose_forms(ctx: StageContext, window: SinkWindow, position: Position, pin
 def _write(ctx: StageContext, given: _Given, ddls: list[StatementBatch], *, plain: bool) -> tuple[str, pa.Table | None]:
     """Write the rows (which must match the pinned ones, if any).
 
-    Returns the digest of `change`, and the rows if the driver has them: finalize in this process takes them from the
-    handover.
+    Returns the digest of `change`, and the rows if this process has them: finalize in it takes them from the handover.
     """
-    window, target, pinned = given.window, given.target, given.pinned
-    bounds, about = window.bounds, commit_note(ctx, "convert", window.bounds)
+    window, target, pinned, merged = given.window, given.target, given.pinned, given.compacted.merged
+    bounds, folder = window.bounds, ctx.paths.locate_table(STATEMENT.name)
     limits = BatchLimits.of(target.batch_rows, given.position.max_packet)
+    engine = ctx.choose_engine_for(bounds)
     if target.mode == "ordered":
         # This mode applies every change, so `change` has no rows of this window.
-        rendered, change = render_ordered_statements(ctx, window, target, limits, safe=not plain), NO_ROWS
+        rendered = render_ordered_statements(ctx, engine, window, target, limits, safe=not plain)
+        change = NO_ROWS
     else:
-        rendered, fold = render_net_statements(ctx, window, target, limits, plain=plain)
-        _require_rows(given.compacted, fold.count)
-        change = rowhash.compute_digest(fold)
-    rows = _join_rows(ctx, rendered, build_statement_table(bounds.window, ddls))
+        renderer = Renderer(bounds.window, {}, target.db_type, limits, plain)
+        rendered = render_net_statements(ctx, engine, window, target, merged, renderer)
+        _require_rows(given.compacted, rendered.change.count)
+        change = rowhash.compute_digest(rendered.change)
+    made = Rendered.join(
+        [rendered, write_statements([build_statement_table(bounds.window, ddls)], folder, Keeper(HELD_BYTES))]
+    )
     if pinned is not None:
-        require_pinned(STATEMENT.name, bounds, pinned.statement, compute_digest_of_index(_collect_index(rows)))
-    if rows is None:
-        clear_rows(ctx.prepare_rows, ctx.paths, STATEMENT, build_window_predicate(bounds), about)
-    else:
-        overwrite(rows, ctx.paths, STATEMENT, build_window_predicate(bounds), about)
-    if not isinstance(rows, pa.Table):
-        return change, None
-    ctx.handover.put(STATEMENT, bounds, rows)
-    return change, rows
-
-
-def _join_rows(ctx: StageContext, rendered: Rows | None, ddls: pa.Table) -> Rows | None:
-    """The `rendered` rows and the DDL; None if there are no rows at all."""
-    if not ddls.num_rows:
-        return rendered
-    if isinstance(rendered, DataFrame):
-        return rendered.unionByName(ctx.spark.createDataFrame(ddls))
-    return ctx.prepare_rows(ddls) if rendered is None else pa.concat_tables([rendered, ddls])
-
-
-def _collect_index(rows: Rows | None) -> list[dict[str, Any]]:
-    return [] if rows is None else collect_rows(rows.select(list(INDEX))).to_pylist()
+        require_pinned(STATEMENT.name, bounds, pinned.statement, compute_digest_of_index(made.index.to_pylist()))
+    replace_window(ctx.paths, STATEMENT, bounds.window, made.parts, commit_note(ctx, "convert", bounds))
+    ctx.handover.put("statement", bounds, made.rows)
+    return change, made.rows
 
 
 def _make_ddl_batches(

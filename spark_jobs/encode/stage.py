@@ -2,26 +2,23 @@
 
 It is a pure function of `mutation`, `ddl` and the feed's section: a rerun writes the same rows again. A feed continues
 where its own last window ended, independently of other sinks; if it is far behind, it takes several landed windows at a
-time. The driver and Spark's tasks (for a large window) encode the same messages.
+time.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pyarrow as pa
-from deltalake.transaction import RemoveAction
 
 from binlake.base import rowhash
-from binlake.base.lakecolumns import Message
+from binlake.base.lakecolumns import Mutation
 from binlake.config.feed import Feed
 from binlake.config.storage import BINLOG_FILES
 from binlake.feed.events import count_unsent, encode_ddls, encode_watermarks
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import MessageEncoder
 from binlake.feed.protocols import format_of
-from binlake.feed.roworder import sort_rows
 from binlake.feed.state import (
     FeedState,
     build_begin,
@@ -32,30 +29,25 @@ from binlake.feed.state import (
 )
 from binlake.feed.waiting import list_waiting_windows, matches_section
 from binlake.lake.lock import hold_lake_lock
-from binlake.lake.opentable import load_table
-from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import read_rows
-from binlake.lake.tables import MUTATION, make_message_table
+from binlake.lake.mutations import find_touched_tables
+from binlake.lake.tables import make_message_table
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import name_feed_lock, name_feed_sink
 from binlake.rows.schema.names import fold_pair
 from binlake.window.definitions import Segments, WindowDefinitions
 from spark_jobs.encode.versions import list_versions
-from spark_jobs.encode.writing import COLUMNS, ORDER, TRANSACTION, Encoded, EncodeTask, TouchedTables
+from spark_jobs.encode.writing import Encoded, EncodeTask, TouchedTables
+from spark_jobs.engine.inorder import cut_in_order
 from spark_jobs.job.context import PIECE_BYTES, Bounds, StageContext, StageResult
-from spark_jobs.job.lake import commit_parts, ensure_table, may_have_rows
-from spark_jobs.tables.netchange import read_mutations, touched_tables
+from spark_jobs.job.lake import ensure_table, replace_window
+from spark_jobs.tables.held import list_mutation_parts
 from spark_jobs.tables.sinks import (
     SinkWindow,
-    build_window_predicate,
     commit_note,
     read_mirror_window,
     read_target_tables,
     require_merged,
 )
-
-ENCODE_ROWS = 20_000
-"""Row changes that the driver encodes at a time."""
 
 
 def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
@@ -101,7 +93,7 @@ def _find_begin(ctx: StageContext, feed: Feed, state: FeedState, bounds: Bounds)
 def _cut_by_bytes(ctx: StageContext, lo: int, hi: int) -> list[Bounds]:
     """Cut (lo, hi] at the ends of landed windows: each part has as many as the driver encodes itself, at least one."""
     windows: list[Bounds] = []
-    size, most = 0, ctx.driver_bytes or PIECE_BYTES
+    size, most = 0, ctx.replication.window.driver_bytes or PIECE_BYTES
     for landed in sorted(ctx.windows.read_manifests(lo, hi), key=lambda manifest: manifest.lo):
         if size and size + landed.bytes > most:
             windows.append(Bounds(windows[-1].hi if windows else lo, landed.lo))
@@ -126,16 +118,9 @@ def _encode(ctx: StageContext, feed: Feed, bounds: Bounds) -> EncodeManifest:
     _require_own_topics(ctx, feed, bounds.hi)
     window, table = read_mirror_window(ctx, bounds, merged), make_message_table(feed.name)
     ensure_table(ctx.paths, table)
-    task, events = _build_task(ctx, feed, window, window.definitions), _encode_events(ctx, feed, window)
-    if not merged.rows:
-        encoded = task.write([], events)
-    elif ctx.is_small(bounds):
-        encoded = task.write(_read_rows(ctx, bounds), events)
-    else:
-        encoded = Encoded.sum_parts([_write_by_tasks(ctx, feed, window, merged.rows), task.write([], events)])
-    replaced = _list_window_files(ctx.paths, feed, bounds)
-    if encoded.parts or replaced:
-        commit_parts(ctx.paths, table, encoded.parts, replaced, commit_note(ctx, "encode", bounds))
+    events = _build_task(ctx, feed, window, window.definitions).write([], _encode_events(ctx, feed, window))
+    encoded = Encoded.sum_parts([*(_write_rows(ctx, feed, window) if merged.rows else []), events])
+    replace_window(ctx.paths, table, bounds.window, encoded.parts, commit_note(ctx, "encode", bounds))
     return EncodeManifest(
         ctx.replication.name, feed.name, bounds.lo, bounds.hi, encoded.fold.count,
         count_unsent(format_of(feed.options), feed.topics, feed.tables.matches, window.ddls),
@@ -169,39 +154,17 @@ def _build_segments(window: SinkWindow) -> Segments:
     return Segments(window.bounds.lo, window.bounds.hi, tuple(sorted({ddl.since for ddl in window.ddls})))
 
 
-def _read_rows(ctx: StageContext, bounds: Bounds) -> Iterator[pa.RecordBatch]:
-    """The row changes of a small window in the total order, in batches."""
-    for batch in read_rows(ctx.paths, MUTATION, bounds.lo, bounds.hi, COLUMNS).combine_chunks().to_batches():
-        rows = sort_rows(batch, ORDER)
-        for first in range(0, rows.num_rows, ENCODE_ROWS):
-            yield rows.slice(first, ENCODE_ROWS)
-
-
-def _write_by_tasks(ctx: StageContext, feed: Feed, window: SinkWindow, count: int) -> Encoded:
-    """Encode in Spark's tasks, which get the definitions of the tables that the `count` rows belong to."""
-    bounds, starts = window.bounds, _build_segments(window).starts
-    names = {place.name for place in touched_tables(ctx, bounds, starts, count)}
-    tables = {fold_pair(name): table for name in names if (table := window.base.find(*name)) is not None}
+def _write_rows(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[Encoded]:
+    """Encode the row changes in tasks, which get the definitions of the tables that these rows belong to."""
+    engine = ctx.choose_engine_for(window.bounds)
+    parts = list_mutation_parts(ctx, engine, window.bounds)
+    names = [Mutation.DB, Mutation.TABLE, Mutation.COMMIT_TS]
+    touched = find_touched_tables(
+        (batch for rows in parts for batch in rows.read(names)), _build_segments(window).starts
+    )
+    tables = {fold_pair(place.name): table for place in touched if (table := window.base.find(*place.name)) is not None}
     task = _build_task(ctx, feed, window, WindowDefinitions(TouchedTables(tables), window.ddls))
-    rows = read_mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi).select(*COLUMNS)
-    if task.whole:
-        # Lake maintenance may have put a transaction's rows into several files.
-        rows = rows.repartitionByRange(*TRANSACTION).sortWithinPartitions(*ORDER)
-    return Encoded.sum_parts(Encoded.from_json(row[0]) for row in rows.mapInArrow(task, "written STRING").collect())
-
-
-def _list_window_files(paths: LakePaths, feed: Feed, bounds: Bounds) -> list[RemoveAction]:
-    """The files that an earlier run of the window wrote."""
-    table = make_message_table(feed.name)
-    if not may_have_rows(paths, table, build_window_predicate(bounds)):
-        return []
-    now, own = int(time.time() * 1000), {Message.WINDOW: bounds.window}
-    adds = pa.table(load_table(paths.locate_table(table.name)).get_add_actions(flatten=True)).to_pylist()
-    return [
-        RemoveAction(add["path"], True, now, add["size_bytes"], own)
-        for add in adds
-        if add[f"partition.{Message.WINDOW}"] == bounds.window
-    ]
+    return engine.run(task, cut_in_order(parts, engine.task_bytes))
 
 
 def _require_own_topics(ctx: StageContext, feed: Feed, hi: int) -> None:

@@ -1,4 +1,4 @@
-"""Writes rows of `mutation` as files of a feed's table, in the driver or in the workers, with the same messages.
+"""Writes rows of `mutation` as files of a feed's table: a task takes a range of commit_ts.
 
 It is a module of its own because the imports of the stage would cost each worker more than its work. Only one batch is
 in memory at a time.
@@ -6,9 +6,8 @@ in memory at a time.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -19,12 +18,12 @@ from binlake.base import rowhash
 from binlake.base.dictionaries import encode_dictionary
 from binlake.base.lakecolumns import Message, Mutation
 from binlake.feed.messages import MessageEncoder
-from binlake.feed.roworder import sort_rows
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.tables import MESSAGE, make_message_table
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.rules.tablefilter import TableMatcher
+from spark_jobs.engine.inorder import OrderedRows
 
 COLUMNS = (
     Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ, Mutation.DB, Mutation.TABLE, Mutation.OP, Mutation.NEW_KEY,
@@ -44,16 +43,6 @@ class Encoded:
     parts: list[Part]
     fold: rowhash.Fold
     schemas: Mapping[str, str]
-
-    def to_json(self) -> str:
-        """JSON text, to send it to the driver."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Encoded:
-        """Parse what `to_json` wrote."""
-        raw = json.loads(text)
-        return cls([Part(**part) for part in raw["parts"]], rowhash.Fold(**raw["fold"]), raw["schemas"])
 
     @classmethod
     def sum_parts(cls, parts: Iterable[Encoded]) -> Encoded:
@@ -89,13 +78,12 @@ class EncodeTask:
     folder: str
     whole: bool
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write a partition of rows (each batch in the total order); yields the result as JSON. Raises as `write`."""
-        written = self.write(batches).to_json()
-        yield pa.RecordBatch.from_arrays([pa.array([written], pa.string())], names=["written"])
+    def __call__(self, rows: OrderedRows) -> Encoded:
+        """Write a range of rows. Raises as `write`."""
+        return self.write(rows.read(COLUMNS, ORDER))
 
     def write(self, batches: Iterable[pa.RecordBatch], events: Iterable[pa.Table] = ()) -> Encoded:
-        """Write the messages of `batches`, and `events`, which are messages already.
+        """Write the messages of `batches` (in the total order), and `events`, which are messages already.
 
         Raises ConfigError, SchemaError, OSError; after an error no file is left.
         """
@@ -122,12 +110,11 @@ class EncodeTask:
                 yield from (rows.slice(first, step) for first in range(0, rows.num_rows, step))
 
     def _select_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of the feed's tables, in the total order."""
-        rows = sort_rows(batch, ORDER)
-        names = pc.binary_join_element_wise(rows.column(Mutation.DB), rows.column(Mutation.TABLE), "\0")
+        """The rows of the feed's tables."""
+        names = pc.binary_join_element_wise(batch.column(Mutation.DB), batch.column(Mutation.TABLE), "\0")
         known = encode_dictionary(names)
         chosen = [self.tables.matches(*name.split("\0")) for name in known.dictionary.to_pylist()]
-        return rows if all(chosen) else rows.filter(pa.array(chosen, pa.bool_()).take(known.indices))
+        return batch if all(chosen) else batch.filter(pa.array(chosen, pa.bool_()).take(known.indices))
 
 
 def join_transactions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import pyarrow as pa
 import structlog
 from deltalake.exceptions import DeltaError
 from pyarrow.lib import ArrowException
@@ -18,7 +19,6 @@ from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
 from binlake.lake.aside import record_set_aside
 from binlake.lake.damage import describe_storage_text
-from binlake.lake.tables import STATEMENT
 from binlake.lake.windowlog import WindowEvent
 from binlake.repair.verify.afterddl import compare_due_tables, record_due_tables
 from binlake.target import apply_window
@@ -137,7 +137,7 @@ def read_pinned_statements(
     ctx: StageContext, window: SinkWindow, target: Target, manifest: ApplyManifest
 ) -> LakeStatements:
     """The statements that convert handed over in this process, if the manifest pins them; else those of the lake."""
-    handed = ctx.handover.take(STATEMENT, Bounds(manifest.lo, manifest.hi))
+    handed: pa.Table | None = ctx.handover.find("statement", Bounds(manifest.lo, manifest.hi))
     if handed is not None:
         statements = read_statements(ctx, window, target, handed)
         if statements.compute_digest() == manifest.statement:

@@ -66,8 +66,6 @@ class Ahead:
         try:
             with translate_errors():
                 bounds = next_bounds()
-                if not self._ctx.is_small(bounds):
-                    raise CannotDeriveAhead("the window is so large that it needs Spark")
                 compacted = _import_stage("compact").derive_ahead(self._ctx, bounds, position)
                 _import_stage("convert").derive_ahead(self._ctx, Bounds(compacted.lo, compacted.hi), position)
         except (BinlakeError, CannotDeriveAhead) as error:

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-
-import pyarrow as pa
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from binlake.config import Replication
-from binlake.lake.features import can_delta_rs_commit
 from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import SPARK_TABLES
 from binlake.lake.windowlog import WindowLog
 from binlake.rules import Rules
+from spark_jobs.engine.engine import Engine, LocalEngine
 from spark_jobs.job.handover import Handover
-from spark_jobs.job.lake import Rows
 from spark_jobs.job.results import Bounds, StageResult
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["Bounds", "StageContext", "StageResult"]
 
@@ -30,7 +29,7 @@ PIECE_BYTES = 64 << 20
 class StageContext:
     """One run over one replication.
 
-    The Spark session is created at first use: plan, finalize and small windows need none. `in_pieces`: the caller
+    The Spark session is made at first use: plan, finalize and small windows need none. `in_pieces`: the caller
     continues after a window that land cuts short. `handover`: rows for the next stage in this process.
     """
 
@@ -42,33 +41,30 @@ class StageContext:
     handover: Handover = field(default_factory=Handover, compare=False, repr=False)
 
     @cached_property
-    def spark(self) -> SparkSession:
-        """The session of this run."""
-        return self.make_spark()
+    def spark_engine(self) -> Engine:
+        """The engine that runs tasks on Spark; makes the session of this run."""
+        # Imported late: most runs need no Spark, whose import takes a second.
+        from spark_jobs.engine.spark import SparkEngine
 
-    def is_small(self, bounds: Bounds) -> bool:
-        """True if the driver processes the landed windows of `bounds` itself: too few bytes to justify a Spark job."""
-        return self.fits_driver(sum(manifest.bytes for manifest in self.windows.read_manifests(bounds.lo, bounds.hi)))
+        return SparkEngine(self.make_spark())
 
-    def fits_driver(self, size: int) -> bool:
-        """True if the driver processes `size` bytes of payload itself."""
-        return 0 < self.driver_bytes >= size
+    def choose_engine(self, size: int) -> Engine:
+        """The engine for a stage over `size` bytes of binlogs: Spark above `window.driver-bytes`."""
+        return LocalEngine() if size <= self.replication.window.driver_bytes else self.spark_engine
+
+    def choose_engine_for(self, bounds: Bounds) -> Engine:
+        """As `choose_engine`, for the landed windows of `bounds`."""
+        return self.choose_engine(self.measure(bounds))
+
+    def measure(self, bounds: Bounds) -> int:
+        """Bytes of binlogs of the landed windows of `bounds`."""
+        return sum(manifest.bytes for manifest in self.windows.read_manifests(bounds.lo, bounds.hi))
 
     @property
     def most_bytes(self) -> int:
         """Bytes of binlogs at which land ends a window; 0 = no limit."""
         configured = self.replication.window.max_bytes
         return configured if configured is not None else PIECE_BYTES if self.in_pieces else 0
-
-    @cached_property
-    def driver_bytes(self) -> int:
-        """`window.driver-bytes`; 0 if delta-rs cannot commit to the tables, as in the lake of an older Binlake."""
-        ours = all(can_delta_rs_commit(self.paths, table) for table in SPARK_TABLES)
-        return self.replication.window.driver_bytes if ours else 0
-
-    def prepare_rows(self, rows: pa.Table) -> Rows:
-        """`rows` of the driver, in the form that this lake's tables are written with."""
-        return rows if self.driver_bytes else self.spark.createDataFrame(rows)
 
     @property
     def drainer_id(self) -> str:

@@ -2,7 +2,7 @@
 
 Errors of Spark's Python workers arrive as Java text. Two errors are temporary: a Delta commit conflict, and a Connect
 server that is unreachable or was restarted and no longer knows the session. delta-spark turns Delta's conflicts into
-Python exceptions (with a Connect server: `spark_jobs.job.connect`).
+Python exceptions (with a Connect server: `spark_jobs.engine.connect`).
 """
 
 from __future__ import annotations

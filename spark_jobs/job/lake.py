@@ -7,25 +7,30 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 from deltalake import ColumnProperties, CommitProperties, DeltaTable, WriterProperties, write_deltalake
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
-from pyspark.sql import DataFrame, SparkSession
 
 from binlake.base import rowhash
 from binlake.base.lakecolumns import Binlog, Change, Ddl, History, OfSegment, Statement
 from binlake.base.rowhash import Fold
 from binlake.errors import Transient
 from binlake.lake.damage import describe_storage_text, require_space
-from binlake.lake.opentable import open_table
-from binlake.lake.parts import Part, write_parts
+from binlake.lake.opentable import load_table, open_table
+from binlake.lake.parts import Part
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import SPARK_TABLES, LakeTable, parse_schema
+from spark_jobs.engine.engine import Engine
+from spark_jobs.engine.rows import Rows
 
+_GREATEST = (1 << 63) - 1
 AGAIN = "the stage can run again; let only Binlake maintain these tables"
 """The hint after a refused commit."""
 _REPEATED = (
@@ -61,65 +66,19 @@ def ensure_table(paths: LakePaths, table: LakeTable) -> None:
         )
 
 
-def read_table(spark: SparkSession, paths: LakePaths, table: LakeTable) -> DataFrame:
-    """The table as it is now."""
-    return spark.read.format("delta").load(paths.locate_table(table.name))
-
-
-Rows: TypeAlias = DataFrame | pa.Table
-"""Rows derived by Spark, or rows in the driver's memory, which delta-rs writes without a Spark job."""
-
-
-def overwrite(rows: Rows, paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> int:
+def overwrite(rows: pa.Table, paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> int:
     """Replace the rows that match `predicate` by `rows` (all of which must match it) in one commit.
 
     Returns the number of rows written. The caller holds the table's lock. `note` goes into the commit's userMetadata
-    (`DESCRIBE HISTORY`): run, window, stage. Rows of the driver can only be written to a table that delta-rs commits to
-    (`LakeTable.engine`). Raises Transient.
+    (`DESCRIBE HISTORY`): run, window, stage. Raises Transient.
     """
     require_space(paths.locate_table(table.name))
-    if isinstance(rows, pa.Table):
-        return _overwrite_here(rows, paths, table, predicate, note)
-    frame = rows
-    writer = frame.select(*table.list_column_names()).write.format("delta")
-    if may_have_rows(paths, table, predicate):
-        writer = writer.mode("overwrite").option("replaceWhere", predicate)
-    else:
-        # Nothing to replace, as always except in reruns: this saves the two Spark jobs that would look for old rows.
-        writer = writer.mode("append")
-    about = encode_note(note)
-    writer.option("userMetadata", about).save(paths.locate_table(table.name))
-    return _read_commit_row_count(paths, table, about)
-
-
-def _read_commit_row_count(paths: LakePaths, table: LakeTable, about: str) -> int:
-    """The row count in the newest commit with this note; counting the rows themselves would scan them again."""
-    own: Iterator[dict[str, Any]] = (
-        one for one in DeltaTable(paths.locate_table(table.name)).history(8) if one.get("userMetadata") == about
-    )
-    counted: Any = next(own, {}).get("operationMetrics", {}).get("numOutputRows")
-    if counted is None:
-        raise Transient(
-            f"the commit to `{table.name}` is not in its log",
-            where={"note": about},
-            hint=AGAIN,
-        )
-    return int(counted)
-
-
-def _overwrite_here(rows: pa.Table, paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> int:
     about = commit_properties(note)
     place, data = open_table(paths.locate_table(table.name)), rows.select(table.list_column_names())
     try:
         if may_have_rows(paths, table, predicate):
             write_deltalake(place, data, mode="overwrite", predicate=predicate, commit_properties=about,
                             writer_properties=_WRITER)  # fmt: skip
-        elif data.num_rows and table.partitioned_by:
-            # Nothing to replace: Arrow writes with less CPU and far less memory (bench/README.md).
-            parts = write_parts(
-                paths.locate_table(table.name), table, [data.cast(parse_schema(table.build_spark_schema()))]
-            )
-            commit_parts(paths, table, parts, [], note)
         elif data.num_rows:
             write_deltalake(place, data, mode="append", commit_properties=about, writer_properties=_WRITER)
     except (DeltaError, OSError) as error:
@@ -129,13 +88,107 @@ def _overwrite_here(rows: pa.Table, paths: LakePaths, table: LakeTable, predicat
     return int(data.num_rows)
 
 
-def commit_parts(
-    paths: LakePaths, table: LakeTable, parts: Sequence[Part], replaced: Sequence[RemoveAction], note: Mapping[str, str]
+def replace_history(
+    paths: LakePaths, table: LakeTable, lo: int, hi: int | None, parts: Sequence[Part], note: Mapping[str, str]
 ) -> None:
-    """Add the files `parts` to `table` and remove those `replaced`, in one commit. Raises Transient."""
+    """Replace the rows with lo < commit_ts <= hi (None: all above lo) by the files `parts`, in one commit.
+
+    The files are in the table's folder. If an old file also has other rows, which maintenance joined with these, their
+    rows are copied. The caller holds the table's lock. Raises Transient.
+    """
+    replaced = _find_files_of_range(paths, table, lo, hi)
+    if replaced is not None:
+        if parts or replaced:
+            commit_parts(paths, table, parts, replaced, note)
+        return
+    predicate = f"{History.COMMIT_TS} > {lo}" + ("" if hi is None else f" AND {History.COMMIT_TS} <= {hi}")
+    place = paths.locate_table(table.name)
+    rows = _read_parts(place, table, parts)
+    try:
+        write_deltalake(place, rows, mode="overwrite", predicate=predicate, commit_properties=commit_properties(note),
+                        writer_properties=_WRITER)  # fmt: skip
+    except (DeltaError, OSError) as error:
+        raise Transient(
+            f"rows of `{table.name}` could not be written: {describe_storage_text(error)}", hint=AGAIN
+        ) from error
+    for part in parts:
+        Path(place, part.path).unlink(missing_ok=True)
+
+
+def _find_files_of_range(paths: LakePaths, table: LakeTable, lo: int, hi: int | None) -> list[RemoveAction] | None:
+    """The files that have only rows of the range; None if one has others too."""
+    end = _GREATEST if hi is None else hi
+    if not may_have_rows(paths, table, commit_ts_predicate(lo, end)):
+        return []
+    now, removals = int(time.time() * 1000), []
+    for add in _list_files(paths, table):
+        least, most = add.get(f"min.{History.COMMIT_TS}"), add.get(f"max.{History.COMMIT_TS}")
+        if least is None or most is None:
+            return None
+        if least > end or most <= lo:
+            continue
+        if least <= lo or most > end:
+            return None
+        day = {History.COMMIT_DATE: add[f"partition.{History.COMMIT_DATE}"].isoformat()}
+        removals.append(RemoveAction(add["path"], True, now, add["size_bytes"], day))
+    return removals
+
+
+def _read_parts(place: str, table: LakeTable, parts: Sequence[Part]) -> pa.RecordBatchReader:
+    (name,) = table.partitioned_by
+    schema = parse_schema(table.build_spark_schema())
+    days = ds.partitioning(pa.schema([schema.field(name)]), flavor="hive")
+    files = [f"{place}/{part.path}" for part in parts]
+    if not files:
+        return pa.RecordBatchReader.from_batches(schema, [])
+    scanner = ds.dataset(files, schema, partitioning=days, partition_base_dir=place).scanner(batch_readahead=1)
+    return scanner.to_reader()
+
+
+def list_window_files(paths: LakePaths, table: LakeTable, window: str) -> list[RemoveAction]:
+    """The files with rows of `window` in a table partitioned by window, to be replaced."""
+    if not may_have_rows(paths, table, f"{OfSegment.WINDOW} = '{window}'"):
+        return []
+    now, own = int(time.time() * 1000), {OfSegment.WINDOW: window}
+    return [
+        RemoveAction(add["path"], True, now, add["size_bytes"], own)
+        for add in _list_files(paths, table)
+        if add[f"partition.{OfSegment.WINDOW}"] == window
+    ]
+
+
+def replace_window(
+    paths: LakePaths, table: LakeTable, window: str, parts: Sequence[Part], note: Mapping[str, str]
+) -> None:
+    """Replace the rows of `window` by the files `parts`; no commit if there are none. Raises Transient."""
+    replaced = list_window_files(paths, table, window)
+    if parts or replaced:
+        commit_parts(paths, table, parts, replaced, note)
+
+
+def _list_files(paths: LakePaths, table: LakeTable) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = pa.table(
+        load_table(paths.locate_table(table.name)).get_add_actions(flatten=True)
+    ).to_pylist()
+    return listed
+
+
+def commit_parts(
+    paths: LakePaths,
+    table: LakeTable,
+    parts: Sequence[Part],
+    replaced: Sequence[RemoveAction],
+    note: Mapping[str, str],
+    *,
+    data_change: bool = True,
+) -> None:
+    """Add the files `parts` to `table` and remove those `replaced`, in one commit. Raises Transient.
+
+    `data_change`: False if the rows stay the same.
+    """
     require_space(paths.locate_table(table.name))
     now = int(time.time() * 1000)
-    adds = [AddAction(part.path, part.size, part.values, now, True, part.stats) for part in parts]
+    adds = [AddAction(part.path, part.size, part.values, now, data_change, part.stats) for part in parts]
     place = open_table(paths.locate_table(table.name))
     try:
         place.create_write_transaction(
@@ -161,12 +214,10 @@ def commit_properties(note: Mapping[str, str]) -> CommitProperties:
     return CommitProperties(custom_metadata={"userMetadata": encode_note(note)})
 
 
-def clear_rows(
-    few: Callable[[pa.Table], Rows], paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]
-) -> None:
-    """Remove the rows that match `predicate`; no commit if there are none. `few`: as StageContext.prepare_rows."""
+def clear_rows(paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> None:
+    """Remove the rows that match `predicate`; no commit if there are none. Raises Transient."""
     if may_have_rows(paths, table, predicate):
-        overwrite(few(build_local_table([], table.build_spark_schema())), paths, table, predicate, note)
+        overwrite(build_local_table([], table.build_spark_schema()), paths, table, predicate, note)
 
 
 def build_local_table(rows: Iterable[Sequence[object]], schema: str) -> pa.Table:
@@ -187,45 +238,11 @@ def may_have_rows(paths: LakePaths, table: LakeTable, predicate: str) -> bool:
     return bool(open_table(paths.locate_table(table.name)).file_uris(file_pruning_predicate=predicate))
 
 
-FOLD_COLUMNS = "count BIGINT, total BIGINT, xor BIGINT"
-"""The columns in which Spark's workers return a fold."""
-
-
-def fold_of(rows: Rows, columns: Sequence[str]) -> Fold:
+def fold_rows(engine: Engine, parts: Sequence[Rows], columns: Sequence[str]) -> Fold:
     """The fold of all rows: equal for equal rows, wherever they are processed (binlake.base.rowhash)."""
-
-    def fold_part(some: pa.Table) -> pa.Table:
-        return build_local_table([encode_fold(rowhash.fold(rowhash.hash_rows(some, columns)))], FOLD_COLUMNS)
-
-    return rowhash.merge_folds(
-        decode_folds(collect_rows(map_rows(rows.select(list(columns)), fold_part, FOLD_COLUMNS)))
-    )
+    return rowhash.merge_folds(engine.run(partial(_fold_part, columns=list(columns)), parts))
 
 
-def encode_fold(fold: Fold) -> tuple[int, int, int]:
-    """`fold` as a row of `FOLD_COLUMNS`, as signed BIGINTs."""
-    total, xor = (value - (value >> 63 << 64) for value in (fold.total, fold.xor))
-    return fold.count, total, xor
-
-
-def decode_folds(rows: pa.Table) -> list[Fold]:
-    """The folds of rows with `FOLD_COLUMNS`."""
-    counts, *halves = (rows[name].to_pylist() for name in ("count", "total", "xor"))
-    return [Fold(count, total % (1 << 64), xor % (1 << 64)) for count, total, xor in zip(counts, *halves, strict=True)]
-
-
-def map_rows(rows: Rows, step: Callable[[pa.Table], pa.Table], schema: str) -> Rows:
-    """Apply `step`, which returns columns of `schema`: to all `rows` at once here, or to batches in the workers."""
-    if isinstance(rows, pa.Table):
-        return step(rows)
-
-    def map_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield from step(pa.Table.from_batches([batch])).to_batches()
-
-    return rows.mapInArrow(map_batches, schema)
-
-
-def collect_rows(rows: Rows) -> pa.Table:
-    """The rows in the driver's memory."""
-    return rows if isinstance(rows, pa.Table) else rows.toArrow()
+def _fold_part(rows: Rows, columns: list[str]) -> Fold:
+    batches = (pa.Table.from_batches([batch]) for batch in rows.read(columns))
+    return rowhash.merge_folds(rowhash.fold(rowhash.hash_rows(batch, columns)) for batch in batches)

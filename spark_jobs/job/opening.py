@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 
 from binlake.config import Replication
+from spark_jobs.engine.session import start_classic_session
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.results import SparkNeeded
-from spark_jobs.job.session import start_classic_session
 
 
 def build_context(replication: Replication, job: str, args: argparse.Namespace, run_id: str = "") -> StageContext:
@@ -35,6 +35,6 @@ def _refuse_session() -> SparkSession:
 
 def _connect(remote: str) -> SparkSession:
     # Imported at first use: the client loads gRPC, which a session in this process does not need.
-    from spark_jobs.job.connect import connect_session
+    from spark_jobs.engine.connect import connect_session
 
     return connect_session(remote)

@@ -1,15 +1,15 @@
-"""Queries over the rows that land pulled from the pumps, before they are sealed (rows of `pump_source.SCHEMA_DDL`).
+"""What was pulled of a window, by ranges of commit_ts: counts, DDL and files of `binlog` that are not committed yet.
 
-Each query (`Question`) is a function over Arrow. The driver calls it on the rows it has; for rows that Spark pulled,
-the workers call it and the driver combines their answers.
+A range has all rows of all pumps, so duplicates and conflicts between pumps stay inside it. Nothing of it counts before
+land has proved the window complete and committed the files.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
-from typing import ClassVar, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +17,19 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from binlake.base.lakecolumns import Binlog
-from binlake.lake.tables import BINLOG
+from binlake.lake.parts import Part, write_parts
+from binlake.lake.tables import BINLOG, parse_schema
 from binlake.rows.schema import WindowDdl
-from spark_jobs.job.lake import Rows, build_local_table
+from spark_jobs.engine.engine import Keeper
+from spark_jobs.engine.lakerows import list_written_rows
+from spark_jobs.engine.rows import HeldRows, Rows
 from spark_jobs.job.results import Bounds
 from spark_jobs.land.pump_source import digest_content
+from spark_jobs.tables.landed import Landed, measure_landed
 
+BINLOG_ARROW = parse_schema(BINLOG.build_spark_schema())
+GROUP_BYTES = 8 << 20
+"""Bytes of a row group of `binlog`."""
 _DAY_MS = 86_400_000
 
 
@@ -39,140 +46,179 @@ class PumpPart:
 NOTHING = PumpPart(0, 0, 0, 0)
 
 
-class Question(Protocol):
-    """A function over some `columns` of pulled rows; it may be called piece by piece, its answers are then joined."""
+@dataclass(frozen=True)
+class Stored:
+    """Transactions of `binlog`, each once, in files that are not committed; `rows`: the same, to be read."""
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns it reads."""
-
-    @property
-    def answer(self) -> str:
-        """The columns of its answer, as a Spark schema text."""
-
-    def __call__(self, rows: pa.Table) -> pa.Table:
-        """The answer for `rows`."""
-
-
-class PulledRows(Protocol):
-    """Access to pulled rows, wherever they are stored."""
-
-    def ask(self, question: Question) -> pa.Table:
-        """The answers for all rows, in the driver's memory."""
-
-    def ask_in_place(self, question: Question) -> Rows:
-        """The same, left where the rows are."""
+    parts: tuple[Part, ...]
+    landed: Landed
+    rows: tuple[Rows, ...]
 
 
 @dataclass(frozen=True)
-class InMemory:
-    """Rows in the driver's memory."""
+class PulledRange:
+    """All that the pumps have of (lo, hi], by node id; `conflict`: the least commit_ts with two contents."""
 
-    rows: pa.Table
-
-    def ask(self, question: Question) -> pa.Table:
-        """As PulledRows."""
-        return question(self.rows.select(list(question.columns)))
-
-    def ask_in_place(self, question: Question) -> pa.Table:
-        """As PulledRows, sorted by commit_ts and chunk."""
-        return _sort(self.ask(question))
+    bounds: Bounds
+    pumps: Mapping[str, PumpPart]
+    ddls: tuple[WindowDdl, ...]
+    conflict: int | None
+    stored: Stored
 
 
 class Pulled:
-    """The pulled rows of (lo, hi], including proofs; each query names its range, because hi may have been lowered."""
+    """The ranges of a window, in order and without a gap. `folder`: where their files are."""
 
-    def __init__(self, rows: PulledRows) -> None:
-        self._rows = rows
-        self._shared: dict[Bounds, dict[int, list[str]]] = {}
+    def __init__(self, ranges: Sequence[PulledRange], folder: str) -> None:
+        self.ranges = tuple(ranges)
+        self._folder = folder
 
-    def survey(self, bounds: Bounds) -> dict[str, PumpPart]:
-        """Each pump's part of `bounds`, by node id."""
-        parts: dict[str, list[PumpPart]] = defaultdict(list)
-        for row in self._rows.ask(_Survey(bounds)).to_pylist():
-            parts[row.pop(Binlog.PUMP)].append(PumpPart(**row))
-        return {pump: _sum_parts(own) for pump, own in parts.items()}
+    @property
+    def hi(self) -> int:
+        """The end of the last range."""
+        return self.ranges[-1].bounds.hi
 
-    def read_proofs(self) -> dict[str, int]:
-        """The commit_ts up to which each pump has delivered everything it holds."""
-        return {pump: part.proof for pump, part in self.survey(Bounds(0, 0)).items()}
+    def survey(self) -> dict[str, PumpPart]:
+        """Each pump's part, by node id. Its proof is that of the first range that is not proved, else of the last."""
+        parts: dict[str, PumpPart] = {}
+        for one in self.ranges:
+            for pump in {pump for other in self.ranges for pump in other.pumps}:
+                parts[pump] = _add_part(parts.get(pump), one.pumps.get(pump, NOTHING), one.bounds)
+        return parts
 
-    def find_conflict(self, bounds: Bounds) -> int | None:
-        """The smallest commit_ts of `bounds` for which two pumps hold different content."""
-        shared = self._find_shared_transactions(bounds)
-        if not shared:
-            return None
-        contents: dict[int, set[str]] = defaultdict(set)
-        for row in self._rows.ask(_Contents(frozenset(shared))).to_pylist():
-            contents[row[Binlog.COMMIT_TS]].add(row["content"])
-        return min((ts for ts, contents_of_ts in contents.items() if len(contents_of_ts) > 1), default=None)
+    def find_conflict(self) -> int | None:
+        """The smallest commit_ts for which two pumps hold different content."""
+        return min((one.conflict for one in self.ranges if one.conflict is not None), default=None)
 
     def read_ddls(self, bounds: Bounds) -> list[WindowDdl]:
         """The DDL binlogs of `bounds`, without duplicates, in commit order, without their jobs."""
-        answer = self._rows.ask(_Ddls(bounds))
-        rows = zip(*(column.to_pylist() for column in answer.columns), strict=True)
-        return [WindowDdl(*row) for row in sorted(set(rows))]
+        return [ddl for one in self.ranges for ddl in one.ddls if bounds.lo < ddl.commit_ts <= bounds.hi]
 
     def find_first_row(self, since: int, version: int = 0) -> int | None:
         """Smallest commit_ts >= `since` of a transaction with row changes, of schema `version` or a later one."""
-        least: int | None = pc.min(self._rows.ask(_FirstRow(since, version))[Binlog.COMMIT_TS]).as_py()
-        return least
+        rows = (part for one in self.ranges if one.bounds.hi >= since for part in one.stored.rows)
+        found = (_find_first_row(part, since, version) for part in rows)
+        return next((ts for ts in found if ts is not None), None)
 
-    def select_transactions(self, bounds: Bounds) -> Rows:
-        """Rows of `binlog` within `bounds`: one transaction per commit_ts, even if several pumps delivered it.
+    def cut(self, hi: int, keeper: Keeper) -> Pulled:
+        """What is at or below `hi`; the files of the range that `hi` divides are written again."""
+        ranges = [one for one in self.ranges if one.bounds.lo < hi]
+        if ranges and ranges[-1].bounds.hi > hi:
+            last = ranges[-1]
+            stored = _write_again(last.stored.rows, hi, self._folder, keeper)
+            ranges[-1] = replace(last, bounds=replace(last.bounds, hi=hi), stored=stored)
+        return Pulled(ranges, self._folder)
 
-        Two pumps may have the same transaction (after a client timeout, tidb-binlog 4). The smallest node id wins, so
-        that a second attempt chooses the same copy.
-        """
-        left_out: dict[str, list[int]] = defaultdict(list)
-        for ts, pumps in self._find_shared_transactions(bounds).items():
-            for pump in sorted(set(pumps))[1:]:
-                left_out[pump].append(ts)
-        return self._rows.ask_in_place(_Transactions(bounds, left_out))
+    def sum_stored(self) -> Stored:
+        """The files, counts and rows of all ranges."""
+        every = [one.stored for one in self.ranges]
+        parts, rows = (tuple(one for stored in every for one in getattr(stored, name)) for name in ("parts", "rows"))
+        return Stored(parts, Landed.sum_parts(one.landed for one in every), rows)
 
-    def _find_shared_transactions(self, bounds: Bounds) -> dict[int, list[str]]:
-        """The pumps of each transaction that more than one pump delivered."""
-        if bounds not in self._shared:
-            self._shared[bounds] = _find_shared(self._rows.ask(_Owners(bounds)))
-        return self._shared[bounds]
+    def discard(self, but: Pulled | None = None) -> None:
+        """Delete the files, which nothing refers to, except those of `but`."""
+        own = {part.path for part in but.sum_stored().parts} if but is not None else set()
+        for part in self.sum_stored().parts:
+            if part.path not in own:
+                Path(self._folder, part.path).unlink(missing_ok=True)
 
 
-def _sum_parts(parts: list[PumpPart]) -> PumpPart:
+def _add_part(before: PumpPart | None, part: PumpPart, bounds: Bounds) -> PumpPart:
+    if before is None:
+        return part
+    # Once a range is not proved, later proofs prove nothing about it.
+    proof = part.proof if before.proof >= bounds.lo else before.proof
     return PumpPart(
-        max(part.proof for part in parts),
-        sum(part.entities for part in parts),
-        sum(part.ddls for part in parts),
-        max(part.schema_version for part in parts),
+        proof, before.entities + part.entities, before.ddls + part.ddls, max(before.schema_version, part.schema_version)
     )
 
 
-def _find_shared(owners: pa.Table) -> dict[int, list[str]]:
-    ts = np.asarray(owners[Binlog.COMMIT_TS])
+def digest_pulled(rows: pa.Table, bounds: Bounds, folder: str, keeper: Keeper) -> PulledRange:
+    """The range `bounds` of `rows` (of `pump_source.SCHEMA_DDL`, including proofs); writes its transactions to files."""
+    own = _select_transactions(rows, bounds)
+    shared = _find_shared(own)
+    pumps = {pump: _build_part(rows, pump, bounds) for pump in pc.unique(rows[Binlog.PUMP]).to_pylist()}
+    conflict = _find_conflict(own, shared) if shared else None
+    # One copy of each transaction; the smallest node id wins, so that a second attempt chooses the same one.
+    left_out: dict[str, list[int]] = defaultdict(list)
+    for ts, nodes in shared.items():
+        for pump in sorted(set(nodes))[1:]:
+            left_out[pump].append(ts)
+    stored = write_binlog(_sort(_leave_out(own, left_out)), folder, keeper)
+    return PulledRange(bounds, pumps, _list_ddls(own), conflict, stored)
+
+
+def write_binlog(rows: pa.Table, folder: str, keeper: Keeper) -> Stored:
+    """Write `rows`, sorted, to files of `binlog` in `folder`, without a commit."""
+    days = (np.asarray(rows[Binlog.COMMIT_TS]) >> 18) // _DAY_MS
+    dated = pa.array(days.astype(np.int32)).cast(pa.date32())
+    table = rows.append_column(Binlog.COMMIT_DATE, dated).select(BINLOG_ARROW.names).cast(BINLOG_ARROW)
+    kept: list[pa.Table] = []
+    parts = write_parts(folder, BINLOG, keeper.keep(_cut_by_bytes(table), kept))
+    held = sum(one.num_rows for one in kept) == table.num_rows
+    found: tuple[Rows, ...] = (HeldRows(table),) if held else tuple(list_written_rows(folder, parts))
+    return Stored(tuple(parts), measure_landed(table), found)
+
+
+def _cut_by_bytes(table: pa.Table) -> Iterator[pa.Table]:
+    step = max(1, GROUP_BYTES * table.num_rows // max(1, table.nbytes))
+    yield from (table.slice(first, step) for first in range(0, table.num_rows, step))
+
+
+def _write_again(rows: Iterable[Rows], hi: int, folder: str, keeper: Keeper) -> Stored:
+    batches = [batch for part in rows for batch in part.read(BINLOG_ARROW.names)]
+    table = pa.Table.from_batches(batches, BINLOG_ARROW)
+    own = table.filter(pc.less_equal(table[Binlog.COMMIT_TS], hi))
+    return write_binlog(own.drop_columns([Binlog.COMMIT_DATE]), folder, keeper)
+
+
+def _find_first_row(rows: Rows, since: int, version: int) -> int | None:
+    least: list[int] = []
+    for batch in rows.read([Binlog.COMMIT_TS, Binlog.KIND, Binlog.SCHEMA_VERSION]):
+        own = pc.and_(pc.equal(batch[Binlog.KIND], "dml"), pc.greater_equal(batch[Binlog.SCHEMA_VERSION], version))
+        own = pc.and_(own, pc.greater_equal(batch[Binlog.COMMIT_TS], since))
+        found = pc.min(batch[Binlog.COMMIT_TS].filter(own)).as_py()
+        least += [] if found is None else [found]
+    return min(least, default=None)
+
+
+def _find_shared(own: pa.Table) -> dict[int, list[str]]:
+    """The pumps of each transaction that more than one pump delivered."""
+    first = own.filter(pc.equal(own[Binlog.CHUNK], 0))
+    ts = np.asarray(first[Binlog.COMMIT_TS])
     order = np.argsort(ts, kind="stable")
     again = np.flatnonzero(np.diff(ts[order]) == 0)
     rows = np.unique(order[np.concatenate((again, again + 1))])
     pumps: dict[int, list[str]] = defaultdict(list)
-    for one, pump in zip(ts[rows].tolist(), owners[Binlog.PUMP].take(pa.array(rows)).to_pylist(), strict=True):
+    for one, pump in zip(ts[rows].tolist(), first[Binlog.PUMP].take(pa.array(rows)).to_pylist(), strict=True):
         pumps[one].append(pump)
     return dict(pumps)
 
 
-@dataclass(frozen=True)
-class _Survey:
-    """Each pump's part; its proof is the greatest commit_ts of its proof rows."""
+def _find_conflict(own: pa.Table, shared: Mapping[int, list[str]]) -> int | None:
+    wanted = np.isin(np.asarray(own[Binlog.COMMIT_TS]), list(shared)) & (np.asarray(own[Binlog.CHUNK]) == 0)
+    rows = own.filter(pa.array(wanted))
+    contents: dict[int, set[str]] = defaultdict(set)
+    values = (rows[name].to_pylist() for name in (Binlog.COMMIT_TS, "content", Binlog.PAYLOAD))
+    for ts, content, payload in zip(*values, strict=True):
+        contents[ts].add(content or digest_content(payload))
+    return min((ts for ts, found in contents.items() if len(found) > 1), default=None)
 
-    bounds: Bounds
-    columns: ClassVar = (Binlog.PUMP, Binlog.KIND, Binlog.COMMIT_TS, Binlog.CHUNK, Binlog.SCHEMA_VERSION)
-    answer: ClassVar = "pump STRING, proof BIGINT, entities BIGINT, ddls BIGINT, schema_version BIGINT"
 
-    def __call__(self, rows: pa.Table) -> pa.Table:
-        return build_local_table(
-            [
-                (pump, *astuple(_build_part(rows, pump, self.bounds)))
-                for pump in pc.unique(rows[Binlog.PUMP]).to_pylist()
-            ],
-            self.answer,
-        )
+def _leave_out(own: pa.Table, left_out: Mapping[str, list[int]]) -> pa.Table:
+    if not left_out:
+        return own
+    ts, doubled = np.asarray(own[Binlog.COMMIT_TS]), np.zeros(own.num_rows, np.bool_)
+    for pump, commits in left_out.items():
+        doubled |= np.isin(ts, commits) & _convert_flags(pc.equal(own[Binlog.PUMP], pump))
+    return own.filter(pa.array(~doubled))
+
+
+def _list_ddls(own: pa.Table) -> tuple[WindowDdl, ...]:
+    ddls = own.filter(pc.and_(pc.equal(own[Binlog.KIND], "ddl"), pc.equal(own[Binlog.CHUNK], 0)))
+    columns = (Binlog.COMMIT_TS, Binlog.START_TS, Binlog.JOB_ID, Binlog.SCHEMA_STATE, "query")
+    rows = zip(*(ddls[name].to_pylist() for name in columns), strict=True)
+    return tuple(WindowDdl(*row) for row in sorted(set(rows)))
 
 
 def _build_part(rows: pa.Table, pump: str, bounds: Bounds) -> PumpPart:
@@ -188,99 +234,11 @@ def _build_part(rows: pa.Table, pump: str, bounds: Bounds) -> PumpPart:
     )
 
 
-@dataclass(frozen=True)
-class _Owners:
-    """Which pump delivered which transaction."""
-
-    bounds: Bounds
-    columns: ClassVar = (Binlog.COMMIT_TS, Binlog.PUMP, Binlog.KIND, Binlog.CHUNK)
-    answer: ClassVar = "commit_ts BIGINT, pump STRING"
-
-    def __call__(self, rows: pa.Table) -> pa.Table:
-        return _select_transactions(rows, self.bounds, first=True).select([Binlog.COMMIT_TS, Binlog.PUMP])
-
-
-@dataclass(frozen=True)
-class _Contents:
-    """The content of some transactions."""
-
-    commit_ts: frozenset[int]
-    columns: ClassVar = (Binlog.COMMIT_TS, Binlog.KIND, Binlog.CHUNK, "content", Binlog.PAYLOAD)
-    answer: ClassVar = "commit_ts BIGINT, content STRING"
-
-    def __call__(self, rows: pa.Table) -> pa.Table:
-        wanted = np.isin(np.asarray(rows[Binlog.COMMIT_TS]), list(self.commit_ts)) & (
-            np.asarray(rows[Binlog.CHUNK]) == 0
-        )
-        wanted_rows = rows.filter(pa.array(wanted & _convert_flags(pc.not_equal(rows[Binlog.KIND], "proof"))))
-        values = zip(
-            *(wanted_rows[name].to_pylist() for name in (Binlog.COMMIT_TS, "content", Binlog.PAYLOAD)), strict=True
-        )
-        return build_local_table(
-            [(ts, content or digest_content(payload)) for ts, content, payload in values], self.answer
-        )
-
-
-_OF_DDL = [Binlog.COMMIT_TS, Binlog.START_TS, Binlog.JOB_ID, Binlog.SCHEMA_STATE, "query"]
-
-
-@dataclass(frozen=True)
-class _Ddls:
-    """The DDL binlogs."""
-
-    bounds: Bounds
-    columns: ClassVar = (*_OF_DDL, Binlog.KIND, Binlog.CHUNK)
-    answer: ClassVar = "commit_ts BIGINT, start_ts BIGINT, job_id BIGINT, schema_state INT, query STRING"
-
-    def __call__(self, rows: pa.Table) -> pa.Table:
-        ddls = _select_transactions(rows.filter(pc.equal(rows[Binlog.KIND], "ddl")), self.bounds, first=True)
-        return ddls.select(_OF_DDL)
-
-
-@dataclass(frozen=True)
-class _FirstRow:
-    """The smallest commit_ts of row changes."""
-
-    since: int
-    version: int
-    columns: ClassVar = (Binlog.COMMIT_TS, Binlog.KIND, Binlog.SCHEMA_VERSION)
-    answer: ClassVar = "commit_ts BIGINT"
-
-    def __call__(self, rows: pa.Table) -> pa.Table:
-        own = pc.and_(pc.equal(rows[Binlog.KIND], "dml"), pc.greater_equal(rows[Binlog.SCHEMA_VERSION], self.version))
-        own = pc.and_(own, pc.greater_equal(rows[Binlog.COMMIT_TS], self.since))
-        least = pc.min(rows[Binlog.COMMIT_TS].filter(own)).as_py()
-        return build_local_table([] if least is None else [(least,)], self.answer)
-
-
-@dataclass(frozen=True)
-class _Transactions:
-    """Rows of `binlog`, without duplicates that another pump delivers (`left_out`: commit_ts by pump)."""
-
-    bounds: Bounds
-    left_out: Mapping[str, list[int]] = field(default_factory=dict)
-    columns: ClassVar = tuple(name for name in BINLOG.list_column_names() if name != "commit_date")
-    answer: ClassVar = BINLOG.build_spark_schema()
-
-    def __call__(self, rows: pa.Table) -> pa.Table:
-        transactions = _select_transactions(rows, self.bounds)
-        if self.left_out:
-            ts, doubled = np.asarray(transactions[Binlog.COMMIT_TS]), np.zeros(transactions.num_rows, np.bool_)
-            for pump, own in self.left_out.items():
-                doubled |= np.isin(ts, own) & _convert_flags(pc.equal(transactions[Binlog.PUMP], pump))
-            transactions = transactions.filter(pa.array(~doubled))
-        days = (np.asarray(transactions[Binlog.COMMIT_TS]) >> 18) // _DAY_MS
-        transactions = transactions.append_column(Binlog.COMMIT_DATE, pa.array(days.astype(np.int32)).cast(pa.date32()))
-        return transactions.select(BINLOG.list_column_names())
-
-
-def _select_transactions(rows: pa.Table, bounds: Bounds, *, first: bool = False) -> pa.Table:
-    """Rows of transactions within `bounds`, without proofs; `first`: only the first row of each transaction."""
+def _select_transactions(rows: pa.Table, bounds: Bounds) -> pa.Table:
+    """Rows of transactions within `bounds`, without proofs."""
     own = _mark_within(np.asarray(rows[Binlog.COMMIT_TS]), bounds) & _convert_flags(
         pc.not_equal(rows[Binlog.KIND], "proof")
     )
-    if first:
-        own &= np.asarray(rows[Binlog.CHUNK]) == 0
     batches, at = list[pa.RecordBatch](), 0
     for batch in rows.to_batches():
         inside = own[at : at + batch.num_rows]

@@ -1,82 +1,120 @@
 """Pulls a window from all pumps in parallel and in step, until its end or until it has enough bytes.
 
 The pump that is behind by commit_ts is read next, so that few rows lie above the commit_ts that all pumps have passed.
-If the pull ends early, hi is lowered to a commit_ts that every pump has passed, so nothing is pulled twice.
+What all pumps have passed is digested as a range before more is pulled, so memory does not grow with the window. If the
+pull ends early, hi is lowered to a commit_ts that every pump has passed, so nothing is pulled twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
+from binlake.lake.tables import BINLOG
+from spark_jobs.engine.engine import Keeper, LocalEngine
 from spark_jobs.job.context import StageContext
-from spark_jobs.land.pulled import InMemory, Pulled
-from spark_jobs.land.pump_source import ARROW_SCHEMA, BATCH_BYTES, PumpPull, build_proof
-from spark_jobs.land.staging import Staged
+from spark_jobs.job.results import Bounds
+from spark_jobs.land.pulled import Pulled, PulledRange, digest_pulled
+from spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, build_proof
 
 log = structlog.get_logger(__name__)
+
+RANGE_BYTES = 64 << 20
+"""Payload bytes that are digested at a time."""
+SPARK_RANGES = 8
+"""Ranges of commit_ts into which Spark's tasks divide a window."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """The result of a pull: all rows at or below `upto`, which is below the requested hi if the pull ended early.
-
-    `full`: the driver had no room for more.
-    """
+    """A part of a pull: all rows with `lo` < commit_ts <= `upto`, and proofs that they are all."""
 
     rows: pa.Table
+    lo: int
     upto: int
-    full: bool = False
 
 
-def pull_window(ctx: StageContext, pull: PumpPull, most_bytes: int) -> tuple[Pulled, int]:
-    """(the rows, the commit_ts up to which they are complete); the driver pulls alone if the rows fit.
+def pull_window(ctx: StageContext, pull: PumpPull, most_bytes: int) -> Pulled:
+    """What the pumps have of the window, or of its first part: the pull ends at `most_bytes` of payload (0 = no limit).
 
-    The pull ends early at `most_bytes` of payload (0 = no limit). Raises SourceUnavailable, LostRange, WireError.
+    This process pulls up to `window.driver-bytes`, Spark's tasks pull what is left. Raises SourceUnavailable, LostRange,
+    WireError.
     """
-    part = pull_here(pull, _compute_room(ctx.driver_bytes, pull, most_bytes), most_bytes) if ctx.driver_bytes else None
-    if part is not None and not part.full:
-        return Pulled(InMemory(part.rows)), part.upto
-    before = None if part is None else part.rows.filter(pc.less_equal(part.rows["commit_ts"], part.upto))
-    rest = pull if part is None else replace(pull, lo=part.upto)
-    if most_bytes:
-        have = 0 if before is None else count_payload_bytes(before)
-        rest = replace(rest, share_bytes=max(1, (most_bytes - have) // max(1, len(pull.pumps))))
-    pulled = Pulled(Staged.pull_in_workers(ctx, rest, pull.lo, before))
-    return pulled, min([pull.hi, *pulled.read_proofs().values()]) if most_bytes else pull.hi
+    folder, here = ctx.paths.locate_table(BINLOG.name), ctx.replication.window.driver_bytes
+    whole = Bounds(pull.lo, pull.hi)
+    local = LocalEngine()
+    ranges: list[PulledRange] = []
+    is_cut = 0 < most_bytes <= here
+    if here:
+        task = PullTask(pull, folder, local.make_keeper(), most_bytes if is_cut else here)
+        [ranges] = local.run(task, [whole])
+    reached = ranges[-1].bounds.hi if ranges else pull.lo
+    if is_cut or reached == pull.hi:
+        return Pulled(ranges, folder)
+    engine = ctx.spark_engine
+    left = most_bytes and max(1, (most_bytes - sum(one.stored.landed.bytes for one in ranges)) // SPARK_RANGES)
+    task = PullTask(pull, folder, engine.make_keeper(), left)
+    for asked, found in zip(rest := divide(Bounds(reached, pull.hi)), engine.run(task, rest), strict=True):
+        ranges += found
+        if found[-1].bounds.hi < asked.hi:
+            break
+    return Pulled(ranges, folder)
 
 
-def _compute_room(driver_bytes: int, pull: PumpPull, most_bytes: int) -> int:
-    """Payload bytes that the driver takes.
-
-    If the window ends at `most_bytes`, there is extra room for rows above the commit_ts that all pumps have passed;
-    otherwise a last piece that would fit would be left to Spark.
-    """
-    return driver_bytes + (2 * BATCH_BYTES * len(pull.pumps) if 0 < most_bytes <= driver_bytes else 0)
+def divide(bounds: Bounds) -> list[Bounds]:
+    """`bounds` as SPARK_RANGES ranges of equal time, fewer if it has fewer commit_ts."""
+    count = min(SPARK_RANGES, bounds.hi - bounds.lo)
+    edges = [bounds.lo + (bounds.hi - bounds.lo) * number // count for number in range(count + 1)]
+    return [Bounds(*edge) for edge in pairwise(edges)]
 
 
-def pull_here(pull: PumpPull, room: int, most_bytes: int) -> Part:
-    """The pull in this process, as far as `room` bytes of payload allow."""
+@dataclass(frozen=True)
+class PullTask:
+    """Pulls a range of commit_ts from all pumps and digests it; ends early at `most_bytes` of payload (0 = no limit)."""
+
+    pull: PumpPull
+    folder: str
+    keeper: Keeper
+    most_bytes: int
+
+    def __call__(self, bounds: Bounds) -> list[PulledRange]:
+        """The range in one or more parts, at least one. Raises SourceUnavailable, LostRange, WireError, OSError."""
+        pull, ranges, taken = replace(self.pull, lo=bounds.lo, hi=bounds.hi), list[PulledRange](), 0
+        limit = min(self.most_bytes or RANGE_BYTES, RANGE_BYTES)
+        with closing(pull_parts(pull, limit)) as parts:
+            for part in parts:
+                ranges.append(digest_pulled(part.rows, Bounds(part.lo, part.upto), self.folder, self.keeper))
+                taken += ranges[-1].stored.landed.bytes
+                if self.most_bytes and taken + limit > self.most_bytes:
+                    break
+        return ranges
+
+
+def pull_parts(pull: PumpPull, part_bytes: int) -> Generator[Part]:
+    """The window in parts with at most `part_bytes` of payload each, but at least one transaction."""
     with ThreadPoolExecutor(max(len(pull.pumps), 1), thread_name_prefix="pull") as pool:
         streams = [
             _Stream(pool, node_id, pull.lo, pull.pull_pump(place)) for place, (node_id, _) in enumerate(pull.pumps)
         ]
-        taken = 0
+        lo = pull.lo
         while behind := [stream for stream in streams if not stream.ended]:
-            taken += min(behind, key=lambda stream: stream.passed).take()
+            min(behind, key=lambda stream: stream.passed).take()
             passed = min(stream.passed for stream in streams)
-            upto = _cut(streams, passed, most_bytes) if most_bytes and taken >= most_bytes else None
-            if upto is not None:
-                return Part(_build_table(streams, upto), upto)
-            if taken > room:
-                return Part(_build_table(streams, passed), passed, full=True)
-        return Part(_build_table(streams, pull.hi), pull.hi)
+            while sum(stream.bytes for stream in streams) >= part_bytes:
+                upto = _cut(streams, min(passed, pull.hi), part_bytes)
+                if upto is None or upto >= pull.hi:
+                    break
+                yield Part(_build_table(streams, upto), lo, upto)
+                lo = upto
+        yield Part(_build_table(streams, pull.hi), lo, pull.hi)
 
 
 def count_payload_bytes(rows: pa.Table | pa.RecordBatch) -> int:
@@ -85,29 +123,49 @@ def count_payload_bytes(rows: pa.Table | pa.RecordBatch) -> int:
 
 
 class _Stream:
-    """The batches of one pump; the next one is always being fetched. All rows at or below `passed` are in `batches`."""
+    """The batches of one pump; the next one is always being fetched. All rows at or below `passed` have been taken."""
 
     def __init__(self, pool: ThreadPoolExecutor, node_id: str, lo: int, batches: Iterator[pa.RecordBatch]) -> None:
         self.node_id = node_id
         self.batches: list[pa.RecordBatch] = []
+        self.bytes = 0
         self.ended = False
         self.passed = lo
         self._pool = pool
         self._source = batches
         self._next: Future[pa.RecordBatch | None] = pool.submit(next, batches, None)
 
-    def take(self) -> int:
-        """Wait for the next batch; returns its payload bytes."""
+    def take(self) -> None:
+        """Wait for the next batch."""
         batch = self._next.result()
         if batch is None:
             self.ended = True
-            self.passed = self.batches[-1]["commit_ts"][-1].as_py()
-            return 0
+            return
         self._next = self._pool.submit(next, self._source, None)
+        last = batch["commit_ts"][batch.num_rows - 1].as_py()
+        if batch["kind"][batch.num_rows - 1].as_py() == "proof":
+            self.passed = max(self.passed, last)
+            return
         self.batches.append(batch)
+        self.bytes += count_payload_bytes(batch)
         # More rows of the last transaction may follow.
-        self.passed = max(self.passed, batch["commit_ts"][batch.num_rows - 1].as_py() - 1)
-        return count_payload_bytes(batch)
+        self.passed = max(self.passed, last - 1)
+
+    def drop(self, upto: int) -> list[pa.RecordBatch]:
+        """The rows at or below `upto`, which are no longer held."""
+        own: list[pa.RecordBatch] = []
+        left: list[pa.RecordBatch] = []
+        for batch in self.batches:
+            inside = np.asarray(batch["commit_ts"]) <= upto
+            if inside.all():
+                own.append(batch)
+            elif inside.any():
+                own.append(batch.filter(pa.array(inside)))
+                left.append(batch.filter(pa.array(~inside)))
+            else:
+                left.append(batch)
+        self.batches, self.bytes = left, sum(map(count_payload_bytes, left))
+        return own
 
 
 def _cut(streams: Sequence[_Stream], passed: int, most_bytes: int) -> int | None:
@@ -116,6 +174,8 @@ def _cut(streams: Sequence[_Stream], passed: int, most_bytes: int) -> int | None
     None if all pumps together have passed fewer bytes than that.
     """
     batches = [batch for stream in streams for batch in stream.batches]
+    if not batches:
+        return None
     ts = np.concatenate([np.asarray(batch["commit_ts"]) for batch in batches])
     sizes = np.concatenate([np.asarray(pc.binary_length(batch["payload"])) for batch in batches])
     own = (ts <= passed) & (sizes > 0)
@@ -130,8 +190,8 @@ def _cut(streams: Sequence[_Stream], passed: int, most_bytes: int) -> int | None
 
 
 def _build_table(streams: Sequence[_Stream], upto: int) -> pa.Table:
-    """All rows, and a proof for each pump that was not pulled to its end."""
-    proofs = [build_proof(stream.node_id, stream.passed) for stream in streams if not stream.ended]
-    batches = [batch for stream in streams for batch in stream.batches]
+    """All rows at or below `upto`, which are no longer held, and for each pump a proof of how far it was pulled."""
+    proofs = [build_proof(stream.node_id, stream.passed) for stream in streams]
+    batches = [batch for stream in streams for batch in stream.drop(upto)]
     log.debug("pulled", batches=len(batches), upto=str(upto))
     return pa.Table.from_batches([*batches, *proofs], ARROW_SCHEMA)

@@ -1,7 +1,7 @@
 """Reads a pump's binlogs of (lo, hi] as Arrow: blocks of the stream become columns, without an object for each binlog.
 
 The stream is ordered and bounded by the pump's watermark, so the entity that ends a pull proves that nothing below it
-is missing (hazards R-48). That is the first one at or above hi, or an earlier one if the pull ends at its byte limit.
+is missing (hazards R-48): the first one at or above hi.
 The proof is returned as a row of kind `proof`; other fake binlogs leave no row.
 """
 
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
 
 from binlake.base.lakecolumns import Binlog
 from binlake.cluster.pumpclient import PumpReader
@@ -38,12 +37,7 @@ ARROW_SCHEMA = parse_schema(SCHEMA_DDL)
 
 @dataclass(frozen=True)
 class PumpPull:
-    """Pulls one pump for each input row, in the workers; `pumps` are (node id, host), a row's `id` is an index into it.
-
-    `share_bytes`: payload bytes after which each pump's pull may end; None: it ends only at hi.
-    It is a function over rows, not a Python data source: Spark starts a new interpreter twice to plan each read of a
-    data source, which takes several seconds a window. The function runs in the workers that merge uses too.
-    """
+    """What to pull from which pumps; `pumps` are (node id, host)."""
 
     pumps: tuple[tuple[str, str], ...]
     cluster_id: int
@@ -51,39 +45,24 @@ class PumpPull:
     hi: int
     timeout_s: float
     tls: Tls | None = None
-    share_bytes: int | None = None
-
-    def build_frame(self, spark: SparkSession) -> DataFrame:
-        """A frame with one partition for each pump and the columns of `SCHEMA_DDL`."""
-        places = spark.range(0, len(self.pumps), 1, max(len(self.pumps), 1))
-        return places.mapInArrow(self, SCHEMA_DDL)
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches of all pumps named by `id`. Raises SourceUnavailable, LostRange, WireError."""
-        for batch in batches:
-            for place in batch.column("id").to_pylist():
-                yield from self.pull_pump(place)
 
     def pull_pump(self, place: int) -> Iterator[pa.RecordBatch]:
         """The batches of the pump with the index `place`. Raises SourceUnavailable, LostRange, WireError."""
         node_id, host = self.pumps[place]
         reader = PumpReader(host, self.cluster_id, timeout_s=self.timeout_s, tls=self.tls)
-        return pull_batches(node_id, reader, self.lo, self.hi, self.share_bytes)
+        return pull_batches(node_id, reader, self.lo, self.hi)
 
 
-def pull_batches(
-    node_id: str, reader: PumpReader, lo: int, hi: int, share_bytes: int | None = None
-) -> Iterator[pa.RecordBatch]:
+def pull_batches(node_id: str, reader: PumpReader, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
     """Rows of one pump in (lo, hi] in commit_ts order, as batches of bounded size.
 
     Raises SourceUnavailable, LostRange, WireError.
     """
     gathered: list[Block] = []
-    size = rows = taken = last = 0
+    size = rows = last = 0
     with closing(reader.pull_blocks(lo, hi)) as stream:
         for block in stream:
             last = int(block.commit_ts[-1])
-            taken += len(block.data)
             if len(block.data) > CHUNK_BYTES:
                 yield from _build_batches(node_id, gathered, hi)
                 yield from _build_large_batches(node_id, block, hi)
@@ -94,8 +73,6 @@ def pull_batches(
             if size >= BATCH_BYTES or rows >= BATCH_ROWS:
                 yield from _build_batches(node_id, gathered, hi)
                 gathered, size, rows = [], 0, 0
-            if share_bytes is not None and taken >= share_bytes:
-                break
     yield from _build_batches(node_id, gathered, hi)
     yield build_proof(node_id, last)
 

@@ -7,7 +7,6 @@ R-03).
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,15 +26,16 @@ from binlake.window.manifest import MemberProof, WindowManifest
 from binlake.window.membership import gather_members
 from binlake.window.plan import Member, propose_window
 from binlake.window.remembered import RememberedMember
+from spark_jobs.engine.engine import LocalEngine
 from spark_jobs.job.cluster import Cluster, open_cluster
 from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lake import ensure_tables, may_have_rows, overwrite
+from spark_jobs.job.lake import ensure_tables, replace_history
 from spark_jobs.job.results import CUT
 from spark_jobs.land.ddljobs import WindowJobs, fetch_jobs
 from spark_jobs.land.pulled import NOTHING, Pulled, PumpPart
 from spark_jobs.land.pulling import pull_window
 from spark_jobs.land.pump_source import PumpPull
-from spark_jobs.tables.landed import NONE, Landed, measure_landed, read_landed
+from spark_jobs.tables.landed import Landed, read_landed
 
 log = structlog.get_logger(__name__)
 
@@ -49,10 +49,9 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     with hold_lake_lock(ctx.paths, BY_NAME["land"].lock):
         sealed = _find_sealed(ctx, bounds)
         if sealed is not None:
+            # If an attempt that died after the seal did not publish the landed ts to the pumps, the next plan does, so a
+            # landed window can continue without the source.
             _verify(ctx, sealed)
-            # An attempt that died after the seal leaves its staging files. If it did not publish the landed ts to the
-            # pumps, the next plan does, so a landed window can continue without the source.
-            _drop_staging(ctx, sealed)
             return _build_result(sealed, began, "already", {})
         with open_cluster(ctx.replication) as cluster:
             manifest, members, is_cut = _land(ctx, bounds, cluster)
@@ -82,7 +81,7 @@ def _verify(ctx: StageContext, sealed: WindowManifest) -> None:
             "landed_rows_not_verified", window=sealed.window, reason="sealed by an older version, with another digest"
         )
         return
-    landed = read_landed(ctx, Bounds(sealed.lo, sealed.hi), small=ctx.fits_driver(sealed.bytes))
+    landed = read_landed(ctx, ctx.choose_engine(sealed.bytes), Bounds(sealed.lo, sealed.hi))
     if landed.digest != sealed.digest:
         raise ImmutableWindow(
             "the landed rows differ from the sealed ones",
@@ -111,44 +110,61 @@ def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowMa
     """(the manifest to seal, the members, whether the window ends at its byte limit)."""
     require_all_windows(ctx.paths, ctx.windows, ("land",))
     members = _require_members(ctx, cluster, bounds)
-    window = _complete(ctx, cluster, members, bounds, ctx.most_bytes)
-    bounds = window.bounds
     ensure_tables(ctx.paths)
+    window = _complete(ctx, cluster, members, bounds, ctx.most_bytes)
+    bounds, stored = window.bounds, window.pulled.sum_stored()
     note = {"run": ctx.run_id, "window": bounds.window, "stage": "land"}
     # Replace all rows above lo: an unsealed attempt with a greater hi may have left rows there.
-    above = f"commit_ts > {bounds.lo}"
-    landed, written = NONE, 0
-    if window.entities or may_have_rows(ctx.paths, BINLOG, above):
-        rows = window.pulled.select_transactions(bounds)
-        written = overwrite(rows, ctx.paths, BINLOG, above, note)
-        landed = measure_landed(rows)
+    replace_history(ctx.paths, BINLOG, bounds.lo, None, stored.parts, note)
     SchemaHistory(ctx.paths).append(bounds.hi, window.jobs.changes)
-    if landed.rows != written:
+    written = sum(part.rows for part in stored.parts)
+    if stored.landed.rows != written:
         raise IncompleteWindow(
-            f"{landed.rows} rows had to be written to `binlog`, but {written} were",
+            f"{stored.landed.rows} rows had to be written to `binlog`, but {written} were",
             where={"window": bounds.window},
             hint="run the stage again; only Binlake may commit to its tables",
         )
-    return _build_manifest(ctx, cluster, landed, window), members, window.is_cut
+    ctx.handover.put("land", bounds, stored.rows)
+    return _build_manifest(ctx, cluster, stored.landed, window), members, window.is_cut
 
 
 def _complete(ctx: StageContext, cluster: Cluster, members: list[Member], asked: Bounds, most_bytes: int) -> _Complete:
     """Pull and prove `asked`, or the first part of it with `most_bytes` (0: no limit)."""
-    pulled, hi = pull_window(ctx, _pull(cluster, members, asked), most_bytes)
-    bounds = replace(asked, hi=hi)
-    parts = pulled.survey(bounds)
+    pulled = pull_window(ctx, _pull(cluster, members, asked), most_bytes)
+    try:
+        return _prove(ctx, cluster, members, pulled, asked)
+    except _MustLandTogether as error:
+        # Some rows were written with the schema of a DDL beyond the byte limit: they must land together with it.
+        log.info("window_exceeds_max_bytes", window=asked.window, reason=error.reason)
+        pulled.discard()
+        return _complete(ctx, cluster, members, asked, 0)
+    except BaseException:
+        pulled.discard()
+        raise
+
+
+class _MustLandTogether(Exception):
+    """The window ends at its byte limit, but cannot end there."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def _prove(ctx: StageContext, cluster: Cluster, members: list[Member], pulled: Pulled, asked: Bounds) -> _Complete:
+    bounds = replace(asked, hi=pulled.hi)
+    parts = pulled.survey()
     proofs = tuple(_build_proof(cluster, member, parts.get(member.node_id, NOTHING), bounds) for member in members)
-    if sum(part.entities > 0 for part in parts.values()) > 1:
-        _refuse_conflicts(pulled, bounds)
+    _refuse_conflicts(pulled, bounds)
     try:
         jobs = fetch_jobs(ctx, cluster.source, pulled, list(parts.values()), bounds)
     except IncompleteWindow as error:
-        if hi == asked.hi:
+        if bounds.hi == asked.hi:
             raise
-        # Some rows were written with the schema of a DDL beyond the byte limit: they must land together with it.
-        log.info("window_exceeds_max_bytes", window=bounds.window, reason=error.message)
-        return _complete(ctx, cluster, members, asked, 0)
-    return _Complete(pulled, replace(bounds, hi=jobs.hi), proofs, jobs, hi < asked.hi)
+        raise _MustLandTogether(error.message) from error
+    own = pulled.cut(jobs.hi, LocalEngine().make_keeper())
+    pulled.discard(own)
+    return _Complete(own, replace(bounds, hi=jobs.hi), proofs, jobs, bounds.hi < asked.hi)
 
 
 def _require_members(ctx: StageContext, cluster: Cluster, bounds: Bounds) -> list[Member]:
@@ -188,7 +204,7 @@ def _pull(cluster: Cluster, members: list[Member], bounds: Bounds) -> PumpPull:
 
 
 def _refuse_conflicts(pulled: Pulled, bounds: Bounds) -> None:
-    conflict_ts = pulled.find_conflict(bounds)
+    conflict_ts = pulled.find_conflict()
     if conflict_ts is not None:
         raise ConflictingBinlogs(
             "two pumps have different content for the same commit_ts",
@@ -228,7 +244,6 @@ def _seal(ctx: StageContext, cluster: Cluster, manifest: WindowManifest, members
     # Publish never before the seal, and do not leave it to the next plan: closing pumps wait for it (hazards R-05), and
     # their GC may delete binlogs up to it.
     cluster.registry.publish_drainer(ctx.drainer_id, manifest.hi, host=_choose_answering_pump(members))
-    _drop_staging(ctx, manifest)
     log.info("landed", window=manifest.window, transactions=rows, bytes=manifest.bytes, digest=manifest.digest[:12])
 
 
@@ -237,10 +252,6 @@ def _choose_answering_pump(members: Sequence[Member]) -> str:
     reports no store, would not; empty if there is none."""
     hosts = [member.host for member in members if member.store_uuid and member.state == "online" and not member.problem]
     return min(hosts, default="")
-
-
-def _drop_staging(ctx: StageContext, manifest: WindowManifest) -> None:
-    shutil.rmtree(ctx.paths.locate_staging(str(manifest.lo)), ignore_errors=True)
 
 
 def _build_result(manifest: WindowManifest, began: float, state: str, more: Mapping[str, bool]) -> StageResult:

@@ -5,16 +5,15 @@ It is a module of its own because the imports of the stage would cost each worke
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from binlake.base.lakecolumns import Binlog
 from binlake.lake.parts import Part, write_parts
-from binlake.lake.payloads import PayloadRange, Share
+from binlake.lake.payloads import COLUMNS, PayloadRange, join_chunks
 from binlake.lake.tables import MUTATION
 from binlake.rows.codec import MUTATION_SCHEMA, DecodeStats, MutationBatch
 from binlake.rows.codec.splits import MOST_BYTES
@@ -23,6 +22,8 @@ from binlake.rules import Rules
 from binlake.rules.rowfilter import RowFilter
 from binlake.window.added import add_columns
 from binlake.window.extras import Extra
+from spark_jobs.engine.engine import Keeper
+from spark_jobs.engine.rows import HeldRows, Rows
 
 PIECE_BYTES = 8 << 20
 """Average payload bytes of a piece that is decoded at a time."""
@@ -110,71 +111,43 @@ def _build_counts(stats: DecodeStats, own: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Written:
-    """The result of a task: the files it wrote, and counts of what was left out, by reason."""
+    """The result of a task: the files it wrote, counts of what was left out, by reason, and the rows if it holds them."""
 
     parts: list[Part]
     left_out: dict[str, int]
-
-    def to_json(self) -> str:
-        """JSON text, to send it to the driver."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Written:
-        """Parse what `to_json` wrote."""
-        raw = json.loads(text)
-        return cls([Part(**part) for part in raw["parts"]], raw["left_out"])
+    kept: HeldRows | None
 
 
 @dataclass(frozen=True)
-class Shares:
-    """Shares of the landed payloads, and their decoder; used in the driver or in the workers."""
+class Payloads:
+    """The input of a task: rows of `binlog`; if `joined` is set, only the chunks of the transaction of that commit_ts."""
 
-    shares: tuple[Share, ...]
-    payloads: PayloadRange
+    rows: tuple[Rows, ...]
+    joined: int | None = None
+
+
+@dataclass(frozen=True)
+class MergeTask:
+    """Decodes payloads and writes files of `mutation` in `folder`."""
+
+    range: PayloadRange
     decoder: Decoder
-
-    def decode_rows(self, numbers: Iterable[int], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
-        """As Decoder.rows, for the shares with these numbers."""
-        return self.decoder.decode_rows(
-            (batch for n in numbers for batch in self.payloads.read(self.shares[n])), left_out
-        )
-
-
-@dataclass(frozen=True)
-class ShareWriter:
-    """Decodes shares and writes files of `mutation` in `folder`: rows stay in the worker that decoded them."""
-
-    shares: Shares
     folder: str
+    keeper: Keeper
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take batches of share numbers; yield each share's result as JSON. Raises what a Decoder raises, OSError."""
-        for batch in batches:
-            results = [self.write([number]).to_json() for number in batch.column(0).to_pylist()]
-            yield pa.RecordBatch.from_arrays([pa.array(results, pa.string())], names=["written"])
-
-    def write(self, numbers: Sequence[int], held: Held | None = None) -> Written:
-        """Write the files of some shares; `held` gets their rows too."""
+    def __call__(self, payloads: Payloads) -> Written:
+        """Raises what a Decoder raises, OSError, LostRange."""
         left_out: Counter[str] = Counter()
-        rows = self.shares.decode_rows(numbers, left_out)
-        return Written(write_parts(self.folder, MUTATION, held.pass_through(rows) if held else rows), dict(left_out))
+        kept: list[pa.RecordBatch] = []
+        rows = self.decoder.decode_rows(self._read(payloads), left_out)
+        parts = write_parts(self.folder, MUTATION, self.keeper.keep(rows, kept))
+        table = pa.Table.from_batches(kept, MUTATION_SCHEMA)
+        whole = table.num_rows == sum(part.rows for part in parts)
+        return Written(parts, dict(left_out), HeldRows(table) if whole else None)
 
-
-class Held:
-    """Collects rows that pass through, up to a number of bytes; above it, none are kept."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._left = most_bytes
-        self._batches: list[pa.RecordBatch] = []
-
-    def pass_through(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the same batches and collect them."""
-        for batch in rows:
-            self._left -= batch.nbytes
-            self._batches = [*self._batches, batch] if self._left >= 0 else []
-            yield batch
-
-    def build_table(self) -> pa.Table | None:
-        """All rows that passed, or None if they exceeded the limit."""
-        return None if self._left < 0 else pa.Table.from_batches(self._batches, MUTATION_SCHEMA)
+    def _read(self, payloads: Payloads) -> Iterator[pa.RecordBatch]:
+        batches = (batch for rows in payloads.rows for batch in rows.read(COLUMNS))
+        if payloads.joined is not None:
+            yield join_chunks(batches, payloads.joined)
+        else:
+            yield from map(self.range.select_wanted, batches)

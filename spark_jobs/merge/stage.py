@@ -43,7 +43,7 @@ from binlake.wire import binlog_pb2
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lake import clear_rows, overwrite
 from spark_jobs.merge.decode import AWAY, BY_TABLE, LATIN1, ONCE, Decoder
-from spark_jobs.merge.direct import write_rows
+from spark_jobs.merge.direct import WrittenRows, write_rows
 from spark_jobs.tables.sinks import build_window_predicate
 
 log = structlog.get_logger(__name__)
@@ -73,11 +73,12 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
         rows_of = pa.Table.from_pylist(
             [_build_ddl_row(bounds, ddl) for ddl in planned], parse_schema(DDL.build_spark_schema())
         )
-        overwrite(ctx.prepare_rows(rows_of), ctx.paths, DDL, build_window_predicate(bounds), _build_note(ctx, bounds))
+        overwrite(rows_of, ctx.paths, DDL, build_window_predicate(bounds), _build_note(ctx, bounds))
     else:
         # Rows may remain from an injection that was withdrawn.
-        clear_rows(ctx.prepare_rows, ctx.paths, DDL, build_window_predicate(bounds), _build_note(ctx, bounds))
-    rows, lost = _write_mutations(ctx, manifest, schemas, locks, ignored) if manifest.dml else (0, {})
+        clear_rows(ctx.paths, DDL, build_window_predicate(bounds), _build_note(ctx, bounds))
+    written = _write_mutations(ctx, manifest, schemas, locks, ignored) if manifest.dml else WrittenRows(0, {}, ())
+    rows, lost = written.count, written.left_out
     seconds = time.monotonic() - began
     skipped = record_skips(ctx.paths, ctx.windows, ignored, ctx.run_id)
     record_late_injections(ctx.paths, ctx.windows, ctx.rules.injections, bounds.lo, ctx.run_id)
@@ -97,6 +98,7 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
     sealed = MergeManifest(ctx.replication.name, bounds.lo, bounds.hi, merged, locks)
     event = WindowEvent("merge", bounds.lo, bounds.hi, "done", rows, seconds, ctx.run_id, detail=detail)
     ctx.windows.record(replace(event, manifest=sealed.to_json()))
+    ctx.handover.put("merge", bounds, written.parts)
     return StageResult("merge", "done", bounds.lo, bounds.hi, rows, seconds, "", detail)
 
 
@@ -199,13 +201,12 @@ def _lock_alerts(ctx: StageContext, locks: Locks, bounds: Bounds) -> list[dict[s
 
 def _write_mutations(
     ctx: StageContext, manifest: WindowManifest, schemas: WindowSchemas, locks: Locks, ignored: frozenset[int]
-) -> tuple[int, dict[str, int]]:
-    """(rows written, what the filters left out by reason, and what was counted by table)."""
+) -> WrittenRows:
     bounds = Bounds(manifest.lo, manifest.hi)
     added = tuple(list_extras(schemas, Naming(ctx.rules), locks, bounds.lo))
     decoder = Decoder(schemas, ctx.rules, make_row_filter(schemas, ctx.rules), added)
     payloads = PayloadRange(bounds.lo, bounds.hi, ignored, _find_chunked(ctx, manifest))
-    return write_rows(ctx, payloads, decoder, _build_note(ctx, bounds), here=ctx.fits_driver(manifest.bytes))
+    return write_rows(ctx, ctx.choose_engine(manifest.bytes), payloads, decoder, _build_note(ctx, bounds))
 
 
 def _find_chunked(ctx: StageContext, manifest: WindowManifest) -> frozenset[int]:

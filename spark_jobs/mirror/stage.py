@@ -1,8 +1,7 @@
 """mirror: typed Delta replicas of the source's tables, from the mirror's own position to the window's end.
 
-The net changes of each group of linked tables are applied through delta-rs (binlake.mirror): by a thread of the driver
-for a small window, by a Spark task for a large one. Old windows are skipped; each table records its own position, which
-makes a rerun after a crash exact.
+Tasks compute the net changes; this process applies those of each group of linked tables through delta-rs
+(binlake.mirror). Old windows are skipped; each table records its own position, which makes a rerun after a crash exact.
 """
 
 from __future__ import annotations
@@ -10,62 +9,42 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from itertools import accumulate, chain, groupby, pairwise
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import chain
 
-import numpy as np
 import pyarrow as pa
 import structlog
 
 from binlake.base.lakecolumns import Change
-from binlake.changes.net.columns import NET, combine_into_batch
-from binlake.changes.net.events import group_rows_by_table
+from binlake.changes.net.columns import NET
 from binlake.lake.columntypes import list_delta_columns
 from binlake.lake.continuity import VERSIONS, read_versions, require_all_windows
 from binlake.lake.lock import hold_lake_lock
-from binlake.lake.paths import LakePaths
-from binlake.lake.tables import MIRROR_VERSION, format_schema, parse_schema
+from binlake.lake.tables import MIRROR_VERSION
 from binlake.lake.windowlog import WindowEvent
-from binlake.mirror import (
-    Applied,
-    ComponentPlan,
-    MirrorPlan,
-    MirrorVersion,
-    MirrorVersions,
-    apply_component,
-    plan_mirrors,
-)
+from binlake.mirror import Applied, ComponentPlan, MirrorPlan, MirrorVersions, apply_component, plan_mirrors
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_pair
-from binlake.window.definitions import Cell
+from binlake.window.definitions import SegmentTable
 from binlake.window.derived import Merged
 from binlake.window.lineage import Columns
 from binlake.window.targets import Naming
+from spark_jobs.engine.blocks import Store
+from spark_jobs.engine.engine import Engine
+from spark_jobs.engine.rows import Rows
 from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lake import Rows, collect_rows, map_rows
 from spark_jobs.job.lineage import Gathered, Sources, Written
 from spark_jobs.tables.held import read_window_changes
-from spark_jobs.tables.netchange import compute_net_changes, find_key_arrivals, touched_tables
+from spark_jobs.tables.netchange import NetChange, ReduceGroup, count_groups, find_key_arrivals
 from spark_jobs.tables.sharedkeys import find_shared_tables, require_own_mirror_keys
 from spark_jobs.tables.sinks import SinkWindow, find_tables_at_end, read_mirror_window, require_merged
 
 log = structlog.get_logger(__name__)
 
-_COMPONENT = "component"
-_OF_CHANGE = (
-    Change.SEGMENT, Change.DB, Change.TABLE, Change.OP, Change.BEFORE, Change.AFTER, Change.COPIES,
-    Change.LAST_COMMIT_TS,
-)  # fmt: skip
-_ROWS = pa.schema([(_COMPONENT, pa.int32()), *(NET.field(name) for name in _OF_CHANGE)])
-"""The columns of a net change that its table's component needs."""
-_ORDER = (_COMPONENT, Change.SEGMENT, Change.DB, Change.TABLE)
-_RESULT = (
-    "db STRING, table STRING, delta_version BIGINT, lo BIGINT, hi BIGINT, dropped BOOLEAN, inexact STRING, "
-    "rows BIGINT, unfit BIGINT"
+_ROWS = pa.schema(
+    [NET.field(name) for name in (Change.OP, Change.BEFORE, Change.AFTER, Change.COPIES, Change.LAST_COMMIT_TS)]
 )
+"""The columns of a net change that a mirror needs."""
 _THREADS = 4
 
 
@@ -117,109 +96,76 @@ def _apply_window(ctx: StageContext, window: Bounds) -> StageResult:
 
 def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> tuple[Applied, Written]:
     sink = read_mirror_window(ctx, window, merged)
-    changes = read_window_changes(ctx, window, merged.rows)
-    rows, count = (changes.rows, changes.count) if changes else (None, 0)
-    placed = changes is not None and changes.placed
-    names = {touched.name for touched in touched_tables(ctx, window, (), count, rows, placed=placed)}
+    engine = ctx.choose_engine(size := ctx.measure(window))
+    changes = read_window_changes(ctx, engine, window, merged.rows)
+    names = {touched.name for touched in changes.find_touched(())} if changes else set()
     # Versions as of lo: if a run died after its record, the rerun must not take that window's result for its input.
     known = MirrorVersions(ctx.paths).read_latest(window.lo)
     plan = plan_mirrors(window.lo, window.hi, sink.definitions, sink.ddls, names, known)
-    if rows is not None:
-        _require_own_keys(ctx, sink, rows, count, plan.cells)
-    done = _apply_ddl_only(ctx, plan)
-    if plan.cells and rows is not None:
-        done.append(_apply_rows(ctx, compute_net_changes(rows, plan.cells, count, routed=bool(ctx.rules.routes)), plan))
-    applied = Applied(
-        list(chain.from_iterable(part.versions for part in done)),
-        sum(part.rows for part in done),
-        sum(part.unfit for part in done),
-    )
+    groups = count_groups(merged.rows, size)
+    net = NetChange(changes.rows if changes else [], plan.cells, groups, bool(ctx.rules.routes))
+    with engine.open_store(ctx.paths, "mirror") as store:
+        _require_own_keys(ctx, engine, store, sink, net)
+        applied = _apply_components(ctx, plan, _derive_rows(engine, store, net))
     sources = Sources(Naming(ctx.rules), lambda: find_tables_at_end(ctx, sink.base, window.hi, sink.ddls))
     return applied, Written(sink.definitions, window.hi, sources, _list_mirror_columns)
 
 
-def _require_own_keys(ctx: StageContext, window: SinkWindow, rows: Rows, count: int, cells: Sequence[Cell]) -> None:
+def _require_own_keys(ctx: StageContext, engine: Engine, store: Store, window: SinkWindow, net: NetChange) -> None:
     """Before the first write, check that each key of a shared table belongs to one source table. Raises SchemaError."""
-    shared = find_shared_tables(ctx, window, {(cell.db, cell.table) for cell in cells})
-    own = [cell for cell in cells if (cell.db, cell.table) in shared]
+    shared = find_shared_tables(ctx, window, {(cell.db, cell.table) for cell in net.cells})
+    own = [cell for cell in net.cells if (cell.db, cell.table) in shared]
     if own:
-        require_own_mirror_keys(ctx, window, find_key_arrivals(rows, own, count))
+        require_own_mirror_keys(ctx, window, find_key_arrivals(engine, store, net.parts, own, net.groups))
 
 
 def _list_mirror_columns(table: TableDef) -> tuple[Columns, list[str]]:
     return list_delta_columns(table), [column.name for column in table.row_columns]
 
 
-def _apply_ddl_only(ctx: StageContext, plan: MirrorPlan) -> list[Applied]:
-    """Apply the components without row changes, in threads of the driver: they need no Spark."""
-    quiet = [component for component in plan.components if not component.tables]
-    days = ctx.replication.lake.retention_days
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(lambda component: apply_component(component, ctx.paths, days, ()), quiet))
+RowsByPlace = Mapping[SegmentTable, Sequence[Rows]]
+"""The net changes of each table and segment of a component, as tasks stored them."""
 
 
-def _apply_rows(ctx: StageContext, net: Rows, plan: MirrorPlan) -> Applied:
-    components = {(cell.db, cell.table): plan.component[fold_pair((cell.db, cell.table))] for cell in plan.cells}
-    busy = {component.number: component for component in plan.components if component.tables}
-    task = MirrorTask(busy, ctx.paths, ctx.replication.lake.retention_days)
-    rows = map_rows(net, partial(_with_component, components=components), format_schema(_ROWS))
-    if isinstance(rows, pa.Table):
-        return _apply_here(rows, task)
-    in_order = rows.repartition(_COMPONENT).sortWithinPartitions(*_ORDER)
-    return _decode_applied(collect_rows(in_order.mapInArrow(task, _RESULT)).to_pylist())
-
-
-def _with_component(net: pa.Table, components: Mapping[tuple[str, str], int]) -> pa.Table:
-    """`net` with the columns of _ROWS: each row gets the number of its table's component."""
-    numbers = np.empty(net.num_rows, np.int32)
-    for name, rows in group_rows_by_table(combine_into_batch(net)):
-        numbers[rows] = components[name]
-    return net.append_column(_COMPONENT, pa.array(numbers)).select(_ROWS.names)
-
-
-def _apply_here(rows: pa.Table, task: MirrorTask) -> Applied:
-    """Apply the rows of a small window in threads of the driver."""
-    in_order = rows.sort_by([(name, "ascending") for name in _ORDER])
-    # group_by returns groups in any order, even for sorted rows.
-    counts = in_order.group_by(_COMPONENT, use_threads=False).aggregate([([], "count_all")]).sort_by(_COMPONENT)
-    ends = [0, *accumulate(counts["count_all"].to_pylist())]
-    parts = [in_order.slice(first, last - first).combine_chunks().to_batches() for first, last in pairwise(ends)]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        results = list(pool.map(lambda part: list(task(iter(part))), parts))
-    return _decode_applied([row for batches in results for batch in batches for row in batch.to_pylist()])
-
-
-def _decode_applied(rows: Sequence[Mapping[str, Any]]) -> Applied:
-    versions = [MirrorVersion(**{name: row[name] for name in MirrorVersion.__dataclass_fields__}) for row in rows]
-    return Applied(versions, sum(row["rows"] for row in rows), sum(row["unfit"] for row in rows))
+def _derive_rows(engine: Engine, store: Store, net: NetChange) -> RowsByPlace:
+    """The net changes of the window by table and segment."""
+    if not net.cells:
+        return {}
+    found: dict[SegmentTable, list[Rows]] = {}
+    for stored in engine.run(_NetGroup(net.reduce_group, store), net.group_runs(engine, store)):
+        for number, rows in stored:
+            cell = net.cells[number]
+            found.setdefault(SegmentTable(cell.segment, cell.db, cell.table), []).append(rows)
+    return found
 
 
 @dataclass(frozen=True)
-class MirrorTask:
-    """Applies the components of a partition one after the other, in a worker; yields their version rows."""
+class _NetGroup:
+    """Computes the net changes of a group of keys and stores them by cell."""
 
-    plans: dict[int, ComponentPlan]
-    paths: LakePaths
-    retention_days: int
+    reduce: ReduceGroup
+    store: Store
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take batches of net changes sorted by component, segment and table; yield one result batch a component."""
-        for number, slices in groupby(_split_by_component(batches), key=lambda entry: entry[0]):
-            net = (batch for _, batch in slices)
-            yield _encode_applied(apply_component(self.plans[number], self.paths, self.retention_days, net))
+    def __call__(self, group: tuple[int, tuple[Rows, ...]]) -> list[tuple[int, Rows]]:
+        """(number of the cell, its rows). Raises SchemaError."""
+        tables = [(number, net.select(_ROWS.names)) for number, net in self.reduce(group[1])]
+        return list(zip([number for number, _ in tables], self.store.put([net for _, net in tables]), strict=True))
 
 
-def _split_by_component(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    for batch in batches:
-        start = 0
-        for number, run in groupby(batch.column(_COMPONENT).to_pylist()):
-            size = sum(1 for _ in run)
-            yield number, batch.slice(start, size)
-            start += size
+def _apply_components(ctx: StageContext, plan: MirrorPlan, rows: RowsByPlace) -> Applied:
+    """Apply all components, in threads of this process: only it commits to the mirrors."""
+    days = ctx.replication.lake.retention_days
+    with ThreadPoolExecutor(_THREADS) as pool:
+        done = list(pool.map(lambda one: apply_component(one, ctx.paths, days, _read_rows(one, rows)), plan.components))
+    return Applied(
+        list(chain.from_iterable(part.versions for part in done)),
+        sum(part.rows for part in done),
+        sum(part.unfit for part in done),
+    )
 
 
-def _encode_applied(applied: Applied) -> pa.RecordBatch:
-    # The first row carries the counts: a component with rows has at least one version.
-    rows = [{**asdict(version), "rows": 0, "unfit": 0} for version in applied.versions]
-    rows[0] |= {"rows": applied.rows, "unfit": applied.unfit}
-    return pa.RecordBatch.from_pylist(rows, schema=parse_schema(_RESULT))
+def _read_rows(component: ComponentPlan, rows: RowsByPlace) -> Iterator[tuple[SegmentTable, pa.Table]]:
+    """The net changes of a component's tables, in order of segments and tables."""
+    for place in sorted(component.tables):
+        for part in rows.get(place, ()):
+            yield from ((place, pa.Table.from_batches([batch])) for batch in part.read(_ROWS.names))

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 def read_current(ctx: StageContext, bounds: Bounds) -> CompactManifest:
     """As `read_newest`. Also raises CheckpointConflict if merge has produced another result since."""
-    own = ctx.handover.find_compacted(bounds)
+    own: CompactManifest | None = ctx.handover.find("compact", bounds)
     if own is not None:
         return own
     manifest = read_newest(ctx, bounds)
@@ -53,7 +53,7 @@ def read_pinned(ctx: StageContext, apply: ApplyManifest) -> CompactManifest:
         # Sealed by an older version, whose compact sealed no manifest.
         return read_newest(ctx, bounds)
     # A rerun of compact may have sealed another one since; the pinned one counts.
-    own = ctx.handover.find_compacted(bounds)
+    own: CompactManifest | None = ctx.handover.find("compact", bounds)
     if own is not None and own.compute_digest() == apply.compact:
         return own
     manifest = _with_digest(ctx, bounds, apply.compact)

@@ -6,73 +6,98 @@ lake.
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
-import pyarrow.dataset as ds
-from pyspark.sql import functions as F
+import pyarrow.compute as pc
 
 from binlake.base.lakecolumns import Mutation
 from binlake.changes.net.events import COLUMNS, SOURCE
-from binlake.lake.rowhistory import read_rows
+from binlake.lake.mutations import find_touched_tables
 from binlake.lake.shardlocks import read_locks
-from binlake.lake.tables import MUTATION, format_schema
-from binlake.rows.codec import MUTATION_SCHEMA
+from binlake.lake.tables import MUTATION
+from binlake.window.definitions import SegmentTable
 from binlake.window.heldrows import ReleasedRange, apply_holds, find_released_ranges
 from binlake.window.shardlocks import Hold
+from spark_jobs.engine.engine import Engine
+from spark_jobs.engine.lakerows import list_history_rows
+from spark_jobs.engine.rows import MappedRows, Rows
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.lake import Rows, commit_ts_predicate, map_rows, read_table
-from spark_jobs.tables.netchange import read_window_rows
 
-_NAMES = (*COLUMNS, *SOURCE)
-_SCHEMA = format_schema(pa.schema([MUTATION_SCHEMA.field(name) for name in _NAMES]))
+_NEEDED = (*COLUMNS, *SOURCE)
+_NARROW = (
+    Mutation.COMMIT_TS,
+    Mutation.START_TS,
+    Mutation.DB,
+    Mutation.TABLE,
+    Mutation.SOURCE_DB,
+    Mutation.SOURCE_TABLE,
+)
 
 
 @dataclass(frozen=True)
 class WindowChanges:
-    """Row changes and an upper bound of their count; `placed`: holds changed them, so they differ from the lake's."""
+    """Row changes that a window applies: its own `parts` and `earlier` ones that it releases; `holds` change them."""
 
-    rows: Rows
-    count: int
-    placed: bool
+    parts: tuple[Rows, ...]
+    earlier: tuple[Rows, ...] = ()
+    holds: tuple[Hold, ...] = ()
+    hi: int = 0
+
+    @property
+    def rows(self) -> list[Rows]:
+        """The parts as the window applies them, with the columns COLUMNS and SOURCE."""
+        return self._apply(_NEEDED, self.holds)
+
+    def find_touched(self, starts: Sequence[int]) -> list[SegmentTable]:
+        """The tables and segments of the row changes, sorted; `starts` open segments 1, 2, ..."""
+        names = [Mutation.DB, Mutation.TABLE, Mutation.COMMIT_TS]
+        # No column is filled here, as only names and places are read.
+        parts = self._apply(_NARROW, [replace(hold, filled={}) for hold in self.holds])
+        return find_touched_tables((batch for rows in parts for batch in rows.read(names)), starts)
+
+    def _apply(self, needed: tuple[str, ...], holds: Sequence[Hold]) -> list[Rows]:
+        every = [*self.parts, *self.earlier]
+        if not self.holds:
+            return every
+        return [MappedRows(rows, partial(_place, holds=tuple(holds), hi=self.hi), needed) for rows in every]
 
 
-def read_window_changes(ctx: StageContext, bounds: Bounds, count: int) -> WindowChanges | None:
-    """The changes to apply in a window of `count` rows; None if there are none. Raises DamagedManifest."""
+def read_window_changes(ctx: StageContext, engine: Engine, bounds: Bounds, count: int) -> WindowChanges | None:
+    """The changes to apply in a window that has `count` rows; None if there are none. Raises DamagedManifest."""
     holds = read_locks(ctx.windows, ctx.rules, bounds.lo, bounds.hi).holds
     earlier = find_released_ranges(holds, bounds.lo, bounds.hi)
     if not count and not earlier:
         return None
-    if not holds:
-        return WindowChanges(read_window_rows(ctx, bounds), count, placed=False)
-    rows, more = _with_earlier(ctx, read_window_rows(ctx, bounds), earlier)
-    placed = map_rows(rows, functools.partial(_place, holds=holds, hi=bounds.hi), _SCHEMA)
-    # For a large window the upper bound: an exact count would read and place all rows twice.
-    return WindowChanges(placed, placed.num_rows if isinstance(placed, pa.Table) else count + more, placed=True)
+    released = [rows for one in earlier for rows in _list_released(ctx, one, engine.task_bytes)]
+    parts = list_mutation_parts(ctx, engine, bounds) if count else []
+    return WindowChanges(tuple(parts), tuple(released), tuple(holds), bounds.hi)
+
+
+def list_mutation_parts(ctx: StageContext, engine: Engine, bounds: Bounds) -> list[Rows]:
+    """The row changes of landed windows: those that merge wrote in this process, else the lake's."""
+    landed = [Bounds(*window) for window in ctx.windows.list_landed((bounds.lo, bounds.hi))]
+    held = [ctx.handover.find("merge", window) for window in landed]
+    if landed and (landed[0].lo, landed[-1].hi) == (bounds.lo, bounds.hi) and all(parts is not None for parts in held):
+        return [rows for parts in held for rows in parts]
+    return [*list_history_rows(ctx.paths, MUTATION, bounds.lo, bounds.hi, engine.task_bytes)]
 
 
 def _place(rows: pa.Table, holds: Sequence[Hold], hi: int) -> pa.Table:
     return apply_holds(rows, holds, hi)
 
 
-def _with_earlier(ctx: StageContext, rows: Rows, earlier: Sequence[ReleasedRange]) -> tuple[Rows, int]:
-    """The rows of the window with released earlier rows, and the number of the latter."""
-    if isinstance(rows, pa.Table):
-        parts = [read_rows(ctx.paths, MUTATION, one.lo, one.hi, _NAMES, _build_source_filter(one)) for one in earlier]
-        return pa.concat_tables([rows.select(_NAMES), *parts]), sum(part.num_rows for part in parts)
-    parts = [
-        read_table(ctx.spark, ctx.paths, MUTATION)
-        .where(commit_ts_predicate(one.lo, one.hi))
-        .where((F.col(Mutation.SOURCE_DB) == one.source[0]) & (F.col(Mutation.SOURCE_TABLE) == one.source[1]))
-        for one in earlier
-    ]
-    every = functools.reduce(lambda one, other: one.unionByName(other), [p.select(*_NAMES) for p in (rows, *parts)])
-    return every, sum(part.count() for part in parts)
+def _list_released(ctx: StageContext, one: ReleasedRange, task_bytes: int) -> list[Rows]:
+    """The rows of the range's source table."""
+    parts = list_history_rows(ctx.paths, MUTATION, one.lo, one.hi, task_bytes)
+    return [MappedRows(rows, partial(_select_source, source=one.source), _NEEDED) for rows in parts]
 
 
-def _build_source_filter(one: ReleasedRange) -> ds.Expression:
-    names = zip((Mutation.SOURCE_DB, Mutation.SOURCE_TABLE), one.source, strict=True)
-    return functools.reduce(operator.and_, [ds.field(column) == value for column, value in names])
+def _select_source(rows: pa.Table, source: tuple[str, str]) -> pa.Table:
+    db, table = (
+        pc.equal(rows[name], value)
+        for name, value in zip((Mutation.SOURCE_DB, Mutation.SOURCE_TABLE), source, strict=True)
+    )
+    return rows.filter(pc.and_(db, table))

@@ -1,10 +1,8 @@
-"""The counts and the digest of a window's rows in `binlog`, which its manifest seals.
-
-One function over Arrow counts and digests; the driver calls it for rows in its memory, Spark's workers for others.
-"""
+"""The counts and the digest of a window's rows in `binlog`, which its manifest seals."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -13,21 +11,12 @@ import pyarrow.compute as pc
 from binlake.base import rowhash
 from binlake.base.lakecolumns import Binlog
 from binlake.base.rowhash import Fold
-from binlake.lake.rowhistory import read_rows
 from binlake.lake.tables import BINLOG
+from spark_jobs.engine.engine import Engine
+from spark_jobs.engine.lakerows import list_history_rows
+from spark_jobs.engine.rows import Rows
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.lake import (
-    FOLD_COLUMNS,
-    Rows,
-    build_local_table,
-    collect_rows,
-    commit_ts_predicate,
-    decode_folds,
-    encode_fold,
-    map_rows,
-    may_have_rows,
-    read_table,
-)
+from spark_jobs.job.lake import commit_ts_predicate, may_have_rows
 
 DIGEST_COLUMNS = [
     Binlog.COMMIT_TS,
@@ -39,7 +28,6 @@ DIGEST_COLUMNS = [
     Binlog.SCHEMA_STATE,
     Binlog.PAYLOAD,
 ]
-_PART = f"dml BIGINT, ddls BIGINT, chunks BIGINT, bytes BIGINT, {FOLD_COLUMNS}"
 
 
 @dataclass(frozen=True)
@@ -62,32 +50,38 @@ class Landed:
         """The digest of all rows."""
         return rowhash.compute_digest(self.fold)
 
+    @classmethod
+    def sum_parts(cls, parts: Iterable[Landed]) -> Landed:
+        """The total of all `parts`."""
+        every = list(parts)
+        dml, ddls, chunks, size = (
+            sum(getattr(part, name) for part in every) for name in ("dml", "ddls", "chunks", "bytes")
+        )
+        return cls(dml, ddls, chunks, size, rowhash.merge_folds(part.fold for part in every))
+
 
 NONE = Landed(0, 0, 0, 0, rowhash.merge_folds([]))
 
 
-def read_landed(ctx: StageContext, bounds: Bounds, *, small: bool) -> Landed:
-    """Count and digest the rows of `bounds` in `binlog`; `small`: this process can read them itself."""
-    if not may_have_rows(ctx.paths, BINLOG, f"{Binlog.COMMIT_TS} > {bounds.lo}"):
+def read_landed(ctx: StageContext, engine: Engine, bounds: Bounds) -> Landed:
+    """Count and digest the rows of `bounds` in `binlog`."""
+    if not may_have_rows(ctx.paths, BINLOG, commit_ts_predicate(bounds.lo, bounds.hi)):
         return NONE
-    if small:
-        return measure_landed(read_rows(ctx.paths, BINLOG, bounds.lo, bounds.hi, DIGEST_COLUMNS))
-    return measure_landed(read_table(ctx.spark, ctx.paths, BINLOG).where(commit_ts_predicate(bounds.lo, bounds.hi)))
+    parts = list_history_rows(ctx.paths, BINLOG, bounds.lo, bounds.hi, engine.task_bytes)
+    return Landed.sum_parts(engine.run(_measure_rows, parts))
 
 
-def measure_landed(rows: Rows) -> Landed:
+def _measure_rows(rows: Rows) -> Landed:
+    return Landed.sum_parts(measure_landed(pa.Table.from_batches([batch])) for batch in rows.read(DIGEST_COLUMNS))
+
+
+def measure_landed(rows: pa.Table) -> Landed:
     """Count and digest `rows` of `binlog`."""
-    parts = collect_rows(map_rows(rows.select(DIGEST_COLUMNS), _measure_part, _PART))
-    dml, ddls, chunks, size = (int(pc.sum(parts[name]).as_py() or 0) for name in ("dml", "ddls", "chunks", "bytes"))
-    return Landed(dml, ddls, chunks, size, rowhash.merge_folds(decode_folds(parts)))
-
-
-def _measure_part(rows: pa.Table) -> pa.Table:
     first = pc.equal(rows[Binlog.CHUNK], 0)
     dml, ddls = (_count_true(pc.and_(first, pc.equal(rows[Binlog.KIND], kind))) for kind in ("dml", "ddl"))
     size = pc.sum(pc.binary_length(rows[Binlog.PAYLOAD])).as_py() or 0
     fold = rowhash.fold(rowhash.hash_rows(rows, DIGEST_COLUMNS))
-    return build_local_table([(dml, ddls, _count_true(pc.invert(first)), size, *encode_fold(fold))], _PART)
+    return Landed(dml, ddls, _count_true(pc.invert(first)), size, fold)
 
 
 def _count_true(flags: pa.ChunkedArray) -> int:

@@ -1,184 +1,164 @@
-"""The net change of each key in each segment: in the driver for a small window, by Spark's workers for a large one.
+"""The net change of each key in each segment, derived by tasks (DESIGN 3.6, hazards R-17, R-18).
 
-Both call the same functions on Arrow columns (`binlake.changes.net.columns`; DESIGN 3.6, hazards R-17, R-18). A worker
-reduces each batch to one run for each key before it sends it on, so a key that is changed a million times costs no more
-than a million other rows. Then one task reduces each share of the keys completely.
+A first task reduces its rows to one run for each key, so a key that is changed a million times costs no more than a
+million other rows. A second one reduces a group of the keys completely. How many groups there are follows from the
+window alone, so the result does not depend on the engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow.compute as pc
 
-from binlake.base.lakecolumns import Mutation
 from binlake.base.rowhash import hash_rows
-from binlake.changes.net import columns
 from binlake.changes.net.arrivals import ARRIVALS, STEPS, History, derive_key_steps, find_arrivals, number_histories
-from binlake.changes.net.columns import NET, combine_into_batch, compute_net_of_runs
+from binlake.changes.net.columns import combine_into_batch, compute_net_of_runs
 from binlake.changes.net.events import COLUMNS, SOURCE, read_key_events, split_rows_by_cell
-from binlake.changes.net.moves import MOVES, ORIGINS, find_moves, find_origins
+from binlake.changes.net.moves import MOVES, find_moves, find_origins
 from binlake.changes.net.runs import FIELDS, reduce_runs, runs_from_table, runs_to_table, start_runs
-from binlake.lake.mutations import find_touched_tables, read_touched_tables
-from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import read_rows
-from binlake.lake.tables import MUTATION, format_schema
-from binlake.window.definitions import Cell, SegmentTable
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.lake import Rows, build_local_table, collect_rows, commit_ts_predicate, map_rows, read_table
+from binlake.rows.codec import MUTATION_SCHEMA
+from binlake.window.definitions import Cell
+from spark_jobs.engine.blocks import Store
+from spark_jobs.engine.engine import Engine
+from spark_jobs.engine.exchange import Shares, Split, exchange
+from spark_jobs.engine.rows import Rows, read_table
 
-DRIVER_ROWS = 500_000
-"""Up to this many row changes the driver itself reads three narrow columns, batch by batch (measured: 0.1 s)."""
-SHARE_ROWS = 50_000
-"""Row changes in a share of a table's keys. One call reduces a share, so a worker holds the images of one share."""
+GROUP_ROWS = 100_000
+"""Row changes of a group of keys: a task that reduces a group holds its rows a few times."""
+GROUP_BYTES = 32 << 20
+"""Bytes of binlogs of a group of keys."""
+MOST_GROUPS = 1024
+_IGNORED_KEY_BYTES = len('00"]')
+"""Number of final bytes of a key that its group ignores: neighbouring keys are written by one statement, which a server
+writes to few pages."""
 _ROWS_A_ROUND = 10_000
-_TOUCHED = "segment INT, db STRING, table STRING"
-
-_RUNS = pa.schema([("cell", pa.int32()), ("share", pa.int32()), *FIELDS])
-_STEPS = STEPS.append(pa.field("share", pa.int32()))
+_RUNS = pa.schema([("cell", pa.int32()), *FIELDS])
 
 
-def read_mutations(spark: SparkSession, paths: LakePaths, lo: int, hi: int) -> DataFrame:
-    """The row changes with lo < commit_ts <= hi."""
-    return read_table(spark, paths, MUTATION).where(commit_ts_predicate(lo, hi))
+def count_groups(rows: int, size: int) -> int:
+    """The number of groups of keys of a window with `rows` row changes and `size` bytes of binlogs: a power of two.
 
-
-def read_window_rows(ctx: StageContext, bounds: Bounds) -> Rows:
-    """The row changes of a window; for a small window in memory, handed over by merge or read from the lake."""
-    if not ctx.is_small(bounds):
-        return read_mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
-    handed = ctx.handover.take(MUTATION, bounds)
-    if handed is not None:
-        return handed
-    return read_rows(ctx.paths, MUTATION, bounds.lo, bounds.hi, [*COLUMNS, *SOURCE])
-
-
-def touched_tables(
-    ctx: StageContext,
-    bounds: Bounds,
-    starts: Sequence[int],
-    count: int,
-    rows: Rows | None = None,
-    *,
-    placed: bool = False,
-) -> list[SegmentTable]:
-    """The tables and segments of the `count` row changes of a window, sorted; `starts` open segments 1, 2, ...
-
-    If `rows` are not in memory, the driver reads three narrow columns; if there are too many rows, the workers do.
-    `placed`: `rows` differ from the lake's rows of the window.
+    It depends on sealed counts only, never on the engine: the batches of a group are pinned.
     """
-    if not count or (not isinstance(rows, pa.Table) and count <= DRIVER_ROWS and not placed):
-        return read_touched_tables(ctx.paths, bounds.lo, bounds.hi, starts) if count else []
-    edges = tuple(starts)
-
-    def list_distinct(some: pa.Table) -> pa.Table:
-        return build_local_table(find_touched_tables(some.to_batches(), edges), _TOUCHED)
-
-    changes = read_mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi) if rows is None else rows
-    narrow = changes.select([Mutation.DB, Mutation.TABLE, Mutation.COMMIT_TS])
-    places = collect_rows(map_rows(narrow, list_distinct, _TOUCHED)).to_pylist()
-    return sorted({SegmentTable(**row) for row in places})
+    wanted = max(rows / GROUP_ROWS, size / GROUP_BYTES)
+    groups = 1
+    while groups < wanted and groups < MOST_GROUPS:
+        groups *= 2
+    return groups
 
 
-def compute_net_changes(
-    rows: Rows, cells: Sequence[Cell], count: int, *, routed: bool = False, strict: Sequence[Cell] = ()
-) -> Rows:
-    """NET of the `count` rows of `mutation` that belong to `cells`, as `changes.net.columns.compute_net_changes`.
+def find_groups(keys: pa.ChunkedArray | pa.Array, groups: int) -> Shares:
+    """The group of each key (JSON text); keys that differ only in their last two bytes are in the same group."""
+    if groups == 1:
+        return np.zeros(len(keys), np.int64)
+    beginnings = pc.binary_slice(keys.cast(pa.binary()), 0, -_IGNORED_KEY_BYTES)
+    shares: Shares = (hash_rows(pa.table([beginnings], names=["key"]), ["key"]) % np.uint64(groups)).astype(np.int64)
+    return shares
 
-    A SchemaError is raised here for rows in memory; for others, Spark's action raises it (`spark_jobs.job.failures`).
-    """
-    if isinstance(rows, pa.Table):
-        return columns.compute_net_changes(rows, cells, routed=routed, strict=frozenset(strict))
-    task = NetTask(tuple(cells), routed, frozenset(strict), _count_shares(count))
-    runs = _narrow(rows, routed).mapInArrow(lambda batches: task.runs(batches), format_schema(_RUNS))
-    return runs.groupBy("cell", "share").applyInArrow(lambda part: task.compute_net(part), format_schema(NET))
+
+def read_changed_rows(rows: Rows, *, routed: bool) -> pa.RecordBatch:
+    """The columns of `mutation` from which net changes are computed; `routed`: with those of the source's table."""
+    columns = [*COLUMNS, *(SOURCE if routed else ())]
+    return combine_into_batch(read_table([rows], pa.schema([MUTATION_SCHEMA.field(name) for name in columns])))
 
 
 @dataclass(frozen=True)
-class NetTask:
-    """The workers' part in the net change of `cells`."""
+class ReduceRows:
+    """The first task: the rows of a part, in `cells`, reduced to one run for each key, split by group of keys."""
 
     cells: tuple[Cell, ...]
+    groups: int
     routed: bool
-    strict: frozenset[Cell]
-    shares: int
 
-    def runs(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One run for each key and cell of each batch, with the cell's number and the share of its key."""
+    def __call__(self, rows: Rows) -> Split[None]:
+        """Raises SchemaError for a NULL in a key, Permanent."""
         numbers = {cell: number for number, cell in enumerate(self.cells)}
-        for batch in batches:
-            parts = [_RUNS.empty_table()]
-            for rows in split_rows_by_cell(batch, self.cells):
-                runs = runs_to_table(reduce_runs(start_runs(read_key_events(rows), rows if self.routed else None)))
-                cell = pa.repeat(pa.scalar(numbers[rows.cell], pa.int32()), runs.num_rows)
-                parts.append(
-                    pa.Table.from_arrays([cell, _compute_share(runs, self.shares), *runs.columns], schema=_RUNS)
-                )
-            yield combine_into_batch(pa.concat_tables(parts))
-
-    def compute_net(self, runs: pa.Table) -> pa.Table:
-        """NET of all runs of a share of a cell's keys."""
-        cell = self.cells[runs["cell"][0].as_py()]
-        return compute_net_of_runs(reduce_runs(runs_from_table(runs)), cell, strict=cell in self.strict)
+        pieces = []
+        for own in split_rows_by_cell(read_changed_rows(rows, routed=self.routed), self.cells):
+            runs = runs_to_table(reduce_runs(start_runs(read_key_events(own), own if self.routed else None)))
+            cell = pa.repeat(pa.scalar(numbers[own.cell], pa.int32()), runs.num_rows)
+            pieces.append((runs.add_column(0, _RUNS.field(0), cell), find_groups(runs["key"], self.groups)))
+        return Split(pieces, None)
 
 
-def find_key_arrivals(rows: Rows, cells: Sequence[Cell], count: int) -> tuple[list[History], Iterator[pa.RecordBatch]]:
-    """(the histories by number, ARRIVALS of the `count` rows in `cells`, in batches)."""
-    numbers, own, shares = number_histories(cells), tuple(cells), _count_shares(count)
-    if isinstance(rows, pa.Table):
-        arrivals = find_arrivals(derive_key_steps(combine_into_batch(rows), own, numbers))
-        return list(numbers), iter(arrivals.to_batches(max_chunksize=_ROWS_A_ROUND))
+@dataclass(frozen=True)
+class ReduceGroup:
+    """The second task: NET of the runs of a group of keys, by cell; cells of `strict` as `compute_net_of_runs`."""
 
-    def derive_steps(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            of_batch = derive_key_steps(batch, own, numbers)
-            yield combine_into_batch(of_batch.append_column(_STEPS.field("share"), _compute_share(of_batch, shares)))
+    cells: tuple[Cell, ...]
+    strict: frozenset[Cell]
 
-    sent = _narrow(rows, routed=True).mapInArrow(derive_steps, format_schema(_STEPS))
-    shared = sent.groupBy("history", "share").applyInArrow(lambda part: find_arrivals(part), format_schema(ARRIVALS))
-    return list(numbers), _group_into_rounds(shared)
-
-
-def _group_into_rounds(frame: DataFrame) -> Iterator[pa.RecordBatch]:
-    rows: list[dict[str, object]] = []
-    for row in frame.toLocalIterator():
-        rows.append(row.asDict())
-        if len(rows) == _ROWS_A_ROUND:
-            yield pa.RecordBatch.from_pylist(rows, schema=ARRIVALS)
-            rows = []
-    yield pa.RecordBatch.from_pylist(rows, schema=ARRIVALS)
+    def __call__(self, parts: Sequence[Rows]) -> Iterator[tuple[int, pa.Table]]:
+        """(number of the cell, NET of its runs), in the order of `cells`. Raises SchemaError."""
+        runs = read_table(parts, _RUNS)
+        number = np.asarray(runs["cell"])
+        present = np.unique(number).tolist()
+        for one in present:
+            own = runs if len(present) == 1 else runs.filter(pa.array(number == one))
+            cell = self.cells[one]
+            yield one, compute_net_of_runs(reduce_runs(runs_from_table(own)), cell, strict=cell in self.strict)
 
 
-def find_row_origins(rows: Rows, cells: Sequence[Cell]) -> Rows:
+@dataclass(frozen=True)
+class NetChange:
+    """What net changes are computed from: the parts of a window's rows, their cells, and the number of groups."""
+
+    parts: Sequence[Rows]
+    cells: Sequence[Cell]
+    groups: int
+    routed: bool = False
+    strict: frozenset[Cell] = frozenset()
+
+    def group_runs(self, engine: Engine, store: Store) -> list[tuple[int, tuple[Rows, ...]]]:
+        """(group, its runs), in order; groups without rows are left out. Raises as ReduceRows."""
+        split = ReduceRows(tuple(self.cells), self.groups, self.routed)
+        return list(exchange(engine, store, split, self.parts).shares.items())
+
+    @property
+    def reduce_group(self) -> ReduceGroup:
+        """The function that computes NET of a group's runs."""
+        return ReduceGroup(tuple(self.cells), self.strict)
+
+
+def find_key_arrivals(
+    engine: Engine, store: Store, parts: Sequence[Rows], cells: Sequence[Cell], groups: int
+) -> tuple[list[History], Iterator[pa.RecordBatch]]:
+    """(the histories by number, ARRIVALS of the rows in `cells`, in batches). Raises SchemaError."""
+    numbers = number_histories(cells)
+    steps = exchange(engine, store, partial(_split_steps, cells=tuple(cells), numbers=numbers, groups=groups), parts)
+    found = engine.run(partial(_find_arrivals_of, store=store), list(steps.shares.values()))
+    return list(numbers), _cut_into_rounds([rows for one in found for rows in one])
+
+
+def _split_steps(rows: Rows, cells: tuple[Cell, ...], numbers: dict[History, int], groups: int) -> Split[None]:
+    steps = derive_key_steps(read_changed_rows(rows, routed=True), cells, numbers)
+    return Split([(steps, find_groups(steps["key"], groups))], None)
+
+
+def _find_arrivals_of(parts: Sequence[Rows], store: Store) -> list[Rows]:
+    return store.put([find_arrivals(read_table(parts, STEPS))])
+
+
+def _cut_into_rounds(parts: Sequence[Rows]) -> Iterator[pa.RecordBatch]:
+    for rows in parts:
+        for batch in rows.read(ARRIVALS.names):
+            for first in range(0, batch.num_rows, _ROWS_A_ROUND):
+                yield batch.slice(first, _ROWS_A_ROUND)
+
+
+def find_row_origins(engine: Engine, parts: Sequence[Rows], cells: Sequence[Cell]) -> pa.Table:
     """ORIGINS of the keys in `cells` whose row had another key before the segment, or did not exist.
 
-    For a large window, one task for each table and segment processes the updates that change a key, in their order.
+    Only updates that change a key are sent here.
     """
-    own = tuple(cells)
-    if isinstance(rows, pa.Table):
-        return find_origins(find_moves(combine_into_batch(rows), own))
-
-    def list_moves(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield combine_into_batch(find_moves(batch, own))
-
-    moves = _narrow(rows, routed=False).mapInArrow(list_moves, format_schema(MOVES))
-    return moves.groupBy("segment", Mutation.DB, Mutation.TABLE).applyInArrow(
-        lambda part: find_origins(part), format_schema(ORIGINS)
-    )
+    moves = engine.run(partial(_find_moves_of, cells=tuple(cells)), parts)
+    return find_origins(pa.concat_tables([MOVES.empty_table(), *moves]))
 
 
-def _narrow(rows: DataFrame, routed: bool) -> DataFrame:
-    return rows.select(*COLUMNS, *(SOURCE if routed else ()))
-
-
-def _count_shares(count: int) -> int:
-    return 1 + count // SHARE_ROWS
-
-
-def _compute_share(rows: pa.Table, shares: int) -> pa.Array:
-    """The share of each row's key."""
-    return pa.array((hash_rows(rows, [Mutation.KEY]) % np.uint64(shares)).astype(np.int32))
+def _find_moves_of(rows: Rows, cells: tuple[Cell, ...]) -> pa.Table:
+    return find_moves(read_changed_rows(rows, routed=False), cells)

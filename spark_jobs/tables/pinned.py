@@ -6,14 +6,17 @@ A window that was sealed but never opened pins nothing: another target or config
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from binlake.base import rowhash
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, CheckpointMoved, ImmutableWindow, LostRange
 from binlake.target import Position, read_position
 from binlake.window.manifest import ApplyManifest
+from spark_jobs.engine.engine import Engine
+from spark_jobs.engine.rows import Rows
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.lake import Rows, fold_of
+from spark_jobs.job.lake import fold_rows
 
 _LAST_EVENTS = 50
 """Events of finalize among which the last one at a target is searched: restores into other targets add theirs."""
@@ -114,9 +117,9 @@ def require_pinned(table: str, bounds: Bounds, pinned: str, derived: str) -> Non
         )
 
 
-def compute_rows_digest(rows: Rows, columns: list[str]) -> tuple[str, int]:
-    """(digest, count) of `rows`, in any order."""
-    fold = fold_of(rows, columns)
+def compute_rows_digest(engine: Engine, parts: Sequence[Rows], columns: list[str]) -> tuple[str, int]:
+    """(digest, count) of all rows, in any order."""
+    fold = fold_rows(engine, parts, columns)
     return rowhash.compute_digest(fold), fold.count
 
 

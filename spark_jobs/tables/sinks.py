@@ -6,18 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import pyarrow.dataset as ds
-
 from binlake.base.lakecolumns import OfSegment
 from binlake.dialect import make_table_bytewise
 from binlake.errors import IncompleteWindow
 from binlake.lake.continuity import require_windows
-from binlake.lake.damage import name_damage
-from binlake.lake.dataset import open_dataset
 from binlake.lake.ddls import read_landed_ddls
-from binlake.lake.opentable import open_table
 from binlake.lake.shardlocks import read_target_tables_at
-from binlake.lake.tables import LakeTable
 from binlake.rows.schema import TableDef
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, use_bytewise_collations
 from binlake.window.derived import Merged, MergeManifest, read_manifest_of
@@ -26,7 +20,6 @@ from binlake.window.manifest import format_window_name
 from binlake.window.shapes import Shapes
 from binlake.window.targets import Naming, TargetTables
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.lake import Rows, read_table
 from spark_jobs.tables.unsealed import parse_merged
 
 
@@ -121,18 +114,6 @@ def find_tables_at_end(ctx: StageContext, base: TargetTables, hi: int, ddls: Seq
 def build_window_predicate(bounds: Bounds) -> str:
     """The predicate of a window's rows in a table partitioned by window."""
     return f"{OfSegment.WINDOW} = '{bounds.window}'"
-
-
-def read_table_window(ctx: StageContext, table: LakeTable, bounds: Bounds) -> Rows:
-    """The rows of `bounds` in a table partitioned by window; those of a small window in memory."""
-    if not ctx.is_small(bounds):
-        return read_table(ctx.spark, ctx.paths, table).where(build_window_predicate(bounds))
-    data, own = (
-        open_dataset(open_table(ctx.paths.locate_table(table.name))),
-        ds.field(OfSegment.WINDOW) == bounds.window,
-    )
-    with name_damage(ctx.paths.locate_table(table.name)):
-        return data.to_table(columns=table.list_column_names(), filter=own)
 
 
 def commit_note(ctx: StageContext, stage: str, bounds: Bounds) -> dict[str, str]:

@@ -14,7 +14,7 @@ from deploy.setup.common import REPOSITORY
 
 _LOADED = """
 import os, sys
-from spark_jobs.job.pyworkers import load_before_fork
+from spark_jobs.engine.pyworkers import load_before_fork
 load_before_fork()
 assert "pyspark.worker" in sys.modules
 assert {"pyarrow", "numpy", "pandas", "rich", "grpc"}.isdisjoint(sys.modules)

@@ -1,0 +1,98 @@
+"""The rows of `change`, written by tasks, one for each group of keys."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from binlake.base import rowhash
+from binlake.base.lakecolumns import Change
+from binlake.base.rowhash import Fold
+from binlake.lake.parts import Part, write_parts
+from binlake.lake.tables import CHANGE
+from binlake.window.definitions import SegmentTable
+from spark_jobs.engine.engine import Engine, Keeper
+from spark_jobs.engine.lakerows import list_written_rows
+from spark_jobs.engine.rows import HeldRows, Rows
+from spark_jobs.tables.netchange import NetChange, ReduceGroup
+
+Group = tuple[int, tuple[Rows, ...]]
+"""The number of a group of keys, and its rows."""
+
+
+@dataclass(frozen=True)
+class NetRows:
+    """The net changes of a window: files, their fold, the rows by group, and the number of rows (copies) by place."""
+
+    parts: tuple[Part, ...]
+    fold: Fold
+    groups: tuple[Group, ...]
+    sizes: Mapping[SegmentTable, int]
+
+    @classmethod
+    def join(cls, some: Iterable[NetRows]) -> NetRows:
+        """All of `some` together."""
+        every = list(some)
+        return cls(
+            tuple(part for one in every for part in one.parts),
+            rowhash.merge_folds(one.fold for one in every),
+            tuple(group for one in every for group in one.groups),
+            sum_sizes(one.sizes for one in every),
+        )
+
+
+@dataclass(frozen=True)
+class WriteGroup:
+    """Writes the net changes of a group of keys to files of `change` in `folder`."""
+
+    reduce: ReduceGroup
+    window: str
+    folder: str
+    keeper: Keeper
+
+    def __call__(self, group: Group) -> NetRows:
+        """Raises SchemaError, OSError."""
+        number, runs = group
+        folds: list[Fold] = []
+        sizes: list[Mapping[SegmentTable, int]] = []
+        kept: list[pa.Table] = []
+        parts = write_parts(self.folder, CHANGE, self.keeper.keep(self._compute_rows(runs, folds, sizes), kept))
+        fold = rowhash.merge_folds(folds)
+        held = sum(table.num_rows for table in kept) == fold.count
+        rows: tuple[Rows, ...] = tuple(map(HeldRows, kept)) if held else tuple(list_written_rows(self.folder, parts))
+        return NetRows(tuple(parts), fold, ((number, rows),) if fold.count else (), sum_sizes(sizes))
+
+    def _compute_rows(
+        self, runs: tuple[Rows, ...], folds: list[Fold], sizes: list[Mapping[SegmentTable, int]]
+    ) -> Iterator[pa.Table]:
+        names = CHANGE.list_column_names()
+        for _, net in self.reduce(runs):
+            if net.num_rows:
+                rows = net.append_column(Change.WINDOW, pa.repeat(self.window, net.num_rows)).select(names)
+                folds.append(rowhash.fold(rowhash.hash_rows(rows, names)))
+                sizes.append(measure_sizes(rows))
+                yield rows
+
+
+def measure_sizes(rows: pa.Table) -> dict[SegmentTable, int]:
+    """The number of rows of `change`, copies counted, by place."""
+    names = list(SegmentTable._fields)
+    counted = rows.select([*names, Change.COPIES]).group_by(names).aggregate([(Change.COPIES, "sum")])
+    return {SegmentTable(*(row[name] for name in names)): row[f"{Change.COPIES}_sum"] for row in counted.to_pylist()}
+
+
+def sum_sizes(parts: Iterable[Mapping[SegmentTable, int]]) -> dict[SegmentTable, int]:
+    """The total of `parts`, sorted by place."""
+    total: Counter[SegmentTable] = Counter()
+    for part in parts:
+        total.update(part)
+    return dict(sorted(total.items()))
+
+
+def write_net_rows(engine: Engine, net: NetChange, groups: Iterable[Group], window: str, folder: str) -> NetRows:
+    """Write the net changes of all `groups` (of runs), without a commit. Raises SchemaError, OSError."""
+    written = engine.run(WriteGroup(net.reduce_group, window, folder, engine.make_keeper()), list(groups))
+    return NetRows.join(written)

@@ -1,0 +1,87 @@
+"""Where tasks put rows for other tasks: in memory in one process, in files of Arrow streams elsewhere.
+
+A file is written by one attempt of one task, under a new name; readers get its name and the place of their rows in it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.ipc as ipc
+
+from binlake.lake.paths import LakePaths
+from spark_jobs.engine.rows import HeldRows, Rows, StoredRows
+
+_OPTIONS = ipc.IpcWriteOptions(compression="lz4")
+
+
+class Store(Protocol):
+    """Takes rows from tasks. A task gets it as a part of itself, wherever it runs."""
+
+    def put(self, tables: Sequence[pa.Table]) -> list[Rows]:
+        """Store `tables`; returns where each one is."""
+
+
+@dataclass
+class FileStore:
+    """Stores rows in files of `folder`, which the context manager removes."""
+
+    folder: str
+
+    @classmethod
+    def of(cls, paths: LakePaths, purpose: str) -> FileStore:
+        """A new folder in the lake, which all workers can reach."""
+        return cls(paths.locate_staging(f"{purpose}-{uuid.uuid4().hex}"))
+
+    def __enter__(self) -> FileStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def put(self, tables: Sequence[pa.Table]) -> list[Rows]:
+        """As Store: one file."""
+        path = Path(self.folder) / f"{uuid.uuid4().hex}.arrow"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stored: list[Rows] = []
+        with path.open("wb") as file:
+            for table in tables:
+                first = file.tell()
+                with ipc.new_stream(file, table.schema, options=_OPTIONS) as stream:
+                    stream.write_table(table)
+                stored.append(StoredRows(str(path), ((first, file.tell() - first),)))
+        return stored
+
+
+@dataclass
+class MemoryStore:
+    """Holds rows of tasks in this process up to `most_bytes`; what would exceed them goes to `overflow`."""
+
+    most_bytes: int
+    overflow: FileStore
+    _held: int = field(default=0, init=False)
+
+    def __enter__(self) -> MemoryStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.overflow.__exit__(kind, error, trace)
+
+    def put(self, tables: Sequence[pa.Table]) -> list[Rows]:
+        """As Store."""
+        size = sum(table.nbytes for table in tables)
+        if self._held + size > self.most_bytes:
+            return self.overflow.put(tables)
+        self._held += size
+        return [HeldRows(table) for table in tables]

@@ -1,0 +1,88 @@
+"""Runs the tasks of a stage. One rule: a task gets and returns small values; rows travel in files or in memory.
+
+A task is a function of one input. Its result must not depend on where or how often it runs, or on the other tasks:
+files that it writes have new names, and count only if the driver commits the names that it returns. So a task may be
+lost, repeated, or run twice at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+
+from binlake.lake.paths import LakePaths
+from spark_jobs.engine.blocks import FileStore, MemoryStore, Store
+
+Input = TypeVar("Input")
+Output = TypeVar("Output")
+Batch = TypeVar("Batch", pa.RecordBatch, pa.Table)
+
+LOCAL_TASK_BYTES = 64 << 20
+"""Bytes of rows that a task of this process takes: its memory is a few times that."""
+HELD_BYTES = 256 << 20
+"""Bytes of rows between tasks that this process holds in memory; more of them are written to files."""
+
+
+class Keeper:
+    """Holds rows in memory beside the files that have them: up to `most_bytes`, and nothing of what exceeds them."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._left = most_bytes
+
+    def keep(self, rows: Iterable[Batch], kept: list[Batch]) -> Iterator[Batch]:
+        """Yield the same rows and add them to `kept`, which is cleared for good if they do not fit."""
+        fits = True
+        for batch in rows:
+            self._left -= batch.nbytes
+            fits = fits and self._left >= 0
+            if fits:
+                kept.append(batch)
+            else:
+                kept.clear()
+            yield batch
+
+
+class Engine(Protocol):
+    """Runs tasks somewhere. `task_bytes`: bytes of rows for which one more task pays."""
+
+    @property
+    def name(self) -> str:
+        """The engine's name for people."""
+
+    @property
+    def task_bytes(self) -> int:
+        """Bytes of rows that a task should take."""
+
+    def run(self, task: Callable[[Input], Output], inputs: Sequence[Input]) -> list[Output]:
+        """The task's results, in the order of `inputs`. Raises the first error of a task; then no result counts."""
+
+    def open_store(self, paths: LakePaths, purpose: str) -> AbstractContextManager[Store]:
+        """Where tasks put rows for later tasks; its files are gone when the context ends."""
+
+    def make_keeper(self) -> Keeper:
+        """Holds what tasks write to the lake for a reader in this process, if they run in it."""
+
+
+class LocalEngine:
+    """Runs tasks in this process, one after the other: a table's rows are one part, up to LOCAL_TASK_BYTES."""
+
+    name = "local"
+    task_bytes = LOCAL_TASK_BYTES
+
+    def __init__(self, held_bytes: int = HELD_BYTES) -> None:
+        self._held_bytes = held_bytes
+
+    def run(self, task: Callable[[Input], Output], inputs: Sequence[Input]) -> list[Output]:
+        """As Engine."""
+        return [task(one) for one in inputs]
+
+    def open_store(self, paths: LakePaths, purpose: str) -> AbstractContextManager[Store]:
+        """As Engine: in memory as far as there is room, the rest in files."""
+        return MemoryStore(self._held_bytes, FileStore.of(paths, purpose))
+
+    def make_keeper(self) -> Keeper:
+        """As Engine."""
+        return Keeper(self._held_bytes)

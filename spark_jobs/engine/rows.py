@@ -1,0 +1,173 @@
+"""Rows that a task reads, wherever they are: in memory, in files of the lake, or written by another task.
+
+A reader gets batches of some MiB. The order of rows is that of the files, unless `read_in_order` reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.ipc as ipc
+import pyarrow.parquet as pq
+
+from binlake.base.lakecolumns import History
+from binlake.lake.damage import name_damaged_file
+
+READ_BYTES = 8 << 20
+"""Average bytes of rows that are decoded at a time."""
+
+
+class Rows(Protocol):
+    """Rows of one table; `bytes`: about how many, uncompressed."""
+
+    @property
+    def bytes(self) -> int:
+        """About how many bytes of Arrow the rows have."""
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows' `columns`, in batches."""
+
+    def list_runs(self) -> list[Run]:
+        """Pieces that can be read alone; only for rows that have a commit_ts."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Rows with their least and greatest commit_ts."""
+
+    least: int
+    greatest: int
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class HeldRows:
+    """Rows in this process's memory."""
+
+    table: pa.Table
+
+    @property
+    def bytes(self) -> int:
+        """As Rows."""
+        return int(self.table.nbytes)
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """As Rows."""
+        yield from self.table.select(list(columns)).to_batches()
+
+    def list_runs(self) -> list[Run]:
+        """As Rows."""
+        return measure_run(self)
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """Rows of Parquet files with lo < commit_ts <= hi (`within`; None: all rows).
+
+    `files`: (path, row groups; empty: all of them). Raises LostRange for a damaged file.
+    """
+
+    files: tuple[tuple[str, tuple[int, ...]], ...]
+    bytes: int
+    within: tuple[int, int] | None = None
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """As Rows."""
+        extra = [] if self.within is None or History.COMMIT_TS in columns else [History.COMMIT_TS]
+        for path, groups in self.files:
+            with name_damaged_file(path), pq.ParquetFile(path) as file:
+                for number in groups or range(file.num_row_groups):
+                    group = file.metadata.row_group(number)
+                    step = max(1, READ_BYTES * group.num_rows // max(1, group.total_byte_size))
+                    for batch in file.iter_batches(step, [number], [*columns, *extra]):
+                        own = self._select_own(batch)
+                        if own.num_rows:
+                            yield own.select(list(columns))
+
+    def list_runs(self) -> list[Run]:
+        """As Rows: each row group is a piece."""
+        runs: list[Run] = []
+        for path, groups in self.files:
+            with name_damaged_file(path):
+                metadata = pq.read_metadata(path)
+            column = metadata.schema.names.index(History.COMMIT_TS)
+            for number in groups or range(metadata.num_row_groups):
+                known = metadata.row_group(number).column(column).statistics
+                own = FileRows(((path, (number,)),), metadata.row_group(number).total_byte_size, self.within)
+                runs += (
+                    [Run(known.min, known.max, own)] if known is not None and known.has_min_max else measure_run(own)
+                )
+        return runs
+
+    def _select_own(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.within is None:
+            return batch
+        lo, hi = self.within
+        ts = np.asarray(batch.column(History.COMMIT_TS))
+        inside = (ts > lo) & (ts <= hi)
+        return batch if inside.all() else batch.filter(pa.array(inside))
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """Rows that a task wrote for later tasks: spans (first byte, bytes) of a file, each an Arrow stream."""
+
+    path: str
+    spans: tuple[tuple[int, int], ...]
+
+    @property
+    def bytes(self) -> int:
+        """As Rows; compressed."""
+        return sum(size for _, size in self.spans)
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """As Rows."""
+        with open(self.path, "rb") as file:
+            for at, size in self.spans:
+                file.seek(at)
+                with ipc.open_stream(pa.py_buffer(file.read(size))) as stream:
+                    yield from (batch.select(list(columns)) for batch in stream)
+
+    def list_runs(self) -> list[Run]:
+        """As Rows."""
+        return measure_run(self)
+
+
+@dataclass(frozen=True)
+class MappedRows:
+    """`rows` after `step`, which is called with each batch and gets the columns `needs`."""
+
+    rows: Rows
+    step: Callable[[pa.Table], pa.Table]
+    needs: tuple[str, ...]
+
+    @property
+    def bytes(self) -> int:
+        """As Rows, before the step."""
+        return self.rows.bytes
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """As Rows."""
+        for batch in self.rows.read(self.needs):
+            yield from self.step(pa.Table.from_batches([batch])).select(list(columns)).to_batches()
+
+    def list_runs(self) -> list[Run]:
+        """As Rows: a step may change the commit_ts."""
+        return measure_run(self)
+
+
+def measure_run(rows: Rows) -> list[Run]:
+    """`rows` as one run, whose ends are read; nothing if there are no rows."""
+    ends = [pc.min_max(batch.column(0)).as_py() for batch in rows.read([History.COMMIT_TS]) if batch.num_rows]
+    return [Run(min(end["min"] for end in ends), max(end["max"] for end in ends), rows)] if ends else []
+
+
+def read_table(parts: Iterable[Rows], schema: pa.Schema) -> pa.Table:
+    """All rows of `parts` with the columns of `schema`, in this process's memory."""
+    batches = [batch.cast(schema) for part in parts for batch in part.read(schema.names)]
+    return pa.Table.from_batches(batches, schema)

@@ -1,0 +1,78 @@
+"""Runs a stage's tasks as Spark jobs. No row passes through the JVM: a task returns only its small result.
+
+A job has one stage: each input is one task, which returns its pickled result. Errors of Binlake are results too, so that
+a permanent one is not tried again. With the default settings a task whose process dies is run again, up to four times.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Generic
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from binlake.errors import BinlakeError
+from binlake.lake.paths import LakePaths
+from spark_jobs.engine.blocks import FileStore, Store
+from spark_jobs.engine.engine import Input, Keeper, Output
+
+TASK_BYTES = 8 << 20
+"""Bytes of rows for which a task of its own pays: for fewer, starting it costs more than it saves."""
+_RESULT = "number INT, result BINARY"
+
+
+@dataclass(frozen=True)
+class SparkEngine:
+    """Runs tasks as Spark jobs of `session`, which is made at first use."""
+
+    session: SparkSession
+    name = "spark"
+    task_bytes = TASK_BYTES
+
+    def run(self, task: Callable[[Input], Output], inputs: Sequence[Input]) -> list[Output]:
+        """As Engine: one job of one stage."""
+        if not inputs:
+            return []
+        places = self.session.range(0, len(inputs), 1, len(inputs))
+        rows = places.mapInArrow(_Work(task, tuple(inputs)), _RESULT).toArrow()
+        results: dict[int, Any] = {}
+        for number, result in zip(rows["number"].to_pylist(), rows["result"], strict=True):
+            results[number] = pickle.loads(result.as_buffer())
+        failed = next((results[n] for n in sorted(results) if isinstance(results[n], BinlakeError)), None)
+        if failed is not None:
+            raise failed
+        return [results[number] for number in range(len(inputs))]
+
+    def open_store(self, paths: LakePaths, purpose: str) -> AbstractContextManager[Store]:
+        """As Engine: in files of the lake, which all workers can reach."""
+        return FileStore.of(paths, purpose)
+
+    def make_keeper(self) -> Keeper:
+        """As Engine: nothing is held where the reader is not."""
+        return Keeper(0)
+
+
+@dataclass(frozen=True)
+class _Work(Generic[Input, Output]):
+    """The function that Spark's workers call with the numbers of inputs."""
+
+    task: Callable[[Input], Output]
+    inputs: tuple[Input, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # As many tasks as cores run side by side already.
+        pa.set_cpu_count(1)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                columns = [pa.array([number], pa.int32()), pa.array([self._run(number)], pa.binary())]
+                yield pa.RecordBatch.from_arrays(columns, names=["number", "result"])
+
+    def _run(self, number: int) -> bytes:
+        try:
+            return pickle.dumps(self.task(self.inputs[number]))
+        except BinlakeError as error:
+            return pickle.dumps(error)
