@@ -38,9 +38,9 @@ from deploy.local.direct import DirectReplay
 from deploy.local.handwork import Handworks, plan_handwork
 from deploy.local.mariadb import MariaDb
 from deploy.local.process import ProcessError
+from spark_jobs.engine.session import start_classic_session
 from spark_jobs.job.context import StageContext, StageResult
 from spark_jobs.job.runner import run_window
-from spark_jobs.engine.session import start_classic_session
 
 DEFAULT = Path(__file__).resolve().parents[2] / "tests" / "captures"
 STATES = 12

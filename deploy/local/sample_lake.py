@@ -29,14 +29,14 @@ from binlake.rows.codec import format_key_text
 from binlake.rows.schema import DbInfo, DdlJob, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
-from binlake.window.definitions import Cell, WindowDefinitions
+from binlake.window.definitions import Cell, SegmentTable, WindowDefinitions
 from binlake.window.manifest import format_window_name
 
 Row = Mapping[str, str | None]
 _MAP = pa.map_(pa.string(), pa.string())
 _NET = pa.schema(
-    [("segment", pa.int32()), ("db", pa.string()), ("table", pa.string()), ("op", pa.string()), ("before", _MAP),
-     ("after", _MAP), ("copies", pa.int64()), ("last_commit_ts", pa.int64())]
+    [("op", pa.string()), ("before", _MAP), ("after", _MAP),
+     ("copies", pa.int64()), ("last_commit_ts", pa.int64())]
 )  # fmt: skip
 _STAGES = tuple((stage.name, stage.sink or "") for stage in select_stages(sql=True, mirror=False) if stage.after)
 DAYS = 400
@@ -157,25 +157,25 @@ class SampleLake:
         for component in plan.components:
             own = [cell for cell in plan.cells if plan.component[cell.db, cell.table] == component.number]
             net = [
-                self._build_net_changes(cell, changes)
+                (SegmentTable(cell.segment, cell.db, cell.table), self._build_net_changes(cell, changes))
                 for cell in sorted(own, key=lambda cell: (cell.segment, cell.table))
             ]
             versions.record(apply_component(component, self.paths, DAYS, net).versions)
 
-    def _build_net_changes(self, cell: Cell, changes: Sequence[Change]) -> pa.RecordBatch:
+    def _build_net_changes(self, cell: Cell, changes: Sequence[Change]) -> pa.Table:
         events = [
             RowEvent(c.commit_ts, c.start_ts, c.seq, c.op, c.before, c.after)  # type: ignore[arg-type]
             for c in changes
             if c.table == cell.table and cell.since <= c.commit_ts < cell.until
         ]
         rows = [
-            {"segment": cell.segment, "db": self.db, "table": cell.table, "op": net.op, "copies": net.copies,
+            {"op": net.op, "copies": net.copies,
              "before": None if net.before is None else list(net.before.items()),
              "after": None if net.after is None else list(net.after.items()),
              "last_commit_ts": net.last_commit_ts}
             for net in compute_net_changes(events, self.tables[cell.table].find_identity(), {})
         ]  # fmt: skip
-        return pa.RecordBatch.from_pylist(rows, schema=_NET)
+        return pa.Table.from_pylist(rows, schema=_NET)
 
 
 def build_table(name: str, number: int, columns: Mapping[str, int], key: Sequence[str], db: str = "shop") -> TableDef:

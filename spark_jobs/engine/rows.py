@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -78,16 +80,19 @@ class FileRows:
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """As Rows."""
-        extra = [] if self.within is None or History.COMMIT_TS in columns else [History.COMMIT_TS]
         for path, groups in self.files:
             with name_damaged_file(path), pq.ParquetFile(path) as file:
+                folder = [name for name in columns if name not in file.schema_arrow.names]
+                stored = [name for name in columns if name not in folder]
+                if self.within is not None and History.COMMIT_TS not in stored:
+                    stored.append(History.COMMIT_TS)
                 for number in groups or range(file.num_row_groups):
                     group = file.metadata.row_group(number)
                     step = max(1, READ_BYTES * group.num_rows // max(1, group.total_byte_size))
-                    for batch in file.iter_batches(step, [number], [*columns, *extra]):
+                    for batch in file.iter_batches(step, [number], stored):
                         own = self._select_own(batch)
                         if own.num_rows:
-                            yield own.select(list(columns))
+                            yield _add_folder_columns(own, path, folder).select(list(columns))
 
     def list_runs(self) -> list[Run]:
         """As Rows: each row group is a piece."""
@@ -111,6 +116,16 @@ class FileRows:
         ts = np.asarray(batch.column(History.COMMIT_TS))
         inside = (ts > lo) & (ts <= hi)
         return batch if inside.all() else batch.filter(pa.array(inside))
+
+
+def _add_folder_columns(batch: pa.RecordBatch, path: str, names: Sequence[str]) -> pa.RecordBatch:
+    """`batch` with the columns that Delta has in the name of the file's folder, such as `window=1-2`."""
+    if not names:
+        return batch
+    name, _, value = Path(path).parent.name.partition("=")
+    is_day = name == History.COMMIT_DATE
+    column = pa.scalar(date.fromisoformat(value) if is_day else value)
+    return batch.append_column(name, pa.repeat(column, batch.num_rows))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from binlake.lake.tables import BINLOG, parse_schema
 from binlake.rows.schema import WindowDdl
 from spark_jobs.engine.engine import Keeper
 from spark_jobs.engine.lakerows import list_written_rows
-from spark_jobs.engine.rows import HeldRows, Rows
+from spark_jobs.engine.rows import HeldRows, Rows, read_table
 from spark_jobs.job.results import Bounds
 from spark_jobs.land.pump_source import digest_content
 from spark_jobs.tables.landed import Landed, measure_landed
@@ -166,10 +166,10 @@ def _cut_by_bytes(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def _write_again(rows: Iterable[Rows], hi: int, folder: str, keeper: Keeper) -> Stored:
-    batches = [batch for part in rows for batch in part.read(BINLOG_ARROW.names)]
-    table = pa.Table.from_batches(batches, BINLOG_ARROW)
-    own = table.filter(pc.less_equal(table[Binlog.COMMIT_TS], hi))
-    return write_binlog(own.drop_columns([Binlog.COMMIT_DATE]), folder, keeper)
+    # The day is not in the files, but in their folders' names.
+    stored = pa.schema([kind for kind in BINLOG_ARROW if kind.name != Binlog.COMMIT_DATE])
+    table = read_table(rows, stored)
+    return write_binlog(table.filter(pc.less_equal(table[Binlog.COMMIT_TS], hi)), folder, keeper)
 
 
 def _find_first_row(rows: Rows, since: int, version: int) -> int | None:

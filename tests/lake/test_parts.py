@@ -1,4 +1,4 @@
-"""Files that tasks write for `mutation`, and the shares of `binlog` that they read."""
+"""Files that tasks write for `mutation`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from binlake import tso
-from binlake.lake import payloads
 from binlake.lake.parts import write_parts
-from binlake.lake.payloads import PayloadRange
-from binlake.lake.tables import BINLOG, MUTATION
+from binlake.lake.tables import MUTATION
 from binlake.rows.codec import MUTATION_SCHEMA
 
 MIDNIGHT_MS = 1_795_305_600_000
@@ -66,29 +64,3 @@ def test_error_among_the_rows_leaves_no_file(tmp_path: Path) -> None:
         write_parts(str(tmp_path), MUTATION, rows())
     assert list(tmp_path.rglob("*.parquet")) == []
     assert write_parts(str(tmp_path), MUTATION, [batch()]) == []
-
-
-def write_binlog_file(path: Path, numbers: range) -> str:
-    """A file of `binlog` with two rows per group; every fourth row is a DDL."""
-    columns = {"commit_ts": list(numbers), "start_ts": [n - 1 for n in numbers], "chunk": [0] * len(numbers)}
-    columns["kind"] = ["ddl" if n % 4 == 0 else "dml" for n in numbers]  # type: ignore[misc]
-    columns["payload"] = [b"p%d" % n for n in numbers]  # type: ignore[misc]
-    schema = pa.schema([BINLOG.build_arrow_schema().field(name) for name in columns])
-    pq.write_table(pa.table(columns, schema), path, row_group_size=2)
-    return str(path)
-
-
-def test_shares_cover_each_row_change_of_the_range_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = [write_binlog_file(tmp_path / "b", range(11, 21)), write_binlog_file(tmp_path / "a", range(1, 11))]
-    wanted = PayloadRange(3, 14, frozenset({6}))
-    monkeypatch.setattr(payloads, "SHARE_BYTES", 1)
-    shares = wanted.split_into_shares(files)
-    # Groups outside the range are not read: (1, 2) and all from 15 on.
-    assert [[(Path(span.file).name, span.groups) for span in share.spans] for share in shares] == [
-        [("a", (1,))], [("a", (2,))], [("a", (3,))], [("a", (4,))], [("b", (0,))], [("b", (1,))]
-    ]  # fmt: skip
-    found = [row for share in shares for part in wanted.read(share) for row in part.to_pylist()]
-    assert found == [{"commit_ts": n, "start_ts": n - 1, "payload": b"p%d" % n} for n in (5, 7, 9, 10, 11, 13, 14)]
-    monkeypatch.setattr(payloads, "MOST_SHARES", 2)
-    assert len(wanted.split_into_shares(files)) == 2
-    assert PayloadRange(20, 30).split_into_shares(files) == []

@@ -25,8 +25,7 @@ from binlake.rows.schema.session import SourceSession
 from binlake.window.definitions import EVENTS, SYNC_DDL, LandedDdl, Segments, SegmentTable, WindowDefinitions
 
 MAP = pa.map_(pa.string(), pa.string())
-NET = pa.schema([("segment", pa.int32()), ("db", pa.string()), ("table", pa.string()), ("op", pa.string()),
-                 ("before", MAP), ("after", MAP), ("copies", pa.int64()), ("last_commit_ts", pa.int64())])  # fmt: skip
+NET = pa.schema([("op", pa.string()), ("before", MAP), ("after", MAP), ("copies", pa.int64()), ("last_commit_ts", pa.int64())])  # fmt: skip
 
 Row = dict[str, str | None]
 
@@ -63,8 +62,10 @@ class Mirrors:
         return ComponentPlan(0, Segments(lo, hi, tuple(d.commit_ts for d in ddls)), tuple(ddls), places, self.known)
 
     def apply(self, plan: ComponentPlan, *changes: dict[str, Any]) -> None:
-        ordered = sorted(changes, key=lambda c: (c["segment"], c["db"], c["table"]))
-        net = pa.Table.from_pylist(list(ordered), schema=NET).to_batches()
+        places: dict[SegmentTable, list[dict[str, Any]]] = {}
+        for one in changes:
+            places.setdefault(SegmentTable(one["segment"], one["db"], one["table"]), []).append(one)
+        net = [(place, pa.Table.from_pylist(rows, schema=NET)) for place, rows in sorted(places.items())]
         for version in apply_component(plan, self.paths, 30, net).versions:
             self.known[version.db, version.table] = version
 

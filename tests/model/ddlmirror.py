@@ -25,12 +25,11 @@ from binlake.lake.paths import LakePaths
 from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, plan_mirrors
 from binlake.mirror.rows import read_mirror_texts
 from binlake.rows.schema import Action, TableDef
-from binlake.window.definitions import derive_key_defaults
+from binlake.window.definitions import SegmentTable, derive_key_defaults
 
 _MAP = pa.map_(pa.string(), pa.string())
 _NET = pa.schema([
-    ("segment", pa.int32()), ("db", pa.string()), ("table", pa.string()), ("op", pa.string()),
-    ("before", _MAP), ("after", _MAP), ("copies", pa.int64()), ("last_commit_ts", pa.int64()),
+    ("op", pa.string()), ("before", _MAP), ("after", _MAP), ("copies", pa.int64()), ("last_commit_ts", pa.int64()),
 ])  # fmt: skip
 _LOSES_ROWS = {Action.DROP_PARTITION, Action.TRUNCATE_PARTITION}
 Events = dict[tuple[str, str], list[RowEvent]]
@@ -71,7 +70,7 @@ class Mirrors:
         net = list(_net(component, events))
         left = self._random.randint(0, len(net)) if dies else len(net)
 
-        def batches() -> Iterator[pa.RecordBatch]:
+        def batches() -> Iterator[tuple[SegmentTable, pa.Table]]:
             yield from net[:left]
             if left < len(net):
                 raise Crash
@@ -107,16 +106,17 @@ class Mirrors:
         return sorted(zip(*texts.values(), strict=True), key=repr)
 
 
-def _net(component: ComponentPlan, events: Events) -> Iterator[pa.RecordBatch]:
+def _net(component: ComponentPlan, events: Events) -> Iterator[tuple[SegmentTable, pa.Table]]:
     for (segment, db, name), table in sorted(component.tables.items(), key=lambda item: item[0]):
         since, until = component.segments.find_bounds(segment)
         own = [event for event in events[db, name] if since <= event.commit_ts < until]
         rows = [
-            {"segment": segment, "db": db, "table": name, "op": net.op, "before": _pairs(net.before),
-             "after": _pairs(net.after), "copies": net.copies, "last_commit_ts": net.last_commit_ts}
+            {"op": net.op, "before": _pairs(net.before), "after": _pairs(net.after), "copies": net.copies,
+             "last_commit_ts": net.last_commit_ts}
             for net in compute_net_changes(own, table.find_identity(), derive_key_defaults(table), strict=True)
         ]  # fmt: skip
-        yield from pa.Table.from_pylist(rows, schema=_NET).to_batches()
+        if rows:
+            yield SegmentTable(segment, db, name), pa.Table.from_pylist(rows, schema=_NET)
 
 
 def _pairs(image: Any) -> list[tuple[str, str | None]] | None:

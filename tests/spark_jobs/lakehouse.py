@@ -14,13 +14,14 @@ from binlake import tso
 from binlake.compare.capture import Capture
 from binlake.config import Replication
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.tables import BINLOG
+from binlake.lake.parts import write_parts
+from binlake.lake.tables import BINLOG, parse_schema
 from binlake.lake.windowlog import WindowEvent
 from binlake.rows.schema import DdlJob, SchemaState, classify_ddl
 from binlake.window.manifest import WindowManifest
 from binlake.wire import binlog_pb2 as pb
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.lake import build_local_table, ensure_tables, overwrite
+from spark_jobs.job.lake import build_local_table, ensure_tables, replace_history
 from spark_jobs.merge import stage as merge
 
 CLUSTER_ID = 7
@@ -95,7 +96,11 @@ class Lakehouse:
         binlogs = [b for b in self.source.binlogs if lo < b.commit_ts <= hi]
         rows = [row for b in binlogs for row in _rows(b, chunks)]
         size, found = sum(len(row[-1]) for row in rows), build_local_table(rows, BINLOG.build_spark_schema())
-        overwrite(ctx.prepare_rows(found), ctx.paths, BINLOG, f"commit_ts > {lo}", {"window": bounds.window})
+        # In several row groups, so that an engine can divide them.
+        stored = found.cast(parse_schema(BINLOG.build_spark_schema()))
+        slices = (stored.slice(first, 8) for first in range(0, stored.num_rows, 8))
+        parts = write_parts(ctx.paths.locate_table(BINLOG.name), BINLOG, slices)
+        replace_history(ctx.paths, BINLOG, lo, None, parts, {"window": bounds.window})
         version = self._history(ctx, bounds)
         ddls = sum(bool(b.ddl_query) for b in binlogs)
         chunked = len(binlogs) if chunks > 1 else 0

@@ -27,6 +27,7 @@ from binlake.feed.sealed import read_sealed
 from binlake.feed.state import FeedState
 from binlake.feed.upkeep import tidy_feed
 from binlake.feed.waiting import list_waiting_windows
+from binlake.lake.mutations import read_touched_tables
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import CONTROL_TABLES, SPARK_TABLES
 from binlake.lake.windowlog import WindowEvent
@@ -35,8 +36,9 @@ from binlake.pipeline import name_feed_sink
 from spark_jobs.commands import maintain
 from spark_jobs.commands.views import register, render_table_query
 from spark_jobs.encode import stage as encode
+from spark_jobs.engine.engine import LocalEngine
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.tables.netchange import read_window_rows, touched_tables
+from spark_jobs.tables.held import read_window_changes
 
 pytestmark = pytest.mark.spark
 
@@ -190,15 +192,13 @@ def _comments(place: str) -> dict[str, Any]:
     return {field.name: field.metadata.get("comment") for field in DeltaTable(place).schema().fields}
 
 
-def test_touched_tables_are_the_same_read_by_driver_or_workers(
-    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_touched_tables_are_those_of_the_rows_in_their_segments(mirrored: Mirrored) -> None:
     window, starts = mirrored.windows[1], [mirrored.history.states[n][0] for n in (44, 48)]
-    here = touched_tables(mirrored.ctx, window, starts, 1)
-    assert touched_tables(mirrored.ctx, window, starts, 1, read_window_rows(mirrored.ctx, window)) == here
-    monkeypatch.setattr("spark_jobs.tables.netchange.DRIVER_ROWS", 0)
-    assert touched_tables(mirrored.ctx, window, starts, 1) == here
-    assert len({place.segment for place in here}) == 3
+    changes = read_window_changes(mirrored.ctx, LocalEngine(), window, 1)
+    assert changes is not None
+    found = changes.find_touched(starts)
+    assert found == read_touched_tables(mirrored.ctx.paths, window.lo, window.hi, starts)
+    assert len({place.segment for place in found}) == 3
 
 
 _TIMES = re.compile(r'("(?:deletionTimestamp|modificationTime|timestamp|inCommitTimestamp)"\s*:\s*)(\d{13})')

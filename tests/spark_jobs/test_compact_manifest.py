@@ -199,7 +199,7 @@ def test_finalize_uses_the_manifest_on_which_its_statements_are_based(sink: Sink
     assert read_newest(sink.ctx, bounds) == other
     [manifest] = sink.ctx.windows.read_apply_manifests(bounds.lo, bounds.hi)
     assert read_pinned(sink.ctx, manifest) == sealed
-    sink.ctx.handover.put_compacted(other)
+    sink.ctx.handover.put("compact", bounds, other)
     assert read_pinned(sink.ctx, manifest) == sealed
     require_applied(sink, bounds)
 
@@ -209,7 +209,7 @@ def test_open_window_is_derived_again_for_the_mode_of_its_manifest(sink: Sink) -
     sealed = run_compact(sink, bounds)
     convert.run(sink.ctx, bounds)
     open_window(sink, bounds)
-    clear_rows(sink.ctx.prepare_rows, sink.ctx.paths, CHANGE, build_window_predicate(bounds), {})
+    clear_rows(sink.ctx.paths, CHANGE, build_window_predicate(bounds), {})
     sink.lakehouse.config["target"]["mode"] = "ordered"
     another_process(sink)
     assert compact.run(sink.ctx, bounds).rows == sealed.rows > 0
@@ -278,7 +278,7 @@ def test_rows_lost_after_compact_are_detected(sink: Sink) -> None:  # R-62
     bounds = sink.windows[1]
     compact.run(sink.ctx, bounds)
     another_process(sink)
-    clear_rows(sink.ctx.prepare_rows, sink.ctx.paths, CHANGE, build_window_predicate(bounds), {})
+    clear_rows(sink.ctx.paths, CHANGE, build_window_predicate(bounds), {})
     with pytest.raises(ImmutableWindow, match="`change` does not have the rows that compact wrote") as stopped:
         convert.run(sink.ctx, bounds)
     assert "run compact again for this window" in stopped.value.hint

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from history import shop
 from lakehouse import Lakehouse, Source
-from pyspark.sql import SparkSession
+from support.engines import HostileEngine
 from support.workload import Workload, integer, text
 
 from binlake.errors import ConfigError
@@ -23,6 +23,7 @@ from binlake.feed.state import FeedState
 from binlake.pipeline import name_feed_sink
 from spark_jobs.encode import stage as encode
 from spark_jobs.encode.writing import join_transactions
+from spark_jobs.engine import inorder
 from spark_jobs.job.context import Bounds, StageContext
 
 WAYS = ("here", "here-few", "tasks", "tasks-whole")
@@ -70,22 +71,18 @@ def manifest_of(ctx: StageContext, name: str) -> EncodeManifest:
 
 
 # S2-02, S2-48
-@pytest.mark.spark
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", [1, 2])
-def test_driver_and_tasks_make_the_same_messages(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_any_tasks_make_the_same_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     workload = draw_workload(seed)
     config = {"feed": [feed(name, rules=["d.*", "!d.out"]) for name in WAYS]}
-    lake = Lakehouse(spark, tmp_path, Source.of_workload(workload), config)
+    lake = Lakehouse(None, tmp_path, Source.of_workload(workload), config)
     bounds, found = lake.land(0, workload.clock()), {}
     for name in WAYS:
         with monkeypatch.context() as patched:
             if "few" in name:
-                patched.setattr(encode, "ENCODE_ROWS", 7)
+                patched.setattr(inorder, "BATCH_ROWS", 7)
             if "tasks" in name:
-                patched.setattr(StageContext, "is_small", lambda *_: False)
+                patched.setattr(StageContext, "choose_engine", lambda *_: HostileEngine(random.Random(seed)))
             if "whole" in name:
                 patched.setattr(AvroFormat, "whole_transactions", True)
             encode.run(lake.context(), bounds, name)

@@ -1,19 +1,24 @@
-"""Rows that wait for another table's DDL, through the stages, in the driver and in Spark's workers (R-15, S4-53)."""
+"""Rows that wait for another table's DDL, through the stages (R-15, S4-53)."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from support.engines import HostileEngine
 from support.mariadb import MariaDb, rows
 from support.workload import Workload, integer
 from test_shared_keys import Shards, first
 
+from binlake.changes.net.events import COLUMNS, SOURCE
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import Action
 from spark_jobs.compact import stage as compact
+from spark_jobs.engine.engine import LocalEngine
 from spark_jobs.job.context import StageContext
 from spark_jobs.merge import stage as merge
 from spark_jobs.mirror import stage as mirror
@@ -48,9 +53,7 @@ AHEAD = [(1, "a"), (2, "b"), (3, "before"), (11, "c"), (12, "goes on")]
 
 
 @pytest.mark.soak
-def test_held_rows_are_applied_with_the_ddl_by_driver_and_workers(
-    spark: SparkSession, mariadb: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_held_rows_are_applied_with_the_ddl(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
     shards = Shards(spark, tmp_path, mariadb, first, let_one_go_ahead, hold_more_rows, let_the_other_follow,
                     more={"shard-mode": "pessimistic"})  # fmt: skip
     for number in range(3):
@@ -64,16 +67,15 @@ def test_held_rows_are_applied_with_the_ddl_by_driver_and_workers(
     unset = shards.ctx.replication.model_copy(update={"shard_mode": ""})
     with pytest.raises(ConfigError, match="rows are held since shard-mode was pessimistic"):
         merge.run(StageContext(unset, "test", shards.ctx.make_spark), last)
-    # The same rows from the driver and from the workers.
+    # The same rows from one part and from many.
     found = []
-    for is_small in (True, False):
-        monkeypatch.setattr(StageContext, "is_small", lambda *_, answer=is_small: answer)
-        changes = read_window_changes(shards.ctx, last, 2)
+    for engine in (LocalEngine(), HostileEngine(Random(1))):
+        changes = read_window_changes(shards.ctx, engine, last, 2)
         assert changes is not None
-        assert (changes.count, changes.placed) == (5, True)
-        table = changes.rows if is_small else changes.rows.toArrow()
-        assert table.schema.names[:3] == ["commit_ts", "start_ts", "seq"]
+        names = [*COLUMNS, *SOURCE]
+        table = pa.Table.from_batches(batch for rows in changes.rows for batch in rows.read(names))
         found.append(sorted(map(str, table.to_pylist())))
+    assert len(found[0]) == 5
     assert found[0] == found[1]
     shards.apply(3)
     mirror.run(shards.ctx, last)

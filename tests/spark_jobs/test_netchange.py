@@ -1,105 +1,127 @@
-"""Spark's workers compute the same from random rows as the driver, and their errors arrive as Binlake errors."""
+"""Net changes derived by tasks: any parts, in any order, give the rows that the reference gives."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from support.changerows import Drawn, comparable_rows, mutation_rows
+from support.engines import HostileEngine
+from support.examples import seeds
 
 from binlake.changes.net import RowEvent
+from binlake.changes.net.columns import NET
+from binlake.changes.net.moves import find_moves, find_origins
 from binlake.errors import SchemaError
+from binlake.lake.paths import LakePaths
 from binlake.window.definitions import Cell
-from spark_jobs.job.failures import translate_errors
+from spark_jobs.engine.engine import Engine, LocalEngine
+from spark_jobs.engine.rows import HeldRows, Rows
 from spark_jobs.tables import netchange
-
-pytestmark = pytest.mark.spark
+from spark_jobs.tables.netchange import NetChange, ReduceRows, find_key_arrivals, find_row_origins
 
 ALONE = [Cell("d", "t", 0, 1, 10, "primary", ("a",), (None,))]
 
 
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
-    """Rows in many shares, and several batches per task."""
-    monkeypatch.setattr(netchange, "SHARE_ROWS", 100)
-    seed = Random().randrange(1 << 32)
-    print(f"seed {seed}")
-    return Drawn(Random(seed), tables=12, events=1500)
+def cut(rows: pa.Table, draw: Random) -> list[Rows]:
+    """`rows` in any order, as parts of any size."""
+    order = draw.sample(range(rows.num_rows), rows.num_rows)
+    rows, parts = rows.take(pa.array(order, pa.int64())), list[Rows]()
+    while rows.num_rows:
+        size = draw.randint(1, rows.num_rows)
+        parts.append(HeldRows(rows.slice(0, size)))
+        rows = rows.slice(size)
+    return parts
 
 
-def _net(rows: DataFrame, cells: Sequence[Cell], **how: Any) -> pa.Table:
-    count = rows.count()
-    with translate_errors():
-        return netchange.compute_net_changes(rows, cells, count, **how).toArrow()  # type: ignore[union-attr]
+def compute(engine: Engine, folder: Path, net: NetChange) -> pa.Table:
+    """NET of the whole window."""
+    with engine.open_store(LakePaths(str(folder)), "test") as store:
+        groups = net.group_runs(engine, store)
+        tables = [table for _, runs in groups for _, table in net.reduce_group(runs)]
+    return pa.concat_tables([NET.empty_table(), *tables])
 
 
-def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    return spark.createDataFrame(rows).repartition(3)
-
-
-@pytest.mark.soak
 @pytest.mark.parametrize("routed", [False, True])
-def test_net_changes_of_workers_equal_the_reference_on_random_rows(
-    spark: SparkSession, drawn: Drawn, routed: bool
-) -> None:
+@pytest.mark.parametrize("seed", seeds(8))
+def test_net_changes_of_any_parts_and_groups_equal_the_reference(seed: int, tmp_path: Path, *, routed: bool) -> None:
     # R-17 (copies), R-18 (identity of the segment), invariant 6
-    found = _net(_frame(spark, drawn.rows()), drawn.cells(), routed=routed)
-    assert comparable_rows(found) == drawn.expected()
+    draw = Random(seed)
+    drawn = Drawn(draw, tables=4, events=draw.choice((20, 120)))
+    for engine in (LocalEngine(), LocalEngine(held_bytes=0), HostileEngine(draw)):
+        net = NetChange(cut(drawn.rows(), draw), drawn.cells(), draw.choice((1, 2, 16)), routed)
+        assert comparable_rows(compute(engine, tmp_path, net)) == drawn.expected()
+    assert not list((tmp_path / "_staging").glob("*"))
 
 
-def test_origins_of_workers_equal_those_of_the_driver(spark: SparkSession, drawn: Drawn) -> None:  # R-12
+def test_origins_of_moved_keys_do_not_depend_on_the_parts() -> None:  # R-12
+    draw = Random(7)
+    drawn = Drawn(draw, tables=12, events=600)
     cells = [cell for cell in drawn.cells() if cell.identity != "row"]
-    rows = drawn.rows()
-    here = netchange.find_row_origins(rows, cells)
-    found = netchange.find_row_origins(_frame(spark, rows), cells).toArrow()  # type: ignore[union-attr]
-    assert here.num_rows > 20
-    assert sorted(map(str, found.to_pylist())) == sorted(map(str, here.to_pylist()))
+    [batch] = drawn.rows().combine_chunks().to_batches()
+    expected = find_origins(find_moves(batch, cells))
+    assert expected.num_rows > 5
+    found = find_row_origins(HostileEngine(draw), cut(drawn.rows(), draw), cells)
+    assert sorted(map(str, found.to_pylist())) == sorted(map(str, expected.to_pylist()))
 
 
-def test_arrivals_of_workers_equal_those_of_the_driver(spark: SparkSession, drawn: Drawn) -> None:  # S4-03
+def test_arrivals_of_keys_do_not_depend_on_the_parts(tmp_path: Path) -> None:  # S4-03
+    draw = Random(8)
+    drawn = Drawn(draw, tables=12, events=600)
     rows = drawn.rows()
-    sources = pa.array([drawn.random.choice(("s1", "s2")) for _ in range(rows.num_rows)])
-    ids = pa.array([drawn.random.randrange(2) for _ in range(rows.num_rows)], pa.int64())
+    sources = pa.array([draw.choice(("s1", "s2")) for _ in range(rows.num_rows)])
+    ids = pa.array([draw.randrange(2) for _ in range(rows.num_rows)], pa.int64())
     rows = rows.set_column(rows.schema.get_field_index("source_table"), "source_table", sources)
     rows = rows.set_column(rows.schema.get_field_index("table_id"), "table_id", ids)
-    histories, here = netchange.find_key_arrivals(rows, drawn.cells(), rows.num_rows)
-    others, found = netchange.find_key_arrivals(_frame(spark, rows), drawn.cells(), rows.num_rows)
-    assert histories == others
-    wanted = [row for batch in here for row in batch.to_pylist()]
-    assert {row["other_source"] is None for row in wanted} == {True, False}
-    assert sorted(str(row) for batch in found for row in batch.to_pylist()) == sorted(map(str, wanted))
+    found = []
+    for engine, parts, groups in ((LocalEngine(), [HeldRows(rows)], 1), (HostileEngine(draw), cut(rows, draw), 8)):
+        with engine.open_store(LakePaths(str(tmp_path)), "test") as store:
+            histories, batches = find_key_arrivals(engine, store, parts, drawn.cells(), groups)
+            found.append((histories, sorted(str(row) for batch in batches for row in batch.to_pylist())))
+    assert found[0] == found[1]
+    assert {"'other_source': None" in row for row in found[0][1]} == {True, False}
 
 
-@pytest.mark.parametrize("times", [100_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
-def test_one_key_changed_many_times_is_one_change(spark: SparkSession, times: int) -> None:  # U-22
-    many = spark.range(times).select(
-        F.lit(5).cast("bigint").alias("commit_ts"), F.lit(4).cast("bigint").alias("start_ts"),
-        F.col("id").cast("int").alias("seq"), F.lit("d").alias("db"), F.lit("t").alias("table"),
-        F.expr("map('a', '1', 'n', cast(id - 1 as string))").alias("before"),
-        F.expr("map('a', '1', 'n', cast(id as string))").alias("after"),
-    )  # fmt: skip
-    [row] = _net(many, ALONE).to_pylist()
-    assert (row["op"], dict(row["after"])["n"], row["mutations"]) == ("replace", str(times - 1), times)
-
-
-def test_worker_sends_one_run_per_key_instead_of_all_changes() -> None:
+def test_a_task_sends_one_run_per_key_instead_of_all_changes() -> None:  # U-22
     changes = [("t", RowEvent(5, 4, seq, "update", {"a": "1"}, {"a": "1"})) for seq in range(1000)]
-    task = netchange.NetTask(tuple(ALONE), routed=False, strict=frozenset(), shares=1)
-    [sent] = task.runs(iter(mutation_rows(changes).to_batches()))
+    [(sent, groups)] = ReduceRows(tuple(ALONE), 4, routed=False)(HeldRows(mutation_rows(changes))).pieces
     assert [row["mutations"] for row in sent.to_pylist()] == [1000]
+    assert len(groups) == 1
 
 
-def test_errors_of_workers_become_binlake_errors_with_their_context(spark: SparkSession) -> None:  # S4-09
-    null = mutation_rows([("t", RowEvent(5, 4, 0, "insert", None, {"a": None}))])
+def test_errors_of_tasks_name_the_key_and_its_place(tmp_path: Path) -> None:  # S4-09
+    def net(changes: Sequence[Any], **how: Any) -> pa.Table:
+        parts = [HeldRows(mutation_rows([change])) for change in changes]
+        return compute(HostileEngine(Random(1)), tmp_path, NetChange(parts, ALONE, 2, **how))
+
     with pytest.raises(SchemaError, match=r"a key column is NULL or absent \[table=d.t commit_ts=5\]"):
-        _net(_frame(spark, null), ALONE)
+        net([("t", RowEvent(5, 4, 0, "insert", None, {"a": None}))])
     twice = [("t", RowEvent(ts, 3, 0, "insert", None, {"a": "1"})) for ts in (6, 5)]
     with pytest.raises(SchemaError, match="key=#43de3a417d75 first_commit_ts=5 last_commit_ts=6") as caught:
-        _net(_frame(spark, mutation_rows(twice)), ALONE, strict=ALONE)
+        net(twice, strict=frozenset(ALONE))
     assert caught.value.hint.startswith("the source logged")
-    assert _net(_frame(spark, mutation_rows(twice)), ALONE).num_rows == 1
+    assert net(twice).num_rows == 1
+
+
+def test_the_number_of_groups_follows_from_rows_and_bytes() -> None:
+    assert [netchange.count_groups(rows, 0) for rows in (0, 1, 100_000, 100_001, 200_000, 900_000)] == [
+        1,
+        1,
+        1,
+        2,
+        2,
+        16,
+    ]
+    assert netchange.count_groups(1, 33 << 20) == 2
+    assert netchange.count_groups(1 << 40, 0) == netchange.MOST_GROUPS
+
+
+def test_neighbouring_keys_are_in_one_group() -> None:
+    keys = pa.array([f'["{number}"]' for number in range(5000, 5100)])
+    assert len(set(netchange.find_groups(keys, 64).tolist())) == 1
+    apart = pa.array([f'["{number}00"]' for number in range(1000)])
+    assert len(set(netchange.find_groups(apart, 64).tolist())) == 64

@@ -1,26 +1,29 @@
-"""The driver's own pull reads all pumps concurrently and in step, within a window's bytes and the driver's memory."""
+"""A pull reads all pumps concurrently and in step, in parts of bounded size."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from binlake.cluster.pumpclient import PumpReader
+from binlake.config import Replication
 from binlake.errors import SourceUnavailable
 from binlake.wire import build
 from binlake.wire.blocks import Block, build_block
+from spark_jobs.engine.engine import LocalEngine
 from spark_jobs.job.context import StageContext
-from spark_jobs.job.results import Bounds
+from spark_jobs.job.lake import ensure_tables
 from spark_jobs.land import pump_source
-from spark_jobs.land.pulled import InMemory, Pulled
-from spark_jobs.land.pulling import Part, pull_here, pull_window
+from spark_jobs.land.pulling import Part, pull_parts, pull_window
 from spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, build_proof, digest_content, pull_batches
 
 HI = 1000
@@ -47,8 +50,10 @@ class Pumps:
         return self.streams[place]
 
 
-def pull(*streams: Iterator[pa.RecordBatch], room: int = 1 << 30, most: int = 0) -> Part:
-    return pull_here(cast("PumpPull", Pumps(list(streams))), room, most)
+def pull(*streams: Iterator[pa.RecordBatch], most: int = 1 << 40) -> Part:
+    """The first part."""
+    with closing(pull_parts(cast("PumpPull", Pumps(list(streams))), most)) as parts:
+        return next(parts)
 
 
 def with_final_proof(*batches: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -67,62 +72,114 @@ def failing() -> Iterator[pa.RecordBatch]:
 
 
 def list_commits(part: Part) -> list[int]:
-    found = Pulled(InMemory(part.rows)).select_transactions(Bounds(0, part.upto))
-    assert isinstance(found, pa.Table)
-    return found["commit_ts"].to_pylist()
+    own = part.rows.filter(pc.not_equal(part.rows["kind"], "proof"))
+    return sorted(own["commit_ts"].to_pylist())
 
 
-def test_parts_of_all_pumps_are_merged_in_order() -> None:
+def read_proofs(part: Part) -> dict[str, int]:
+    return {row["pump"]: row["commit_ts"] for row in part.rows.to_pylist() if row["kind"] == "proof"}
+
+
+def test_parts_of_all_pumps_are_merged_and_proved() -> None:
     found = pull(with_final_proof(batch(1), batch(3)), with_final_proof(batch(2)))
-    assert (found.upto, found.full, list_commits(found)) == (HI, False, [1, 2, 3])
+    assert (found.lo, found.upto, list_commits(found)) == (0, HI, [1, 2, 3])
+    assert read_proofs(found) == {"p0": HI, "p1": HI}
     none = pull()
     assert (none.rows.num_rows, none.upto) == (0, HI)
 
 
-def test_window_ends_at_its_bytes_where_every_pump_has_passed() -> None:  # R-48
+def test_a_part_ends_at_its_bytes_where_every_pump_has_passed() -> None:  # R-48
     ahead, behind = list[int](), list[int]()
     found = pull(endless(ahead), endless(behind, 20, 20), most=50_000)
     assert found.upto < HI
     assert list_commits(found) == sorted([*range(1, found.upto + 1, 2), *range(20, found.upto + 1, 20)])
-    assert 49_000 <= sum(map(len, found.rows["payload"].to_pylist()[: len(list_commits(found))])) <= 50_000
-    # In step: a pump that is ahead waits, so no pump is read much beyond the window's end.
+    assert 49_000 <= sum(map(len, found.rows["payload"].to_pylist())) <= 50_000
+    # In step: a pump that is ahead waits, so no pump is read much beyond the part's end.
     assert max(ahead) <= found.upto + 6
     assert max(behind) <= found.upto + 60
-    proofs = Pulled(InMemory(found.rows)).read_proofs()
-    assert min(proofs["p0"], proofs["p1"]) >= found.upto
+    assert min(read_proofs(found).values()) >= found.upto
 
 
-def test_large_transaction_stays_whole_and_may_fill_a_window() -> None:
+def test_parts_follow_each_other_without_a_gap_and_hold_each_row_once() -> None:
+    streams = with_final_proof(*map(batch, range(1, 60, 2))), with_final_proof(*map(batch, range(2, 60, 7)))
+    parts = list(pull_parts(cast("PumpPull", Pumps(list(streams))), 5_000))
+    assert len(parts) > 5
+    assert [part.lo for part in parts] == [0, *(part.upto for part in parts[:-1])]
+    assert parts[-1].upto == HI
+    for part in parts:
+        assert all(part.lo < ts <= part.upto for ts in list_commits(part))
+        assert min(read_proofs(part).values()) >= part.upto
+    assert [ts for part in parts for ts in list_commits(part)] == sorted([*range(1, 60, 2), *range(2, 60, 7)])
+
+
+def test_large_transaction_stays_whole_and_may_fill_a_part() -> None:
     def rows(*of: tuple[int, int]) -> Iterator[pa.RecordBatch]:
         for ts, chunk in of:
             yield batch(ts, size=60).set_column(2, "chunk", pa.array([chunk], pa.int32()))
         yield build_proof("p", HI)
 
     found = pull(rows((5, 0), (5, 1), (5, 2), (8, 0)), rows((5, 0), (7, 0)), most=100)
-    assert (found.upto, found.full) == (5, False)
-    assert [row["chunk"] for row in found.rows.to_pylist() if row["commit_ts"] == 5] == [0, 1, 2, 0]
-    # A window that reaches the limit exactly is not cut earlier.
+    assert found.upto == 5
+    assert sorted(row["chunk"] for row in found.rows.to_pylist() if row["commit_ts"] == 5) == [0, 0, 1, 2]
+    # A part that reaches the limit exactly is not cut earlier.
     assert pull(rows((1, 0), (2, 0), (3, 0)), most=120).upto == 2
     assert pull(rows((1, 0), (2, 0), (3, 0)), most=119).upto == 1
     assert pull(rows((1, 0), (2, 0), (3, 0)), most=181).upto == HI
 
 
+def test_a_pump_that_ends_early_proves_no_more_than_it_delivered() -> None:
+    early = iter([batch(1), build_proof("p", 7)])
+    found = pull(with_final_proof(batch(2), batch(9)), early)
+    assert found.upto == HI
+    assert read_proofs(found) == {"p0": HI, "p1": 7}
+
+
+def context(folder: Path, driver_bytes: int) -> StageContext:
+    raw = {"name": "r", "lake": {"path": str(folder)}, "window": {"driver-bytes": driver_bytes}}
+    ctx = StageContext(Replication.model_validate(raw), "test", lambda: pytest.fail("no Spark is needed"))
+    ensure_tables(ctx.paths)
+    return ctx
+
+
 @pytest.mark.parametrize("driver_bytes", [50_000, 60_000])
-def test_window_within_the_drivers_limit_needs_no_spark(driver_bytes: int) -> None:
+def test_window_within_the_drivers_limit_needs_no_spark(tmp_path: Path, driver_bytes: int) -> None:
     # Both pumps are read beyond the end that both have passed, so more than the window's bytes is in memory.
-    ctx = cast("StageContext", SimpleNamespace(driver_bytes=driver_bytes))
     pumps = cast("PumpPull", Pumps([endless([]), endless([], 20, 20)]))
-    rows, hi = pull_window(ctx, pumps, 50_000)
-    found = rows.select_transactions(Bounds(0, hi))
-    assert isinstance(found, pa.Table)
-    assert 49 <= found.num_rows <= 50
+    pulled = pull_window(context(tmp_path, driver_bytes), pumps, 50_000)
+    assert 49 <= pulled.sum_stored().landed.dml <= 50
+    assert pulled.hi < HI
 
 
-def test_rest_beyond_the_memory_limit_is_left_to_the_workers() -> None:
-    found = pull(endless([]), with_final_proof(batch(4)), room=20_000)
-    assert found.full
-    assert list_commits(found) == sorted([*range(1, found.upto + 1, 2), 4])
-    assert found.upto >= 36
+class Elsewhere(LocalEngine):
+    """Stands for Spark; counts its tasks."""
+
+    def __init__(self) -> None:
+        super().__init__(held_bytes=0)
+        self.ran = 0
+
+    def run(self, task: Any, inputs: Sequence[Any]) -> list[Any]:
+        self.ran += len(inputs)
+        return super().run(task, inputs)
+
+
+def test_rest_beyond_the_drivers_limit_is_pulled_by_other_tasks(tmp_path: Path) -> None:
+    class Restarted(Pumps):
+        def pull_pump(self, place: int) -> Iterator[pa.RecordBatch]:
+            own = range(1 + place, 200, 2)
+            return with_final_proof(*(batch(ts) for ts in own if self.lo < ts <= self.hi))
+
+    ctx, engine = context(tmp_path, 20_000), Elsewhere()
+    vars(ctx)["spark_engine"] = engine
+    pulled = pull_window(ctx, cast("PumpPull", Restarted([iter(()), iter(())])), 0)
+    assert engine.ran == 8
+    assert (pulled.ranges[0].bounds.lo, pulled.hi) == (0, HI)
+    assert [one.bounds.lo for one in pulled.ranges[1:]] == [one.bounds.hi for one in pulled.ranges[:-1]]
+    stored = pulled.sum_stored()
+    assert stored.landed.dml == 199
+    survey = pulled.survey()
+    assert min(survey[pump].proof for pump in ("p0", "p1")) >= HI
+    read = [ts for rows in stored.rows for one in rows.read(["commit_ts"]) for ts in one.column(0).to_pylist()]
+    assert sorted(read) == list(range(1, 200))
 
 
 def test_failing_pump_stops_the_others_and_is_named() -> None:
@@ -141,8 +198,8 @@ class Stream:
         yield from self._blocks
 
 
-def batches_of(*blocks: Block, share: int | None = None) -> list[pa.RecordBatch]:
-    return list(pull_batches("p", cast("PumpReader", Stream(*blocks)), 5, 20, share))
+def batches_of(*blocks: Block) -> list[pa.RecordBatch]:
+    return list(pull_batches("p", cast("PumpReader", Stream(*blocks)), 5, 20))
 
 
 def test_blocks_become_rows_without_fakes_and_later_transactions() -> None:
@@ -162,12 +219,6 @@ def test_blocks_become_rows_without_fakes_and_later_transactions() -> None:
         (21, 21, "proof", 0, 0, 0, None, b"", None),
     ]
     assert {(row["pump"], row["chunk"]) for row in rows} == {("p", 0)}
-
-
-def test_pull_ends_after_its_share_with_a_proof_of_its_progress() -> None:
-    blocks = [build_block([ts], [ts - 1], [b"x" * 50]) for ts in range(6, 16)]
-    rows = pa.Table.from_batches(batches_of(*blocks, share=120)).to_pylist()
-    assert [(row["commit_ts"], row["kind"]) for row in rows] == [(6, "dml"), (7, "dml"), (8, "dml"), (8, "proof")]
 
 
 def test_large_transaction_is_cut_into_chunks(monkeypatch: pytest.MonkeyPatch) -> None:  # R-48

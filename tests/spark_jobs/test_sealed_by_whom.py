@@ -38,11 +38,11 @@ def test_compact_result_of_another_window_is_not_used(ctx: Any) -> None:
     # an empty `change` means that nothing changed, not that compact did not run.
     wider = replace(COMPACTED, hi=30)
     ctx.windows.record(WindowEvent("compact", 10, 30, "done", sink="sql", manifest=wider.to_json()))
-    ctx.handover.put_compacted(wider)
+    ctx.handover.put("compact", Bounds(10, 30), wider)
     with pytest.raises(CheckpointConflict, match="compact has not derived this window") as stopped:
         read_current(ctx, BOUNDS)
     assert stopped.value.hint == "run compact, then convert"
-    ctx.handover.put_compacted(COMPACTED)
+    ctx.handover.put("compact", BOUNDS, COMPACTED)
     assert read_current(ctx, BOUNDS) is COMPACTED
 
 

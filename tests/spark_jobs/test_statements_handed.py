@@ -18,11 +18,10 @@ from binlake.errors import ImmutableWindow
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import STATEMENT
 from binlake.rows.schema.delta import Definitions
-from binlake.statements import BatchLimits, Phase, chunks
+from binlake.statements import BatchLimits, Phase
 from binlake.statements.batch import StatementBatch, compute_statement_digest
 from binlake.window.definitions import LandedDdl, Segments, SegmentTable
 from binlake.window.manifest import ApplyManifest
-from spark_jobs.convert.netstatements import render_rows
 from spark_jobs.convert.render import Renderer
 from spark_jobs.finalize import stage as finalize
 from spark_jobs.job.context import Bounds, StageContext
@@ -36,9 +35,8 @@ LIMITS = BatchLimits(rows=5)
 
 
 def statement_rows() -> pa.Table:
-    rows = chunks.add_chunk_keys(changes(Random(5), 200))
-    cut = chunks.cut_chunks(chunks.sum_sizes(chunks.measure_sizes(rows)), LIMITS)
-    return render_rows(rows, Renderer(WINDOW, definitions(), cut, "mariadb", LIMITS, plain=False))
+    renderer = Renderer(WINDOW, definitions(), "mariadb", LIMITS, plain=False)
+    return pa.concat_tables(renderer(0, changes(Random(5), 200)))
 
 
 def statements(ctx: StageContext, rows: pa.Table | None = None) -> LakeStatements:
@@ -167,7 +165,7 @@ def test_statements_handed_over_count_only_if_they_are_pinned(
         "demo", "sql", 1, 1, 9, "c", "safe", "d", "2:", statements(ctx, rows).compute_digest(), 1, 4, 9, ()
     )
     write_deltalake(LakePaths.of(ctx.replication).locate_table(STATEMENT.name), rows)
-    ctx.handover.put(STATEMENT, BOUNDS, rows if pinned else rows.slice(1))
+    ctx.handover.put("statement", BOUNDS, rows if pinned else rows.slice(1))
     asked: list[Any] = []
 
     def read_statements(
@@ -181,4 +179,3 @@ def test_statements_handed_over_count_only_if_they_are_pinned(
     found = finalize.read_pinned_statements(ctx, window, ctx.replication.require_sql_target(), manifest)
     assert found.compute_digest() == manifest.statement
     assert [one is None for one in asked] == ([False] if pinned else [False, True])
-    assert ctx.handover.take(STATEMENT, BOUNDS) is None

@@ -131,30 +131,25 @@ class TinyLake:
         plan = plan_mirrors(lo, hi, definitions, ddls, list(events), versions.read_latest())
         for component in plan.components:
             found = []
-            for place, table in sorted(component.tables.items(), key=lambda item: item[0].segment):
+            for place, table in sorted(component.tables.items()):
                 since, until = component.segments.find_bounds(place.segment)
                 own = [event for event in events.get(place.name, []) if since <= event.commit_ts < until]
-                found += [
-                    (place.segment, table, net)
-                    for net in compute_net_changes(own, table.find_identity(), derive_key_defaults(table))
-                ]
-            batches = pa.Table.from_pylist([_net_row(*one) for one in found], _NET).to_batches()
-            versions.record(apply_component(component, self.paths, 30, batches).versions)
+                net = compute_net_changes(own, table.find_identity(), derive_key_defaults(table))
+                found += [(place, pa.Table.from_pylist([_net_row(one) for one in net], _NET))] if net else []
+            versions.record(apply_component(component, self.paths, 30, found).versions)
         self._log.record(WindowEvent("mirror", lo, hi, "done", sink="mirror"))
 
 
 _MAP = pa.map_(pa.string(), pa.string())
 _NET = pa.schema([
-    ("segment", pa.int32()), ("db", pa.string()), ("table", pa.string()), ("op", pa.string()),
-    ("before", _MAP), ("after", _MAP), ("copies", pa.int64()), ("last_commit_ts", pa.int64()),
+    ("op", pa.string()), ("before", _MAP), ("after", _MAP), ("copies", pa.int64()), ("last_commit_ts", pa.int64()),
 ])  # fmt: skip
 
 
-def _net_row(segment: int, table: TableDef, net: Any) -> dict[str, Any]:
+def _net_row(net: Any) -> dict[str, Any]:
     images = {side: None if image is None else list(image.items())
               for side, image in (("before", net.before), ("after", net.after))}  # fmt: skip
-    place = {"segment": segment, "db": table.db, "table": table.name, "op": net.op}
-    return {**place, **images, "copies": net.copies, "last_commit_ts": net.last_commit_ts}
+    return {"op": net.op, **images, "copies": net.copies, "last_commit_ts": net.last_commit_ts}
 
 
 def _ddl_row(window: str, ddl: LandedDdl) -> dict[str, Any]:

@@ -1,0 +1,144 @@
+"""Rows that tasks read: each row of a window once, in parts of similar size, in order where that is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.examples import seeds
+
+from binlake.errors import LostRange
+from binlake.lake.paths import LakePaths
+from spark_jobs.engine import lakerows
+from spark_jobs.engine.blocks import FileStore, MemoryStore
+from spark_jobs.engine.engine import Keeper, LocalEngine
+from spark_jobs.engine.exchange import Split, exchange
+from spark_jobs.engine.inorder import OrderedRows, cut_in_order
+from spark_jobs.engine.rows import FileRows, HeldRows, MappedRows, Rows, StoredRows, read_table
+
+SCHEMA = pa.schema([("commit_ts", pa.int64()), ("seq", pa.int64()), ("text", pa.string())])
+ORDER = ("commit_ts", "seq")
+
+
+def draw_rows(draw: Random, count: int) -> pa.Table:
+    """Rows in any order; a commit_ts may have several."""
+    rows = [{"commit_ts": draw.randint(1, 40), "seq": seq, "text": "x" * draw.randint(0, 9)} for seq in range(count)]
+    return pa.Table.from_pylist(rows, SCHEMA)
+
+
+def write_file(path: Path, rows: pa.Table, group_rows: int) -> str:
+    pq.write_table(rows, path, row_group_size=group_rows)
+    return str(path)
+
+
+def list_all(parts: list[FileRows] | list[Rows]) -> list[dict[str, object]]:
+    return [row for part in parts for batch in part.read(SCHEMA.names) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_parts_of_a_range_have_each_of_its_rows_once(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = Random(seed)
+    rows = draw_rows(draw, draw.randint(1, 60)).sort_by("commit_ts")
+    files = [
+        write_file(tmp_path / f"{n}.parquet", rows.slice(first, 20), draw.randint(1, 9))
+        for n, first in enumerate(range(0, rows.num_rows, 20))
+    ]
+    monkeypatch.setattr(lakerows, "_list_files", lambda *_: files)
+    lo, hi = draw.randint(0, 20), draw.randint(20, 40)
+    parts = lakerows.list_history_rows(LakePaths("x"), None, lo, hi, draw.choice((1, 300, 1 << 20)))  # type: ignore[arg-type]
+    expected = [row for row in rows.to_pylist() if lo < row["commit_ts"] <= hi]
+    assert list_all(parts) == expected
+    assert len(parts) <= lakerows.MOST_PARTS
+    # A reader that does not ask for commit_ts gets the same rows.
+    texts = [row["text"] for part in parts for batch in part.read(["text"]) for row in batch.to_pylist()]
+    assert texts == [row["text"] for row in expected]
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_rows_are_read_in_order_whatever_their_parts(seed: int, tmp_path: Path) -> None:
+    draw = Random(seed)
+    rows = draw_rows(draw, draw.randint(1, 80))
+    parts: list[Rows] = []
+    for first in range(0, rows.num_rows, 25):
+        some = rows.slice(first, 25)
+        if draw.random() < 0.5:
+            parts.append(HeldRows(some))
+        else:
+            path = write_file(tmp_path / f"{first}.parquet", some.sort_by("commit_ts"), draw.randint(1, 9))
+            parts.append(FileRows(((path, ()),), 100))
+    cut = cut_in_order(parts, draw.choice((1, 200, 1 << 20)))
+    found = [row for one in cut for batch in one.read(SCHEMA.names, ORDER) for row in batch.to_pylist()]
+    assert found == rows.sort_by([(name, "ascending") for name in ORDER]).to_pylist()
+    # A commit_ts is in one range only, so that a task sees whole transactions.
+    ranges = [{row["commit_ts"] for batch in one.read(SCHEMA.names, ORDER) for row in batch.to_pylist()} for one in cut]
+    assert sum(map(len, ranges)) == len(set().union(*ranges))
+
+
+def test_rows_in_order_come_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_jobs.engine.inorder.BATCH_ROWS", 7)
+    [ordered] = cut_in_order([HeldRows(draw_rows(Random(1), 30))], 1)
+    assert [batch.num_rows for batch in ordered.read(SCHEMA.names, ORDER)] == [7, 7, 7, 7, 2]
+    assert isinstance(ordered, OrderedRows)
+
+
+def test_no_rows_are_no_range() -> None:
+    assert cut_in_order([], 1) == []
+    assert cut_in_order([HeldRows(SCHEMA.empty_table())], 1) == []
+
+
+def test_exchanged_rows_come_to_their_share_once(tmp_path: Path) -> None:
+    draw = Random(5)
+    rows = draw_rows(draw, 100)
+
+    def split(part: Rows) -> Split[int]:
+        table = read_table([part], SCHEMA)
+        return Split([(table, table["seq"].to_numpy() % 7)], table.num_rows)
+
+    for store in (FileStore(str(tmp_path / "s")), MemoryStore(1 << 20, FileStore(str(tmp_path / "t")))):
+        with store:
+            parts = [HeldRows(rows.slice(first, 30)) for first in range(0, 100, 30)]
+            found = exchange(LocalEngine(), store, split, parts)
+            assert list(found.shares) == list(range(7))
+            assert found.found == [30, 30, 30, 10]
+            for share, own in found.shares.items():
+                seqs = read_table(own, SCHEMA)["seq"].to_pylist()
+                assert seqs == [seq for seq in range(100) if seq % 7 == share]
+    assert not (tmp_path / "s").exists()
+
+
+def test_memory_holds_only_what_fits(tmp_path: Path) -> None:
+    rows = draw_rows(Random(1), 50)
+    with MemoryStore(rows.nbytes + 1, FileStore(str(tmp_path / "s"))) as store:
+        [first], [second] = store.put([rows]), store.put([rows])
+        assert (type(first), type(second)) == (HeldRows, StoredRows)
+        assert list_all([second]) == list_all([first])
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_keeper_holds_all_rows_of_a_task_or_none() -> None:
+    batches = [pa.table({"n": list(range(10))}) for _ in range(4)]
+    kept: list[pa.Table] = []
+    keeper = Keeper(3 * batches[0].nbytes)
+    assert list(keeper.keep(batches[:2], kept)) == batches[:2] == kept
+    more: list[pa.Table] = []
+    assert list(keeper.keep(batches, more)) == batches
+    assert more == []
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "a.parquet", draw_rows(Random(1), 5), 5)
+    Path(path).write_bytes(b"damaged")
+    with pytest.raises(LostRange, match=r"a\.parquet"):
+        list_all([FileRows(((path, ()),), 1)])
+
+
+def test_mapped_rows_are_those_of_the_step() -> None:
+    rows = HeldRows(draw_rows(Random(1), 9))
+    mapped = MappedRows(rows, lambda some: some.slice(2), ("commit_ts", "seq"))
+    [batch] = mapped.read(["seq"])
+    assert batch.to_pylist() == [{"seq": seq} for seq in range(2, 9)]

@@ -1,0 +1,49 @@
+"""An engine that treats tasks as badly as a cluster may: tiny parts, any order, lost and repeated attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from random import Random
+from typing import Any
+
+from pyspark import cloudpickle
+
+from binlake.lake.paths import LakePaths
+from spark_jobs.engine.blocks import FileStore, Store
+from spark_jobs.engine.engine import Input, Keeper, Output
+
+
+class HostileEngine:
+    """Runs each task from a copy, some of them twice; the result of a lost attempt is dropped with all it wrote."""
+
+    name = "hostile"
+    task_bytes = 1
+
+    def __init__(self, draw: Random) -> None:
+        self._draw = draw
+        self.tasks = 0
+        self.lost = 0
+
+    def run(self, task: Callable[[Input], Output], inputs: Sequence[Input]) -> list[Output]:
+        """As Engine."""
+        attempts = [number for number in range(len(inputs)) for _ in range(self._draw.choice((1, 1, 2)))]
+        self._draw.shuffle(attempts)
+        found: dict[int, Any] = {}
+        for number in attempts:
+            self.tasks += 1
+            # Each attempt has its own copy of everything, as in a process of its own.
+            run, one = cloudpickle.loads(cloudpickle.dumps((task, inputs[number])))
+            result = cloudpickle.loads(cloudpickle.dumps(run(one)))
+            self.lost += number in found
+            if number not in found or self._draw.random() < 0.5:
+                found[number] = result
+        return [found[number] for number in range(len(inputs))]
+
+    def open_store(self, paths: LakePaths, purpose: str) -> AbstractContextManager[Store]:
+        """As Engine: in files."""
+        return FileStore.of(paths, purpose)
+
+    def make_keeper(self) -> Keeper:
+        """As Engine: nothing is held."""
+        return Keeper(0)
