@@ -73,7 +73,7 @@ bench-window: setup  ## Rows/s and seconds of each stage on `sysbench_like`, and
 bench-pump: setup  ## Writes/s, latency, CPU and pulls of a pump, compared with the floors of disk and RPC
 	@$(PYTHON) bench/bench_pump.py
 
-bench-decode: setup  ## Rows/s per core of the decoder, compared with the plain path and the protobuf split; through Spark
+bench-decode: setup  ## Rows/s per core of the decoder, compared with the plain path and the protobuf split
 	@$(PYTHON) bench/bench_decode.py
 
 bench-audit: setup  ## Cost of audit queries on 10 million row changes, before and after `binlake maintain`

@@ -1,8 +1,7 @@
-"""`make bench-decode`: rows decoded per CPU second, compared with the plain decoder and the floor, and through Spark.
+"""`make bench-decode`: rows decoded per CPU second, compared with the plain decoder and the floor.
 
-Floors in the same run: protobuf splitting one binlog after the other; and for Spark, the same payloads cut into one row
-for each change, without converting its bytes to text, written to a Delta table. Compare ratios, because absolute
-figures depend on the machine. Each case runs in a separate process, so that its peak memory can be measured.
+The floor in the same run: protobuf splitting one binlog after the other. Compare ratios, because absolute figures
+depend on the machine. Each case runs in a separate process, so that its peak memory can be measured.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ def main(arguments: list[str]) -> int:
     """Print a line for each case."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", help="run one case, such as `narrow 1000`")
-    parser.add_argument("--no-spark", action="store_true", help="measure only the codec")
     args = parser.parse_args(arguments)
     if args.case:
         return _measure_case(*args.case.split())
@@ -43,10 +41,6 @@ def main(arguments: list[str]) -> int:
         for in_each in (BULK, SINGLE):
             _run_in_process(f"{name.split()[0]} {in_each}")
     _run_in_process("big 0")
-    if not args.no_spark:
-        from decode_spark import measure_through_spark
-
-        measure_through_spark()
     return 0
 
 

@@ -38,8 +38,8 @@ from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.sample_lake import SampleLake, build_table
 from spark_jobs.commands.maintain import lay_out, list_days
-from spark_jobs.job.lake import ensure_tables
 from spark_jobs.engine.session import start_classic_session
+from spark_jobs.job.lake import ensure_tables
 
 WINDOWS = 10_000
 STEP = (SPAN_MS << 18) // WINDOWS

@@ -40,13 +40,11 @@ from binlake.rows.schema import DdlJob, SchemaState, TableDef, WindowSchemas
 from binlake.rules import Rules
 from binlake.rules.topics import Dispatcher, Topics
 from binlake.statements import BatchLimits, TableStatements, make_images_from_maps
-from binlake.statements.chunks import add_chunk_keys, cut_chunks, sum_sizes
 from binlake.tso import to_datetime
 from binlake.window.definitions import Cell, Segments, WindowDefinitions
 from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq
 from pump_service.workload.tables import ID
-from spark_jobs.convert.netstatements import count_and_fold, render_rows
 from spark_jobs.convert.render import Renderer
 from spark_jobs.merge.decode import Decoder
 from spark_jobs.tables.landed import measure_landed
@@ -139,9 +137,8 @@ def _encode(schema: SchemaState, batches: list[pa.RecordBatch]) -> None:
 
 def _convert(changes: pa.Table, definitions: Mapping[SegmentTable, TableDef]) -> pa.Table:
     """Return rows of `statement`, as the convert stage makes them from the output of compact."""
-    rows, limits = add_chunk_keys(changes), BatchLimits(1000)
-    cut = cut_chunks(sum_sizes(count_and_fold(rows)), limits)
-    return render_rows(rows, Renderer("0-1", definitions, cut, "mariadb", limits, plain=False))
+    renderer = Renderer("0-1", definitions, "mariadb", BatchLimits(1000), plain=False)
+    return pa.concat_tables(renderer(0, changes))
 
 
 def make_landed(load: Load, *, whole: bool = False) -> tuple[BulkLoad, pa.Table, list[DdlJob]]:

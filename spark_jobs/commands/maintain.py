@@ -177,8 +177,8 @@ def list_days(path: str) -> list[DayOfFiles]:
 def lay_out(ctx: StageContext, table: LakeTable, part: DayOfFiles) -> int:
     """Rewrite a day: each file gets one range of commit_ts, sorted by `clustered_by`. Returns the files replaced.
 
-    The rows stay the same, in one commit that changes no data. The caller holds the table's lock. Joining files by their
-    size would mix commit_ts and keys at the granularity of files.
+    The rows stay the same, in one commit that changes no data. The caller holds the table's lock. Joining files by
+    their size would mix commit_ts and keys at the granularity of files.
     """
     place = ctx.paths.locate_table(table.name)
     own = {History.COMMIT_DATE: str(part.day)}

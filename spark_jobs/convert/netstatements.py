@@ -41,8 +41,8 @@ CHANGE_ARROW = pa.schema([(field.name, field.type) for field in CHANGE.build_arr
 class Rendered:
     """Statements of a window, in files of `statement` that are not committed.
 
-    `index`: their columns INDEX; `change`: the fold of the rows of `change`; `rows`: the statements, if this process has
-    them in memory.
+    `index`: their columns INDEX; `change`: the fold of the rows of `change`; `rows`: the statements, if this process
+    has them in memory.
     """
 
     parts: tuple[Part, ...]
@@ -103,7 +103,10 @@ class RenderGroup:
 def render_net_statements(
     ctx: StageContext, engine: Engine, window: SinkWindow, target: Target, merged: Merged, renderer: Renderer
 ) -> Rendered:
-    """The statements of `change`, and the fold of its rows. `renderer`: without tables. Raises Permanent, SchemaError."""
+    """The statements of `change`, and the fold of its rows; `renderer` has no tables yet.
+
+    Raises Permanent, SchemaError.
+    """
     bounds = window.bounds
     with engine.open_store(ctx.paths, "convert") as store:
         groups, sizes = _list_groups(ctx, engine, store, bounds, merged)

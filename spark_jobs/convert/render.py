@@ -40,9 +40,9 @@ PLACE = (Change.SEGMENT, Change.DB, Change.TABLE)
 class Renderer:
     """Turns the net changes of a group of keys into rows of `statement`.
 
-    `tables`: definitions by place; `plain`: True outside safe mode; `copies`: for the same place, the quoted name of the
-    table that saves the values of the target's extra columns; `origins`: of the rows of such tables; `accepted`: names
-    of tables for which the configuration accepts a difference.
+    `tables`: definitions by place; `plain`: True outside safe mode; `copies`: for the same place, the quoted name of
+    the table that saves the values of the target's extra columns; `origins`: of the rows of such tables; `accepted`:
+    names of tables for which the configuration accepts a difference.
     """
 
     window: str

@@ -47,7 +47,7 @@ class OrderedRows:
 
 
 def cut_in_order(parts: Sequence[Rows], task_bytes: int) -> list[OrderedRows]:
-    """All rows of `parts` as consecutive ranges of commit_ts of about `task_bytes`; a commit_ts is in one range only."""
+    """All rows as consecutive ranges of commit_ts of about `task_bytes`; a commit_ts is in one range only."""
     runs = sorted((run for part in parts for run in part.list_runs()), key=lambda run: (run.least, run.greatest))
     starts, size = [-1], 0
     for run in runs:

@@ -1,7 +1,7 @@
 """Runs a stage's tasks as Spark jobs. No row passes through the JVM: a task returns only its small result.
 
-A job has one stage: each input is one task, which returns its pickled result. Errors of Binlake are results too, so that
-a permanent one is not tried again. With the default settings a task whose process dies is run again, up to four times.
+A job has one stage: each input is one task, which returns its pickled result. Errors of Binlake are results too, so
+that a permanent one is not tried again. With the default settings a task whose process dies is run up to four times.
 """
 
 from __future__ import annotations
@@ -62,6 +62,12 @@ class _Work(Generic[Input, Output]):
 
     task: Callable[[Input], Output]
     inputs: tuple[Input, ...]
+
+    @property
+    def __name__(self) -> str:
+        """The task's name, which Spark shows in its plans."""
+        inner = getattr(self.task, "split", self.task)
+        return getattr(inner, "func", type(inner)).__name__
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # As many tasks as cores run side by side already.

@@ -1,8 +1,7 @@
-"""Translates errors of Spark into Binlake's.
+"""Translates errors of Spark, and of the lake's storage, into Binlake's.
 
-Errors of Spark's Python workers arrive as Java text. Two errors are temporary: a Delta commit conflict, and a Connect
-server that is unreachable or was restarted and no longer knows the session. delta-spark turns Delta's conflicts into
-Python exceptions (with a Connect server: `spark_jobs.engine.connect`).
+Binlake's own errors in tasks are results of the tasks (`spark_jobs.engine.spark`). What is left of Spark are errors of
+a Connect server that is unreachable or was restarted and no longer knows the session; they are temporary.
 """
 
 from __future__ import annotations
@@ -11,30 +10,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from delta.exceptions import (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentWriteException,
-    DeltaConcurrentModificationException,
-    MetadataChangedException,
-)
-
-from binlake import errors
 from binlake.base.reachability import make_spark_unavailable_error
 from binlake.errors import BinlakeError, LostRange, Transient
 from binlake.lake.damage import is_storage_error, translate_storage_error
 
-_OURS = re.compile(r"binlake\.errors\.(\w+): (?P<text>[^\n]*)")
-_CONFLICTS = (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentWriteException,
-    DeltaConcurrentModificationException,
-    MetadataChangedException,
-)
-_HINT = " Hint: "
 _LOST = re.compile(r"INVALID_HANDLE\.(SESSION_\w+|OPERATION_NOT_FOUND)")
 """The answer of a restarted server for a session that it does not know."""
 
@@ -52,20 +31,10 @@ def translate_errors() -> Iterator[None]:
 
 
 def translate(error: Exception) -> BinlakeError | None:
-    """The BinlakeError contained in a Spark exception; None if it contains none."""
+    """The BinlakeError for an exception; None for a fault of the program."""
     if isinstance(error, BinlakeError):
         return error
-    if isinstance(error, _CONFLICTS):
-        return Transient(
-            f"another writer changed a Delta table of the lake at the same time: {str(error).splitlines()[0]}",
-            hint="the stage wrote nothing and can run again; let only Binlake maintain these tables",
-        )
-    match = _OURS.search(str(error))
-    if match is None:
-        return _detect_lost_server(error) or _detect_storage_error(error)
-    kind = getattr(errors, match.group(1), Transient)
-    message, _, hint = match.group("text").partition(_HINT)
-    return kind(message, hint=hint)
+    return _detect_lost_server(error) or _detect_storage_error(error)
 
 
 def _detect_storage_error(error: Exception) -> BinlakeError | None:

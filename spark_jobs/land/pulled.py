@@ -134,7 +134,7 @@ def _add_part(before: PumpPart | None, part: PumpPart, bounds: Bounds) -> PumpPa
 
 
 def digest_pulled(rows: pa.Table, bounds: Bounds, folder: str, keeper: Keeper) -> PulledRange:
-    """The range `bounds` of `rows` (of `pump_source.SCHEMA_DDL`, including proofs); writes its transactions to files."""
+    """The range `bounds` of `rows` (`pump_source.SCHEMA_DDL`, with proofs); writes its transactions to files."""
     own = _select_transactions(rows, bounds)
     shared = _find_shared(own)
     pumps = {pump: _build_part(rows, pump, bounds) for pump in pc.unique(rows[Binlog.PUMP]).to_pylist()}

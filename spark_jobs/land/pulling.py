@@ -45,8 +45,8 @@ class Part:
 def pull_window(ctx: StageContext, pull: PumpPull, most_bytes: int) -> Pulled:
     """What the pumps have of the window, or of its first part: the pull ends at `most_bytes` of payload (0 = no limit).
 
-    This process pulls up to `window.driver-bytes`, Spark's tasks pull what is left. Raises SourceUnavailable, LostRange,
-    WireError.
+    This process pulls up to `window.driver-bytes`, Spark's tasks pull what is left. Raises SourceUnavailable,
+    LostRange, WireError.
     """
     folder, here = ctx.paths.locate_table(BINLOG.name), ctx.replication.window.driver_bytes
     whole = Bounds(pull.lo, pull.hi)
@@ -78,7 +78,7 @@ def divide(bounds: Bounds) -> list[Bounds]:
 
 @dataclass(frozen=True)
 class PullTask:
-    """Pulls a range of commit_ts from all pumps and digests it; ends early at `most_bytes` of payload (0 = no limit)."""
+    """Pulls a range of commit_ts from all pumps and digests it; ends at `most_bytes` of payload (0 = no limit)."""
 
     pull: PumpPull
     folder: str

@@ -49,8 +49,8 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     with hold_lake_lock(ctx.paths, BY_NAME["land"].lock):
         sealed = _find_sealed(ctx, bounds)
         if sealed is not None:
-            # If an attempt that died after the seal did not publish the landed ts to the pumps, the next plan does, so a
-            # landed window can continue without the source.
+            # If an attempt that died after the seal did not publish the landed ts to the pumps, the next plan does, so
+            # a landed window can continue without the source.
             _verify(ctx, sealed)
             return _build_result(sealed, began, "already", {})
         with open_cluster(ctx.replication) as cluster:

@@ -111,7 +111,7 @@ def _build_counts(stats: DecodeStats, own: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Written:
-    """The result of a task: the files it wrote, counts of what was left out, by reason, and the rows if it holds them."""
+    """The result of a task: its files, counts of what was left out, by reason, and the rows if it holds them."""
 
     parts: list[Part]
     left_out: dict[str, int]
@@ -120,7 +120,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Payloads:
-    """The input of a task: rows of `binlog`; if `joined` is set, only the chunks of the transaction of that commit_ts."""
+    """The input of a task: rows of `binlog`; with `joined`, only the chunks of the transaction of that commit_ts."""
 
     rows: tuple[Rows, ...]
     joined: int | None = None

@@ -20,14 +20,12 @@ from pyspark.sql import SparkSession
 from support.live import LiveSource
 from support.mariadb import MariaDb
 from support.workload import Workload, integer, text
-from test_e2e_window import Make, expected, lake_rows, set_up, some_changes, tables_of, texts, toml
+from test_e2e_window import Make, expected, lake_rows, set_up, some_changes, tables_of, toml
 
 from binlake.base.jvm import SHORT_LIVED
-from binlake.lake import payloads
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.runner import run_stage, run_window
-from spark_jobs.land.pulled import InMemory, Pulled
-from spark_jobs.land.pulling import pull_here
+from spark_jobs.land.pulling import pull_window
 from spark_jobs.land.pump_source import PumpPull
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e]
@@ -61,7 +59,7 @@ def test_executors_share_one_window_and_the_driver_alone_gets_the_same_result(
     )
     ran = on_two_executors(by_workers, tmp_path)
     # Each of the two executor processes did a part of the window, and neither is the driver.
-    for function in ("PumpPull", "ShareWriter"):
+    for function in ("PullTask", "MergeTask"):
         assert len(ran[function]) >= 2, ran
         assert "driver" not in ran[function]
     ((lo, hi),) = by_workers.windows.list_landed()
@@ -71,13 +69,12 @@ def test_executors_share_one_window_and_the_driver_alone_gets_the_same_result(
 
     # The driver's pull gives the same rows: its digest equals the sealed one, otherwise land would refuse it.
     pumps = tuple((pump.node_id, pump.host) for pump in source.registry.list_pumps())
-    part = pull_here(PumpPull(pumps, source.driver.cluster_id, lo, hi, 5), by_driver.driver_bytes, 0)
-    assert (part.upto, part.full) == (hi, False)
-    assert texts(Pulled(InMemory(part.rows)).select_transactions(Bounds(lo, hi))) == lake_rows(by_workers, "binlog")
+    pulled = pull_window(by_driver, PumpPull(pumps, source.driver.cluster_id, lo, hi, 5), 0)
+    assert (pulled.hi, pulled.sum_stored().landed.digest) == (hi, landed.digest)
+    pulled.discard()
     assert run_stage("land", by_driver, Bounds(lo, hi)).state == "already"
     before = lake_rows(by_workers, "mutation")
     files = DeltaTable(by_workers.paths.locate_table("mutation")).file_uris()
-    monkeypatch.setattr(payloads, "SHARE_BYTES", 1 << 30)
     assert run_stage("merge", by_driver, Bounds(lo, hi)).rows == len(before)
     assert not set(files) & set(DeltaTable(by_workers.paths.locate_table("mutation")).file_uris())
     assert lake_rows(by_workers, "mutation") == before
@@ -100,8 +97,7 @@ def test_sinks_pass_on_executors_as_in_the_driver(
     source.settle()
     ctx = context(target=target, mirror={"enabled": True}, window={"driver-bytes": 0})
     ran = on_two_executors(ctx, tmp_path)
-    # A lambda calls convert's renderer.
-    assert {"PumpPull", "ShareWriter", "MirrorTask", "<lambda>"} <= set(ran)
+    assert {"PullTask", "MergeTask", "ReduceRows", "WriteGroup", "RenderGroup"} <= set(ran)
     assert "driver" not in {executor for tasks in ran.values() for executor in tasks}
     assert tables_of(source.workload, mariadb) == expected(source.workload)
     mirrored = DeltaTable(ctx.paths.locate_mirror("d", "wide")).to_pyarrow_table(columns=["id"])
@@ -111,7 +107,6 @@ def test_sinks_pass_on_executors_as_in_the_driver(
     ((lo, hi),) = ctx.windows.list_landed()
     place = {"path": f"{ctx.replication.lake.path} of the driver"}
     alone = context(hi, target=target, window={"driver-bytes": 64 << 20}, lake=place)
-    monkeypatch.setattr(payloads, "SHARE_BYTES", 1 << 30)
     run_window(alone)
     assert alone.windows.read_manifest(lo, hi) == ctx.windows.read_manifest(lo, hi)
     applied = [one.windows.read_apply_manifests(lo, hi)[-1] for one in (ctx, alone)]

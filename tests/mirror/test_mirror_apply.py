@@ -25,7 +25,9 @@ from binlake.rows.schema.session import SourceSession
 from binlake.window.definitions import EVENTS, SYNC_DDL, LandedDdl, Segments, SegmentTable, WindowDefinitions
 
 MAP = pa.map_(pa.string(), pa.string())
-NET = pa.schema([("op", pa.string()), ("before", MAP), ("after", MAP), ("copies", pa.int64()), ("last_commit_ts", pa.int64())])  # fmt: skip
+NET = pa.schema(
+    [("op", pa.string()), ("before", MAP), ("after", MAP), ("copies", pa.int64()), ("last_commit_ts", pa.int64())]
+)
 
 Row = dict[str, str | None]
 

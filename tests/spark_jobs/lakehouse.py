@@ -13,8 +13,8 @@ from support.jobhistory import in_version_order
 from binlake import tso
 from binlake.compare.capture import Capture
 from binlake.config import Replication
-from binlake.lake.schemas import SchemaHistory
 from binlake.lake.parts import write_parts
+from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG, parse_schema
 from binlake.lake.windowlog import WindowEvent
 from binlake.rows.schema import DdlJob, SchemaState, classify_ddl

@@ -6,30 +6,11 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
-from delta.exceptions import ConcurrentAppendException, ConcurrentDeleteReadException, MetadataChangedException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
-from binlake.errors import SchemaError, Transient
-from spark_jobs.job import connect
+from binlake.errors import Transient
+from spark_jobs.engine import connect
 from spark_jobs.job.failures import translate
-
-
-@pytest.mark.parametrize(
-    "conflict", [ConcurrentAppendException, ConcurrentDeleteReadException, MetadataChangedException]
-)
-def test_conflict_of_two_delta_writers_is_retryable(conflict: type[Exception]) -> None:
-    # R-41, C-02
-    found = translate(conflict("Files were added to partition [window=1-2]\nJava stack"))
-    assert type(found) is Transient
-    assert "Files were added" in str(found)
-    assert "Java stack" not in str(found)
-
-
-def test_worker_error_is_found_in_javas_text() -> None:
-    text = "Job aborted\n  binlake.errors.SchemaError: no such column [table=d.t] Hint: look\n\tat java.lang.Thread"
-    found = translate(RuntimeError(text))
-    assert type(found) is SchemaError
-    assert (found.message, found.hint) == ("no such column [table=d.t]", "look")
 
 
 @pytest.mark.parametrize("lost", ["INVALID_HANDLE.SESSION_NOT_FOUND", "INVALID_HANDLE.OPERATION_NOT_FOUND"])
