@@ -25,6 +25,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import commit_day, match_commit_ts, match_keys, match_table, read_changes
 from binlake.lake.tables import MUTATION
 from spark_jobs.commands.maintain import lay_out, list_days
+from spark_jobs.engine.engine import LocalEngine
 from spark_jobs.engine.session import start_classic_session
 from spark_jobs.job.lake import ensure_tables
 
@@ -49,7 +50,7 @@ def main(mutations: int, folder: Path) -> int:
     report(paths, "as windows append")
     began = time.perf_counter()
     for part in list_days(paths.locate_table("mutation")):
-        lay_out(spark, paths, MUTATION, part)
+        lay_out(LocalEngine(), paths, MUTATION, part)
     print(f"layout: {time.perf_counter() - began:.0f} s")
     report(paths, "after maintain")
     return 0

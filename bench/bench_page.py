@@ -38,6 +38,7 @@ from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.sample_lake import SampleLake, build_table
 from spark_jobs.commands.maintain import lay_out, list_days
+from spark_jobs.engine.engine import LocalEngine
 from spark_jobs.engine.session import start_classic_session
 from spark_jobs.job.lake import ensure_tables
 
@@ -137,7 +138,7 @@ def _write_history(mutations: int, folder: Path, paths: LakePaths) -> None:
     binlogs.select(*BINLOG.list_column_names()).write.format("delta").mode("append").save(paths.locate_table("binlog"))
     for table in (MUTATION, BINLOG):
         for part in list_days(paths.locate_table(table.name)):
-            lay_out(spark, paths, table, part)
+            lay_out(LocalEngine(), paths, table, part)
     spark.stop()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from binlake.lake.tables import CONTROL_TABLES, SPARK_TABLES, LakeTable
+from binlake.lake.tables import CONTROL_TABLES, STAGE_TABLES, LakeTable
 
 BEGIN = "<!-- tables: written by `make docs` from binlake/lake/tables.py -->"
 END = "<!-- end of tables -->"
@@ -19,7 +19,7 @@ def replace_tables_section(page: str) -> str:
 
 def render_tables() -> str:
     """One section per table."""
-    return "\n".join(_render_section(table) for table in (*SPARK_TABLES, *CONTROL_TABLES))
+    return "\n".join(_render_section(table) for table in (*STAGE_TABLES, *CONTROL_TABLES))
 
 
 def _render_section(table: LakeTable) -> str:
@@ -27,7 +27,7 @@ def _render_section(table: LakeTable) -> str:
     layout += f"; closed days in the order of {_format_names(table.clustered_by)}" if table.clustered_by else ""
     rows = "\n".join(f"| `{column.name}` | {column.type} | {column.comment} |" for column in table.columns)
     return (
-        f"### `{table.name}`\n\n{table.comment}. Written by {table.engine}; replaced files are kept "
+        f"### `{table.name}`\n\n{table.comment}. Replaced files are kept "
         f"{table.kept_days} days{layout}.\n\n| Column | Type | Meaning |\n|---|---|---|\n{rows}\n"
     )
 

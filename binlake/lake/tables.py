@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import pyarrow as pa
 
@@ -52,7 +51,7 @@ GROUP_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class LakeTable:
-    """A Delta table and the engines that commit to it, one at a time: all writers hold the same lock (hazards R-41).
+    """A Delta table. Only delta-rs commits to it, and all writers hold the same lock (hazards R-41).
 
     `kept_days`: how long replaced files and old versions stay, for running readers and for restores. `indexed`: the
     columns whose minimum and maximum Delta stores for each file (empty: the first 32). `clustered_by`: the sort order
@@ -63,7 +62,6 @@ class LakeTable:
     comment: str
     columns: tuple[Column, ...]
     partitioned_by: tuple[str, ...] = ()
-    engine: Literal["Spark", "delta-rs", "Spark and delta-rs"] = "Spark"
     kept_days: int = HISTORY_DAYS
     clustered_by: tuple[str, ...] = ()
     indexed: tuple[str, ...] = ()
@@ -79,8 +77,7 @@ class LakeTable:
             properties["parquet.block.size"] = str(GROUP_BYTES)
         if self.indexed:
             properties["delta.dataSkippingStatsColumns"] = ",".join(self.indexed)
-        # Version timestamps that survive copying the files; delta-rs does not write them.
-        return properties | ({"delta.enableInCommitTimestamps": "true"} if self.engine == "Spark" else {})
+        return properties
 
     def build_spark_schema(self) -> str:
         """The columns as a Spark schema text (`a BIGINT, …`)."""
@@ -124,8 +121,6 @@ def format_schema(kinds: pa.Schema) -> str:
     return ", ".join(f"`{field.name}` {names[field.type]}" for field in kinds)
 
 
-_BOTH: Literal["Spark and delta-rs"] = "Spark and delta-rs"
-"""delta-rs commits a small window's rows and files written by tasks of large windows; Spark commits the others."""
 _MAP = "MAP<STRING, STRING>"
 _COMMIT_TS = Column(History.COMMIT_TS, "BIGINT", "TSO of the commit: physical ms << 18 | logical")
 _START_TS = Column(History.START_TS, "BIGINT", "TSO of the begin")
@@ -153,7 +148,6 @@ BINLOG = LakeTable(
     ),
     partitioned_by=(Binlog.COMMIT_DATE,),
     clustered_by=(Binlog.COMMIT_TS, Binlog.START_TS, Binlog.CHUNK),
-    engine=_BOTH,
     # No query filters by payload.
     indexed=(Binlog.COMMIT_TS, Binlog.START_TS),
 )
@@ -184,7 +178,6 @@ MUTATION = LakeTable(
     ),
     partitioned_by=(Mutation.COMMIT_DATE,),
     clustered_by=(Mutation.DB, Mutation.TABLE, Mutation.KEY, Mutation.COMMIT_TS),
-    engine=_BOTH,
     # Minimum and maximum of every text would take a sixth of merge's time. For keys, those of row groups suffice.
     indexed=(Mutation.COMMIT_TS, Mutation.START_TS, Mutation.TABLE_ID),
 )
@@ -213,7 +206,6 @@ DDL = LakeTable(
         Column(Ddl.BEFORE, "STRING", "JSON: definitions of the tables touched, before"),
         Column(Ddl.AFTER, "STRING", "JSON: definitions of the tables touched, after"),
     ),
-    engine=_BOTH,
 )
 
 CHANGE = LakeTable(
@@ -236,7 +228,6 @@ CHANGE = LakeTable(
     ),
     partitioned_by=(Change.WINDOW,),
     kept_days=WORKING_DAYS,
-    engine=_BOTH,
     # A window's rows are found by their folder (partition).
     indexed=(Change.SEGMENT,),
 )
@@ -270,7 +261,6 @@ STATEMENT = LakeTable(
     ),
     partitioned_by=(Statement.WINDOW,),
     kept_days=WORKING_DAYS,
-    engine=_BOTH,
     # A window's rows are found by their folder (partition).
     indexed=(Statement.SEGMENT,),
 )
@@ -305,7 +295,6 @@ MESSAGE = LakeTable(
     ),
     partitioned_by=(Message.WINDOW,),
     kept_days=WORKING_DAYS,
-    engine=_BOTH,
     # A window's rows are found by their folder (partition).
     indexed=(Message.COMMIT_TS,),
 )
@@ -317,7 +306,7 @@ def make_message_table(feed: str) -> LakeTable:
 
 
 def _make_control_table(name: str, comment: str, *columns: Column, partitioned_by: tuple[str, ...] = ()) -> LakeTable:
-    return LakeTable(name, comment, columns, partitioned_by, "delta-rs", WORKING_DAYS)
+    return LakeTable(name, comment, columns, partitioned_by, WORKING_DAYS)
 
 
 _SOURCE_DB = Column(SchemaChange.DB, "STRING", "database at the source")
@@ -459,7 +448,7 @@ VALIDATION = _make_control_table(
     Column(Validation.PROOF, "STRING", "JSON: what is known about a pending row; empty for an error"),
 )
 
-SPARK_TABLES = (BINLOG, MUTATION, DDL, CHANGE, STATEMENT)
+STAGE_TABLES = (BINLOG, MUTATION, DDL, CHANGE, STATEMENT)
 CONTROL_TABLES = (
     WINDOW, PUMP_MEMBER, SCHEMA_CHANGE, SCHEMA_SNAPSHOT, MIRROR_VERSION, MIRROR_HEAD, VERIFY, VALIDATION, BASE_CHUNK,
 )  # fmt: skip

@@ -32,6 +32,7 @@ from binlake.lake.lock import hold_lake_lock
 from binlake.lake.members import MemberTable
 from binlake.lake.opentable import load_table
 from binlake.lake.parts import Part, write_parts
+from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import (
     BINLOG,
@@ -48,6 +49,7 @@ from binlake.lake.tables import (
 from binlake.mirror import MirrorVersions
 from binlake.mirror.replica import Replica
 from binlake.pipeline import BY_NAME, look_up_lock
+from spark_jobs.engine.engine import Engine
 from spark_jobs.engine.inorder import OrderedRows, cut_in_order
 from spark_jobs.engine.rows import FileRows
 from spark_jobs.job.arguments import add_where
@@ -150,7 +152,7 @@ def _maintain_history(ctx: StageContext, table: LakeTable, landed_ts: int) -> Ma
         closed = part.day is not None and part.day < today
         if part.files > (math.ceil(part.bytes / FILE_BYTES) + 1 if closed else OPEN_FILES):
             with hold_lake_lock(ctx.paths, look_up_lock(table.name)):
-                joined += lay_out(ctx, table, part) if closed else _join(ctx, table, part)
+                joined += _lay_out(ctx, table, part) if closed else _join(ctx, table, part)
     return Maintained(table.name, joined, _vacuum(ctx, table))
 
 
@@ -174,24 +176,28 @@ def list_days(path: str) -> list[DayOfFiles]:
     return [DayOfFiles(key, len(sizes[key]), sum(sizes[key])) for key in sorted(sizes, key=str)]
 
 
-def lay_out(ctx: StageContext, table: LakeTable, part: DayOfFiles) -> int:
+def _lay_out(ctx: StageContext, table: LakeTable, part: DayOfFiles) -> int:
+    return lay_out(ctx.choose_engine(part.bytes), ctx.paths, table, part)
+
+
+def lay_out(engine: Engine, paths: LakePaths, table: LakeTable, part: DayOfFiles) -> int:
     """Rewrite a day: each file gets one range of commit_ts, sorted by `clustered_by`. Returns the files replaced.
 
     The rows stay the same, in one commit that changes no data. The caller holds the table's lock. Joining files by
     their size would mix commit_ts and keys at the granularity of files.
     """
-    place = ctx.paths.locate_table(table.name)
+    place = paths.locate_table(table.name)
     own = {History.COMMIT_DATE: str(part.day)}
     adds = pa.table(load_table(place).get_add_actions(flatten=True)).to_pylist()
     old = [add for add in adds if str(add[f"partition.{History.COMMIT_DATE}"]) == str(part.day)]
     rows = FileRows(tuple((f"{place}/{unquote(add['path'])}", ()) for add in old), part.bytes)
     size = sum(run.rows.bytes for run in rows.list_runs())
     ranges = cut_in_order([rows], max(1, size * FILE_BYTES // max(1, part.bytes)))
-    written = ctx.choose_engine(part.bytes).run(LayOutTask(table, place, str(part.day)), ranges)
+    written = engine.run(LayOutTask(table, place, str(part.day)), ranges)
     now = int(time.time() * 1000)
     replaced = [RemoveAction(add["path"], False, now, add["size_bytes"], own) for add in old]
     note = {"stage": "maintain", "commit_date": str(part.day)}
-    commit_parts(ctx.paths, table, [one for some in written for one in some], replaced, note, data_change=False)
+    commit_parts(paths, table, [one for some in written for one in some], replaced, note, data_change=False)
     return part.files
 
 

@@ -26,7 +26,7 @@ from binlake.lake.damage import describe_storage_text, require_space
 from binlake.lake.opentable import load_table, open_table
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import SPARK_TABLES, LakeTable, parse_schema
+from binlake.lake.tables import STAGE_TABLES, LakeTable, parse_schema
 from spark_jobs.engine.engine import Engine
 from spark_jobs.engine.rows import Rows
 
@@ -47,7 +47,7 @@ _WRITER = WriterProperties(
 
 def ensure_tables(paths: LakePaths) -> None:
     """Create the tables that are missing. The caller holds the lake's lock `landing`."""
-    for table in SPARK_TABLES:
+    for table in STAGE_TABLES:
         ensure_table(paths, table)
 
 

@@ -47,7 +47,7 @@ def many_bytes(workload: Workload) -> None:
 
 @pytest.mark.soak
 def test_executors_share_one_window_and_the_driver_alone_gets_the_same_result(
-    source: LiveSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: LiveSource, tmp_path: Path
 ) -> None:
     set_up(source.workload)
     some_changes(source.workload, 3)
@@ -88,9 +88,8 @@ def no_session() -> SparkSession:
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_sinks_pass_on_executors_as_in_the_driver(
-    source: LiveSource, context: Make, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip  # R-18
+    source: LiveSource, context: Make, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path
+) -> None:
     set_up(source.workload)
     some_changes(source.workload, 3)
     many_bytes(source.workload)

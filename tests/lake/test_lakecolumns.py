@@ -37,7 +37,7 @@ def names(columns: type) -> set[str]:
 
 
 def test_every_table_is_listed() -> None:
-    assert set(COLUMNS) == {*tables.SPARK_TABLES, *tables.CONTROL_TABLES}
+    assert set(COLUMNS) == {*tables.STAGE_TABLES, *tables.CONTROL_TABLES}
 
 
 @pytest.mark.parametrize(("table", "columns"), COLUMNS.items(), ids=lambda value: getattr(value, "name", ""))

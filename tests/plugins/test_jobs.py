@@ -15,7 +15,7 @@ from binlake.errors import (
     Transient,
     UnknownOutcome,
 )
-from binlake.lake.tables import SPARK_TABLES
+from binlake.lake.tables import STAGE_TABLES
 from binlake.pipeline import BY_NAME, STAGES, list_locks, look_up_lock, name_feed_sink, select_stages
 from binlake_airflow.jobs import Job, build_error, is_idle, parse_moment, read_results
 
@@ -78,7 +78,7 @@ def test_each_feed_has_its_own_stages_and_lock() -> None:
 def test_every_table_of_a_window_has_one_lock_that_its_writer_takes() -> None:
     written = [table for stage in STAGES for table in stage.writes]
     assert len(written) == len(set(written))
-    assert {table.name for table in SPARK_TABLES} <= set(written)
+    assert {table.name for table in STAGE_TABLES} <= set(written)
     for stage in STAGES:
         assert bool(stage.writes) <= bool(stage.lock)
         assert {look_up_lock(table) for table in stage.writes} <= {stage.lock}

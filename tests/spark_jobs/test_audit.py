@@ -29,7 +29,7 @@ from binlake.feed.upkeep import tidy_feed
 from binlake.feed.waiting import list_waiting_windows
 from binlake.lake.mutations import read_touched_tables
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import CONTROL_TABLES, SPARK_TABLES
+from binlake.lake.tables import CONTROL_TABLES, STAGE_TABLES
 from binlake.lake.windowlog import WindowEvent
 from binlake.mirror import MirrorVersions
 from binlake.pipeline import name_feed_sink
@@ -173,7 +173,7 @@ def _texts(row: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def test_every_table_has_comments_on_its_contents(mirrored: Mirrored) -> None:
-    for table in (*SPARK_TABLES, *CONTROL_TABLES):
+    for table in (*STAGE_TABLES, *CONTROL_TABLES):
         place = mirrored.ctx.paths.locate_table(table.name)
         if not DeltaTable.is_deltatable(place):
             continue

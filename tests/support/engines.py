@@ -14,6 +14,10 @@ from spark_jobs.engine.blocks import FileStore, Store
 from spark_jobs.engine.engine import Input, Keeper, Output
 
 
+def _copy(value: Any) -> Any:
+    return cloudpickle.loads(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
+
+
 class HostileEngine:
     """Runs each task from a copy, some of them twice; the result of a lost attempt is dropped with all it wrote."""
 
@@ -33,8 +37,8 @@ class HostileEngine:
         for number in attempts:
             self.tasks += 1
             # Each attempt has its own copy of everything, as in a process of its own.
-            run, one = cloudpickle.loads(cloudpickle.dumps((task, inputs[number])))
-            result = cloudpickle.loads(cloudpickle.dumps(run(one)))
+            run, one = _copy((task, inputs[number]))
+            result = _copy(run(one))
             self.lost += number in found
             if number not in found or self._draw.random() < 0.5:
                 found[number] = result
