@@ -27,7 +27,6 @@ from binlake.window.definitions import Cell, LandedDdl, SegmentTable, build_cell
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest
 from binlake.window.shapes import Shapes
-from spark_jobs.compact.netrows import write_net_rows
 from spark_jobs.compact.shaping import may_differ, read_shapes
 from spark_jobs.engine.blocks import Store
 from spark_jobs.engine.engine import Engine
@@ -38,6 +37,7 @@ from spark_jobs.job.lake import replace_window
 from spark_jobs.tables.compacted import read_sealed_before, was_derived
 from spark_jobs.tables.held import read_window_changes
 from spark_jobs.tables.netchange import NetChange, count_groups, find_key_arrivals
+from spark_jobs.tables.netrows import write_net_rows
 from spark_jobs.tables.pinned import (
     compute_rows_digest,
     find_next_start,

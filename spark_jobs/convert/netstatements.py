@@ -20,7 +20,6 @@ from binlake.target.definitions.forms import Name
 from binlake.target.definitions.shape import find_option
 from binlake.window.definitions import SegmentTable, require_definition
 from binlake.window.derived import Merged
-from spark_jobs.compact.netrows import Group, NetRows, measure_sizes, sum_sizes
 from spark_jobs.convert.keeping import find_origins
 from spark_jobs.convert.render import Renderer
 from spark_jobs.engine.blocks import Store
@@ -31,6 +30,7 @@ from spark_jobs.engine.rows import Rows, read_table
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.tables.held import read_window_changes
 from spark_jobs.tables.netchange import count_groups, find_groups
+from spark_jobs.tables.netrows import Group, NetRows, measure_sizes, sum_sizes
 from spark_jobs.tables.sinks import SinkWindow
 from spark_jobs.tables.statements import STATEMENT_ARROW, quote_copy_name
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import uuid
 from collections.abc import Callable
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from binlake.config import Replication
-from spark_jobs.engine.session import start_classic_session
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.results import SparkNeeded
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def build_context(replication: Replication, job: str, args: argparse.Namespace, run_id: str = "") -> StageContext:
@@ -26,11 +27,18 @@ def make_session_factory(app: str, args: argparse.Namespace) -> Callable[[], Spa
         return _refuse_session
     if args.remote:
         return lambda: _connect(args.remote)
-    return lambda: start_classic_session(app, args.master)
+    return lambda: _start(app, args.master)
 
 
 def _refuse_session() -> SparkSession:
     raise SparkNeeded
+
+
+def _start(app: str, master: str | None) -> SparkSession:
+    # Imported at first use: most runs need no Spark, whose import takes a second.
+    from spark_jobs.engine.session import start_classic_session
+
+    return start_classic_session(app, master)
 
 
 def _connect(remote: str) -> SparkSession:
