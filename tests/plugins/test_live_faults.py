@@ -235,7 +235,7 @@ def test_full_load_that_waits_and_then_lasts(page: Page) -> None:
     )
     execute(
         world.source, "CREATE DATABASE late", "CREATE TABLE late.t (id INT PRIMARY KEY)",
-        "INSERT INTO late.t SELECT seq FROM seq_1_to_5000",
+        "INSERT INTO late.t SELECT seq FROM late.seq_1_to_5000",
     )  # fmt: skip
     with world.source.connect() as other, other.cursor() as cursor:
         cursor.execute("LOCK TABLES late.t WRITE")
@@ -306,7 +306,9 @@ def test_lake_that_cannot_be_read(page: Page, server: httpx.Client, bearer: dict
     torn.write_text("{}}")
     try:
         answer = server.get("/binlake/api/dags/faults", headers=bearer)
-        assert (answer.status_code >= 400, "cannot be read" in answer.json()["error"]) == (True, True), answer.json()
+        assert (answer.status_code, answer.json()["error"]) == (503, "the lake cannot be read")
+        listed = server.get("/binlake/api", headers=bearer).json()["replications"]
+        assert ["its lake cannot be read" in one["problem"] for one in listed if one["name"] == "faults"] == [True]
         assert page.world.run_window()[0] == 1
     finally:
         torn.unlink()

@@ -62,12 +62,13 @@ def run_for_long(dag_id: str, age_s: float = 0.0) -> None:
     """The only run of the DAG is active, and its last sign of life is `age_s` seconds old."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
     from airflow.utils.types import DagRunType
     from sqlalchemy import delete
 
     at = datetime.now(UTC) - timedelta(seconds=age_s)
     with create_session() as session:
         session.execute(delete(DagRun).where(DagRun.dag_id == dag_id))
-        run = DagRun(dag_id, run_id="active", run_type=DagRunType.MANUAL, state="running", run_after=at)
+        run = DagRun(dag_id, run_id="active", run_type=DagRunType.MANUAL, state=DagRunState.RUNNING, run_after=at)
         run.queued_at, run.start_date = at, at
         session.add(run)

@@ -77,7 +77,8 @@ def serve_feeder(settings: Path) -> None:
     from pump_service.feeder.snapshot import opening, structures
 
     _log_to(settings.with_suffix(".log"))
-    opening.LOCK_WAIT_S = structures.LOCK_WAIT_S = 1
+    for module in (opening, structures):
+        vars(module)["LOCK_WAIT_S"] = 1
     Feeder(read_settings(settings)).run()
 
 
@@ -169,21 +170,23 @@ class FaultWorld:
     def ask_feeder(self, name: str) -> tuple[int, list[dict[str, Any]]]:
         """The exit status of `binlake feeder status`, and the sources on the page of the feeder; none if it is dead."""
         status, _ = _run("feeder", "status", "--config", str(self.folder / f"{name}.toml"))
-        try:
-            return status, list(self._client.get(f"http://{self.status[name]}/feeder").json()["sources"])
-        except httpx.HTTPError:
-            return status, []
+        return status, self._read_sources(name)
 
     def until_feeder(self, name: str, reached: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
         """Wait until the sources on the feeder's page are as wanted, and return them."""
 
         def look() -> list[dict[str, Any]]:
-            with contextlib.suppress(httpx.HTTPError):
-                sources = list(self._client.get(f"http://{self.status[name]}/feeder").json()["sources"])
-                return sources if sources and reached(sources) else []
-            return []
+            sources = self._read_sources(name)
+            return sources if sources and reached(sources) else []
 
-        return until(f"the feeder {name}", look)
+        found: list[dict[str, Any]] = until(f"the feeder {name}", look)
+        return found
+
+    def _read_sources(self, name: str) -> list[dict[str, Any]]:
+        try:
+            return list(self._client.get(f"http://{self.status[name]}/feeder").json()["sources"])
+        except httpx.HTTPError:
+            return []
 
 
 def until(what: str, found: Callable[[], Any]) -> Any:
