@@ -248,7 +248,7 @@ def test_full_load_that_waits_and_then_lasts(page: Page) -> None:
             assert "waits for a lock at the source" in one["trouble"]
             assert page.look()["state"] == "unreachable"
         cursor.execute("UNLOCK TABLES")
-    world.until_feeder("second", lambda sources: sources[1].get("load", {}).get("rows", 0) > 0)
+    world.until_feeder("second", lambda sources: sources[1]["load"]["rows"] > 0 and not sources[1]["trouble"])
     world.link.freeze()
     try:
         view = page.until("attention", "the full load of the source late has not ended: ")
