@@ -256,8 +256,8 @@ def test_full_load_that_waits_and_then_lasts(page: Page) -> None:
     finally:
         world.link.cut()
         world.link.mend()
-    page.until_running()
-    assert rows(world.target, "SELECT COUNT(*) FROM late.t") == [(5000,)]
+    loaded = "SELECT COUNT(*) FROM late.t"
+    until("the load at the target", lambda: page.until_running() and rows(world.target, loaded) == [(5000,)])
     restart_feeder(world, "second", [two])
 
 
