@@ -1,4 +1,4 @@
-"""The digest of rows depends only on their values, not on the way Arrow or Spark store them."""
+"""The digest of rows depends only on their values, not on the way Arrow stores them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from support.engines import HostileEngine
 
 from binlake.base import rowhash
 from binlake.lake.tables import parse_schema
-from spark_jobs.job.lake import fold_of
+from spark_jobs.engine.rows import HeldRows
+from spark_jobs.job.lake import fold_rows
 
 SCHEMA = parse_schema(
     "big BIGINT, small INT, text STRING, bytes BINARY, day DATE, flag BOOLEAN, names ARRAY<STRING>, "
@@ -125,9 +126,8 @@ def test_type_without_a_digest_is_refused() -> None:
         hashes(pa.table({"a": [0.5]}))
 
 
-@pytest.mark.spark
-def test_workers_and_driver_compute_the_same_digest(spark: SparkSession, drawn: pa.Table) -> None:
-    columns = drawn.column_names
-    frame = spark.createDataFrame(drawn).repartition(3)
-    assert fold_of(frame, columns) == rowhash.fold(rowhash.hash_rows(drawn, columns))
-    assert fold_of(frame.where("big = 1 AND small = 2"), columns) == rowhash.merge_folds([])
+def test_digest_of_parts_is_that_of_the_whole(drawn: pa.Table) -> None:
+    columns, engine = drawn.column_names, HostileEngine(random.Random(1))
+    parts = [HeldRows(drawn.slice(first, 7)) for first in range(0, drawn.num_rows, 7)]
+    assert fold_rows(engine, parts, columns) == rowhash.fold(rowhash.hash_rows(drawn, columns))
+    assert fold_rows(engine, [], columns) == rowhash.merge_folds([])

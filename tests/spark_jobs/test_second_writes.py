@@ -1,19 +1,18 @@
-"""`source.second-writes = "once"` through merge: the rows, and one alert per window and table; written by Spark."""
+"""`source.second-writes = "once"` through merge: the rows, and one alert per window and table, from many tasks."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 
 import pytest
 from lakehouse import Lakehouse, Source, rows_of
-from pyspark.sql import SparkSession
+from support.engines import HostileEngine
 
 from binlake.errors import SchemaError
-from spark_jobs.merge import direct
+from spark_jobs.job.context import StageContext
 from spark_jobs.merge import stage as merge
-
-pytestmark = pytest.mark.spark
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "zones_rearranged"
 HI = 470640619783192588
@@ -21,17 +20,17 @@ HI = 470640619783192588
 
 
 def test_window_reports_tables_whose_second_writes_were_dropped(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # capture zones, table Tagebuch
     source = Source.of_capture(CAPTURE)
-    refusing = Lakehouse(spark, tmp_path, source)
+    refusing = Lakehouse(None, tmp_path, source)
     refusing.land_only(0, HI)
     with pytest.raises(SchemaError, match=r"source\.second-writes = once"):
         merge.run(refusing.context(), merge.Bounds(0, HI))
 
-    monkeypatch.setattr(direct, "find_replaceable_files", lambda *_: None)
-    config = {"source": {"second-writes": "once"}, "window": {"driver-bytes": 0}}
-    reading = Lakehouse(spark, tmp_path, source, config).context()
+    monkeypatch.setattr(StageContext, "choose_engine", lambda *_: HostileEngine(Random(1)))
+    config = {"source": {"second-writes": "once"}}
+    reading = Lakehouse(None, tmp_path, source, config).context()
     merge.run(reading, merge.Bounds(0, HI))
     inserted = [
         dict(row["after"])["id"] for row in rows_of(reading.paths.locate_table("mutation")) if row["op"] == "insert"

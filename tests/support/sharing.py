@@ -21,7 +21,6 @@ TOGETHER = {
     "tests/spark_jobs/test_feed_states.py": "kafka",
     "tests/spark_jobs/test_publish_faults.py": "kafka",
     "tests/spark_jobs/": "spark",
-    "tests/lake/test_rowhash.py": "spark",
     "tests/dags/": "airflow",
     "tests/plugins/": "airflow",
     "tests/repair/backfill/test_one_transaction.py": "airflow",
