@@ -41,6 +41,33 @@ def test_a_variable_that_no_session_may_set_costs_only_the_first_session(monkeyp
     assert all(f"{name} = " in second.accepted[0] for name in VARIABLES if name != _READ_ONLY)
 
 
+class MariaDb102:
+    """A MariaDB 10.2.11: it answered so when it was tried. Its old_mode has no UTF8_IS_UTF8MB3."""
+
+    server_version = "5.5.5-10.2.11-MariaDB-log"
+
+    def __init__(self) -> None:
+        self.accepted: list[str] = []
+
+    def query(self, sql: str) -> None:
+        """Accept `sql`, or refuse it as the server does."""
+        if "UTF8_IS_UTF8MB3" in sql:
+            raise err.OperationalError(1231, "Variable 'old_mode' can't be set to the value of 'UTF8_IS_UTF8MB3'")
+        self.accepted.append(sql)
+
+
+def test_a_server_that_does_not_know_a_value_gets_the_one_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its people's old_mode would otherwise stay, and each session would set all variables one by one."""
+    monkeypatch.setattr("binlake.base.sqlsession._names", {MariaDb102.server_version: frozenset(VARIABLES)})
+    monkeypatch.setattr("binlake.base.sqlsession._values", {})
+    first, second = MariaDb102(), MariaDb102()
+    set_variables(cast(Link, first))
+    set_variables(cast(Link, second))
+    assert "SET SESSION old_mode = ''" in first.accepted
+    assert len(second.accepted) == 1
+    assert "old_mode = ''" in second.accepted[0]
+
+
 class Tidb:
     """A connection to a TiDB whose people chose another default collation."""
 
