@@ -133,7 +133,7 @@ class ScratchServer:
         if is_explicit is None:
             return _KEEP_TIME_DEFAULTS[self._flavor]
         name = "explicit_defaults_for_timestamp"
-        same = int(self._link.query(f"SELECT @@SESSION.{name} AS IS_SET")[0]["IS_SET"]) == is_explicit
+        same = int(self._link.query(f"SELECT @@{name} AS IS_SET")[0]["IS_SET"]) == is_explicit
         return [] if same else [f"SET SESSION {name} = {int(is_explicit)}"]
 
     def _build_utf8mb4_statements(self, collation: int | None) -> list[str]:

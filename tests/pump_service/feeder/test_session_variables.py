@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import cast
 
 import pytest
 from pymysql import err
 
 from binlake.base.sqlsession import VARIABLES, Link, set_variables
+from binlake.dialect.tokens import tokenize
+from binlake.mysqlbinlog.definitions.statements import SingleStatement
+from binlake.mysqlbinlog.model import Flavor, Session
+from pump_service.feeder.tracker import ScratchServer
 
 _READ_ONLY = "explicit_defaults_for_timestamp"
 
@@ -90,3 +95,32 @@ def test_a_tidb_has_its_own_default_collation(monkeypatch: pytest.MonkeyPatch) -
     server = Tidb()
     set_variables(cast(Link, server))
     assert server.accepted == ["SET SESSION default_collation_for_utf8mb4 = 'utf8mb4_bin'"]
+
+
+class OldTracker:
+    """The link to a tracker on a MariaDB before 10.8, where `explicit_defaults_for_timestamp` is only a global."""
+
+    def __init__(self) -> None:
+        self.executed: list[str] = []
+
+    def query(self, sql: str) -> list[dict[str, object]]:
+        """Answer as MariaDB 10.2.11 did."""
+        if "@@SESSION.explicit" in sql:
+            raise err.OperationalError(1238, "Variable 'explicit_defaults_for_timestamp' is a GLOBAL variable")
+        return [{"IS_SET": 0}] if sql.startswith("SELECT") else []
+
+    def execute(self, statements: Iterable[str], _sent: str) -> None:
+        """Take `statements`."""
+        self.executed += statements
+
+
+@pytest.mark.parametrize(("logged", "is_sent"), [(False, False), (True, True), (None, False)])
+def test_tracker_sets_time_defaults_only_if_they_differ(
+    monkeypatch: pytest.MonkeyPatch, logged: bool | None, is_sent: bool
+) -> None:
+    """The log of a MariaDB 10.2 says what its tracker has anyway, and setting it stopped the source (error 1238)."""
+    tracker, link = ScratchServer("one", Flavor.MARIADB, {}), OldTracker()
+    monkeypatch.setattr(tracker, "_link", link)
+    statement = SingleStatement("create", "d", "t", tuple(tokenize("CREATE TABLE t (a INT)")))
+    tracker.run(statement, Session(sql_mode=0, explicit_defaults_for_timestamp=logged))
+    assert any("explicit_defaults" in text for text in link.executed) == is_sent
