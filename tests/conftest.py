@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 # Verifying the bytecode of some 15,000 classes takes a tenth of each start.
 _UNVERIFIED = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+# All of Spark's tests fill the 48 MB that a JVM without the optimising compiler reserves for compiled code. Then it
+# searches the code for what to delete, and compiles that again.
+_ROOM_FOR_CODE = "-XX:ReservedCodeCacheSize=240m -XX:-UseCodeCacheFlushing"
 # Generating and compiling a class for each query over a few rows takes a sixth of the CPU of Spark's tests. Tests that
 # start Spark as it is deployed (demo, submitted jobs, cluster, Connect server) leave it on.
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
@@ -51,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     draw_share(_QUICK_SHARE if config.option.quick else config.option.draw_one_of)
     _set_up_hypothesis()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    os.environ.setdefault("JDK_JAVA_OPTIONS", f"{SHORT_LIVED} {_UNVERIFIED}")
+    os.environ.setdefault("JDK_JAVA_OPTIONS", f"{SHORT_LIVED} {_UNVERIFIED} {_ROOM_FOR_CODE}")
 
 
 def _set_up_hypothesis() -> None:

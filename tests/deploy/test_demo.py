@@ -66,10 +66,14 @@ class KeptDemo:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeptDemo]:
     """The demo with `KEEP=1`; `make stop` afterwards leaves no process."""
     folder = tmp_path_factory.mktemp("demo") / "demo"
-    # Fewer and larger windows than in `make demo`, but the same compared states.
-    with _demo(folder, "--keep", "--rate", "2000") as process:
-        printed, _ = process.communicate(timeout=LIMIT_S)
     try:
+        # Fewer and larger windows than in `make demo`, but the same compared states.
+        with _demo(folder, "--keep", "--rate", "2000") as process:
+            try:
+                printed, _ = process.communicate(timeout=LIMIT_S)
+            except BaseException:
+                process.send_signal(signal.SIGINT)  # otherwise its servers would outlive a run that is too slow
+                raise
         assert process.returncode == 0, printed
         page = re.search(r"left running: (http://127\.0\.0\.1:\d+)", printed)
         login = re.search(r"login (\w+) / (\w+)", printed)

@@ -99,6 +99,7 @@ ORDERS = [("replace", "by hand", "exclude"), ("exclude", "replace", "by hand")]
 OTHERS = [order for order in permutations(ORDERS[0]) if order not in ORDERS]
 
 
+@pytest.mark.soak_on("mysql")
 @pytest.mark.parametrize(
     "order", [*ORDERS, *(pytest.param(one, marks=pytest.mark.soak) for one in OTHERS)], ids="-".join
 )
