@@ -117,7 +117,13 @@ _OTHERWISE: Mapping[str, str] = {"old_mode": "''"}
 _TIDB: Mapping[str, str] = {"default_collation_for_utf8mb4": "'utf8mb4_bin'"}
 """TiDB's own values: a TiDB source's DDL means these where its text names no collation."""
 
-_LIMITS = ("sql_select_limit", "max_execution_time", "max_statement_time", "max_session_mem_used", "tmp_disk_table_size")
+_LIMITS = (
+    "sql_select_limit",
+    "max_execution_time",
+    "max_statement_time",
+    "max_session_mem_used",
+    "tmp_disk_table_size",
+)
 """What could shorten or refuse the answer to the question which variables a server has."""
 
 _UNKNOWN = 1193
