@@ -58,7 +58,7 @@ def run(ctx: StageContext, bounds: Bounds, name: str, may_register: MayRegister 
     sent = Sent()
     with _open_sender(ctx, feed, windows, state, may_register) as send:
         ctx.windows.record_together(_begin(ctx, feed, windows[:1]))
-        for manifest, following in pairwise([*windows, None]):
+        for place, manifest in enumerate(windows):
             first = time.monotonic()
             own = send(manifest)
             sent.include(own)
@@ -66,7 +66,7 @@ def run(ctx: StageContext, bounds: Bounds, name: str, may_register: MayRegister 
                                 time.monotonic() - first, ctx.run_id, sink, "",
                                 {"feed": name, **own.build_detail()})  # fmt: skip
             # The mark of the next window costs no commit of its own.
-            ctx.windows.record_together([event, *_begin(ctx, feed, [following] if following else [])])
+            ctx.windows.record_together([event, *_begin(ctx, feed, windows[place + 1 : place + 2])])
     if feed.target_ts and windows[-1].hi >= int(feed.target_ts):
         record_finish(ctx.windows, name, run_id=ctx.run_id)
     lo, hi, seconds = windows[0].lo, windows[-1].hi, time.monotonic() - began
