@@ -134,5 +134,9 @@ class CheckpointMoved(CheckpointConflict):
     """A position that Binlake recorded was changed by another hand: it is not believed until an operator says so."""
 
 
+class PositionMoved(Permanent):
+    """A feed's sink reports a position that publish has not left there: it is not used until an operator says so."""
+
+
 class Drift(Permanent):
     """The target's definitions are not those that the manifest expects."""

@@ -9,7 +9,7 @@ from importlib.resources import files
 
 TABLES = ("checkpoint", "binlake_owner", "binlake_lease", "binlake_fence", "binlake_progress", "binlake_ledger")
 """Tables of the checkpoint schema; `sql/<name>.sql` creates each. If they exist, Binlake has already applied there."""
-LATER = ("binlake_aside", "binlake_position")
+LATER = ("binlake_aside", "binlake_position", "binlake_opened")
 """Tables added in later versions: a target that an older version created lacks them until its next window."""
 
 

@@ -5,6 +5,9 @@ and what is derived from it would be wrong. Each stage therefore records, in the
 that its tables had then. A table with a lower version has lost that window, and nothing is read from it or written to
 it until the window is there again. A reader asks before it answers, a writer before it writes (else its commit would
 take the place of the lost one).
+
+A RESTORE by hand takes windows away too, but as a commit of its own: the version rises. So the commits after the
+recorded version are looked at as well.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable
 
+from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from binlake.errors import LostRange
@@ -27,6 +31,7 @@ VERSIONS = "versions"
 """The key of an event's detail: by table, its Delta version after the window."""
 _LAST_EVENTS = 64
 """Newest events that are asked. Each writer asks before it writes, so older windows were there when newer ones came."""
+_LAST_COMMITS = 32
 _AGAIN = {
     "merge": "derive it again: `binlake stage merge --replication FILE --lo {lo} --hi {hi}`",
     "land": "start a new lake: a window lands only once",
@@ -54,12 +59,14 @@ def require_windows(paths: LakePaths, events: Iterable[EventRow], *, but: tuple[
     for event in sorted(events, key=lambda event: event["at_ms"]):
         newest[event["stage"], event["lo"], event["hi"]] = event
     found: dict[str, int] = {}
+    recorded: dict[str, int] = {}
     for (stage, lo, hi), event in newest.items():
         for table, version in json.loads(event["detail"] or "{}").get(VERSIONS, {}).items():
             if (stage, lo, hi) == but:
                 continue
             if table not in found:
                 found[table] = _read_version(paths, table)
+            recorded[table] = max(version, recorded.get(table, version))
             if found[table] < version:
                 again = _AGAIN[stage].format(lo=lo, hi=hi)
                 raise LostRange(
@@ -67,6 +74,34 @@ def require_windows(paths: LakePaths, events: Iterable[EventRow], *, but: tuple[
                     where={"window": format_window_name(lo, hi), "written_as": version, "lake": paths.root},
                     hint=f"restore the files of `{table}/_delta_log` from a copy, or {again}",
                 )
+
+    for table, version in recorded.items():
+        if found[table] > version:
+            require_not_restored(open_table(paths.locate_table(table)), table, version)
+
+
+def require_not_restored(table: DeltaTable, name: str, recorded: int) -> None:
+    """Require that no RESTORE by hand took away what `table` had at Delta's version `recorded`. Raises LostRange.
+
+    One that brings it back is fine, so the way on is a RESTORE to that version.
+    """
+    # Binlake restores no table. After the newest window there are few commits; a sink that is far behind looks only at
+    # the last ones, as every stage that writes has looked at those before them.
+    later = table.history(min(table.version() - recorded, _LAST_COMMITS))
+    whole: dict[int, bool] = {}
+    is_whole = True
+    for commit in sorted(later, key=lambda commit: int(commit["version"])):
+        if commit.get("operation") == "RESTORE":
+            to = (commit.get("operationParameters") or {}).get("version")
+            # Restored to a time, it is not known to which version: it must be done again by version.
+            is_whole = to is not None and int(to) >= recorded and whole.get(int(to), True)
+        whole[int(commit["version"])] = is_whole
+    if not is_whole:
+        raise LostRange(
+            f"the lake's table `{name}` was restored to an older version by another hand",
+            where={"version": table.version(), "written_as": recorded, "table": table.table_uri},
+            hint=f"RESTORE it to version {recorded} (Spark SQL, or delta-rs: `DeltaTable(…).restore({recorded})`)",
+        )
 
 
 def _read_version(paths: LakePaths, table: str) -> int:

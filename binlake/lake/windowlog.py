@@ -65,6 +65,8 @@ class WindowLog:
 
     def record_together(self, events: Sequence[WindowEvent]) -> None:
         """Append `events` in one commit: all of them or none. Durable when this returns."""
+        if not events:
+            return
         now = time.time_ns() // 1_000_000
         self._table.append(
             [
@@ -166,12 +168,16 @@ class WindowLog:
         """The hi of the last landed window; None for an empty lake."""
         return self.find_greatest_hi("land")
 
-    def find_greatest_hi(self, stage: str, sink: str | None = None, *, since_ms: int = 0) -> int | None:
+    def find_greatest_hi(
+        self, stage: str, sink: str | None = None, *, since_ms: int = 0, with_rows: bool = False
+    ) -> int | None:
         """The greatest hi of a window for which `stage` (of `sink`) is done, or None.
 
-        `since_ms`: only events recorded later than this (Unix ms) count.
+        `since_ms`: only events recorded later than this (Unix ms) count; `with_rows`: only events that count rows.
         """
         where = _match_sink(_match_done(stage), sink)
+        if with_rows:
+            where &= ds.field(Window.ROWS) > 0
         return self._table.find_greatest(Window.HI, where & (ds.field(Window.AT_MS) > since_ms) if since_ms else where)
 
     def find_silence_start(self) -> int | None:

@@ -18,6 +18,7 @@ from deltalake.exceptions import TableNotFoundError
 from binlake.base.lakecolumns import Change, Mirror
 from binlake.errors import LostRange
 from binlake.lake.columntypes import build_schema
+from binlake.lake.continuity import require_not_restored
 from binlake.lake.dataset import open_dataset
 from binlake.lake.opentable import load_table
 from binlake.mirror.rows import Reshaper, build_typed_rows, read_image_texts
@@ -50,13 +51,15 @@ class Replica:
         return self._table.version() if self._open() is not None and self._table is not None else -1
 
     def require_version(self, version: int) -> None:
-        """Require that the mirror has not lost a commit since it was at Delta's `version`. Raises LostRange."""
+        """Require that the mirror has lost nothing since it was at Delta's `version`. Raises LostRange."""
         if self.version < version:
             raise LostRange(
                 f"the mirror has lost a commit: it is at version {self.version}",
                 where={"mirror": self._path, "written_as": version},
                 hint="restore the files of its `_delta_log` from a copy",
             )
+        if self._table is not None and self.version > version:
+            require_not_restored(self._table, "/".join(self._path.split("/")[-2:]), version)
 
     def read_position(self) -> int:
         """The commit_ts up to which the mirror is complete; -1 if it does not exist."""

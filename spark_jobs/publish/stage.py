@@ -15,18 +15,24 @@ import pyarrow as pa
 
 from binlake.base.lakecolumns import Message
 from binlake.config.feed import Feed
-from binlake.config.storage import BINLOG_FILES, Storage
 from binlake.feed.files.binlogs import BinlogPublisher
 from binlake.feed.files.publisher import FilePublisher
 from binlake.feed.manifest import EncodeManifest
+from binlake.feed.ownposition import (
+    build_start,
+    end_of,
+    leaves_position,
+    make_file_publisher,
+    require_own_position,
+)
 from binlake.feed.position import Position
 from binlake.feed.registry import SchemaRefused
 from binlake.feed.schemaids import SchemaIds
 from binlake.feed.schemaorder import MayRegister
 from binlake.feed.sealed import find_last_position, read_sealed, split_changes
 from binlake.feed.sent import Sent
-from binlake.feed.sink import Sink, build_writer_name, open_sink
-from binlake.feed.state import read_state, record_finish
+from binlake.feed.sink import Sink, open_sink
+from binlake.feed.state import FeedState, read_state, record_finish
 from binlake.feed.waiting import list_windows_to_publish
 from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.lock import hold_lake_lock
@@ -50,45 +56,48 @@ def run(ctx: StageContext, bounds: Bounds, name: str, may_register: MayRegister 
     if not windows:
         return StageResult("publish", "already", bounds.lo, bounds.hi, detail={"feed": name})
     sent = Sent()
-    with _open_sender(ctx, feed, windows, state.life, may_register) as send:
-        for manifest in windows:
+    with _open_sender(ctx, feed, windows, state, may_register) as send:
+        ctx.windows.record_together(_begin(ctx, feed, windows[:1]))
+        for place, manifest in enumerate(windows):
             first = time.monotonic()
             own = send(manifest)
             sent.include(own)
             event = WindowEvent("publish", manifest.lo, manifest.hi, "done", manifest.messages,
                                 time.monotonic() - first, ctx.run_id, sink, "",
                                 {"feed": name, **own.build_detail()})  # fmt: skip
-            ctx.windows.record(event)
+            # The mark of the next window costs no commit of its own.
+            ctx.windows.record_together([event, *_begin(ctx, feed, windows[place + 1 : place + 2])])
     if feed.target_ts and windows[-1].hi >= int(feed.target_ts):
         record_finish(ctx.windows, name, run_id=ctx.run_id)
     lo, hi, seconds = windows[0].lo, windows[-1].hi, time.monotonic() - began
     return StageResult("publish", "done", lo, hi, sent.messages, seconds, "", {"feed": name, **sent.build_detail()})
 
 
+def _begin(ctx: StageContext, feed: Feed, windows: Sequence[EncodeManifest]) -> list[WindowEvent]:
+    """The events to record before the first write of `windows`; none for those of which the sink gets nothing."""
+    return [build_start(feed, manifest, ctx.run_id) for manifest in windows if leaves_position(feed, manifest)]
+
+
 @contextmanager
 def _open_sender(
-    ctx: StageContext, feed: Feed, windows: Sequence[EncodeManifest], life: int, may_register: MayRegister | None
+    ctx: StageContext, feed: Feed, windows: Sequence[EncodeManifest], state: FeedState, may_register: MayRegister | None
 ) -> Iterator[Callable[[EncodeManifest], Sent]]:
     """A function that publishes one of `windows` and counts what it sent."""
-    storage, name = feed.sink.storage, ctx.replication.name
-    if storage is not None:
+    name = ctx.replication.name
+    if feed.sink.storage is not None:
         # Files have no fence, so a lake lock keeps other publishers out.
         with (
             hold_lake_lock(ctx.paths, f"{name_feed_lock(feed.name)}-publish"),
-            _make_file_publisher(feed, storage, build_writer_name(feed, name, life)) as files,
+            make_file_publisher(ctx.windows, feed, name, state) as files,
         ):
+            require_own_position(ctx.windows, feed, state, windows, end_of(files.checkpoint))
             yield lambda manifest: _publish_files(ctx.paths, manifest, files)
     elif any(manifest.messages for manifest in windows):
-        with open_sink(feed, name, life) as out, SchemaIds(feed, may_register) as ids:
+        with open_sink(feed, name, state.life) as out, SchemaIds(feed, may_register) as ids:
+            require_own_position(ctx.windows, feed, state, windows, out.position)
             yield lambda manifest: publish_window(ctx.paths, manifest, out, ids) if manifest.messages else Sent()
     else:
         yield lambda _: Sent()
-
-
-def _make_file_publisher(feed: Feed, storage: Storage, writer: str) -> FilePublisher | BinlogPublisher:
-    if feed.sink.protocol == BINLOG_FILES:
-        return BinlogPublisher(storage, writer, time_zone=feed.time_zone)
-    return FilePublisher(storage, feed.sink.protocol, writer, terminator=feed.terminator)
 
 
 def _publish_files(paths: LakePaths, manifest: EncodeManifest, files: FilePublisher | BinlogPublisher) -> Sent:

@@ -113,18 +113,18 @@ def test_publish_killed_after_writing_files_repeats_nothing(tmp_path: Path, monk
     fed.send(fed.windows[0])
     done = fed.contents()
     # Imitate a kill between the last file and the lake's event.
-    recorded = fed.ctx.windows.read_events(stage="publish")
+    recorded = fed.ctx.windows.read_events(stage="publish", state="done")
     fed.lakehouse.land(fed.windows[1].lo, fed.windows[1].hi)
     encode.run(fed.ctx, fed.windows[1], FEED)
     with monkeypatch.context() as patch:
-        patch.setattr(type(fed.ctx.windows), "record", _stop)
+        patch.setattr("spark_jobs.publish.stage.WindowEvent", _stop)
         with pytest.raises(KeyboardInterrupt):
             publish.run(fed.ctx, fed.windows[1], FEED)
     written = fed.contents()
     assert set(written) > set(done)
     assert publish.run(fed.ctx, fed.windows[1], FEED).rows == 0
     assert fed.contents() == written
-    assert len(fed.ctx.windows.read_events(stage="publish")) == len(recorded) + 1
+    assert len(fed.ctx.windows.read_events(stage="publish", state="done")) == len(recorded) + 1
 
 
 # S0-08, S2-36
@@ -176,7 +176,7 @@ def test_feed_read_reads_the_feed_of_a_replication(tmp_path: Path, capsys: pytes
     assert "give a URI, or --replication FILE and --feed NAME" in capsys.readouterr().err
 
 
-def _stop(*_: object) -> None:
+def _stop(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 

@@ -31,7 +31,7 @@ MOVES: dict[str, Callable[[int, int], list[str]]] = {
     "gone": lambda _lo, _hi: ["DELETE FROM tidb_binlog.checkpoint"],
     "another row, without Binlake's records": lambda _lo, hi: [
         _SET.format(ts=hi),
-        *(f"DROP TABLE tidb_binlog.binlake_{name}" for name in ("position", "progress", "owner", "ledger")),
+        *(f"DROP TABLE tidb_binlog.binlake_{name}" for name in ("position", "opened", "progress", "owner", "ledger")),
     ],
 }
 

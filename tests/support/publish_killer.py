@@ -31,8 +31,8 @@ STEPS: dict[str, tuple[type[Any], str, bool]] = {
     "queued the messages": (Publisher, "_send", True),
     "delivered the messages": (Publisher, "_flush", True),
     "committed": (Publisher, "_commit", True),
-    "before the record": (WindowLog, "record", False),
-    "recorded": (WindowLog, "record", True),
+    "before the record": (WindowLog, "record_together", False),
+    "recorded": (WindowLog, "record_together", True),
 }
 """Kill points: the class, its method, and whether the process dies after the call (True) or before it."""
 TRANSACTION_ROWS = 7

@@ -19,6 +19,7 @@ from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailab
 from binlake.feed.changefeed.replicationfile import ReplicationFile
 from binlake.feed.changefeed.section import dump_section_keys, make_section
 from binlake.feed.checks import FeedReport, check_tables, read_landed_tables, require_servers_answer
+from binlake.feed.ownposition import adopt_position
 from binlake.feed.sink import forget_position
 from binlake.feed.state import read_progress, read_state, record_pause, record_removal, record_resume, require_in_lake
 from binlake.lake.lock import hold_lake_lock
@@ -132,6 +133,22 @@ def move_feed(file: ReplicationFile, feed: Feed, path: Path, ts: str) -> Feed:
     write_feed_file(path, moved)
     record_removal(windows, feed.name, reason=f"moved to {ts}")
     return moved
+
+
+def adopt_sink_position(file: ReplicationFile, feed: Feed) -> None:
+    """Believe the position that the feed's sink reports.
+
+    Raises ConfigError for a running feed, Transient, Permanent.
+    """
+    windows = open_window_log(file.replication)
+    state = read_state(windows, feed.name)
+    if state.works:
+        raise ConfigError(
+            "only the position of a stopped changefeed can be adopted",
+            where={"id": feed.name, "state": state.state},
+            hint=f"`binlake changefeed pause -c {feed.name}` first",
+        )
+    adopt_position(windows, feed, file.replication.name, state)
 
 
 def remove_feed(file: ReplicationFile, feed: Feed, path: Path, *, force: bool) -> list[str]:

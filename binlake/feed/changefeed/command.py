@@ -55,6 +55,9 @@ class ChangefeedCommand:
             if name == "resume":
                 command.add_argument("--overwrite-checkpoint-ts", type=_read_moment_or_now, metavar="TS",
                                      help="continue after this commit_ts, or `now`, whatever was sent")  # fmt: skip
+                command.add_argument(
+                    "--adopt-position", action="store_true", help="believe the sink's position, though it was changed"
+                )
             if name == "query":
                 command.add_argument("-s", "--simple", action="store_true", help="show only state and checkpoint")
             if name == "remove":
@@ -156,6 +159,8 @@ def _resume(file: ReplicationFile, args: argparse.Namespace) -> None:
         )  # fmt: skip
     feed.require_rules()
     _show_warnings(actions.check_feed(file, feed, unreachable_ok=args.unreachable_ok))
+    if args.adopt_position:
+        actions.adopt_sink_position(file, feed)
     if not state.works or args.overwrite_checkpoint_ts is not None:
         record_resume(windows, feed.name, reason=args.reason or "resumed by command")
     _print_state(args, file, feed, "is normal and continues with the next window")

@@ -72,12 +72,21 @@ class FilePublisher:
     """The only writer of `feed`'s files. `checkpoint`: the hi of the last published window; None at first."""
 
     def __init__(
-        self, storage: Storage, protocol: str, feed: str, *, terminator: str = "\r\n", store: Store | None = None
+        self,
+        storage: Storage,
+        protocol: str,
+        feed: str,
+        *,
+        terminator: str = "\r\n",
+        recorded: int | None = None,
+        store: Store | None = None,
     ) -> None:
-        """`terminator`: the end of lines in a text protocol; `store`: used instead of the one at `storage`.
+        """`terminator`: the end of lines in a text protocol; `recorded`: the hi of the last window that is known to be
+        published, whatever `metadata` says; `store`: used instead of the one at `storage`.
 
         Raises ConfigError.
         """
+        self._recorded = recorded or 0
         self._storage, self._protocol, self._feed, self._terminator = storage, protocol, feed, terminator.encode()
         self._store = store or open_store(storage)
         self._known: set[str] = set()
@@ -136,7 +145,7 @@ class FilePublisher:
         if begun is None:
             # This claims the folder for the feed.
             self._store.put(layout.PLAN, plan.to_json())
-        elif begun.hi > (self.checkpoint or 0):
+        elif begun.hi > max(self.checkpoint or 0, self._recorded):
             plan.last |= begun.last
         return plan
 

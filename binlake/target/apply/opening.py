@@ -18,6 +18,7 @@ from binlake.target.claim.progress import (
     is_recorded,
     read_owner,
     read_progress,
+    require_own_progress,
     require_owner,
     take_ownership,
     write_progress,
@@ -84,7 +85,7 @@ def _open(run: ApplyRun, session: Session) -> tuple[Progress, int, bool]:
     manifest = run.manifest
     require_owner(session, run.schema, manifest.cluster_id, manifest.replication, hint=_OTHER_SCHEMA)
     checkpoint = run.lock_checkpoint(session)
-    progress = read_progress(session, run.schema, manifest.replication)
+    progress = require_own_progress(session, run.schema, manifest.cluster_id, manifest.replication)
     resumed = progress is not None and progress.is_open
     if progress is not None and progress.is_open:
         _require_same(progress, manifest)

@@ -15,7 +15,7 @@ from dataclasses import astuple, dataclass, replace
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
-from binlake.errors import CheckpointConflict
+from binlake.errors import CheckpointConflict, CheckpointMoved
 from binlake.statements.batch import StatementBatch
 from binlake.statements.literal import quote_qualified_name
 from binlake.target.session.session import Session
@@ -82,6 +82,11 @@ class Progress:
         """(lo, hi) of the open window; None when none is open."""
         return None if self.open_lo is None or self.open_hi is None else (self.open_lo, self.open_hi)
 
+    def describe_window(self) -> str:
+        """The window, the next segment and the manifest as one text."""
+        window = "none" if self.window is None else "{}-{}".format(*self.window)
+        return f"window {window}, segment {self.segment}, manifest {self.manifest or 'none'}"
+
     def is_for(self, manifest: ApplyManifest) -> bool:
         """True when the open window is exactly that of `manifest`."""
         return (self.open_lo, self.open_hi, self.manifest) == (manifest.lo, manifest.hi, manifest.compute_digest())
@@ -108,6 +113,16 @@ class Progress:
         return replace(self, ddl_state="", ddl_commit_ts=None, ddl_sql=None, ddl_before=None, ddl_expected=None)
 
 
+class _Written(NamedTuple):
+    """What `binlake_opened` has of a progress row."""
+
+    progress: str
+    exit_ts: int
+
+    def __str__(self) -> str:
+        return f"{self.progress}, exit_ts {self.exit_ts}"
+
+
 def read_progress(session: Session, schema: str, replication: str) -> Progress | None:
     """The row of `replication`; None when it never opened a window here."""
     rows = session.fetch_records(Progress, f"{_select_progress(schema)} WHERE task = %s", (replication,))
@@ -129,6 +144,41 @@ def write_progress(session: Session, schema: str, progress: Progress) -> None:
         f"REPLACE INTO {table} ({', '.join(_PROGRESS_COLUMNS)}) VALUES ({places})",
         astuple(progress),
     )
+    record = quote_qualified_name(schema, "binlake_opened")
+    session.write(
+        f"REPLACE INTO {record} (clusterID, task, progress, exit_ts) VALUES (%s, %s, %s, %s)",
+        (progress.cluster_id, progress.replication, progress.describe_window(), progress.exit_ts),
+    )
+
+
+def require_own_progress(session: Session, schema: str, cluster_id: int, replication: str) -> Progress | None:
+    """The row of `replication`. Raises CheckpointMoved when it is not as Binlake wrote it last.
+
+    The part about a DDL is not compared: an operator may set `ddl_state`. A greater exit_ts only makes writes safer.
+    For a transaction that has locked the checkpoint row.
+    """
+    progress = read_progress(session, schema, replication)
+    record = quote_qualified_name(schema, "binlake_opened")
+    records = session.fetch_records(
+        _Written,
+        f"SELECT progress, exit_ts FROM {record} WHERE clusterID = %s AND task = %s",
+        (cluster_id, replication),
+    )
+    found = _Written("no row", 0) if progress is None else _Written(progress.describe_window(), progress.exit_ts)
+    if records and (records[0].progress != found.progress or records[0].exit_ts > found.exit_ts):
+        raise CheckpointMoved(
+            "the row of binlake_progress is not as Binlake wrote it, so which rows of its window are at the target is"
+            " not known",
+            where={"schema": schema, "task": replication, "written": str(records[0]), "found": str(found)},
+            hint="restore the row; or, if the target equals the source at its checkpoint:"
+            f" `binlake checkpoint adopt --replication FILE --cluster-id {cluster_id}`",
+        )
+    return progress
+
+
+def forget_written_progress(session: Session, schema: str, cluster_id: int) -> None:
+    """From now on believe the row of `binlake_progress` as it is, or that it is missing."""
+    session.write(f"DELETE FROM {quote_qualified_name(schema, 'binlake_opened')} WHERE clusterID = %s", (cluster_id,))
 
 
 def _select_progress(schema: str) -> str:

@@ -18,6 +18,7 @@ from binlake.target.claim.claim import open_claimed_transaction
 from binlake.target.claim.progress import (
     Ledger,
     Progress,
+    forget_written_progress,
     read_open_progress,
     read_progress,
     take_ownership,
@@ -82,6 +83,7 @@ def _adopt(replication: Replication, target: Target, cluster_id: int, *, close: 
                 _close_window(session, schema, cluster_id, other, close=close)
             take_ownership(session, schema, cluster_id, replication.name, replication.compute_data_hash())
             CheckpointTable(schema, cluster_id).accept(session)
+            forget_written_progress(session, schema, cluster_id)
 
 
 def set_checkpoint(replication: Replication, target: Target, cluster_id: int, base: int) -> None:
