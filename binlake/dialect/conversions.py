@@ -35,6 +35,8 @@ _MODES = {1 << 23: "NO_ZERO_IN_DATE", 1 << 24: "NO_ZERO_DATE", 1 << 25: "ALLOW_I
 """Bits of sql_mode that affect converted values in lenient sessions, in both families."""
 _TRUNCATES, _ROUNDS = 1 << 32, 1 << 34
 """MySQL's TIME_TRUNCATE_FRACTIONAL, MariaDB's TIME_ROUND_FRACTIONAL."""
+_PRIMARY = "primary"
+"""The folded name of every primary key."""
 _SAVE = "SET @binlake_sql_mode = @@SESSION.sql_mode, @binlake_time_zone = @@SESSION.time_zone"
 _RESTORE = (
     "SET SESSION timestamp = DEFAULT, sql_mode = IFNULL(@binlake_sql_mode, @@SESSION.sql_mode),"
@@ -169,7 +171,7 @@ class Alter:
         clocks = [quote_name(c.name) for c in self.before.columns if c.flag & t.FLAG_ON_UPDATE_NOW]
         fills = [f"{name} = {name}" for name in clocks]
         remade = self._find_recreated_indexes(specs, [one.target.name for one in conversions])
-        dropped: list[list[Token]] = [tokenize_with_spaces(f"DROP INDEX {quote_name(former)}") for former, _ in remade]
+        dropped = [_drop_index_tokens(former, index) for former, index in remade]
         steps: list[str] = []
         for one in conversions:
             name = f"{SHADOW}{one.source.id}_{one.target.id}"
@@ -216,10 +218,12 @@ class Alter:
         gone = {fold_name(old) for old in renamed.values()} | {
             fold_name(spec[2].value) for spec in specs if _is_of_index(spec, "DROP")
         }
-        existing = {fold_name(index.name) for index in self.before.indexes} - gone
+        if any(_is_of_primary(spec, "DROP") for spec in specs):
+            gone.add(_PRIMARY)
+        existing = {fold_name(index.name) for index in _list_indexes(self.before)} - gone
         wanted = {index.name for index in _find_touched_indexes(self.after, names)}
         indexes = []
-        for index in self.after.indexes:
+        for index in _list_indexes(self.after):
             name = fold_name(index.name)
             # An index on an expression has a hidden column; it does not contain a converted column.
             plain = all(self.after.find_column(part.name) for part in index.columns)
@@ -264,13 +268,20 @@ def _require_plain_value(one: Conversion, session: SourceSession) -> str:
     return quote_name(one.source.name)
 
 
+def _list_indexes(table: TableDef) -> list[IndexInfo]:
+    """All indexes, with an integer primary key that TiDB's form of a definition does not list as one."""
+    return [*table.indexes, *(key for key in table.list_unique_keys() if key not in table.indexes)]
+
+
 def _find_touched_indexes(after: TableDef, names: Sequence[str]) -> list[IndexInfo]:
     """The indexes that would lose a column if the columns `names` were dropped."""
     wanted = {name.lower() for name in names}
-    touched = [i for i in after.indexes if i.state == PUBLIC and wanted & {part.name.lower() for part in i.columns}]
-    if any(index.primary for index in touched):
-        raise Unmappable("a change of values in the primary key")
-    return touched
+    known = _list_indexes(after)
+    return [i for i in known if i.state == PUBLIC and wanted & {part.name.lower() for part in i.columns}]
+
+
+def _is_of_primary(spec: Sequence[Token], word: str) -> bool:
+    return len(spec) > 1 and spec[0].is_word(word) and spec[1].is_word("PRIMARY")
 
 
 def _is_of_index(spec: Sequence[Token], word: str) -> bool:
@@ -282,8 +293,14 @@ def _read_index_rename(spec: Sequence[Token]) -> tuple[str, str] | None:
     return (spec[2].value, spec[4].value) if len(spec) > 4 and _is_of_index(spec, "RENAME") else None
 
 
+def _drop_index_tokens(former: str, index: IndexInfo) -> list[Token]:
+    return tokenize_with_spaces("DROP PRIMARY KEY" if index.primary else f"DROP INDEX {quote_name(former)}")
+
+
 def _add_index_tokens(index: IndexInfo) -> list[Token]:
     parts = ", ".join(quote_name(p.name) + (f"({p.length})" if p.length > 0 else "") for p in index.columns)
+    if index.primary:
+        return tokenize(f" ADD PRIMARY KEY ({parts})")
     return tokenize(f" ADD {'UNIQUE ' if index.unique else ''}INDEX {quote_name(index.name)} ({parts})")
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import SchemaState, TableDef, WindowSchemas
-from binlake.window.shardlocks import Locks, Name
+from binlake.rows.schema.names import fold_pair
+from binlake.window.shardlocks import Locks, Name, as_table
 from binlake.window.targets import Naming, TargetTables
 
 _Values = dict[str, str]
@@ -60,7 +61,9 @@ def _find_extras_of_state(
         extracted = naming.rules.routes.extract_columns(table.db, table.name, table.source)
         values = {e.column: e.value for e in extracted}
         if table.id in shared and (table.db, table.name) not in held:
-            values |= _find_missing_values(table, naming.merge(shared[table.id]))
+            known = shown.get(fold_pair((table.db, table.name)))
+            target = naming.merge(shared[table.id]) if known is None else naming.map_definition(as_table(known, table))
+            values |= _find_missing_values(table, target)
         if values:
             yield table, values
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import TableDef
 from binlake.window.joined import Conflict
+from binlake.window.latecomers import fill_with_defaults, list_lacking_columns
+from binlake.window.optimistic import require_same_fill
 from binlake.window.shardlocks import NEVER, OPEN, Hold, Locks, Name, PassedOver, as_table
 from binlake.window.steprows import find_unreadable_column, keeps_rows_readable, require_one_fill
 from binlake.window.targets import RowLayout, TargetTables
@@ -91,14 +93,23 @@ class LockKeeper:
         shown = steps[0].before if steps else passed.table if passed is not None else new
         self._tables.show(as_table(shown, new))
 
-    def has_caught_up(self, new: TableDef, since: int) -> bool | None:
-        """Whether a passed-over table now has the target's definition; None for other tables.
+    def has_caught_up(self, old: TableDef, new: TableDef, since: int) -> bool | None:
+        """Whether a passed-over table, now `new`, has the target's definition; None for other tables.
 
         Raises Conflict if its rows would differ at the target.
         """
         passed = self._find_passed_over(new)
         if passed is None:
             return None
+        if passed.created:
+            # Nobody decided to continue without it, so nothing of it may be lost.
+            require_same_fill(old, new, passed.table)
+            own = list_lacking_columns(passed.table, new)
+            if own:
+                raise Conflict(
+                    f"column {own[0]}: {new.db}.{new.name} adds it before it has the DDL of the other tables, so the"
+                    " target does not have it"
+                )
         if RowLayout(passed.table) != RowLayout(new):
             _require_readable([new], passed.table)
             return False
@@ -110,6 +121,16 @@ class LockKeeper:
         self._end_rows(hold.after.id, hold.since)
         self._holds.append(hold)
         self._tables.show(as_table(self._list_steps(hold.after.id)[0].before, hold.after))
+
+    def add_behind(self, target: Name, new: TableDef, known: TableDef, since: int) -> None:
+        """Add a created table `new` that lacks columns of the target's definition `known`: its rows are filled.
+
+        It is not awaited until it has these columns. Raises Conflict if its rows would differ at the target.
+        """
+        _require_readable([new], known)
+        table = fill_with_defaults(as_table(known, new), list_lacking_columns(new, known))
+        self._passed.append(PassedOver(target, _build_name(new), since, table, created=True))
+        self._tables.show(table)
 
     def follow_removal(self, table: TableDef, since: int) -> None:
         """Follow the removal of `table`: the rows of its last step end here, and no other table waits for it."""
@@ -224,8 +245,15 @@ class LockKeeper:
         for table in group:
             steps, passed = self._list_steps(table.id), self._find_passed_over(table)
             if passed is not None:
-                self._update_passed_over(passed, as_table(reached, table), passed.source, start)
-                self._tables.show(as_table(reached, table))
+                own = self._tables.find_source_definition(table)
+                shown = as_table(reached, table)
+                if passed.created:
+                    shown = fill_with_defaults(shown, list_lacking_columns(own, shown))
+                self._update_passed_over(passed, shown, passed.source, start)
+                self._tables.show(shown)
+                if passed.created and RowLayout(own) == RowLayout(reached):
+                    # The others have dropped what it did not have when it was created.
+                    self.has_caught_up(own, own, start)
             else:
                 self._tables.show(as_table(steps[0].before if steps else self._find_last_definition(table), table))
 

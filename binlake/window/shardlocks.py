@@ -29,7 +29,8 @@ class Hold:
 
     `released`: the commit_ts at which they are released (OPEN: they wait). `before` and `after`: the table's
     definitions around the DDL; `sql`: its text for the target; `filled`: values of the columns that the rows lack in
-    the definition with which they are released.
+    the definition with which they are released. `created`: the table was created with the result of the DDL, as by a
+    full load after it, so it has no earlier rows.
     """
 
     target: Name
@@ -42,6 +43,7 @@ class Hold:
     until: int = OPEN
     released: int = OPEN
     filled: Mapping[str, str] = field(default_factory=dict)
+    created: bool = False
 
     @property
     def waits(self) -> bool:
@@ -56,8 +58,9 @@ class Hold:
         """Plain values for JSON."""
         numbers = {name: str(getattr(self, name)) for name in ("since", "commit_ts", "until", "released")}
         tables = {"before": _encode_table(self.before), "after": _encode_table(self.after)}
+        created = {"created": True} if self.created else {}
         return {"target": list(self.target), "source": list(self.source), "sql": self.sql, "filled": dict(self.filled),
-                **numbers, **tables}  # fmt: skip
+                **numbers, **tables, **created}  # fmt: skip
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Hold:
@@ -67,7 +70,7 @@ class Hold:
         ends = [int(raw[key]) for key in ("until", "released")]
         return cls(
             names[0], names[1], int(raw["since"]), int(raw["commit_ts"]), str(raw["sql"]), tables[0], tables[1],
-            ends[0], ends[1], dict(raw["filled"]),
+            ends[0], ends[1], dict(raw["filled"]), bool(raw.get("created")),
         )  # fmt: skip
 
 
@@ -75,7 +78,8 @@ class Hold:
 class PassedOver:
     """The table `source` is treated as having the target's definition from `since` until it really has it (`until`).
 
-    This follows an operator's command to continue without it. `table`: that definition.
+    This follows an operator's command to continue without it; or the table was `created`, as by a full load, before it
+    had a DDL of the others. `table`: that definition.
     """
 
     target: Name
@@ -83,17 +87,20 @@ class PassedOver:
     since: int
     table: TableDef
     until: int = OPEN
+    created: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
+        created = {"created": True} if self.created else {}
         return {"target": list(self.target), "source": list(self.source), "since": str(self.since),
-                "until": str(self.until), "table": _encode_table(self.table)}  # fmt: skip
+                "until": str(self.until), "table": _encode_table(self.table), **created}  # fmt: skip
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> PassedOver:
         """Parse what `to_dict` wrote."""
         names: list[Name] = [(raw[key][0], raw[key][1]) for key in ("target", "source")]
-        return cls(names[0], names[1], int(raw["since"]), _decode_table(raw["table"]), int(raw["until"]))
+        table, until = _decode_table(raw["table"]), int(raw["until"])
+        return cls(names[0], names[1], int(raw["since"]), table, until, bool(raw.get("created")))
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,22 @@ from dataclasses import replace
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema.delta import Definitions
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.names import fold_pair
 from binlake.window.deciding import NO_CHANGE, Case, Decider, Sides, format_table_name
 from binlake.window.definitions import SYNC_DDL, LandedDdl
 from binlake.window.joined import Conflict, join_tables
+from binlake.window.latecomers import (
+    describe_other_shape,
+    extend_known,
+    fill_for_others,
+    list_lacking_columns,
+    number_columns_as,
+)
 from binlake.window.optimistic import SharedChange, join_change, require_same_fill
 from binlake.window.pessimistic import LockKeeper, Release
 from binlake.window.shardlocks import Hold, Locks, Name, Resolution, as_table, format_names
 from binlake.window.targets import Naming, RowLayout, TargetTables, find_widest
+from binlake.window.widening import write_alter
 
 REMOVES = frozenset(
     {Action.DROP_SCHEMA, Action.DROP_TABLE, Action.DROP_VIEW, Action.DROP_SEQUENCE, Action.TRUNCATE_TABLE}
@@ -53,7 +61,7 @@ class SharedJudge(Decider):
             others = [each for each in self._tables.list_sources(shared) if each.id != shared.id]
             if self._is_optimistic:
                 return self._judge_joined(case, sides, (None, new[shared.id]), others)
-            return self._judge_creation(case, shared)
+            return self._judge_creation(case, new[shared.id])
         moved = [
             t for key, t in new.items() if key in old and self._find_target_name(old[key]) != self._find_target_name(t)
         ]
@@ -117,9 +125,27 @@ class SharedJudge(Decider):
     def _judge_creation(self, case: Case, table: TableDef) -> LandedDdl:
         others = [each for each in self._tables.list_sources(table) if each.id != table.id]
         known = find_widest(others)
+        if known is not None and RowLayout(table).holds(RowLayout(known)) and RowLayout(known) != RowLayout(table):
+            return self._widen(case, known, table)
         if known is None or not RowLayout(known).holds(RowLayout(table)):
-            raise self._make_unmergeable_error(case, _describe_other_shape(known or others[0], table))
+            raise self._make_unmergeable_error(case, describe_other_shape(known or others[0], table))
         return self._skip(case, f"shared table: {format_table_name(others[0])} already created it", NO_CHANGE)
+
+    def _widen(self, case: Case, known: TableDef, table: TableDef) -> LandedDdl:
+        """Widen the target to a new table, loaded after DDL that the others lack; theirs then does not run again."""
+        before, wider = self._naming.map_definition(known), self._naming.map_definition(table)
+        after = extend_known(before, wider)
+        sql = self._write_widening(case, describe_other_shape(known, table), before, after)
+        sides = Definitions((), (before,)), Definitions((), (after,))
+        if not self._rules.copies_ddl:
+            return self._skip(case, SYNC_DDL, sides)
+        return replace(self._decide(case, "apply", "", sql, sides), action=Action.MULTI_SCHEMA_CHANGE)
+
+    def _write_widening(self, case: Case, error: str, before: TableDef, after: TableDef) -> str:
+        try:
+            return write_alter(before, after)
+        except SchemaError as stop:
+            raise self._make_unmergeable_error(case, f"{error} ({stop.message})") from None
 
     def _judge_alteration(
         self, case: Case, old: dict[int, TableDef], new: dict[int, TableDef], neighbours: dict[int, list[TableDef]]
@@ -130,7 +156,7 @@ class SharedJudge(Decider):
         if was is None or now is None:
             raise self._make_unmergeable_error(case, "the tables that share a target differ in more than added columns")
         try:
-            require_same_fill(old[key], new[key], was)
+            require_same_fill(old[key], new[key], fill_for_others(was, tuple(neighbours[key])))
         except Conflict as conflict:
             raise self._make_unmergeable_error(case, str(conflict)) from None
         if RowLayout(was) == RowLayout(now):
@@ -292,16 +318,40 @@ class SharedJudge(Decider):
             return skip
         steps = self.keeper.find_steps_to(self._find_target_name(table), RowLayout(table))
         if not steps:
-            raise self._make_unmergeable_error(case, _describe_other_shape(others[0], table))
+            return self._judge_latecomer(case, table, others[0], skip)
         for step in steps:
             before, after = as_table(step.before, table), table if step is steps[-1] else as_table(step.after, table)
             moved = replace(step, source=(table.db, table.name), since=case.ddl.since, before=before, after=after)
             self.keeper.add_step(moved)
         return skip
 
+    def _judge_latecomer(self, case: Case, table: TableDef, known: TableDef, skip: LandedDdl) -> LandedDdl:
+        """Judge a new table with another definition than the target's `known`, as a full load creates it.
+
+        If the target can store its rows, it is behind: they are filled until it has made the DDL. Else, with all
+        columns of the target, it is ahead: it counts as having made the DDL already, so its rows wait for the others.
+        """
+        target, error = self._find_target_name(table), describe_other_shape(known, table)
+        if RowLayout(known).holds(RowLayout(table)):
+            try:
+                self.keeper.add_behind(target, table, known, case.ddl.since)
+            except Conflict as conflict:
+                raise self._make_unmergeable_error(case, f"{error}; {conflict}") from None
+            return replace(skip, reason=f"shard lock: {error}; its rows are filled until it has the others' DDL")
+        if list_lacking_columns(table, known):
+            raise self._make_unmergeable_error(case, error)
+        former = number_columns_as(as_table(known, table), table)
+        both = self._naming.map_definition(former), self._naming.map_definition(table)
+        sql = self._write_widening(case, error, *both)
+        hold = Hold(
+            target, (table.db, table.name), case.ddl.since, case.ddl.commit_ts, sql, former, table, created=True
+        )
+        self.keeper.add_step(hold)
+        return replace(skip, reason=f"shard lock: {error}; its rows wait until the others have its DDL")
+
     def _judge_step(self, case: Case, sides: Sides, old: TableDef, new: TableDef) -> LandedDdl:
         try:
-            caught_up = self.keeper.has_caught_up(new, case.ddl.since)
+            caught_up = self.keeper.has_caught_up(old, new, case.ddl.since)
         except Conflict as conflict:
             raise self._make_unmergeable_error(case, str(conflict)) from None
         if caught_up or (caught_up is None and RowLayout(old) == RowLayout(new)):
@@ -347,14 +397,3 @@ class SharedJudge(Decider):
         return Definitions((), (self._naming.map_definition(before),)), Definitions(
             (), (self._naming.map_definition(after),)
         )
-
-
-def _describe_other_shape(known: TableDef, new: TableDef) -> str:
-    """Why `new`, such as a shard loaded after its ALTER, cannot join `known`: which columns differ."""
-    names, others = ({fold_name(column.name): column.name for column in table.columns} for table in (new, known))
-    more = [name for key, name in names.items() if key not in others]
-    less = [name for key, name in others.items() if key not in names]
-    found = [f"it also has {', '.join(more)}"] if more else []
-    found += [f"it lacks {', '.join(less)}"] if less else []
-    what = " and ".join(found) or "its columns' types or its keys differ"
-    return f"a table joins {format_table_name(known)} at the target but has another shape: {what}"

@@ -73,7 +73,9 @@ def require_one_fill(tables: Sequence[Sequence[Hold]]) -> str:
 
 
 def _collect_added_columns(steps: Sequence[Hold]) -> dict[str, tuple[ColumnInfo, Hold]]:
-    return {fold_name(column.name): (column, hold) for hold in steps for column in _find_added_columns(hold)}
+    # A table that was created with a step's result has no rows that the step filled.
+    real = [hold for hold in steps if not hold.created]
+    return {fold_name(column.name): (column, hold) for hold in real for column in _find_added_columns(hold)}
 
 
 def _find_added_columns(hold: Hold) -> Iterator[ColumnInfo]:

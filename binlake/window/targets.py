@@ -22,6 +22,7 @@ from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.rules import Rules
 from binlake.window.joined import Conflict, join_tables
+from binlake.window.latecomers import fill_for_others
 from binlake.window.shardlocks import as_table
 
 Name = tuple[str, str]
@@ -69,7 +70,8 @@ class Naming:
     def find_common(self, tables: Sequence[TableDef]) -> TableDef | None:
         """The definition that can store the rows of all `tables`, by `shard-mode`, or None."""
         if self.rules.shard_mode != "optimistic" or len(tables) < 2:
-            return find_widest(tables)
+            widest = find_widest(tables)
+            return fill_for_others(widest, tuple(tables)) if widest is not None and len(tables) > 1 else widest
         try:
             return join_tables(tuple(tables))
         except Conflict:

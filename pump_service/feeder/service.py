@@ -170,7 +170,8 @@ class Feeder:
             if needs_load(journal, source):
                 watch = functools.partial(self._watch_load, source.name)
                 server_id = self._settings.choose_server_id(source)
-                loader = Loader(source, journal, parts.publisher, catalog, self._stopped, watch, server_id)
+                families = self._settings.target_families
+                loader = Loader(source, journal, parts.publisher, catalog, self._stopped, watch, server_id, families)
                 self._retry(lambda: _warn_about_hidden_databases(source), source.name)
                 self._retry(loader.load, source.name)
             elif source.name not in journal.read_positions():

@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
+from binlake.base.dialects import Dialect
 from binlake.base.sections.rules import BlockAllowList
 from binlake.base.sections.values import HostText, NameList, Section
 from binlake.base.tomlfile import make_readable_error, read_toml
@@ -209,6 +210,12 @@ class FeederFile(Section):
         30.0, gt=0, description="days for which it answers a pump's question about a finished transaction"
     )
     security: ClusterTls = ClusterTls()
+    target_families: tuple[Dialect, ...] = Field(
+        (),
+        description="what kinds of servers its replications write to: `mariadb`, `mysql`, `tidb`. A full load of a"
+        " table with a collation that one of them lacks is refused before it reads a row; empty = not known: the first"
+        " window refuses it",
+    )
     tracker: Tracker | None = Field(None, description="tracker for the sources without their own")
     source: tuple[SourceFile, ...] = Field(min_length=1, description="the servers to read")
 

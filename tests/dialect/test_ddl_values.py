@@ -316,10 +316,26 @@ def test_change_without_conversion_runs_unchanged() -> None:
     assert mapped(query, after, before) == (query,)
 
 
-def test_conversion_of_a_primary_key_is_refused() -> None:
-    sides = [table("t", {**kind, "name": {"O": "v", "L": "v"}}, keys=(primary("v"),)) for kind in (STAMP, CLOCK)]
-    with pytest.raises(TargetRefused, match="primary key"):
-        mapped("ALTER TABLE `t` MODIFY COLUMN `v` DATETIME", sides[1], sides[0], session=NEW_YORK)
+@pytest.mark.parametrize("handle", [False, True])
+def test_converted_primary_key_is_made_again_in_the_last_statement(handle: bool) -> None:
+    # An integer key may have no index of its own in the definition; it must not be lost with its old column.
+    keys = () if handle else (primary("v"),)
+    number = col("v", not_null=True)
+    number["type"]["Flag"] |= t.FLAG_PRIMARY
+    before = table("t", {**STAMP, "name": {"O": "v", "L": "v"}}, keys=(primary("v"),))
+    after = table("t", number, keys=keys, pk_is_handle=handle)
+    found = mapped("ALTER TABLE `t` MODIFY COLUMN `v` INT", after, before, session=NEW_YORK)
+    (last,) = [text for text in found if "CHANGE" in text]
+    assert last.startswith("ALTER TABLE `t` DROP PRIMARY KEY, DROP COLUMN `v`, CHANGE `_binlake_cast_1_1` `v` INT")
+    assert last.endswith("ADD PRIMARY KEY (`v`)")
+
+
+def test_primary_key_that_the_statement_replaces_is_not_made_twice() -> None:
+    before = table("t", {**STAMP, "name": {"O": "v", "L": "v"}}, col("a", not_null=True), keys=(primary("v"),))
+    after = table("t", {**CLOCK, "name": {"O": "v", "L": "v"}}, col("a", not_null=True), keys=(primary("a", "v"),))
+    query = "ALTER TABLE `t` MODIFY COLUMN `v` DATETIME, DROP PRIMARY KEY, ADD PRIMARY KEY (`a`, `v`)"
+    (last,) = [text for text in mapped(query, after, before, session=NEW_YORK) if "CHANGE" in text]
+    assert (last.count("DROP PRIMARY KEY"), last.count("ADD PRIMARY KEY")) == (1, 1)
 
 
 def test_current_date_origin_default_is_fixed_to_one_day() -> None:

@@ -11,6 +11,7 @@ from support.fedshards import FIRST_IDS, SHARDS, FedShards
 from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 
 from binlake.errors import Drift, SchemaError
+from binlake.repair.verify.run import VerifyOptions, verify
 from binlake.target.commands.locks import read_locks
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
@@ -166,3 +167,33 @@ def test_shards_with_old_rows_become_one_table(
         shards.run_windows()
         assert len(union(shards, "*")) == 10
         assert sales(empty_mariadb, "sale", "*") == union(shards, "*")
+
+
+@pytest.mark.parametrize(
+    ("mode", "ahead"),
+    [("", "shard-2"), ("pessimistic", "shard-1"), pytest.param("pessimistic", "shard-2", marks=pytest.mark.soak)],
+)
+def test_shards_loaded_before_and_after_their_alter_become_one_table(
+    sources: tuple[MariaDb, MariaDb], empty_mariadb: MariaDb, tmp_path: Path, mode: str, ahead: str
+) -> None:  # S4-53 R-15
+    for server in sources:
+        server.wipe()
+    behind = next(shard for shard in SHARDS if shard != ahead)
+    with FedShards(tmp_path, sources, empty_mariadb, **{"task-mode": "all", "shard-mode": mode}) as shards:
+        shards.more = {"mirror": {"enabled": True}}
+        for step in ("base", "load"):
+            shards.run_step(step)
+        shards.run_step("widen", ahead)
+        shards.run_step("after", ahead)
+        shards.start()
+        shards.run_windows()
+        rows_behind = sales(shards.servers[behind], f"sale_{behind[-1]}")
+        assert [row for row in sales(empty_mariadb, "sale") if row in rows_behind] == rows_behind
+        assert verify(shards.replication(), VerifyOptions()).equal
+        shards.run_step("widen", behind)
+        shards.run_step("after", behind)
+        shards.run_windows()
+        assert len(union(shards, "*")) == 10
+        assert sales(empty_mariadb, "sale", "*") == union(shards, "*")
+        assert read_locks(shards.replication()) == []
+        assert verify(shards.replication(), VerifyOptions()).equal

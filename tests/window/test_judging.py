@@ -115,23 +115,44 @@ def test_new_shard_with_another_shape_is_refused() -> None:
         plan(w, routes=[SHARDS])
 
 
-def test_a_shard_that_is_loaded_after_its_alter_is_named_and_its_way_on_works() -> None:
+def test_shard_that_is_loaded_after_its_alter_widens_the_target() -> None:  # R-15
     w = two_shards()
     # As a full load publishes it; the other shards' ALTER follows.
-    w.create_table("s2", "t_3", [integer("id"), text("name"), integer("n")], ["id"])
+    w.create_table("s2", "t_3", [integer("id"), text("name"), integer("n", default="5")], ["id"])
+    w.add_column("s1", "t_1", integer("n", default="5"))
+    w.add_column("s2", "t_2", integer("n", default="5"))
+    for mode in ("", "optimistic"):
+        planned = plan(w, routes=[SHARDS], shard_mode=mode)[4:]
+        assert [ddl.decision for ddl in planned] == ["apply", "skip", "skip"]
+        assert planned[0].sql.startswith("ALTER TABLE `all`.`t` ADD COLUMN `n` int NULL DEFAULT 5")
+    before, after = (side.tables[0] for side in (planned[0].before, planned[0].after))
+    assert before.id == after.id
+    binlogs, jobs = logged(w)
+    schemas = build_window_schemas(SchemaState(), binlogs, jobs)
+    found = list_extras(schemas, Naming(rules(routes=[SHARDS])))
+    # Until their own ALTER, rows of the others get what the target's rows got.
+    assert {(x.db, *x.values.items()) for x in found} == {("s1", ("n", "5")), ("s2", ("n", "5"))}
+
+
+def test_other_default_than_that_of_a_loaded_shard_is_refused() -> None:
+    w = two_shards()
+    w.create_table("s2", "t_3", [integer("id"), text("name"), integer("n", default="5")], ["id"])
+    w.add_column("s1", "t_1", integer("n", default="6"))
+    with pytest.raises(SchemaError, match="column n: the table's rows have '5' at the target, but the DDL gives them"):
+        plan(w, routes=[SHARDS])
+
+
+def test_loaded_shard_that_cannot_join_is_named_and_its_way_on_works() -> None:
+    w = two_shards()
+    w.create_table("s2", "t_3", [integer("id"), integer("n")], ["id"])
     for mode in ("", "pessimistic"):
-        with pytest.raises(SchemaError, match="another shape: it also has n") as stop:
+        with pytest.raises(SchemaError, match="another shape: it also has n and it lacks name") as stop:
             plan(w, routes=[SHARDS], shard_mode=mode)
     ahead = int(stop.value.where["commit_ts"])
     assert "filter.ignore-txn-commit-ts" in stop.value.hint
-    w.add_column("s1", "t_1", integer("n"))
-    w.add_column("s2", "t_2", integer("n"))
     for mode in ("", "pessimistic"):
-        planned = plan(w, ahead, routes=[SHARDS], shard_mode=mode)
         # The target has been altered by hand.
-        assert [ddl.decision for ddl in planned[-3:]] == ["skip", "skip", "skip"]
-    [*_, joined, _, _] = plan(w, routes=[SHARDS], shard_mode="optimistic")
-    assert joined.sql.startswith("ALTER TABLE `all`.`t` ADD COLUMN `n`")
+        assert plan(w, ahead, routes=[SHARDS], shard_mode=mode)[-1].decision == "skip"
 
 
 def test_rename_that_keeps_the_targets_name_is_skipped() -> None:

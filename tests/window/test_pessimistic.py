@@ -128,6 +128,80 @@ def test_truncated_or_new_tables_wait_with_the_others() -> None:
         plan_locked(w)
 
 
+def test_shard_that_is_loaded_after_its_alter_waits_for_the_others() -> None:  # S4-53 R-15
+    w = two_shards()
+    # Its first column is not the target's, and so are the ids of all.
+    w.create_table("s2", "t_3", [integer("n", default="5"), integer("id"), text("name")], ["id"])
+    w.add_column("s1", "t_1", integer("n", default="6"))
+    assert target_columns(w, plan_locked(w)[1], w.clock()) == ["id", "name"]
+    w.add_column("s2", "t_2", integer("n", default="6"))
+    ddls, locks = plan_locked(w)
+    assert "a table joins s1.t_1 at the target but has another shape: it also has n" in ddls[0].reason
+    # The values of the existing rows are those of the two ALTER; the loaded table has no rows from before.
+    assert [ddl.sql for ddl in ddls if ddl.decision == "apply"] == [
+        "ALTER TABLE `all`.`t` ADD COLUMN `n` INT(11) DEFAULT '6'"
+    ]
+    assert {hold.source[1]: (hold.created, hold.released) for hold in locks.holds} == {
+        "t_3": (True, ddls[-1].since), "t_1": (False, ddls[-1].since), "t_2": (False, ddls[-1].since),
+    }  # fmt: skip
+    assert not locks.still_open
+    assert Locks.from_dict(locks.to_dict()).to_dict() == locks.to_dict()
+
+
+def test_operator_continues_with_a_loaded_shard_alone() -> None:
+    w = two_shards()
+    w.create_table("s2", "t_3", [integer("id"), text("name"), integer("n", default="5")], ["id"])
+    ddls, locks = resolve(w, plan_locked(w)[1])
+    assert [ddl.sql for ddl in ddls] == ["ALTER TABLE `all`.`t` ADD COLUMN `n` int NULL DEFAULT 5"]
+    assert not locks.still_open.holds
+
+
+def test_shard_that_is_loaded_before_its_alter_is_filled_until_it_has_it() -> None:
+    w = two_shards()
+    for db, table in (("s1", "t_1"), ("s2", "t_2")):
+        w.add_column(db, table, integer("n", default="5"))
+    w.create_table("s2", "t_3", [integer("id"), text("name")], ["id"])
+    ddls, locks = plan_locked(w)
+    assert "it lacks n; its rows are filled" in ddls[2].reason
+    binlogs, jobs = logged(w)
+    schemas = build_window_schemas(SchemaState(), binlogs, jobs)
+    extras = list_extras(schemas, Naming(rules(**PESSIMISTIC)), locks)
+    assert [(x.table, x.values) for x in extras if x.table == "t_3"] == [("t_3", {"n": "5"})]
+    w.add_column("s2", "t_3", integer("n", default="5"))
+    w.add_column("s1", "t_1", integer("m"))
+    ddls, locks = plan_locked(w)
+    assert [ddl.reason for ddl in ddls[3:]] == [SAME.removeprefix("- "), "shard lock: waits for s2.t_2, s2.t_3"]
+    assert not locks.still_open.passed
+
+
+def test_loaded_shard_that_has_dropped_a_column_follows_with_the_last_drop() -> None:
+    w = two_shards()
+    for db, table in (("s1", "t_1"), ("s2", "t_2")):
+        w.add_column(db, table, integer("n", default="5"))
+    w.create_table("s2", "t_3", [integer("id"), text("name")], ["id"])
+    w.drop_column("s1", "t_1", "n")
+    w.drop_column("s2", "t_2", "n")
+    ddls, locks = plan_locked(w)
+    assert ddls[-1].sql == "ALTER TABLE `all`.`t` DROP COLUMN `n`"
+    assert not locks.still_open
+    w.add_column("s2", "t_3", integer("m"))
+    assert plan_locked(w)[0][-1].reason == "shard lock: waits for s1.t_1, s2.t_2"
+
+
+@pytest.mark.parametrize(
+    ("name", "default", "problem"),
+    [("n", "6", "the table's rows have '5' at the target"), ("other", None, "adds it before it has the DDL")],
+)
+def test_loaded_shard_that_would_differ_at_the_target_is_refused(name: str, default: str | None, problem: str) -> None:
+    w = two_shards()
+    for db, table in (("s1", "t_1"), ("s2", "t_2")):
+        w.add_column(db, table, integer("n", default="5"))
+    w.create_table("s2", "t_3", [integer("id"), text("name")], ["id"])
+    w.add_column("s2", "t_3", integer(name, default=default))
+    with pytest.raises(SchemaError, match=problem):
+        plan_locked(w)
+
+
 def test_column_rename_is_a_separate_step() -> None:
     # Between two renames, rows have a column that the target never gets, so the tables must first reach the same shape.
     w = two_shards()

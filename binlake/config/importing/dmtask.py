@@ -228,6 +228,7 @@ def _take_feeder(outcome: Outcome, name: str, choices: Choices) -> None:
         raise ConfigError("--tracker must be HOST:PORT", where={"tracker": choices.tracker})
     outcome.feeder |= {
         "name": name, "pd-urls": choices.pd_urls, "data-dir": f"data.{name}", "status-addr": choices.status_addr,
+        "target-families": [choices.db_type],
         "tracker": {"host": host, "port": int(port), "user": "binlake", "password": "env:BINLAKE_TRACKER_PASSWORD"},
         "source": [],
     }  # fmt: skip

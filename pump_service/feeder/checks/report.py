@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
 from typing import Any
 
 import pymysql
 
+from binlake.base.dialects import Dialect
 from binlake.base.terminal import print_table
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.definitions.descriptions import SCRATCH_PREFIX
@@ -34,7 +35,7 @@ def run_checks(settings: FeederFile) -> Report:
             report += [((source.name, format_address(address)), finding) for finding in findings]
             if server is not None and source.name not in facts:
                 facts[source.name] = server
-                findings = list(_check_source_tables(source, address, tables))
+                findings = list(_check_source_tables(source, address, tables, settings.target_families))
                 report += [((source.name, format_address(address)), finding) for finding in findings]
     report += [(("all", ""), finding) for finding in check_together(tables, settings.source)]
     for tracker in dict.fromkeys(map(settings.choose_tracker, settings.source)):
@@ -70,14 +71,17 @@ def print_report(report: Report) -> None:
     )
 
 
-def _check_source_tables(source: SourceFile, address: Address, tables: dict[str, TableFacts]) -> Iterator[Finding]:
+def _check_source_tables(
+    source: SourceFile, address: Address, tables: dict[str, TableFacts], families: Sequence[Dialect]
+) -> Iterator[Finding]:
     try:
         with closing(connect(source, address)) as link:
             facts = tables[source.name] = read_table_facts(link, source)
     except (BinlakeError, pymysql.err.Error) as error:
         yield Finding("tables", "fail", str(error), "SELECT on the replicated databases for the source's user")
     else:
-        yield from check_tables(facts, with_snapshot=source.start.mode == "snapshot")
+        snapshot = source.start.mode == "snapshot"
+        yield from check_tables(facts, with_snapshot=snapshot, families=families, loads=source.snapshot.loads)
 
 
 def _check_tracker(server: Tracker, facts: dict[str, ServerFacts], tables: dict[str, TableFacts]) -> Iterator[Finding]:

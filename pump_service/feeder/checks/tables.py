@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
+from binlake.base.dialects import Dialect
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.descriptions import SYSTEM_DATABASES, TableDescription
 from binlake.mysqlbinlog.definitions.tables import build_table_info
 from binlake.mysqlbinlog.rowimage.charsets import make_utf8_writer
 from pump_service.feeder.checks.finding import Finding, judge
+from pump_service.feeder.collations import REMEDY, list_lacking
 from pump_service.feeder.server import Link, ask
 from pump_service.feeder.settings import SourceFile
 from pump_service.feeder.snapshot.structures import describe_source
 
 _SHOWN = 5
+_FAMILIES: tuple[Dialect, ...] = get_args(Dialect)
 _CASCADING = re.compile(r"^\s*(?:CONSTRAINT .*)?FOREIGN KEY .* ON (?:DELETE|UPDATE) (?:CASCADE|SET)", re.MULTILINE)
 """A line of SHOW CREATE TABLE. (information_schema hides constraints from users who may only SELECT.)"""
 
@@ -55,8 +59,22 @@ def read_table_facts(link: Link, source: SourceFile) -> TableFacts:
     )
 
 
-def check_tables(facts: TableFacts, *, with_snapshot: bool) -> list[Finding]:
-    """The checks of one source's tables."""
+def check_tables(
+    facts: TableFacts,
+    *,
+    with_snapshot: bool,
+    families: Sequence[Dialect] = (),
+    loads: Callable[[str, str], bool] = lambda _db, _table: True,
+) -> list[Finding]:
+    """The checks of one source's tables.
+
+    `families`: the kinds of servers that the rows go to; empty = not known. `loads`: whether a full load reads a table.
+    """
+    lacking = [
+        f"{table.db}.{table.name}: {', '.join(names)}"
+        for table in facts.tables
+        if (names := list_lacking(table, families or _FAMILIES)) and loads(table.db, table.name)
+    ]
     refused = [message for table in facts.tables if (message := _find_refusal(table))]
     cascading = [f"{table.db}.{table.name}" for table in facts.tables if _CASCADING.search(table.create)]
     keyless = [f"{table.db}.{table.name}" for table in facts.tables if not _has_key(table)]
@@ -65,6 +83,11 @@ def check_tables(facts: TableFacts, *, with_snapshot: bool) -> list[Finding]:
         judge(
             "definitions", not refused, _shorten_list(refused) or f"{len(facts.tables)} tables",
             "change the columns' types, or exclude the tables (`ignore-tables` of the source)",
+        ),
+        judge(
+            "collations", not lacking, _shorten_list(lacking) or f"known to {', '.join(families or _FAMILIES)}",
+            REMEDY if families else f"name your targets in `target-families` of feeder.toml; if one lacks it, {REMEDY}",
+            "fail" if families and with_snapshot else "warn",
         ),
         judge(
             "foreign keys", not cascading, _shorten_list(cascading) or "none that cascades",

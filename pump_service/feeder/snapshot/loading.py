@@ -18,12 +18,14 @@ from dataclasses import dataclass, replace
 import structlog
 from pymysql import err
 
+from binlake.base.dialects import Dialect
 from binlake.errors import BinlakeError, Permanent, SourceUnavailable
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
 from binlake.mysqlbinlog.model import Position
 from binlake.mysqlbinlog.tablerows.link import Name
 from pump_service.feeder.catalog import Catalog
+from pump_service.feeder.collations import require_target_collations
 from pump_service.feeder.journal import Batch, Journal, ReadPosition
 from pump_service.feeder.publisher import Ddl, Outgoing, Publisher, Stopped, UncommittedBatches
 from pump_service.feeder.server import derive_flavor, read_log_end
@@ -55,7 +57,7 @@ def needs_load(journal: Journal, source: SourceFile) -> bool:
 @dataclass
 class Loader:
     """Loads `source`, whose log is read as replica `server_id`; `watch` is called with the progress of each attempt at
-    its start."""
+    its start; `families`: the kinds of servers that the rows go to, as far as known."""
 
     source: SourceFile
     journal: Journal
@@ -64,6 +66,7 @@ class Loader:
     stopped: threading.Event
     watch: Callable[[Progress], None]
     server_id: int = 0
+    families: tuple[Dialect, ...] = ()
 
     def load(self) -> None:
         """Returns when all rows are committed and the journal has the position after them.
@@ -118,6 +121,7 @@ class Loader:
         """Read the rest in a new snapshot; also returns the tables whose names may have moved before they were read."""
         snapshot, databases, moves = self._open_snapshot()
         with snapshot:
+            require_target_collations(self.source, databases, self.families)
             began_ms = time.time_ns() // 1_000_000
             identity = read_identity(snapshot.sessions[0], snapshot.flavor)
             snapshot_position = SnapshotPosition(snapshot.position, identity.uuid)

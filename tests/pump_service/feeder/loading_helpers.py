@@ -10,6 +10,7 @@ from typing import Any
 from feeder_helpers import CountingClock, MemoryPumps
 from support.mariadb import MariaDb, MySql, execute
 
+from binlake.base.dialects import Dialect
 from binlake.mysqlbinlog.definitions.writer import SourceNames
 from binlake.mysqlbinlog.model import Flavor
 from binlake.wire import binlog_pb2 as pb
@@ -43,8 +44,10 @@ class DyingPumps(MemoryPumps):
 class Loaded:
     """A feeder's parts around a loader of `server`, in one folder; created anew for each start, as in a new process.
 
-    `source`: settings besides the server's address; `snapshot`: settings of the load.
+    `source`: settings besides the server's address; `snapshot`: settings of the load; `families` may be set before it.
     """
+
+    families: tuple[Dialect, ...] = ()
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class Loaded:
 
     def load(self) -> None:
         arguments = self.journal, self.publisher, self.catalog, threading.Event(), self.progress.append
-        Loader(self.source, *arguments, server_id=SERVER_ID).load()
+        Loader(self.source, *arguments, server_id=SERVER_ID, families=self.families).load()
 
     def close(self) -> None:
         self.journal.close()

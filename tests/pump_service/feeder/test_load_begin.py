@@ -13,7 +13,8 @@ from loading_helpers import DB, DyingPumps, Loaded, committed, filled, rows_of
 from support.mariadb import MariaDb, execute
 from support.sourcelog import source_of
 
-from binlake.errors import SourceUnavailable
+from binlake.base.dialects import Dialect
+from binlake.errors import SourceRefused, SourceUnavailable
 from pump_service.feeder import server as servers
 from pump_service.feeder.firststart import start_at_log
 from pump_service.feeder.snapshot import opening, structures
@@ -73,5 +74,24 @@ def test_a_load_that_waits_for_a_lock_says_so(server: MariaDb, tmp_path: Path, m
             with pytest.raises(SourceUnavailable, match=r"waits for a lock at the source: 1205.*PROCESSLIST"):
                 loaded.load()
             cursor.execute("UNLOCK TABLES")
+        loaded.load()
+        assert rows_of(committed(pumps)) == 100
+
+
+def test_a_collation_that_the_target_lacks_stops_the_load_before_a_row_is_read(server: MariaDb, tmp_path: Path) -> None:
+    # Each family has collations that the other has no equal of.
+    lacks: Dialect = "mysql" if server.name == "mariadb" else "mariadb"
+    collation = {"mysql": "utf8mb4_croatian_mysql561_ci", "mariadb": "utf8mb4_hr_0900_ai_ci"}[lacks]
+    execute(server, f"CREATE TABLE {DB}.letters (id INT PRIMARY KEY, c VARCHAR(9) COLLATE {collation})")
+    pumps = DyingPumps()
+    for _ in range(2):
+        with closing(Loaded(server, tmp_path, pumps, CountingClock())) as loaded:
+            loaded.families = (lacks,)
+            with pytest.raises(SourceRefused, match=rf"not begun.*letters: {collation} \({lacks}\)"):
+                loaded.load()
+            assert (pumps.calls, loaded.progress) == (0, [])
+    execute(server, f"ALTER TABLE {DB}.letters MODIFY c VARCHAR(9) COLLATE utf8mb4_bin")
+    with closing(Loaded(server, tmp_path, pumps, CountingClock())) as loaded:
+        loaded.families = (lacks,)
         loaded.load()
         assert rows_of(committed(pumps)) == 100

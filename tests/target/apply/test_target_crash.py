@@ -15,6 +15,7 @@ from support.cutting import CuttingProxy
 from support.mariadb import MariaDb, execute, rows
 from support.windows import Crash, Window, apply, apply_in_child, apply_in_runs, at, crashing, signal_me
 
+from binlake.base.sqlsession import VARIABLES
 from binlake.config.model import Target
 from binlake.errors import TargetBusy, TargetUnavailable
 from binlake.target import read_position
@@ -134,9 +135,12 @@ def test_sigterm_stops_between_batches_and_releases_the_lease(server: MariaDb, t
     assert_whole(server)
 
 
-def test_lock_wait_timeout_repeats_the_whole_segment(server: MariaDb, target: Target) -> None:
+def test_lock_wait_timeout_repeats_the_whole_segment(
+    server: MariaDb, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # the lock wait times out twice, then the other transaction ends
-    execute(server, "INSERT INTO app.t VALUES (3, 'old')", "SET GLOBAL innodb_lock_wait_timeout = 1")
+    monkeypatch.setitem(VARIABLES, "innodb_lock_wait_timeout", "1")
+    execute(server, "INSERT INTO app.t VALUES (3, 'old')")
     other = server.connect(autocommit=False)
     other.cursor().execute("UPDATE app.t SET v = 'held' WHERE id = 3")
     # Each try executes two batches; the second one waits for the lock.
@@ -144,12 +148,14 @@ def test_lock_wait_timeout_repeats_the_whole_segment(server: MariaDb, target: Ta
         apply(target, window(), at("batch", 5, other.rollback))
     finally:
         other.close()
-        execute(server, "SET GLOBAL innodb_lock_wait_timeout = 50")
     assert_whole(server)
 
 
-def test_permanent_lock_fails_after_a_bounded_number_of_tries(server: MariaDb, target: Target) -> None:
-    execute(server, "INSERT INTO app.t VALUES (3, 'old')", "SET GLOBAL innodb_lock_wait_timeout = 0")
+def test_permanent_lock_fails_after_a_bounded_number_of_tries(
+    server: MariaDb, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(VARIABLES, "innodb_lock_wait_timeout", "0")
+    execute(server, "INSERT INTO app.t VALUES (3, 'old')")
     other = server.connect(autocommit=False)
     other.cursor().execute("UPDATE app.t SET v = 'held' WHERE id = 3")
     begun: list[str] = []
@@ -158,7 +164,6 @@ def test_permanent_lock_fails_after_a_bounded_number_of_tries(server: MariaDb, t
             apply(target, window(), lambda step: begun.append(step))
     finally:
         other.close()
-        execute(server, "SET GLOBAL innodb_lock_wait_timeout = 50")
     assert begun.count("batch") == 2 * TRIES
     apply(target, window())
     assert_whole(server)

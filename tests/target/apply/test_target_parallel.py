@@ -31,6 +31,7 @@ from support.windows import (
     wait_until,
 )
 
+from binlake.base.sqlsession import VARIABLES
 from binlake.config.model import Target
 from binlake.errors import Drift, Fenced, TargetBusy, TargetRefused, TargetUnavailable, Transient
 from binlake.statements.batch import Phase, StatementBatch
@@ -346,8 +347,11 @@ def test_deadlock_repeats_only_the_affected_batch(server: MariaDb, parallel: Tar
 
 
 @pytest.mark.soak_on("mysql")
-def test_permanent_lock_fails_the_run_and_leaves_the_checkpoint(server: MariaDb, parallel: Target) -> None:
-    execute(server, "INSERT INTO app.t VALUES (3, 'old')", "SET GLOBAL innodb_lock_wait_timeout = 0")
+def test_permanent_lock_fails_the_run_and_leaves_the_checkpoint(
+    server: MariaDb, parallel: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(VARIABLES, "innodb_lock_wait_timeout", "0")
+    execute(server, "INSERT INTO app.t VALUES (3, 'old')")
     other = server.connect(autocommit=False)
     other.cursor().execute("UPDATE app.t SET v = 'held' WHERE id = 3")
     try:
@@ -355,7 +359,6 @@ def test_permanent_lock_fails_the_run_and_leaves_the_checkpoint(server: MariaDb,
             apply(parallel, window())
     finally:
         other.close()
-        execute(server, "SET GLOBAL innodb_lock_wait_timeout = 50")
     assert checkpoint(server) == ("100", 0)
     apply(parallel, window())
     assert_whole(server)

@@ -127,6 +127,64 @@ def test_interrupted_conversion_by_values_continues(
     assert rows(server, "SELECT DISTINCT CAST(at AS CHAR) FROM app.q") == [("2020-01-01 00:00:00",)]
 
 
+@pytest.mark.servers("mariadb")
+@pytest.mark.parametrize("by_values", [False, True], ids=["expression", "values"])
+@pytest.mark.parametrize("statements", range(9))
+def test_converted_primary_key_survives_a_death_after_each_statement(
+    server: MariaDb, target: Target, by_values: bool, statements: int
+) -> None:
+    # MySQL makes 13 of `12.6`, MariaDB's own ALTER 12. The old key finds every row until the last statement.
+    source = SourceSession("+00:00", family="mysql", sql_mode=0 if by_values else 1 << 22)
+    text = "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL"
+    execute(
+        server,
+        f"CREATE TABLE app.q (v {text}, w {text}, n INT NOT NULL, PRIMARY KEY (n, v), KEY i (v, w))",
+        "INSERT INTO app.q VALUES ('12.6', 'a', 1), ('1e2', 'b', 1), ('-3', 'c', 2)",
+    )
+    other = col("w", t.VARCHAR, flen=20, not_null=True)
+    keys = (primary("n", "v"), key("i", "v", "w", unique=False))
+    before, after = (
+        table("q", column, other, N, keys=keys, db="app")
+        for column in (col("v", t.VARCHAR, flen=20, not_null=True), col("v", not_null=True))
+    )
+    sql = list_statements(before, after, "INT NOT NULL", "mariadb", source)
+    assert by_values == any(CastStep.find_in(text) for text in sql)
+    expected = expect_after_ddl(Definitions((), (before,)), Definitions((), (after,)), "mariadb")
+    window = Window(100, 300).ddl(200, sql, [("app", "q")], expected)
+    begun = Session(target)
+    try:
+        # As the process that died did; its session ended with it. All but the last leave the old key.
+        execute_ddl(begun, sql[: min(statements, len(sql) - 2)])
+    finally:
+        begun.close()
+    apply(target, window)
+    assert rows(server, "SELECT v, w, n FROM app.q ORDER BY v") == [(-3, "c", 2), (13, "a", 1), (100, "b", 1)]
+    found = rows(
+        server,
+        "SELECT index_name, GROUP_CONCAT(column_name ORDER BY seq_in_index) FROM information_schema.statistics"
+        " WHERE table_schema = 'app' AND table_name = 'q' GROUP BY index_name ORDER BY index_name",
+    )
+    assert found == [("i", "v,w"), ("PRIMARY", "n,v")]
+    assert rows(server, "SHOW COLUMNS FROM app.q LIKE '%%binlake%%'") == []
+
+
+@pytest.mark.servers("mysql")
+def test_single_key_is_converted_by_values_from_the_other_family(server: MariaDb, session: Session) -> None:
+    execute(
+        server, "CREATE TABLE app.q (v VARCHAR(9) NOT NULL PRIMARY KEY)", "INSERT INTO app.q VALUES ('2001'), ('70')"
+    )
+    before, after = (
+        table("q", column, keys=(primary("v"),), db="app")
+        for column in (col("v", t.VARCHAR, flen=9, not_null=True), col("v", t.YEAR, flen=4, not_null=True))
+    )
+    source = SourceSession("+00:00", family="mariadb", sql_mode=1 << 21)
+    sql = list_statements(before, after, "YEAR NOT NULL", "mysql", source)
+    assert any(CastStep.find_in(text) for text in sql)
+    assert execute_ddl(session, sql) == []
+    assert rows(server, "SELECT v FROM app.q ORDER BY v") == [(1970,), (2001,)]
+    assert len(rows(server, "SHOW INDEX FROM app.q WHERE Key_name = 'PRIMARY'")) == 1
+
+
 def test_value_without_a_known_conversion_is_refused_and_leaves_the_table(server: MariaDb, target: Target) -> None:
     # and once it is mended at the target, the same window goes on
     before, _ = make_table(server, "one integer")

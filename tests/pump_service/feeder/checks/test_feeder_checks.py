@@ -12,6 +12,7 @@ from support.mariadb import MariaDb, MySql, execute
 from support.sourcelog import source_of
 
 from binlake import cli
+from binlake.base.dialects import Dialect
 from binlake.mysqlbinlog.definitions.descriptions import ColumnRow, IndexRow, TableDescription
 from binlake.mysqlbinlog.model import Flavor
 from pump_service.feeder.checks.finding import Finding
@@ -149,6 +150,30 @@ def test_problematic_tables_get_a_warning() -> None:
     assert findings["keys"] == ("warn", "d.k")
     assert findings["engines"] == ("fail", "d.m (MyISAM)")
     assert _bad(check_tables(several, with_snapshot=False))["engines"][0] == "warn"
+
+
+@pytest.mark.parametrize(
+    ("families", "verdict", "found"),
+    [
+        (("tidb", "mysql"), "ok", "known to tidb, mysql"),
+        (("mariadb",), "fail", "d.t: utf8mb4_hr_0900_ai_ci (mariadb)"),
+        ((), "warn", "d.t: utf8mb4_hr_0900_ai_ci (mariadb)"),
+    ],
+)
+def test_collations_that_a_target_lacks_are_found_before_the_load(
+    families: tuple[Dialect, ...], verdict: str, found: str
+) -> None:
+    table = _table("t", _ID)
+    # TiDB and MySQL have the first; MariaDB has neither of this name, and none like the second.
+    name = "utf8mb4_0900_ai_ci" if verdict == "ok" else "utf8mb4_hr_0900_ai_ci"
+    text = replace(table.columns[0], name="c", collate=name)
+    facts = replace(_TABLES, tables=(replace(table, columns=(*table.columns, text)),))
+    (finding,) = [
+        one for one in check_tables(facts, with_snapshot=True, families=families) if one.check == "collations"
+    ]
+    assert finding.verdict == verdict
+    assert finding.found.startswith(found[:-1])
+    assert ("target-families" in finding.remedy) == (verdict != "ok")
 
 
 def _together(first: TableFacts, second: TableFacts, rename: str = "") -> dict[str, tuple[str, str]]:
