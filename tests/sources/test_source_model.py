@@ -1,7 +1,7 @@
 """Drawn MySQL and MariaDB sources: what a source has, the target, the mirrors and a feed have as well (C-01, S4-02).
 
-A failure names the database `s<seed>`, and what repeats its story alone in the same test: BINLAKE_WORLD_SEEDS=FIRST:COUNT:WORLD.
-A world's faults and settings are drawn from WORLD, the first seed of the world that failed.
+A failure names the database `s<seed>`, and what repeats its story alone in the same test:
+BINLAKE_WORLD_SEEDS=FIRST:COUNT:WORLD. A world's faults and settings are drawn from WORLD, its first seed.
 """
 
 from __future__ import annotations
