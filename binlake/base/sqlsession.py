@@ -160,6 +160,10 @@ def _set(link: Link, values: Mapping[str, str], *, unknown_is_fine: bool = False
             # Otherwise each later session would set all variables one by one.
             version = _version(link)
             _names[version] = _names.get(version, frozenset()).difference(values)
+        if len(values) == 1 and error.args[0] in _NEVER_SETTABLE:
+            # Otherwise each later session would set all variables one by one.
+            version = _version(link)
+            _names[version] = _names.get(version, frozenset()).difference(values)
 
 
 def _find_names(link: Link) -> frozenset[str]:

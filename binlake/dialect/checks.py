@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from binlake.base.dialects import Dialect
 from binlake.dialect.clauses import drop_introducers
 from binlake.dialect.errors import Unmappable
-from binlake.dialect.tokens import Token, find_closing, tokenize
+from binlake.dialect.tokens import Token, find_closing, render, tokenize
+from binlake.dialect.unsigned import widen_unsigned
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name
 from binlake.statements.literal import quote_name
@@ -125,7 +126,7 @@ def is_check_spec(spec: Sequence[Token], before: TableDef | None) -> bool:
 
 def make_check_elements(table: TableDef, dialect: Dialect) -> list[list[Token]]:
     """The elements of CREATE TABLE for the checks of `table`; MariaDB gets only enforced checks."""
-    return [_make_element(check, dialect) for check in _select_expressible_checks(table, dialect).values()]
+    return [_make_element(check, table, dialect) for check in _select_expressible_checks(table, dialect).values()]
 
 
 def make_check_specs(before: TableDef | None, after: TableDef, dialect: Dialect) -> list[list[Token]]:
@@ -133,7 +134,7 @@ def make_check_specs(before: TableDef | None, after: TableDef, dialect: Dialect)
     had, has = ({} if t is None else _select_expressible_checks(t, dialect) for t in (before, after))
     word = "CONSTRAINT" if dialect == "mariadb" else "CHECK"
     gone = [tokenize(f" DROP {word} {quote_name(check.name)}") for key, check in had.items() if key not in has]
-    new = [[*tokenize(" ADD"), *_make_element(check, dialect)] for key, check in has.items() if key not in had]
+    new = [[*tokenize(" ADD"), *_make_element(check, after, dialect)] for key, check in has.items() if key not in had]
     switched = [check for key, check in has.items() if key in had and had[key].enforced != check.enforced]
     return [
         *gone,
@@ -156,9 +157,10 @@ def _read_check(raw: Mapping[str, object]) -> _Check:
     return _Check(name["O"], str(raw["expr_string"]), bool(raw["enforced"]))
 
 
-def _make_element(check: _Check, dialect: Dialect) -> list[Token]:
+def _make_element(check: _Check, table: TableDef, dialect: Dialect) -> list[Token]:
     enforced = "" if dialect == "mariadb" else _format_enforced(check)
-    tokens = tokenize(f" CONSTRAINT {quote_name(check.name)} CHECK ({check.expression}){enforced}")
+    expression = render(widen_unsigned(tokenize(check.expression), table, dialect))
+    tokens = tokenize(f" CONSTRAINT {quote_name(check.name)} CHECK ({expression}){enforced}")
     return drop_introducers(tokens, dialect)
 
 

@@ -15,7 +15,9 @@ from binlake.dialect.collations import (
 )
 from binlake.dialect.defaults import put_stored_default
 from binlake.dialect.errors import Unmappable
+from binlake.dialect.expressions import widen_index_expressions
 from binlake.dialect.tokens import Token, TokenKind, find_closing, tokenize, tokenize_with_spaces
+from binlake.dialect.unsigned import widen_unsigned
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.literal import quote
@@ -73,6 +75,8 @@ def map_element(
         spelled = _put_stored_texts(_put_stored_expression(put_stored_type(column, info), info), info)
         mapped = put_stored_default(_escape_elements(_map_generated(spelled, info, table, dialect), info), info)
         tokens = [*head, *_put_collation(mapped, info, table, dialect)]
+    else:
+        tokens = widen_index_expressions(tokens, table, dialect)
     return map_clauses(tokens, dialect)
 
 
@@ -175,14 +179,19 @@ def _find_value(tokens: Sequence[Token], at: int) -> int:
 def _map_generated(
     column: Sequence[Token], info: ColumnInfo | None, table: TableDef | None, dialect: Dialect
 ) -> list[Token]:
-    """Adapt a generated column: MariaDB has neither NULL nor NOT NULL on it, and no generated column in a primary
-    key."""
+    """Adapt a generated column: a virtual one reads unsigned numbers as DECIMAL, MariaDB has neither NULL nor NOT NULL
+    on it, and no generated column in a primary key."""
     column = drop_generation_if_written(column, info, table, dialect)
     at = next((i for i, token in enumerate(column) if token.is_word("AS")), None)
-    if dialect != "mariadb" or at is None or at + 1 >= len(column) or not column[at + 1].is_mark("("):
+    if at is None or at + 1 >= len(column) or not column[at + 1].is_mark("("):
         return list(column)
     end = find_closing(column, at + 1)
-    return [*column[: end + 1], *(token for token in column[end + 1 :] if not token.is_word("NOT", "NULL"))]
+    is_virtual = info is not None and info.is_generated and not info.generated_stored
+    expression = column[at + 2 : end]
+    if is_virtual and table is not None:
+        expression = widen_unsigned(expression, table, dialect)
+    left_out = ("NOT", "NULL") if dialect == "mariadb" else ()
+    return [*column[: at + 2], *expression, *(token for token in column[end:] if not token.is_word(*left_out))]
 
 
 def map_tidb_column(column: list[Token], table: TableDef) -> list[Token]:

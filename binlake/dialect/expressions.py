@@ -1,11 +1,13 @@
-"""Leave out indexes on expressions, which MariaDB does not have; the source enforces them, so rows stay equal."""
+"""Indexes on expressions: MariaDB does not have them. It needs none; the source enforces them, so rows stay equal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from binlake.dialect.tokens import Token, TokenKind, find_closing
+from binlake.base.dialects import Dialect
+from binlake.dialect.tokens import Token, TokenKind, find_closing, join_list, split_list
+from binlake.dialect.unsigned import widen_unsigned
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name
 
@@ -21,6 +23,17 @@ def makes_expression_index(tokens: Sequence[Token]) -> bool:
     starts = [inside[0], *(b for a, b in pairwise(inside) if a.is_mark(","))] if inside else []
     # A column definition such as `a` DECIMAL(1,2) UNIQUE has its key word after the parenthesis.
     return any(token.is_mark("(") for token in starts)
+
+
+def widen_index_expressions(tokens: Sequence[Token], table: TableDef | None, dialect: Dialect) -> list[Token]:
+    """An index as `makes_expression_index` knows it, its expressions without differences that are out of range."""
+    head = next((i for i, token in enumerate(tokens) if token.is_mark("(")), None)
+    if table is None or head is None or not makes_expression_index(tokens):
+        return list(tokens)
+    end = find_closing(tokens, head)
+    parts = split_list(tokens[head + 1 : end])
+    widened = [widen_unsigned(part, table, dialect) if part[0].is_mark("(") else part for part in parts if part]
+    return [*tokens[: head + 1], *join_list(widened), *tokens[end:]]
 
 
 def names_expression_index(tokens: Sequence[Token], tables: Iterable[TableDef]) -> bool:

@@ -177,7 +177,7 @@ def _map_statement(tokens: list[Token], statement: Classified, ddl: RoutedDdl, d
     if kind is Kind.CREATE_VIEW:
         return _map_view(tokens)
     if kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX):
-        return _remove_algorithm(map_element(tokens, None, None, dialect))
+        return _remove_algorithm(map_element(tokens, None, find_altered_table(statement, ddl), dialect))
     return tokens
 
 

@@ -66,7 +66,8 @@ class Feeder:
         self._names = frozenset(source.name for source in settings.source)
         self._lock = threading.Lock()
         self._loads: dict[str, Progress] = {}
-        self._troubles: dict[str, str] = {}
+        self._troubles: dict[str, tuple[str, Progress | None]] = {}
+        """What each source waits for, and the progress of the attempt of its load that found it."""
         self.workers: list[Worker] = []
         self.url = ""
 
@@ -250,11 +251,15 @@ class Feeder:
     def _find_load_trouble(self, name: str) -> str:
         """What a load, or the start at the log, waits for; "" = nothing."""
         progress = self._loads.get(name)
-        return self._troubles.get(name, "") or (progress.trouble if progress is not None else "")
+        waits, failed = self._troubles.get(name, ("", None))
+        if progress is None:
+            return waits
+        # The next attempt begins at once, but waits as well until it has read something.
+        is_over = progress is not failed and progress.is_moving
+        return progress.trouble if is_over else waits or progress.trouble
 
     def _watch_load(self, name: str, progress: Progress) -> None:
         self._loads[name] = progress
-        self._troubles.pop(name, None)
 
     def _retry(self, call: Callable[[], Answer], source: str = "") -> Answer:
         """The result of `call`, retried while the server is unavailable; the status says why `source` waits.
@@ -266,7 +271,7 @@ class Feeder:
                 answer = call()
             except SourceUnavailable as error:
                 log.warning("feeder_waiting", error=str(error))
-                self._troubles[source] = str(error)
+                self._troubles[source] = (str(error), self._loads.get(source))
                 if self._stopped.wait(_RETRY_S):
                     raise Stopped from error
                 continue

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.airflow_dags import register_dag
 from support.airflow_home import migrated_home, private_home
+from support.replication_files import write_replication
 
 private_home()
 
@@ -71,30 +73,4 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def known_dag(folder: Path) -> str:
     """The DAG `asked` as the scheduler knows it: paused, whatever an earlier test did to it."""
-    from airflow.dag_processing.collection import update_dag_parsing_results_in_db
-    from airflow.models.dag import DagModel
-    from airflow.models.dagbundle import DagBundleModel
-    from airflow.serialization.serialized_objects import DagSerialization, LazyDeserializedDAG
-    from airflow.utils.session import create_session
-    from support.replication_files import write_replication
-
-    from binlake_airflow.dags.factory import build_dag
-
-    dag = build_dag(write_replication(folder, "asked"))
-    dag.relative_fileloc = "binlake_replications.py"
-    data = DagSerialization.to_dict(dag)
-    with create_session() as session:
-        if session.get(DagBundleModel, "test") is None:
-            session.add(DagBundleModel(name="test"))
-            session.flush()
-        update_dag_parsing_results_in_db(
-            bundle_name="test",
-            bundle_version=None,
-            dags=[LazyDeserializedDAG(data=data)],
-            import_errors={},
-            parse_duration=0.1,
-            warnings=set(),
-            session=session,
-        )
-        session.get_one(DagModel, dag.dag_id).is_paused = True
-    return dag.dag_id
+    return register_dag(write_replication(folder, "asked"), paused=True)

@@ -87,7 +87,7 @@ class TcpLink:
             ended.set()
 
     def _carry(self, client: socket.socket, end: threading.Event, frozen: threading.Event) -> None:
-        with client, socket.create_connection(self._server) as server:
+        with client, contextlib.suppress(ConnectionRefusedError), socket.create_connection(self._server) as server:
             waiting = select.poll()
             for one in (client, server):
                 waiting.register(one, select.POLLIN)

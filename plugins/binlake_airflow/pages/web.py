@@ -194,9 +194,19 @@ async def _run_view(work: Awaitable[dict[str, Any]]) -> Answer:
         return Answer({}, 503, "too many requests at once", "try again in a moment")
     except TimeoutError:
         return Answer({}, 504, f"no answer within {DEADLINE_S:g} s", "ask for less, or use the command `binlake audit`")
-    except Exception:
+    except Exception as error:
         log.exception("page_failed")
-        return Answer({}, 500, "the page could not be built", "see the API server's log")
+        return _build_failed_answer(error)
+
+
+def _build_failed_answer(error: Exception) -> Answer:
+    """The answer when the lake's storage or a file of it fails, or Binlake does; an error's text may have paths."""
+    # Imported at call time, as in `views`: delta-rs' threads must not run in a scheduler, which loads this plugin too.
+    from binlake.lake.damage import is_storage_error
+
+    if is_storage_error(error):
+        return Answer({}, 503, "the lake cannot be read", "see the API server's log")
+    return Answer({}, 500, "the page could not be built", "see the API server's log")
 
 
 def _make_json_response(answer: Answer) -> Response:

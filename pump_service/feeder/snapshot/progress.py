@@ -35,6 +35,7 @@ class Progress:
     commit_ts: int = 0
     began: float = field(default_factory=time.time)
     trouble: str = ""
+    _has_read: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -56,16 +57,24 @@ class Progress:
         """Count more rows of a table."""
         with self._lock:
             self.tables[name].rows += rows
+            self._has_read = True
 
     def add_chunk(self, name: Name) -> None:
         """Count one more chunk of a table."""
         with self._lock:
             self.tables[name].chunks += 1
+            self._has_read = True
 
     def finish(self, name: Name) -> None:
         """Mark a table as read."""
         with self._lock:
             self.tables[name].done = True
+            self._has_read = True
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether this attempt has read anything: one that has not may still wait for what the last one waited for."""
+        return self._has_read or self.state != "reading"
 
     def report_trouble(self, reason: str) -> None:
         """Set `trouble`."""
