@@ -114,8 +114,14 @@ PRIVILEGED: Mapping[str, str] = {
 _TIDB: Mapping[str, str] = {"default_collation_for_utf8mb4": "'utf8mb4_bin'"}
 """TiDB's own values: a TiDB source's DDL means these where its text names no collation."""
 
-_LIMITS = ("sql_select_limit", "max_execution_time", "max_statement_time")
-"""What could shorten the answer to the question which variables a server has."""
+_LIMITS = (
+    "max_session_mem_used",
+    "tmp_disk_table_size",
+    "sql_select_limit",
+    "max_execution_time",
+    "max_statement_time",
+)
+"""What could shorten or refuse the answer to the question which variables a server has."""
 
 _UNKNOWN = 1193
 _NEVER_SETTABLE = frozenset({_UNKNOWN, 1229, 1238, 1621})
@@ -156,10 +162,6 @@ def _set(link: Link, values: Mapping[str, str], *, unknown_is_fine: bool = False
         elif not _refused.issuperset(values):
             _refused.update(values)  # one warning in a process: each session asks again
             log.warning("session_variable_not_set", variables=list(values), reason=str(error.args[-1]))
-        if len(values) == 1 and error.args[0] in _NEVER_SETTABLE:
-            # Otherwise each later session would set all variables one by one.
-            version = _version(link)
-            _names[version] = _names.get(version, frozenset()).difference(values)
         if len(values) == 1 and error.args[0] in _NEVER_SETTABLE:
             # Otherwise each later session would set all variables one by one.
             version = _version(link)
