@@ -14,8 +14,8 @@ Chapter = tuple[Sequence[str], Draws]
 _EACH = range(12)
 
 
-def draw_chapters(draw: Random, family: str) -> list[Chapter]:
-    """Two chapters of a server of `family`."""
+def draw_chapter(draw: Random, family: str) -> Chapter:
+    """A chapter of a server of `family`."""
     both: list[Callable[[], Chapter]] = [
         lambda: _tell_keys(draw),
         lambda: _tell_documents(family),
@@ -27,7 +27,7 @@ def draw_chapters(draw: Random, family: str) -> list[Chapter]:
         _tell_numbered,
     ]
     own = [_tell_words] if family == "mariadb" else []
-    return [tell() for tell in draw.sample([*both, *own], 2)]
+    return draw.choice([*both, *own])()
 
 
 def _one_of(*choices: Callable[[Random], Sequence[str]]) -> Draws:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from random import Random
-from typing import Any
 from unittest import mock
 
+from support.feeder_killer import STEPS
 from support.feeding import FedCluster
+from support.killer import Killer
 from support.mariadb import MariaDb
 
-from binlake.lake.windowlog import WindowLog
+from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.target import apply_window
 from spark_jobs.finalize import stage as finalize
+
+_REACHED = [step for step in STEPS if step.split()[1] in ("prewrites", "outcome", "commit", "stored", "read")]
+"""The steps of a feeder that come at least once wherever it begins; transactions may all go together."""
 
 
 class Crash(BaseException):
@@ -55,6 +59,15 @@ def _restart_placement_driver(_source: MariaDb, _target: MariaDb, cluster: FedCl
     cluster.restart_driver()
 
 
+def kill_feeder(cluster: FedCluster, draw: Random, run: Callable[[], None]) -> None:
+    """Stop the feeder, `run` the source on, kill another feeder at a drawn step, and start it again."""
+    cluster.stop_feeder()
+    run()
+    with Killer("feeder_killer", cluster.write_settings()) as killer:
+        killer.kill_at(draw.choice(_REACHED), 1)
+    cluster.start_feeder(bool)
+
+
 FAULTS: Mapping[str, Callable[[MariaDb, MariaDb, FedCluster], None]] = {
     "the source restarts": _restart_source,
     "the source is killed": _kill_source,
@@ -71,13 +84,13 @@ FAULTS: Mapping[str, Callable[[MariaDb, MariaDb, FedCluster], None]] = {
 def crashing(draw: Random) -> Iterator[None]:
     """Inside, the process of a window dies at a drawn event of the lake or a drawn step at the target, if it comes."""
     when = draw.choice(("before", "after"))
-    record, calls, number = WindowLog.record, itertools.count(1), draw.randint(1, 9)
+    record, calls, number = WindowLog.record_together, itertools.count(1), draw.randint(1, 9)
 
-    def record_or_die(log: WindowLog, event: Any) -> None:
+    def record_or_die(log: WindowLog, events: Sequence[WindowEvent]) -> None:
         mine = next(calls) == number
         if mine and when == "before":
             raise Crash
-        record(log, event)
+        record(log, events)
         if mine:
             raise Crash
 
@@ -88,7 +101,7 @@ def crashing(draw: Random) -> Iterator[None]:
             raise Crash
 
     with (
-        mock.patch.object(WindowLog, "record", record_or_die),
+        mock.patch.object(WindowLog, "record_together", record_or_die),
         mock.patch.object(finalize, "apply_window", partial(apply_window, hook=die_at_step)),
     ):
         yield

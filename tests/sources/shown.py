@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,14 +17,15 @@ from binlake.rows.codec.floats import format_double, format_float
 from binlake.statements.literal import quote_name, quote_qualified_name
 
 Row = tuple[str | None, ...]
+Name = tuple[str, str]
+"""Database and table."""
 _OWN_SETTINGS = "SET SESSION time_zone = '+00:00', sql_mode = ''"
 _BYTES = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "bit")
-_TABLES = (
-    "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND table_type LIKE '%%BASE TABLE%%'"
-)
 _COLUMNS = (
-    "SELECT column_name, data_type, column_type FROM information_schema.columns"
-    " WHERE table_schema = %s AND table_name = %s AND upper(extra) NOT LIKE '%%VIRTUAL%%' ORDER BY ordinal_position"
+    "SELECT table_schema, table_name, column_name, data_type, column_type FROM information_schema.columns"
+    " JOIN information_schema.tables USING (table_schema, table_name)"
+    " WHERE table_schema REGEXP '^s[0-9]' AND table_type LIKE '%BASE TABLE%' AND upper(extra) NOT LIKE '%VIRTUAL%'"
+    " ORDER BY table_schema, table_name, ordinal_position"
 )
 
 
@@ -58,22 +59,22 @@ def _spell(document: str | None) -> str | None:
     return None if document is None else repr(json.loads(document))
 
 
-def read_database(server: MariaDb, db: str) -> Mapping[str, Table]:
-    """The tables of `db`."""
+def read_databases(server: MariaDb) -> dict[Name, Table]:
+    """By name, the tables of the stories' databases."""
     with server.connect() as link, link.cursor() as cursor:
         cursor.execute(_OWN_SETTINGS)
-        cursor.execute(_TABLES, (db,))
-        names = [str(name) for (name,) in cursor.fetchall()]
+        cursor.execute(_COLUMNS)
+        columns: dict[Name, list[tuple[str, str, str]]] = {}
+        for db, table, column, kind, full in cursor.fetchall():
+            columns.setdefault((str(db), str(table)), []).append((str(column), str(kind).lower(), str(full)))
         found = {}
-        for name in names:
-            cursor.execute(_COLUMNS, (db, name))
-            columns = [(str(column), str(kind).lower(), str(full)) for column, kind, full in cursor.fetchall()]
-            shown = ", ".join(_show(quote_name(column), kind, full) for column, kind, full in columns)
-            cursor.execute(f"SELECT {shown} FROM {quote_qualified_name(db, name)}")
-            kinds = [kind for _, kind, _ in columns]
+        for name, listed in columns.items():
+            shown = ", ".join(_show(quote_name(column), kind, full) for column, kind, full in listed)
+            cursor.execute(f"SELECT {shown} FROM {quote_qualified_name(*name)}")
+            kinds = [kind for _, kind, _ in listed]
             rows = [tuple(map(_text, kinds, row)) for row in cursor.fetchall()]
             documents = {place for place, kind in enumerate(kinds) if kind == "json"}
-            found[name] = Table(tuple(column for column, _, _ in columns), rows, documents)
+            found[name] = Table(tuple(column for column, _, _ in listed), rows, documents)
         return found
 
 

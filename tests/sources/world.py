@@ -1,29 +1,36 @@
 """Drawn sources, replicated as a deployment does it: feeder, pumps, windows, a target, mirrors and a feed.
 
 A world has many stories, each a database of its own, so that a fault and a window of all of them cost as much as those
-of one. At the end every table of the source is compared with the target, the mirror and the feed.
+of one. At the end every table of the source is compared with the target, the mirror and the feed, after another writer
+has changed some tables of the target and `verify --fix` has put them right.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from faults import FAULTS, Crash, crashing
+from faults import FAULTS, Crash, crashing, kill_feeder
 from feedcopy import CSV, FeedTable, read_feed
-from shown import Table, read_database
+from mirrorcopy import MirrorTable, read_mirrors
+from shown import Name, Table, read_databases
 from story import Story
 from support.feeding import FedCluster
 from support.hostile import restore_globals, set_hostile_globals
-from support.mariadb import MariaDb, rows
+from support.mariadb import MariaDb, execute, rows
 
 from binlake.audit.audit import Audit
 from binlake.base.sqlsession import set_variables
+from binlake.errors import Transient
+from binlake.repair.verify import VerifyOptions
+from binlake.statements.literal import quote_qualified_name
+from spark_jobs.commands.verify import run_verify
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.runner import run_window
 
@@ -36,43 +43,65 @@ _OTHER_FAMILY = ("a DDL cannot be expressed in", "a stored value cannot be conve
 """Parts of further reasons where the target is of the other family, which converts and computes differently."""
 
 
+MODES = ("", "optimistic", "pessimistic")
+KILLED, TOGETHER, WRITTEN = "the feeder is killed", "two windows at once", "another writer at the target"
+HAPPENS = (*FAULTS, KILLED, TOGETHER, WRITTEN)
+"""All that may happen to a world, as `World.happened` counts it."""
+_ALL_FAULTS = (*FAULTS, KILLED)
+_WRITTEN = 2
+"""Tables of a world that another writer changes."""
+_AUDITED = 0.02
+"""Share of the tables that are read by an audit as well."""
+_OWN = "CREATE DATABASE own; CREATE TABLE own.notes (id INT PRIMARY KEY); INSERT INTO own.notes VALUES (1), (2)"
+"""What people have beside the copies at a target, which no window and no repair touches."""
+
+
 @dataclass
 class World:
     """`seeds`: those of its stories. `source` and `target` are this world's alone: it stops and starts them.
 
-    `happened` counts what was drawn and compared, so that a test can require that each kind was met.
+    Its faults and settings are drawn from `seed`. `happened` counts what was drawn and compared, so that a test can
+    require that each kind was met.
     """
 
     folder: Path
     source: MariaDb
     target: MariaDb
     seeds: Sequence[int]
+    seed: int
     happened: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._draw = Random(self.seeds[0])
+        self._draw, self._order = Random(f"faults {self.seed}"), Random(f"order {self.seed}")
         self._former: dict[int, dict[str, str]] = {}  # by port, the globals that were not hostile
         self.stories = [Story(seed, self.source) for seed in self.seeds]
+        self._mode = self._draw.choice(MODES)
+        self._has_feed = self._mode != "pessimistic"  # a feed does not wait for tables
 
     def run(self, rounds: int, steps: int) -> list[str]:
-        """Run some `steps` steps of each story before the feeder starts, and twice in each round.
+        """Run `steps` steps of each story before the feeder starts, and twice in each round.
 
         The full load runs while the first round's steps do. Returns the differences.
         """
-        for story in self.stories:
-            story.create()
+        execute(self.target, *_OWN.split("; "))
+        self._let_shards_alter(self._mode == "optimistic")
+        with closing(self.source.connect()) as link:
+            for story in self.stories:
+                story.create(link)
         self._run_stories(steps)
         self._set_hostile_globals()
         at = {"host": self.source.host, "port": self.source.port}
         sources = [{"name": "s", **at, "tracker": at}]
         with FedCluster(self.folder, self.source, sources, pumps=1) as cluster:
             cluster.start_feeder(bool)
-            for _ in range(rounds):
+            for place in range(rounds):
                 self._run_stories(steps)
-                self._suffer(cluster)
-                self._run_stories(steps)
+                self._suffer(cluster, steps)
+                if place == rounds - 1:
+                    self._finish_stories()
                 cluster.follow(self.source)
                 self._run_windows(cluster)
+                self._let_shards_alter(True)
             self._restore_globals()
             return self._find_differences(cluster)
 
@@ -90,55 +119,123 @@ class World:
                 restore_globals(admin, self._former[server.port])
 
     def _run_stories(self, steps: int) -> None:
-        """Each story's next steps; their order is drawn, so that the databases' transactions mix."""
-        turns = [story for story in self.stories for _ in range(2)]
-        self._draw.shuffle(turns)
-        for story in turns:
-            story.run(max(steps // 4, 1))
+        """Each story's next steps, in a drawn order."""
+        turns = list(self.stories)
+        self._order.shuffle(turns)
+        with closing(self.source.connect()) as link:
+            for story in turns:
+                story.run(link, steps)
 
-    def _suffer(self, cluster: FedCluster) -> None:
-        name = self._draw.choice(list(FAULTS))
+    def _let_shards_alter(self, may_alter: bool) -> None:
+        for shards in (story.shards for story in self.stories if story.shards is not None):
+            shards.may_alter = may_alter
+
+    def _finish_stories(self) -> None:
+        with closing(self.source.connect()) as link:
+            for story in self.stories:
+                story.finish(link)
+
+    def _suffer(self, cluster: FedCluster, steps: int) -> None:
+        name = self._draw.choice(_ALL_FAULTS)
         self.happened[name] += 1
+        if name == KILLED:
+            kill_feeder(cluster, self._draw, lambda: self._run_stories(steps))
+            return
         FAULTS[name](self.source, self.target, cluster)
         self._set_hostile_globals()  # a server that starts again has forgotten them
+        self._run_stories(steps)
 
     def _context(self, cluster: FedCluster) -> StageContext:
         to = {"host": self.target.host, "port": self.target.port, "user": "root", "db-type": self.target.name}
-        feed = {"name": "files", "sink-uri": f"file://{self.folder / 'files'}?protocol=csv", "csv": CSV}
+        feeds = [{"name": "files", "sink-uri": f"file://{self.folder / 'files'}?protocol=csv", "csv": CSV}]
         # A table that the target refuses leaves the others alone, and is reported at the end.
         lenient = {"on-table-error": "set-aside", "most-set-aside": 1000}
-        replication = cluster.replication(target={**to, **lenient}, mirror={"enabled": True}, feed=[feed])
+        more: dict[str, Any] = {"shard-mode": self._mode} if self._mode else {}
+        routes = [route for story in self.stories if story.shards for route in story.shards.make_routes()]
+        replication = cluster.replication(
+            target={**to, **lenient},
+            mirror={"enabled": True},
+            feed=feeds if self._has_feed else [],
+            routes=routes,
+            **more,
+        )
         return StageContext(replication, "world", _no_spark)
 
     def _run_windows(self, cluster: FedCluster) -> None:
         until = cluster.settle()
-        with suppress(Crash), crashing(self._draw):
-            run_window(self._context(cluster))
-            self.happened["a window ended"] += 1
+        together = self._draw.random() < 0.5
+        with crashing(self._draw), ThreadPoolExecutor(2) as pool:
+            runs = [pool.submit(self._run_or_die, cluster) for _ in range(1 + together)]
+        ends = [run.result() for run in runs]
+        self.happened[TOGETHER] += together
+        self.happened["a window ended"] += sum(ends)
         while (self._context(cluster).windows.find_landed_ts() or 0) < until:
             run_window(self._context(cluster))
         # A sink of which a window died continues with the next run, even if nothing is new.
         run_window(self._context(cluster))
 
+    def _run_or_die(self, cluster: FedCluster) -> bool:
+        """Whether a run of the next window came to its end: it may die, or another one may have its place."""
+        try:
+            run_window(self._context(cluster))
+        except (Crash, Transient) as error:
+            self.happened[f"a window ended by {type(error).__name__}"] += 1
+            return False
+        return True
+
     def _find_differences(self, cluster: FedCluster) -> list[str]:
         context = self._context(cluster)
         audit, ts = Audit(context.paths, context.rules), context.windows.find_landed_ts()
         assert ts is not None
-        aside, feed = self._read_aside(), read_feed(self.folder / "files")
+        assert ts == context.windows.find_greatest_hi("mirror")
+        aside, feed, mirrors = self._read_aside(), read_feed(self.folder / "files"), read_mirrors(audit, ts)
         found = [f"{db}.{table} is set aside: {why}" for (db, table), why in aside.items() if not self._is_allowed(why)]
-        for story in self.stories:
-            source, target = read_database(self.source, story.db), read_database(self.target, story.db)
-            for name, table in source.items():
-                self.happened["tables"] += 1
-                differences = (
-                    "" if (story.db, name) in aside else self._compare_target(table, target.get(name)),
-                    self._compare_mirror(table, audit, story.db, name, ts),
-                    self._compare_feed(table, feed.get((story.db, name))),
-                )
-                found += [f"{story.db}.{name}: {one}" for one in differences if one]
+        source = self._merge_shards(read_databases(self.source))
+        found += self._write_and_mend(context, source, {**mirrors}, set(aside))
+        target = read_databases(self.target)
+        for name, table in source.items():
+            self.happened["tables"] += 1
+            differences = (
+                "" if name in aside else self._compare_target(table, target.get(name)),
+                self._compare_mirror(table, audit, mirrors.get(name), name, ts),
+                self._compare_feed(table, feed.get(name)),
+            )
+            found += [f"{'.'.join(name)}: {one}" for one in differences if one]
         return found
 
-    def _read_aside(self) -> dict[tuple[str, str], str]:
+    def _merge_shards(self, tables: dict[Name, Table]) -> dict[Name, Table]:
+        """`tables` by the names at the target, where two shards are one table."""
+        for shards in (story.shards for story in self.stories if story.shards is not None):
+            one, other = (tables.pop(tuple(table.split("."))) for table in shards.tables)
+            assert one.columns == other.columns
+            tables[shards.db, shards.target] = replace(one, rows=[*one.rows, *other.rows])
+            self.happened[f"shards, {self._mode or 'widest'}"] += 1
+        return tables
+
+    def _write_and_mend(
+        self, context: StageContext, source: dict[Name, Table], mirrors: dict[Name, MirrorTable], aside: set[Name]
+    ) -> list[str]:
+        """Another writer changes tables of the target; `verify --fix` must report and mend that, and touch no other."""
+        fit = [
+            name
+            for name, table in source.items()
+            if name not in aside and name in mirrors and not mirrors[name].inexact and table.rows
+        ]
+        chosen = self._draw.sample(fit, min(_WRITTEN, len(fit)))
+        if not chosen:
+            return []
+        for name in chosen:
+            execute(self.target, f"DELETE FROM {quote_qualified_name(*name)} LIMIT {self._draw.randint(1, 3)}")
+        options = VerifyOptions(tables=tuple(map(".".join, chosen)))
+        results = run_verify(context.replication, options, "", None, True, [])
+        self.happened[WRITTEN] += len(chosen)
+        kept = rows(self.target, "SELECT id FROM own.notes ORDER BY id")
+        found = [] if kept == [(1,), (2,)] else [f"own.notes of the target has changed: {kept}"]
+        if [result.stage for result in results] != ["verify", "repair"]:
+            found.append(f"{'.'.join(chosen[0])}: verify reports no foreign write: {results}")
+        return found
+
+    def _read_aside(self) -> dict[Name, str]:
         """By table, the reasons of those that are set aside at the target."""
         listed = rows(self.target, "SELECT db, tbl, reason FROM tidb_binlog.binlake_aside")
         return {(db, table): reason for db, table, reason in listed}
@@ -153,16 +250,22 @@ class World:
         difference = source.find_difference(target.columns, target.rows)
         return f"the target differs: {difference}" if difference else ""
 
-    def _compare_mirror(self, source: Table, audit: Audit, db: str, name: str, ts: int) -> str:
-        seen = audit.read_table_as_of(db, name, ts)
-        if seen.inexact:
-            self.happened[f"inexact: {seen.inexact}"] += 1
+    def _compare_mirror(self, source: Table, audit: Audit, copy: MirrorTable | None, name: Name, ts: int) -> str:
+        # The audit reads so much that it answers for some tables only, and for those without a mirror of their own.
+        if copy is None or self._order.random() < _AUDITED:
+            seen = audit.read_table_as_of(*name, ts)
+            copy = MirrorTable(
+                seen.columns, [tuple(row[column] for column in seen.columns) for row in seen.rows], seen.inexact
+            )
+        if copy.inexact:
+            self.happened[f"inexact: {copy.inexact}"] += 1
             return ""
-        rows = [tuple(row[column] for column in seen.columns) for row in seen.rows]
-        difference = source.find_difference(seen.columns, rows)
+        difference = source.find_difference(copy.columns, copy.rows)
         return f"the mirror differs: {difference}" if difference else ""
 
     def _compare_feed(self, source: Table, copy: FeedTable | None) -> str:
+        if not self._has_feed:
+            return ""
         if copy is None:
             return "the feed has no such table"
         if copy.count is not None and copy.count != len(source.rows):

@@ -15,6 +15,7 @@ from loading_helpers import DB, DyingPumps, Loaded, committed
 from support.hostile import HOSTILE, ask, hostile
 from support.mariadb import MariaDb, MySql
 
+from binlake.base import sqlsession
 from binlake.base.sqllink import SqlLink
 from binlake.base.sqlsession import PRIVILEGED, VARIABLES
 from binlake.compare.target import TargetView
@@ -97,6 +98,13 @@ def test_every_session_has_the_same_values_whatever_the_globals_are(server: Mari
     friendly = values()
     with hostile(server):
         assert values() == friendly
+
+
+def test_a_new_process_connects_to_a_hostile_server(server: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlsession, "_names", {})  # it has asked no server yet
+    with hostile(server), server.connect() as link:
+        sqlsession.set_variables(link)
+        assert ask(link, "SELECT @@sql_select_limit") == [(int(VARIABLES["sql_select_limit"]),)]
 
 
 def test_a_hostile_server_is_loaded_checked_tracked_and_compared_like_any_other(

@@ -1,0 +1,90 @@
+"""Two tables of one shape in two databases that become one at the target; DDL comes to each in its own time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+_MOST_AHEAD = 2
+"""DDL by which a shard is ahead of the other at most."""
+
+
+class Shards:
+    """The tables `shard` of the databases DB and DB_b, of which the target has one: DB.shards.
+
+    One has even ids, the other odd ones. Both run the same DDL in the same order, if they `may_alter`: a full load of
+    unlike shards is refused, except in the mode optimistic.
+    """
+
+    def __init__(self, draw: Random, db: str) -> None:
+        self.db, self.target = db, "shards"
+        self.tables = (f"{db}.shard", f"{db}_b.shard")
+        self._texts = draw.random() < 0.5
+        self._statements = list[str]()  # the DDL so far; a shard has run the first ones
+        self._ran = [0, 0]
+        self._added = list[str]()
+        self.may_alter = False
+
+    def make_routes(self) -> list[Mapping[str, str]]:
+        """The sections `routes` of the replication that merge both."""
+        return [
+            {"schema-pattern": table.split(".")[0], "table-pattern": "shard", "target-schema": self.db,
+             "target-table": self.target}
+            for table in self.tables
+        ]  # fmt: skip
+
+    def create(self) -> list[str]:
+        """The statements that create both tables, with rows."""
+        key = "id VARCHAR(9) CHARACTER SET latin1" if self._texts else "id INT"
+        return [f"CREATE DATABASE {self.db}_b CHARACTER SET utf8mb4"] + [
+            statement
+            for place, table in enumerate(self.tables)
+            for statement in (
+                f"CREATE TABLE {table} ({key} PRIMARY KEY, v INT)",
+                f"INSERT INTO {table} (id, v) VALUES ({self._key(place, 0)}, 0), ({self._key(place, 9)}, 9)",
+            )
+        ]
+
+    def draw_next(self, draw: Random) -> Sequence[str]:
+        """Rows of one shard, or its next DDL."""
+        place = draw.randrange(2)
+        table = self.tables[place]
+        if self.may_alter and draw.random() < 0.35 and self._ran[place] - self._ran[1 - place] < _MOST_AHEAD:
+            return [self._alter(place, draw)]
+        keys = [self._key(place, draw.randrange(12)) for _ in range(3)]
+        return [
+            f"REPLACE INTO {table} (id, v) VALUES ({keys[0]}, {draw.randrange(99)}), ({keys[1]}, 1)",
+            draw.choice([
+                f"DELETE FROM {table} WHERE id = {keys[2]}", f"UPDATE {table} SET v = v + 1 WHERE id <> {keys[2]}",
+            ]),
+        ]  # fmt: skip
+
+    def finish(self) -> list[str]:
+        """The DDL that the shard which is behind lacks."""
+        lacking = [
+            statement.format(table=table)
+            for table, ran in zip(self.tables, self._ran, strict=True)
+            for statement in self._statements[ran:]
+        ]
+        self._ran = [len(self._statements)] * 2
+        return lacking
+
+    def _alter(self, place: int, draw: Random) -> str:
+        if self._ran[place] == len(self._statements):
+            self._statements.append(self._draw_alter(draw))
+        statement = self._statements[self._ran[place]]
+        self._ran[place] += 1
+        return statement.format(table=self.tables[place])
+
+    def _draw_alter(self, draw: Random) -> str:
+        number = len(self._statements)
+        if self._added and draw.random() < 0.3:
+            return f"ALTER TABLE {{table}} DROP COLUMN {self._added.pop()}"
+        if draw.random() < 0.2:
+            return f"ALTER TABLE {{table}} ADD INDEX i{number} (v)"
+        self._added.append(f"c{number}")
+        kind = draw.choice([f"INT DEFAULT {number}", "VARCHAR(9) NOT NULL DEFAULT 'ä'", "DATETIME(3)"])
+        return f"ALTER TABLE {{table}} ADD COLUMN c{number} {kind}"
+
+    def _key(self, place: int, number: int) -> str:
+        return f"'é{number * 2 + place}'" if self._texts else str(number * 2 + place)
