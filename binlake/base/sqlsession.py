@@ -111,17 +111,30 @@ PRIVILEGED: Mapping[str, str] = {
 }
 """Values of variables that need a privilege which the user may not have: set only where the server's differ."""
 
+_OTHERWISE: Mapping[str, str] = {"old_mode": "''"}
+"""Values for servers that do not know those above: MariaDB before 10.6 has no UTF8_IS_UTF8MB3, and needs none."""
+
 _TIDB: Mapping[str, str] = {"default_collation_for_utf8mb4": "'utf8mb4_bin'"}
 """TiDB's own values: a TiDB source's DDL means these where its text names no collation."""
 
-_LIMITS = ("sql_select_limit", "max_execution_time", "max_statement_time")
-"""What could shorten the answer to the question which variables a server has."""
+_LIMITS = (
+    "sql_select_limit",
+    "max_execution_time",
+    "max_statement_time",
+    "max_session_mem_used",
+    "tmp_disk_table_size",
+)
+"""What could shorten or refuse the answer to the question which variables a server has."""
 
 _UNKNOWN = 1193
-_NEVER_SETTABLE = frozenset({_UNKNOWN, 1229, 1238, 1621})
-"""The server has no such variable, or none that a session may set, whoever asks."""
-_NOT_SETTABLE = _NEVER_SETTABLE | {1227, 1231, 1232, 1286}
+_BAD_VALUE = 1231
+_NEVER_SETTABLE = frozenset({_UNKNOWN, 1229, _BAD_VALUE, 1232, 1235, 1238, 1286, 1621, 1649})
+"""The server has no such variable, none that a session may set, or none of this value, whoever asks."""
+_NOT_SETTABLE = _NEVER_SETTABLE | {1227}
 _names: dict[str, frozenset[str]] = {}
+"""By version of a server, the variables that a session may set there."""
+_values: dict[str, dict[str, str]] = {}
+"""By version of a server, the values of `_OTHERWISE` that it needs."""
 _refused: set[str] = set()
 
 Link: TypeAlias = "Connection[Any]"
@@ -130,7 +143,8 @@ Link: TypeAlias = "Connection[Any]"
 def set_variables(link: Link) -> None:
     """Set the variables that this server has. Raises pymysql's errors."""
     names = _find_names(link)
-    _set(link, {name: value for name, value in VARIABLES.items() if name in names})
+    wanted = {**VARIABLES, **_values.get(_version(link), {})}
+    _set(link, {name: value for name, value in wanted.items() if name in names})
     own = {**PRIVILEGED, **_TIDB} if "tidb" in _version(link).lower() else PRIVILEGED
     wanted = {name: value for name, value in own.items() if name in names}
     # Not `@@SESSION.`: that fails for all of them if one has no value of a session on this server.
@@ -153,17 +167,24 @@ def _set(link: Link, values: Mapping[str, str], *, unknown_is_fine: bool = False
         if len(values) > 1:
             for name, value in values.items():
                 _set(link, {name: value})
-        elif not _refused.issuperset(values):
-            _refused.update(values)  # one warning in a process: each session asks again
-            log.warning("session_variable_not_set", variables=list(values), reason=str(error.args[-1]))
-        if len(values) == 1 and error.args[0] in _NEVER_SETTABLE:
-            # Otherwise each later session would set all variables one by one.
-            version = _version(link)
-            _names[version] = _names.get(version, frozenset()).difference(values)
-        if len(values) == 1 and error.args[0] in _NEVER_SETTABLE:
-            # Otherwise each later session would set all variables one by one.
-            version = _version(link)
-            _names[version] = _names.get(version, frozenset()).difference(values)
+            return
+        ((name, value),) = values.items()
+        if error.args[0] == _BAD_VALUE and value != _OTHERWISE.get(name, value):
+            _values.setdefault(_version(link), {})[name] = _OTHERWISE[name]
+            _set(link, {name: _OTHERWISE[name]})
+            return
+        _leave_out(link, name, error)
+
+
+def _leave_out(link: Link, name: str, error: err.MySQLError) -> None:
+    """The session goes on without variable `name`, which the server refused; so do later ones if it always will."""
+    if name not in _refused:
+        _refused.add(name)  # one warning in a process: each session asks again
+        log.warning("session_variable_not_set", variables=[name], reason=str(error.args[-1]))
+    if error.args[0] in _NEVER_SETTABLE:
+        # Otherwise each later session would set all variables one by one.
+        version = _version(link)
+        _names[version] = _names.get(version, frozenset()) - {name}
 
 
 def _find_names(link: Link) -> frozenset[str]:

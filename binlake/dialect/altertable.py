@@ -19,7 +19,7 @@ from binlake.dialect.checks import (
 )
 from binlake.dialect.classify import Classified
 from binlake.dialect.clauses import drop_float_bounds, map_element, map_tidb_column
-from binlake.dialect.computed import find_computed_once, make_computed_once
+from binlake.dialect.computed import find_computed_once, make_computed_once, require_no_filled_operands
 from binlake.dialect.conversions import Alter
 from binlake.dialect.defaults import find_fill_times, make_fill_specs, put_stored_set_default
 from binlake.dialect.errors import Unmappable
@@ -92,7 +92,9 @@ def make_alter_statements(
     moment = f"UNIX_TIMESTAMP({quote(clock[0])})" if clock else ddl.after.session.moment
     if len(clock) == 1 or (moment and not clock and any(map(reads_clock, added))):
         texts = (f"SET SESSION timestamp = {moment}", *texts, "SET SESSION timestamp = DEFAULT")
-    required = list_requirements(render(head[2:]).strip(), before, after, ddl.after.session) if before and after else []
+    name = render(head[2:]).strip()
+    required = list_requirements(name, before, after, ddl.after.session) if before and after else []
+    required += require_no_filled_operands(name, before, after, ddl.after.session, dialect)
     return (*required, *texts, *(render([*head, *spec]) for spec in later))
 
 

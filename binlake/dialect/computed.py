@@ -10,11 +10,14 @@ from collections.abc import Sequence
 
 from binlake.base.dialects import Dialect
 from binlake.dialect.errors import Unmappable
+from binlake.dialect.madeup import WAYS
 from binlake.dialect.tokens import Token, TokenKind, tokenize_with_spaces
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema.names import fold_name
 from binlake.rows.schema.session import SourceSession
-from binlake.statements.generation import is_proven, list_recomputed
+from binlake.statements.generation import find_filled_operands, is_proven, list_recomputed
+from binlake.statements.literal import quote_name
+from binlake.statements.requiredrows import RequireNoRows
 from binlake.statements.writtencolumns import depends_on_zone, is_computed
 
 _AFTER_TYPE = ("NOT", "NULL", "COMMENT", "UNIQUE", "PRIMARY", "KEY", "FIRST", "AFTER")
@@ -41,6 +44,28 @@ def find_computed_once(
             )
         once.append(column)
     return once
+
+
+def require_no_filled_operands(
+    table: str, before: TableDef | None, after: TableDef | None, session: SourceSession, dialect: Dialect
+) -> list[str]:
+    """The steps before an ALTER of `table` (SQL text) that makes columns NOT NULL in a lenient session.
+
+    The log does not have what the source then computed in the rows that had NULL, and the target computes it only in
+    columns that are generated there, too.
+    """
+    if before is None or after is None or not (session.family and session.is_lenient):
+        return []
+    return [
+        RequireNoRows(
+            table,
+            f"{quote_name(former.name)} IS NULL",
+            f"the source computed the stored generated column {column.name} anew in rows whose {former.name} was NULL"
+            f" and became NOT NULL{WAYS}",
+        ).to_sql()
+        for column, former in find_filled_operands(before, after)
+        if not is_computed(column, after, dialect)
+    ]
 
 
 def make_computed_once(

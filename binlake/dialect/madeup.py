@@ -39,10 +39,11 @@ _FIXED = frozenset(
 )  # fmt: skip
 """Functions and types whose result depends on their arguments alone; for any other function it is not known."""
 _UTC = ("+00:00", "UTC", "SYSTEM", "ETC/UTC")
-_WAYS = (
+WAYS = (
     ": let the other tables continue (`binlake table aside`), copy the table from the source, and bring it back with"
     " `binlake table back --rows-are-there`"
 )
+"""The end of a message about values of the source that only a copy of its table has."""
 
 
 def list_requirements(table: str, before: TableDef, after: TableDef, session: SourceSession) -> list[str]:
@@ -51,7 +52,7 @@ def list_requirements(table: str, before: TableDef, after: TableDef, session: So
         return []
     former = {column.id: column for column in before.columns}
     return [
-        RequireNoRows(table, where, f"{what}{_WAYS}").to_sql()
+        RequireNoRows(table, where, f"{what}{WAYS}").to_sql()
         for column in after.columns
         for where, what in _find_made_up(former.get(column.id), column, session)
     ]

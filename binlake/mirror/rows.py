@@ -22,6 +22,7 @@ from binlake.rows.codec.casts import Moment
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema.names import fold_name
+from binlake.statements.generation import find_filled_operands
 
 Columns = dict[str, list[str | None]]
 """By column, the canonical texts of all rows."""
@@ -89,6 +90,7 @@ class Reshaper:
         self._sources = {c.name: _find_source(c, before, renamed) for c in after.row_columns}
         self._copies: dict[str, int] = {}
         self._moment = moment
+        self._filled = {former.id: column.name for column, former in find_filled_operands(before, after)}
         self.unfit = 0
         self.unknown = ""
 
@@ -151,8 +153,15 @@ class Reshaper:
             self.unknown = self.unknown or (explain_fill(column, self._moment) if rows else "")
             return [derive_filled_text(column)] * rows
         found, unknown = recast(source, column, old[source.name], self._moment)
-        self.unknown = self.unknown or "".join(unknown)
+        self.unknown = self.unknown or "".join(unknown) or self._explain_filled(source, old[source.name], found)
         return found
+
+    def _explain_filled(self, source: ColumnInfo, old: Sequence[str | None], new: Sequence[str | None]) -> str:
+        """Why values of a stored generated column are not known if NULLs that it reads became zeros; else ""."""
+        reader = self._filled.get(source.id)
+        if reader is None or not any(a is None and b is not None for a, b in zip(old, new, strict=True)):
+            return ""
+        return f"the source computed {reader} anew where {source.name} was NULL"
 
     def _assign_copy_number(self, key: str) -> int:
         # Keyed rows are unique. Equal keyless rows are distinguished by a number.

@@ -61,30 +61,69 @@ def is_exact(column: ColumnInfo, table: TableDef) -> bool:
 def list_recomputed(before: TableDef, after: TableDef) -> list[ColumnInfo]:
     """The stored generated columns of `after` whose values in existing rows the source computed in this DDL.
 
-    They are new, or have another expression or type, or read a column whose values were converted.
+    They are new, or have another expression or type, or read a column whose values were converted or computed anew (of
+    a column that only became NOT NULL see `find_filled_operands`).
+    """
+    return [column for column in _list_stored(after) if _has_other_values(column, before, after)]
+
+
+def find_filled_operands(before: TableDef, after: TableDef) -> Iterator[tuple[ColumnInfo, ColumnInfo]]:
+    """(stored generated column of `after`, former definition of a column that it reads) where that column became NOT
+    NULL and `list_recomputed` does not have the generated one.
+
+    A MySQL or MariaDB in a session without a strict sql_mode makes the type's zero of NULL, and computes anew what
+    reads it.
     """
     had = {column.id: column for column in before.columns}
-    now = {column.name.lower(): column for column in after.columns}
-    found = []
-    for column in after.columns:
-        if not (column.is_generated and column.generated_stored):
-            continue
-        former = had.get(column.id)
-        operands = [now[name] for name in _list_names(column.generated_expr) if name in now]
-        renamed = {had[one.id].name.lower(): one.name.lower() for one in operands if one.id in had}
-        if (
-            former is None
-            or not former.generated_stored
-            or _rename(former.generated_expr, renamed) != _rename(column.generated_expr, {})
-            or not _keeps_values(former, column)
-            or not all(one.id in had and _keeps_values(had[one.id], one) for one in operands)
-        ):
-            found.append(column)
-    return found
+    filled = {
+        column.name.lower(): had[column.id]
+        for column in after.columns
+        if not column.is_generated and column.not_null and column.id in had and not had[column.id].not_null
+    }
+    if not filled:
+        return
+    recomputed = {column.id for column in list_recomputed(before, after)}
+    for column in _list_stored(after):
+        if column.id not in recomputed:
+            yield from ((column, filled[name]) for name in sorted(_list_bases(column, after)) if name in filled)
+
+
+def _list_stored(table: TableDef) -> list[ColumnInfo]:
+    return [column for column in table.columns if column.is_generated and column.generated_stored]
+
+
+def _list_operands(column: ColumnInfo, table: TableDef) -> list[ColumnInfo]:
+    """The columns that the expression of a generated column names; none for a plain column."""
+    names = set(_list_names(column.generated_expr))
+    return [one for one in table.columns if one.name.lower() in names and one.id != column.id]
+
+
+def _list_bases(column: ColumnInfo, table: TableDef) -> set[str]:
+    """The names (folded) of the plain columns that a column is computed from, also by way of generated ones."""
+    if not column.is_generated:
+        return {column.name.lower()}
+    return {name for one in _list_operands(column, table) for name in _list_bases(one, table)}
+
+
+def _has_other_values(column: ColumnInfo, before: TableDef, after: TableDef) -> bool:
+    """Whether `column` of `after` is new, or had values other than NULL converted or computed anew."""
+    had = {one.id: one for one in before.columns}
+    former = had.get(column.id)
+    if former is None or not _keeps_values(former, column):
+        return True
+    if not column.is_generated:
+        return False
+    operands = _list_operands(column, after)
+    renamed = {had[one.id].name.lower(): one.name.lower() for one in operands if one.id in had}
+    return (
+        (column.generated_stored and not former.generated_stored)
+        or _rename(former.generated_expr, renamed) != _rename(column.generated_expr, {})
+        or any(_has_other_values(one, before, after) for one in operands)
+    )
 
 
 def _keeps_values(former: ColumnInfo, now: ColumnInfo) -> bool:
-    """Whether no value changes if a column gets the definition `now`."""
+    """Whether no value other than NULL changes if a column gets the definition `now`."""
     if former.tp in _BITS and now.tp in _BITS:
         return _Range(*_find_bounds(former.tp, former.unsigned)).is_within(_find_bounds(now.tp, now.unsigned))
     alike = [(c.tp, c.decimal, c.unsigned, c.charset, c.collate, c.elems) for c in (former, now)]

@@ -123,9 +123,18 @@ class ScratchServer:
         text = put_target_names(statement.text, statement.db, self._to_scratch)
         settings = [
             *_build_session_statements(session, self._flavor),
+            *self._build_time_statements(session.explicit_defaults_for_timestamp),
             *self._build_utf8mb4_statements(session.utf8mb4_collation),
         ]
         self._link.execute([*settings, text], statement.text)
+
+    def _build_time_statements(self, is_explicit: bool | None) -> Iterable[str]:
+        """Sets which defaults a TIMESTAMP has; not sent if already so: before MariaDB 10.8 no session may set it."""
+        if is_explicit is None:
+            return _KEEP_TIME_DEFAULTS[self._flavor]
+        name = "explicit_defaults_for_timestamp"
+        same = int(self._link.query(f"SELECT @@{name} AS IS_SET")[0]["IS_SET"]) == is_explicit
+        return [] if same else [f"SET SESSION {name} = {int(is_explicit)}"]
 
     def _build_utf8mb4_statements(self, collation: int | None) -> list[str]:
         """Sets what `CHARACTER SET utf8mb4` alone means; not sent if already so, since it needs a privilege."""
@@ -184,8 +193,3 @@ def _build_session_statements(session: Session, flavor: Flavor) -> Iterator[str]
     ):
         if value is not None:
             yield f"SET SESSION {name} = {value}"
-    is_explicit = session.explicit_defaults_for_timestamp
-    if is_explicit is not None:
-        yield f"SET SESSION explicit_defaults_for_timestamp = {int(is_explicit)}"
-    else:
-        yield from _KEEP_TIME_DEFAULTS[flavor]

@@ -15,6 +15,8 @@ from support.feeding import FedCluster
 from support.feedload import run_windows
 from support.mariadb import MariaDb, execute, rows
 
+from binlake.errors import TargetRefused
+
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 
 BASE = (
@@ -86,6 +88,10 @@ WRITTEN = {
     "w36": "INT AS (tm)",
 }
 """What it gets from the log: servers differ, or one of them refuses to compute it in a strict session."""
+FILLED = (
+    "id INT PRIMARY KEY, a INT, b INT, c INT, g VARCHAR(20) AS (HEX(a)) STORED, h TINYINT AS (b IS NULL) STORED,"
+    " i VARCHAR(20) AS (HEX(c)) STORED"
+)
 OF_MYSQL = {
     "m1": "VARCHAR(40) AS (DATE_FORMAT(at, '%W %M'))",
     "m2": "INT AS (v + 0)",
@@ -135,17 +141,27 @@ def test_stored_columns_have_the_sources_values(
             "UPDATE fed.later SET id = 2147483647 WHERE id = 3",
             "ALTER TABLE fed.later MODIFY g INT",
             "UPDATE fed.later SET g = 9 WHERE id = 1",
+            f"CREATE TABLE fed.filled ({FILLED})",
+            "INSERT INTO fed.filled (id, a, b, c) VALUES (1, 5, NULL, NULL), (2, 6, 7, 8)",
+            # No row has NULL; the target computes `h` itself.
+            "ALTER TABLE fed.filled MODIFY a INT NOT NULL, MODIFY b INT NOT NULL",
         )
         cluster.follow(source)
         with capture_logs() as logs:
             run_windows(cluster, target, mirror={"enabled": True})
         said = {line["table"]: set(line["columns"]) for line in logs if line["event"] == "generated_columns_from_log"}
-        assert said == {"fed.t": set(written), "fed.alike": set(written), "fed.later": {"g"}}
-        for name in ("t", "alike", "later"):
+        assert said == {"fed.t": set(written), "fed.alike": set(written), "fed.later": {"g"}, "fed.filled": {"g", "i"}}
+        for name in ("t", "alike", "later", "filled"):
             assert read_values(mariadb, name) == read_values(source, name)
         computed = "SELECT column_name FROM information_schema.columns WHERE table_schema = 'fed' AND table_name = 't'"
         found = {name for (name,) in rows(mariadb, f"{computed} AND extra LIKE '%%GENERATED%%'")}
         assert found == set(COMPUTED)
+
+        execute(source, lenient, "ALTER TABLE fed.filled MODIFY c INT NOT NULL")
+        cluster.follow(source)
+        with pytest.raises(TargetRefused, match=r"computed the stored generated column i anew .* c was NULL .*aside"):
+            run_windows(cluster, target)
+        assert [value for (value,) in rows(source, "SELECT i FROM fed.filled ORDER BY id")] == ["0", "8"]
 
 
 def read_values(server: MariaDb, table: str) -> dict[tuple[int, str], object]:

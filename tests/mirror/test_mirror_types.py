@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tidb_json import column
+from support.tabledefs import col, primary, table
+from support.tidb_json import INT_PK, column, table_def, table_info
 
 from binlake.lake.columntypes import choose_arrow_type, format_texts, parse_texts
 from binlake.mirror.recast import recast
-from binlake.mirror.rows import build_typed_rows, read_mirror_texts
+from binlake.mirror.rows import Reshaper, build_typed_rows, read_mirror_texts
 from binlake.rows.codec.casts import Moment
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -187,10 +188,6 @@ AUTO = t.FLAG_NOT_NULL | t.FLAG_AUTO_INCREMENT
 def test_new_column_whose_values_the_log_lacks_makes_a_filled_mirror_inexact(
     new: dict[str, Any], family: str, known: bool
 ) -> None:
-    from support.tidb_json import INT_PK, table_def, table_info
-
-    from binlake.mirror.rows import Reshaper
-
     key = column(1, "id", flag=INT_PK)
     before, after = (table_def(table_info(45, "t", columns, pk_is_handle=True)) for columns in ([key], [key, new]))
     for ids, inexact in (((), False), (("1",), not known)):
@@ -208,3 +205,15 @@ def test_column_that_becomes_auto_increment_is_inexact_if_it_had_rows_without_a_
     assert "numbered rows" in recast(source, target, ["4", "0"], moment)[1][0]
     assert "numbered rows" in recast(source, target, ["4", None], moment)[1][0]
     assert recast(source, target, ["4", "0"], Moment(UTC)) == (["4", "0"], [])
+
+
+@pytest.mark.parametrize(("values", "known"), [(["5", "6"], True), (["5", None], False)])
+def test_stored_column_that_reads_nulls_that_became_zeros_is_inexact(values: list[str | None], known: bool) -> None:
+    #
+    g = col("g", t.VARCHAR, flen=20, generated_expr_string="hex(`a`)", generated_stored=True)
+    before, after = (table("t", col("id"), col("a", not_null=zero), g, keys=(primary("id"),)) for zero in (False, True))
+    reshaper = Reshaper(before, after, moment=Moment(UTC, family="mysql"))
+    assert not reshaper.keeps_layout()
+    rows = build_typed_rows(before, {"id": ["1", "2"], "a": values, "g": [None, None]}, [5, 5], [0, 0])
+    assert sum(batch.num_rows for batch in reshaper.reshape_batches(iter(rows.to_batches()))) == 2
+    assert reshaper.unknown == ("" if known else "the source computed g anew where a was NULL")

@@ -12,7 +12,7 @@ from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import Json
 from binlake.rows.schema.info import SOURCE_KEY
-from binlake.statements.generation import is_exact, is_proven, list_recomputed
+from binlake.statements.generation import find_filled_operands, is_exact, is_proven, list_recomputed
 from binlake.statements.writtencolumns import is_computed
 
 COLUMNS = (
@@ -102,6 +102,11 @@ def g(expression: str = "hex(`a`)", *, stored: bool = True) -> Json:
     return col("g", t.VARCHAR, flen=40, generated_expr_string=expression, generated_stored=stored)
 
 
+def via(expression: str = "`a` - 1") -> Json:
+    return col("v", t.LONGLONG, generated_expr_string=expression)
+
+
+NO_NULL = col("a", t.SHORT, not_null=True)
 PLAIN = col("g", t.VARCHAR, flen=40)
 
 
@@ -122,8 +127,34 @@ PLAIN = col("g", t.VARCHAR, flen=40)
         ((LONGER, g()), (TEXT, g()), ["g"]),
         ((TEXT, g()), (LATIN, g()), ["g"]),
         ((A, g()), (col("b", t.SHORT), g("hex(`b`)")), []),
+        # By way of another generated column.
+        ((A, via(), g("hex(`v`)")), (A, via("`a` + 1"), g("hex(`v`)")), ["g"]),
+        ((WIDE, via(), g("hex(`v`)")), (A, via(), g("hex(`v`)")), ["g"]),
+        ((A, via(), g("hex(`v`)")), (A, via(), g("hex(`v`)")), []),
     ],
 )  # fmt: skip
 def test_columns_that_a_ddl_computes_anew(before: tuple[Json, ...], after: tuple[Json, ...], found: list[str]) -> None:
     #
     assert [column.name for column in list_recomputed(one(*before), one(*after))] == found
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ((A, g()), (NO_NULL, g()), [("g", "a")]),
+        ((A, g()), (NO_NULL, g(stored=False)), []),
+        ((A, via(), g("hex(`v`)")), (NO_NULL, via(), g("hex(`v`)")), [("g", "a")]),
+        ((A, g()), (col("a", t.LONG, not_null=True), g()), [("g", "a")]),
+        ((A, g("1")), (NO_NULL, g("1")), []),
+        ((NO_NULL, g()), (A, g()), []),
+        ((NO_NULL, g()), (NO_NULL, g()), []),
+        ((A, g()), (NO_NULL, g("lower(`a`)")), []),  # it is computed anew in all rows: `list_recomputed`
+        ((A,), (NO_NULL, g()), []),
+    ],
+)  # fmt: skip
+def test_stored_columns_that_read_a_column_whose_nulls_become_zeros(
+    before: tuple[Json, ...], after: tuple[Json, ...], found: list[tuple[str, str]]
+) -> None:
+    #
+    pairs = find_filled_operands(one(*before), one(*after))
+    assert [(column.name, former.name) for column, former in pairs] == found
