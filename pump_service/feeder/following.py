@@ -42,6 +42,7 @@ from binlake.rows.schema.forms import Json
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.rows.schema.session import read_zone
 from binlake.statements.literal import quote_name, quote_qualified_name
+from pump_service.feeder.exchanging import exchange_partition, is_exchange
 from pump_service.feeder.tracker import Tracker
 
 log = structlog.get_logger()
@@ -191,6 +192,8 @@ class Follower:
     def _alter_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
         former = self._writer.require_table(self._names, single.db, single.table)
         specs = single.tokens[_SPECS_AT:]
+        if is_exchange(specs):
+            return [exchange_partition(self._writer, self._names, (single.db, former), specs)]
         refuse_unlogged_rows(specs)
         single = replace(single, tokens=tuple(drop_sequence_defaults(single.tokens)))
         specs = single.tokens[_SPECS_AT:]

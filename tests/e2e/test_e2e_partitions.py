@@ -182,3 +182,37 @@ def test_rows_of_removed_partitions_stay_removed(
             done = repair_keys(replication, group_keys_by_table(found.differences, tables), settled)
         assert done.unknown == []
         assert contents(mariadb, "fed") == {name: [] if name in UNKNOWN else now[name] for name in now}
+
+
+def test_rows_of_exchanged_and_converted_partitions_reach_the_target(
+    source: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path
+) -> None:
+    # R-34: no log has these rows' way from one table into the other; the target takes it, and the mirrors say so
+    at = {"name": "one", "host": source.host, "port": source.port}
+    mirrored = {"mirror": {"enabled": True}}
+    with FedCluster(tmp_path, source, [at]) as cluster:
+        cluster.start_feeder()
+        execute(
+            source,
+            f"CREATE TABLE fed.p (id INT PRIMARY KEY, v INT) PARTITION BY RANGE (id) {RANGE}",
+            "CREATE TABLE fed.d (id INT PRIMARY KEY, v INT)",
+            f"INSERT INTO fed.p VALUES {NUMBERS}",
+            "INSERT INTO fed.d VALUES (0, 100), (-3, 100)",
+        )
+        cluster.follow(source)
+        run_windows(cluster, target, **mirrored)
+        execute(source, "ALTER TABLE fed.p EXCHANGE PARTITION p0 WITH TABLE fed.d", "INSERT INTO fed.d VALUES (70, 1)")
+        execute(source, "UPDATE fed.d SET v = 9 WHERE id = 1", "DELETE FROM fed.p WHERE id = -3")
+        names = {"p", "d"}
+        if source.name == "mariadb":
+            execute(source, "ALTER TABLE fed.p CONVERT PARTITION p1 TO TABLE fed.e", "UPDATE fed.e SET v = 8")
+            execute(source, "DELETE FROM fed.d WHERE id = 70", "INSERT INTO fed.d VALUES (33, 3)")
+            names |= {"e"}
+        cluster.follow(source)
+        run_windows(cluster, target, **mirrored)
+        now = contents(source, "fed")
+        assert set(now) == names
+        assert contents(mariadb, "fed") == now
+        found = verify(cluster.replication(target=target, **mirrored), VerifyOptions())
+        assert {table.table: table.inexact for table in found.tables} == dict.fromkeys(names, PARTITIONS)
+        assert found.differences == []

@@ -95,19 +95,25 @@ class Followed:
         return changes
 
     def publish(self, changes: Sequence[SchemaChange]) -> None:
-        """Plan, map and execute the changes, as land, merge and convert would."""
-        for change in changes:
+        """Plan, map and execute the changes of one statement, as land, merge and convert would.
+
+        As from the feeder, all are submitted before the first commits, and finished after the last has.
+        """
+        count, first = len(changes), self._ts + 10
+        self._ts = first + 2 * count
+        binlogs, jobs = [], []
+        for start_ts, change in enumerate(changes, first):
+            body = change.build_job(start_ts, self._ts)
             self.changes.append(change)
-            self._ts += 10
-            body = change.build_job(self._ts - 5, self._ts)
             self.jobs.append(dict(body))
             job = DdlJob.from_dict(body)
-            binlog = WindowDdl(self._ts, self._ts - 5, job.id, change.schema_state, change.query, job)
-            planned = plan_ddls(self.state, [binlog], [(self._ts, job)], Rules())
-            self.state = self.state.apply(job, self._ts)
-            for ddl in planned:
-                if self._published and ddl.decision == "apply":
-                    self._execute_at_target(map_ddl(ddl, self._dialect).sql)
+            binlogs.append(WindowDdl(start_ts + count, start_ts, job.id, change.schema_state, change.query, job))
+            jobs.append((start_ts + count, job))
+        planned = plan_ddls(self.state, binlogs, jobs, Rules())
+        self.state = self.state.fold(jobs)
+        for ddl in planned:
+            if self._published and ddl.decision == "apply":
+                self._execute_at_target(map_ddl(ddl, self._dialect).sql)
 
     def described(self, db: str, table: str) -> TableDescription | None:
         """The table as the server describes it."""

@@ -42,9 +42,13 @@ class SchemaChange:
         return 0 if Action(self.body["type"]) in _REMOVING else PUBLIC
 
     def build_job(self, start_ts: int, commit_ts: int) -> Json:
-        """The job as `/ddl/history` shows it, and as the journal stores it."""
+        """The job as `/ddl/history` shows it, and as the journal stores it. `commit_ts`: its own or a later one.
+
+        Its only step is at its commit, unlike TiDB's (`binlake.rows.schema.ahead`): a statement's jobs are all
+        submitted before the first of them commits, and one that drops must not be placed before those it follows.
+        """
         binlog = {**self.body["binlog"], "FinishedTS": commit_ts}
-        return {**self.body, "start_ts": start_ts, "binlog": binlog}
+        return {**self.body, "start_ts": start_ts, "real_start_ts": commit_ts, "binlog": binlog}
 
 
 def read_source(job: Mapping[str, Any]) -> str:

@@ -55,6 +55,19 @@ def find_truncated_partitions(clauses: Sequence[Token]) -> frozenset[str] | None
     return frozenset(fold_name(part[0].value) for part in split_list(clauses[2:]) if part)
 
 
+def exchange_ids(partitioned: TableDef, name: str, plain: TableDef) -> Json | None:
+    """TableInfo of `partitioned` after its partition `name` and `plain` exchanged their ids; None if it is not known.
+
+    As in TiDB: the rows keep their id, so the plain table goes on with the id that the partition had.
+    """
+    partition = partitioned.raw.get("partition") or {"definitions": []}
+    found = [one for one in partition["definitions"] if one["name"]["L"] == fold_name(name)]
+    if not found:
+        return None
+    definitions = [{**one, "id": plain.id} if one is found[0] else one for one in partition["definitions"]]
+    return {**partitioned.raw, "partition": {**partition, "definitions": definitions}}
+
+
 def _find_kept_ids(partition: Json, former: TableDef | None, emptied: Set[str] | None) -> dict[str, int]:
     """The ids, by folded name, of the partitions of `former` that hold the same rows in `partition`."""
     before = (former.raw.get("partition") if former is not None else None) or {}

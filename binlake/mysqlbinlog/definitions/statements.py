@@ -24,6 +24,7 @@ from binlake.dialect.tokens import (
     tokenize_with_spaces,
 )
 from binlake.errors import SchemaError
+from binlake.mysqlbinlog.definitions.converted import split_conversion
 from binlake.mysqlbinlog.definitions.online import find_tool_trigger
 from binlake.mysqlbinlog.definitions.standalone import (
     drop_alter_storage,
@@ -286,7 +287,11 @@ def _split_alter(main: SingleStatement, rest: int) -> Iterator[SingleStatement]:
         elif spec:
             specs += [Token(TokenKind.MARK, ","), *spec] if specs else spec
     specs += partitioning
-    if specs:
+    converted = split_conversion(specs, (main.db, main.table))
+    for (db, table), text in converted:
+        tokens = tuple(tokenize(text))
+        yield SingleStatement(classify_tokens(tokens).kind, db, table, tokens)
+    if specs and not converted:
         head = tokenize_with_spaces(f"ALTER TABLE {quote_qualified_name(main.db, main.table)}")
         yield SingleStatement(main.kind, main.db, main.table, (*head, *specs))
     # A server accepts a table's own name as its new one.

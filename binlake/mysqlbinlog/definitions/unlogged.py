@@ -24,8 +24,7 @@ def refuse_unlogged_rows(specs: Sequence[Token]) -> None:
                 " statement (binlake bootstrap)",
                 where=_name_clause(spec),
             )
-        converts = len(spec) > 1 and spec[0].is_word("CONVERT") and spec[1].is_word("PARTITION", "TABLE")
-        if converts or (spec and spec[0].is_word("DISCARD", "IMPORT", "EXCHANGE")):
+        if spec and spec[0].is_word("DISCARD", "IMPORT", "EXCHANGE"):
             raise SchemaError(
                 "a statement changes a table's rows without logging them",
                 hint="take a new snapshot of the source after this statement (binlake bootstrap)",
