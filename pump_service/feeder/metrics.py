@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from binlake.mysqlbinlog.rowimage.replaced import REPLACED
 from pump_service.feeder.publisher import Publisher
 from pump_service.feeder.worker import Worker
 from pump_service.prometheus import CONTENT_TYPE, Instrument, Reading, render_page
@@ -27,6 +28,11 @@ def render_metrics_page(workers: Sequence[Worker], publisher: Publisher) -> tupl
         Reading(
             "binlake_feeder_unsent_batches", "Batches with commits that are not on their pumps yet.",
             lambda: {**dict.fromkeys(names, 0), **publisher.count_unsent_by_source()}, _LABEL,
+        ),
+        Reading(
+            "binlake_feeder_replaced_texts_total",
+            "Texts in which bytes without a character became question marks (invalid-text).",
+            REPLACED.get_counts, "table", "counter",
         ),
     ]  # fmt: skip
     return render_page(instruments).decode(), CONTENT_TYPE

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from binlake.errors import SchemaError, SourceRefused
+from binlake.mysqlbinlog.rowimage.replaced import REPLACED
 from binlake.mysqlbinlog.texts import UTF8, Decode, find_decoder
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.latin1 import find_key_columns
@@ -35,9 +36,10 @@ def make_utf8_writer(charset: str) -> Callable[[bytes], bytes] | None:
     return lambda raw: decode(raw).encode()
 
 
-def make_text_writer(info: ColumnInfo, *, replaces: bool) -> Callable[[bytes], bytes]:
+def make_text_writer(info: ColumnInfo, *, replaced_in: str) -> Callable[[bytes], bytes]:
     """Writes the datum of a text from its bytes in the column's charset. Raises SchemaError for a charset that cannot
-    be read; the function raises SourceRefused for bytes without a character, unless it `replaces` them."""
+    be read; the function raises SourceRefused for bytes without a character, unless they are
+    replaced: `replaced_in` is then the table (`db.table`) that counts such texts, otherwise empty."""
     if info.charset in _AS_IT_IS:
         return d.write_bytes
     to_utf8, decode = make_utf8_writer(info.charset), find_decoder(info.charset)
@@ -48,7 +50,8 @@ def make_text_writer(info: ColumnInfo, *, replaces: bool) -> Callable[[bytes], b
         try:
             return d.write_bytes(to_utf8(raw))
         except UnicodeDecodeError as error:
-            if replaces:
+            if replaced_in:
+                REPLACED.add(replaced_in, info.name)
                 return d.write_bytes(_replace_invalid(raw, decode).encode())
             invalid = raw[error.start : error.end]
         raise SourceRefused(

@@ -116,7 +116,7 @@ def _make_string_writer(column: LoggedColumn) -> WriteDatum:
         # Trailing zeros of BINARY are not logged.
         width = max(info.flen, 0) if info.tp == t.STRING else 0
         return lambda raw: d.write_bytes(raw.ljust(width, b"\0"))
-    return make_text_writer(info, replaces=column.replaces)
+    return make_text_writer(info, replaced_in=column.replaced_in)
 
 
 @lru_cache(_KNOWN_WRITERS)

@@ -23,13 +23,13 @@ _KNOWN_SHAPES = 1024
 
 @dataclass(frozen=True, slots=True)
 class LoggedColumn:
-    """A column in the images; `json_place`: its number among the table's JSON columns, -1 for others; `replaces`:
-    whether bytes without a character become question marks."""
+    """A column in the images; `json_place`: its number among the table's JSON columns, -1 for others; `replaced_in`:
+    the table (`db.table`) if bytes without a character become question marks, otherwise empty."""
 
     info: ColumnInfo
     layout: Layout
     json_place: int = -1
-    replaces: bool = False
+    replaced_in: str = ""
 
     @property
     def is_written(self) -> bool:
@@ -102,7 +102,8 @@ def _build_columns(table_map: TableMap, table: TableDef, invalid_text: InvalidTe
     for info, tp, metadata in zip(infos, table_map.types, table_map.metadata, strict=True):
         is_json = tp == t.JSON
         place = json_columns if is_json else -1
-        columns.append(LoggedColumn(info, derive_layout(info, tp, metadata), place, info.name in replaced))
+        replaced_in = f"{table.db}.{table.name}" if info.name in replaced else ""
+        columns.append(LoggedColumn(info, derive_layout(info, tp, metadata), place, replaced_in))
         json_columns += is_json
     return columns
 

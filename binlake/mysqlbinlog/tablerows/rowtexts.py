@@ -91,7 +91,7 @@ def make_row_text_writers(table: TableDef, invalid_text: InvalidText | None) -> 
     """A function for each column of `select_columns`, as `make_row_text_writer`."""
     replaced = find_replaced_columns(table, invalid_text or "refuse")
     return [
-        make_text_writer(column, replaces=column.name in replaced)
+        make_text_writer(column, replaced_in=f"{table.db}.{table.name}" if column.name in replaced else "")
         if is_read_as_bytes(column, invalid_text)
         else make_row_text_writer(column)
         for column in table.row_columns

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from feeder_helpers import CountingClock
 from loading_helpers import DB, DyingPumps, Loaded, committed
+from structlog.testing import capture_logs
 from support.mariadb import MariaDb, execute
 from support.sourcelog import end_of, transactions_until_now
 
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.rowimage.plain import find_changed_columns
+from binlake.mysqlbinlog.rowimage.replaced import REPLACED, ReplacedTexts
 from binlake.mysqlbinlog.rowimage.shape import derive_shape
 from binlake.mysqlbinlog.rowimage.transactions import encode_transactions
 from binlake.wire import binlog_pb2 as pb
@@ -74,9 +76,25 @@ def test_a_load_and_the_log_replace_the_same_bytes(
     server: MariaDb, tmp_path: Path, charset: str, raw: str, text: str
 ) -> None:
     values = ", ".join(f"({n}, X'{raw}')" for n in range(_ROWS))
+    before = _count_replaced()
     rows = _both_ways(server, tmp_path, charset, values, policy="replace")
     assert len(rows) == 2 * _ROWS
+    assert _count_replaced() - before == (2 * _ROWS if "?" in text else 0)
     assert all(row.endswith(text.encode()) for row in rows)
+
+
+def _count_replaced() -> int:
+    return REPLACED.get_counts().get(f"{DB}.t", 0)
+
+
+def test_few_of_the_replaced_texts_are_logged() -> None:
+    counted = ReplacedTexts()
+    with capture_logs() as logged:
+        for _ in range(250):
+            counted.add("d.a", "v")
+        counted.add("d.b", "w")
+    assert [(one["table"], one["texts"]) for one in logged] == [("d.a", 1), ("d.a", 10), ("d.a", 100), ("d.b", 1)]
+    assert counted.get_counts() == {"d.a": 250, "d.b": 1}
 
 
 @pytest.mark.parametrize("rows", [1, _ROWS])

@@ -15,6 +15,7 @@ from support import alert_rules
 from binlake.errors import ConfigError, SchemaError, SharedFailure, SourceUnavailable
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, Session, SourceTransaction, Statement, TableMap
+from binlake.mysqlbinlog.rowimage.replaced import REPLACED
 from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -260,6 +261,7 @@ def test_metrics_page_shows_the_workers_counts(world: World) -> None:
     world.settle(2)
     while not world.worker.counts.last_ms:
         threading.Event().wait(0.01)
+    REPLACED.add("d.of_this_test", "v")
     text, _ = render_metrics_page([world.worker], world.publisher)
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     shown: dict[str, Any] = {name.partition("{")[0]: value for name, value in lines.items()}
@@ -272,6 +274,7 @@ def test_metrics_page_shows_the_workers_counts(world: World) -> None:
     assert lines['binlake_feeder_unsent_batches{source="shard-1"}'] == "1"
     assert lines['binlake_feeder_retries_total{source="shard-1"}'] == "0"
     assert shown["binlake_feeder_retries_total"] == "0"
+    assert lines['binlake_feeder_replaced_texts_total{table="d.of_this_test"}'] == "1"
     assert 'source="shard-1"' in text
     series = [(name.partition("{")[0], frozenset[str]()) for name in lines]
     assert alert_rules.find_missing_series("binlake-feeders", series) == {}
