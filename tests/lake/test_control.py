@@ -64,8 +64,8 @@ def test_manifests_keep_64_bit_values_as_text() -> None:  # R-46
 def test_table_with_an_older_versions_comments_is_extended(tmp_path: Path) -> None:  # a lake outlives a version's words
     first, second = (Column("n", "BIGINT", comment) for comment in ("a number", "a whole number"))
     place = str(tmp_path / "t")
-    ControlTable(place, LakeTable("t", "numbers", (first,), (), "delta-rs")).append([{"n": 1}])
-    table = ControlTable(place, LakeTable("t", "more numbers", (second,), (), "delta-rs"))
+    ControlTable(place, LakeTable("t", "numbers", (first,), ())).append([{"n": 1}])
+    table = ControlTable(place, LakeTable("t", "more numbers", (second,), ()))
     for number in range(2, COMPACT_EVERY + 3):
         table.append([{"n": number}])
     table.tidy()
@@ -90,9 +90,7 @@ def test_newest_row_of_a_member_counts(paths: LakePaths) -> None:  # R-05
 
 @pytest.mark.long
 def test_compacted_control_table_loses_nothing(tmp_path: Path) -> None:
-    table = ControlTable(
-        str(tmp_path / "t"), LakeTable("t", "numbers", (Column("n", "BIGINT", "a number"),), (), "delta-rs")
-    )
+    table = ControlTable(str(tmp_path / "t"), LakeTable("t", "numbers", (Column("n", "BIGINT", "a number"),), ()))
     for number in range(COMPACT_EVERY + 3):
         table.append([{"n": number}])
     assert sorted(row["n"] for row in table.read_rows()) == list(range(COMPACT_EVERY + 3))

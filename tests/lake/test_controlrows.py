@@ -17,9 +17,7 @@ from binlake.lake import control, controlrows
 from binlake.lake.control import ControlTable
 from binlake.lake.tables import Column, LakeTable
 
-NUMBERS = LakeTable(
-    "t", "numbers", (Column("n", "BIGINT", "a number"), Column("kind", "STRING", "its kind")), (), "delta-rs"
-)
+NUMBERS = LakeTable("t", "numbers", (Column("n", "BIGINT", "a number"), Column("kind", "STRING", "its kind")), ())
 
 
 def a_table(folder: Path) -> ControlTable:
@@ -106,7 +104,6 @@ ODD = LakeTable(
     "partitions",
     (Column("n", "BIGINT", "a number"), Column("kind", "STRING", "its kind")),
     ("kind",),
-    "delta-rs",
 )
 
 
