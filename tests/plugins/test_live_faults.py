@@ -229,7 +229,9 @@ def test_feeders_that_are_killed(page: Page) -> None:
 
 
 def test_full_load_that_waits_and_then_lasts(page: Page) -> None:
-    world, two = page.world, page.world.describe_source("two")
+    world = page.world
+    # Only `late` is read through the link. The feeder is the one that has tables: each feeder numbers its own from 1.
+    one = world.describe_source("one", host=world.source.host, port=world.source.port)
     late = world.describe_source(
         "late", start={"mode": "snapshot"}, snapshot={"chunk-rows": 10}, **{"read-timeout": 60.0}
     )
@@ -239,26 +241,26 @@ def test_full_load_that_waits_and_then_lasts(page: Page) -> None:
     )  # fmt: skip
     with world.source.connect() as other, other.cursor() as cursor:
         cursor.execute("LOCK TABLES late.t WRITE")
-        restart_feeder(world, "second", [two, late], heard=False)
+        restart_feeder(world, "first", [one, late], heard=False)
         view = page.until("unreachable", "the source late makes no progress: ")
         # It stays so while the load tries again and again.
         for _ in range(20):
-            status, [_, one] = world.ask_feeder("second")
-            assert (list_lags(view), status, one["state"]) == ([None, None], 1, "loading")
-            assert "waits for a lock at the source" in one["trouble"]
+            status, [_, told] = world.ask_feeder("first")
+            assert (list_lags(view), status, told["state"]) == ([None, None], 1, "loading")
+            assert "waits for a lock at the source" in told["trouble"]
             assert page.look()["state"] == "unreachable"
         cursor.execute("UNLOCK TABLES")
-    world.until_feeder("second", lambda sources: sources[1]["load"]["rows"] > 0 and not sources[1]["trouble"])
+    world.until_feeder("first", lambda sources: sources[1]["load"]["rows"] > 0 and not sources[1]["trouble"])
     world.link.freeze()
     try:
         view = page.until("attention", "the full load of the source late has not ended: ")
-        assert (list_lags(view), world.ask_feeder("second")[0]) == ([None, None], 0)
+        assert (list_lags(view), world.ask_feeder("first")[0]) == ([None, None], 0)
     finally:
         world.link.cut()
         world.link.mend()
     loaded = "SELECT COUNT(*) FROM late.t"
     until("the load at the target", lambda: page.until_running() and rows(world.target, loaded) == [(5000,)])
-    restart_feeder(world, "second", [two])
+    restart_feeder(world, "first", [world.describe_source("one")])
 
 
 def test_target_that_stops(page: Page) -> None:
