@@ -31,16 +31,23 @@ class Store(Protocol):
 
 @dataclass
 class FileStore:
-    """Stores rows in files of `folder`, which the context manager removes."""
+    """Stores rows in files of `folder`, which the context manager removes.
+
+    It also removes the folders of killed runs with the same `purpose`: the caller holds the lock of its stage.
+    """
 
     folder: str
+    purpose: str = ""
 
     @classmethod
     def of(cls, paths: LakePaths, purpose: str) -> FileStore:
         """A new folder in the lake, which all workers can reach."""
-        return cls(paths.locate_staging(f"{purpose}-{uuid.uuid4().hex}"))
+        return cls(paths.locate_staging(f"{purpose}-{uuid.uuid4().hex}"), purpose)
 
     def __enter__(self) -> FileStore:
+        if self.purpose:
+            for left in Path(self.folder).parent.glob(f"{self.purpose}-*"):
+                shutil.rmtree(left, ignore_errors=True)
         return self
 
     def __exit__(
@@ -71,6 +78,7 @@ class MemoryStore:
     _held: int = field(default=0, init=False)
 
     def __enter__(self) -> MemoryStore:
+        self.overflow.__enter__()
         return self
 
     def __exit__(

@@ -90,7 +90,7 @@ class FileRows:
                     group = file.metadata.row_group(number)
                     step = max(1, READ_BYTES * group.num_rows // max(1, group.total_byte_size))
                     for batch in file.iter_batches(step, [number], stored):
-                        own = self._select_own(batch)
+                        own = self._select_own(_use_plain_types(batch))
                         if own.num_rows:
                             yield _add_folder_columns(own, path, folder).select(list(columns))
 
@@ -116,6 +116,25 @@ class FileRows:
         ts = np.asarray(batch.column(History.COMMIT_TS))
         inside = (ts > lo) & (ts <= hi)
         return batch if inside.all() else batch.filter(pa.array(inside))
+
+
+def _use_plain_types(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """`batch` without views of texts and bytes, which delta-rs writes when it rewrites rows."""
+    kinds = [_choose_plain_type(kind) for kind in batch.schema.types]
+    if kinds == batch.schema.types:
+        return batch
+    return batch.cast(pa.schema(list(zip(batch.schema.names, kinds, strict=True))))
+
+
+def _choose_plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_map(kind) and {kind.key_type, kind.item_type} & _PLAIN.keys():
+        return pa.map_(_choose_plain_type(kind.key_type), _choose_plain_type(kind.item_type))
+    if pa.types.is_list(kind) and kind.value_type in _PLAIN:
+        return pa.list_(_choose_plain_type(kind.value_type))
+    return _PLAIN.get(kind, kind)
+
+
+_PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def _add_folder_columns(batch: pa.RecordBatch, path: str, names: Sequence[str]) -> pa.RecordBatch:

@@ -33,7 +33,7 @@ spark.range(10**12).selectExpr("sum(id * id % 7)").collect()
 # Binlake's own client, which reports the error as a task would.
 _OURS = """
 import sys
-from spark_jobs.job import connect
+from spark_jobs.engine import connect
 from spark_jobs.job.failures import translate_errors
 from binlake.errors import Transient
 connect.ANSWER_S = float(sys.argv[2])

@@ -142,3 +142,28 @@ def test_mapped_rows_are_those_of_the_step() -> None:
     mapped = MappedRows(rows, lambda some: some.slice(2), ("commit_ts", "seq"))
     [batch] = mapped.read(["seq"])
     assert batch.to_pylist() == [{"seq": seq} for seq in range(2, 9)]
+
+
+def test_rows_rewritten_by_delta_rs_have_the_same_types(tmp_path: Path) -> None:
+    maps = pa.map_(pa.string(), pa.string())
+    rows = pa.table({"text": ["a"], "bytes": [b"b"], "list": [["c"]], "image": pa.array([[("d", None)]], maps)})
+    views = pa.schema(
+        [("text", pa.string_view()), ("bytes", pa.binary_view()), ("list", pa.list_(pa.string_view())), ("image", maps)]
+    )
+    path = write_file(tmp_path / "a.parquet", rows.cast(views), 5)
+    assert pq.ParquetFile(path).schema_arrow.field("text").type == pa.string_view()
+    [batch] = FileRows(((path, ()),), 1).read(rows.column_names)
+    assert batch.schema.types == rows.schema.types
+    assert batch.to_pylist() == rows.to_pylist()
+
+
+def test_what_a_killed_run_stored_is_removed_by_the_next_one_of_its_kind(tmp_path: Path) -> None:
+    paths, rows = LakePaths(str(tmp_path)), draw_rows(Random(1), 5)
+    killed, other = FileStore.of(paths, "compact"), FileStore.of(paths, "mirror")
+    killed.put([rows])
+    other.put([rows])
+    with FileStore.of(paths, "compact") as store:
+        store.put([rows])
+        assert not Path(killed.folder).exists()
+        assert Path(store.folder).exists()
+    assert [place.name for place in (tmp_path / "_staging").iterdir()] == [Path(other.folder).name]

@@ -19,6 +19,7 @@ TOGETHER = {
     "tests/spark_jobs/test_feed_protocols.py": "kafka",
     "tests/spark_jobs/test_feed_stages.py": "kafka",
     "tests/spark_jobs/test_feed_states.py": "kafka",
+    "tests/spark_jobs/test_moved_feed.py": "kafka",
     "tests/spark_jobs/test_publish_faults.py": "kafka",
     "tests/spark_jobs/": "spark",
     "tests/dags/": "airflow",
