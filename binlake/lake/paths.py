@@ -42,9 +42,9 @@ class LakePaths:
         """The path of the mirror of the source's `db`.`table`; each name is one folder, whatever its characters."""
         return f"{self.root}/mirror/{_escape_folder(db)}/{_escape_folder(table)}"
 
-    def locate_staging(self, window: str) -> str:
-        """The folder where land stores pulled binlogs until the window is proved complete."""
-        return f"{self.root}/_staging/{window}"
+    def locate_staging(self, name: str) -> str:
+        """The folder `name` for rows that a stage's tasks pass on to others; it lives as long as the stage."""
+        return f"{self.root}/_staging/{name}"
 
 
 def _escape_folder(name: str) -> str:

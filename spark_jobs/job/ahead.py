@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 
 class CannotDeriveAhead(Exception):
-    """A window must wait for the previous one, because a stage has to ask the target, or needs Spark."""
+    """A window must wait for the previous one, because a stage has to ask the target."""
 
 
 class Ahead:

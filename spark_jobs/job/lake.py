@@ -9,7 +9,6 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -98,7 +97,8 @@ def replace_history(
     """Replace the rows with lo < commit_ts <= hi (None: all above lo) by the files `parts`, in one commit.
 
     The files are in the table's folder. If an old file also has other rows, which maintenance joined with these, their
-    rows are copied. The caller holds the table's lock. Raises Transient.
+    rows are copied; later stages of this process still read the files, which VACUUM deletes one day. The caller holds
+    the table's lock. Raises Transient.
     """
     replaced = _find_files_of_range(paths, table, lo, hi)
     if replaced is not None:
@@ -115,8 +115,6 @@ def replace_history(
         raise Transient(
             f"rows of `{table.name}` could not be written: {describe_storage_text(error)}", hint=AGAIN
         ) from error
-    for part in parts:
-        Path(place, part.path).unlink(missing_ok=True)
 
 
 def _find_files_of_range(paths: LakePaths, table: LakeTable, lo: int, hi: int | None) -> list[RemoveAction] | None:
