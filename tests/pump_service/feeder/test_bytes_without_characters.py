@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -28,10 +29,19 @@ _ROWS = 70
 
 
 @pytest.fixture(params=["mariadb_source", "mysql"])
-def server(request: pytest.FixtureRequest) -> MariaDb:
-    found: MariaDb = request.getfixturevalue(request.param)
-    execute(found, f"DROP DATABASE IF EXISTS {DB}", f"CREATE DATABASE {DB}")
-    return found
+def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
+    yield from _with_database(request.getfixturevalue(request.param))
+
+
+@pytest.fixture
+def source(mariadb_source: MariaDb) -> Iterator[MariaDb]:
+    yield from _with_database(mariadb_source)
+
+
+def _with_database(server: MariaDb) -> Iterator[MariaDb]:
+    execute(server, f"CREATE DATABASE {DB}")
+    yield server
+    execute(server, f"DROP DATABASE {DB}")
 
 
 def _both_ways(
@@ -106,14 +116,13 @@ def test_a_load_and_the_log_refuse_the_same_bytes(server: MariaDb, tmp_path: Pat
     assert error.value.where["table"] == f"{DB}.t"
 
 
-def test_a_look_for_changed_columns_names_the_table_too(mariadb_source: MariaDb, tmp_path: Path) -> None:
-    execute(mariadb_source, f"DROP DATABASE IF EXISTS {DB}", f"CREATE DATABASE {DB}")
-    execute(mariadb_source, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY, v VARCHAR(20) CHARACTER SET cp1250)")
-    with closing(Loaded(mariadb_source, tmp_path, DyingPumps(), CountingClock())) as loaded:
+def test_a_look_for_changed_columns_names_the_table_too(source: MariaDb, tmp_path: Path) -> None:
+    execute(source, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY, v VARCHAR(20) CHARACTER SET cp1250)")
+    with closing(Loaded(source, tmp_path, DyingPumps(), CountingClock())) as loaded:
         loaded.load()
-        start = end_of(mariadb_source)
-        execute(mariadb_source, f"INSERT INTO {DB}.t VALUES (1, X'83')", f"UPDATE {DB}.t SET id = 2")
-        _, [update] = (transaction.changes for transaction in transactions_until_now(mariadb_source, start))
+        start = end_of(source)
+        execute(source, f"INSERT INTO {DB}.t VALUES (1, X'83')", f"UPDATE {DB}.t SET id = 2")
+        _, [update] = (transaction.changes for transaction in transactions_until_now(source, start))
         table = loaded.catalog.find_definition("s1", update.table)
         assert table is not None
         with pytest.raises(SourceRefused, match="column v holds bytes") as error:
@@ -126,7 +135,6 @@ def test_nothing_is_replaced_in_a_unique_key(server: MariaDb, tmp_path: Path) ->
         _both_ways(server, tmp_path, "cp1250", "(1, X'83'), (2, X'98')", policy="replace", key=True)
 
 
-def test_a_column_of_ascii_may_hold_any_byte(mariadb_source: MariaDb, tmp_path: Path) -> None:
-    execute(mariadb_source, f"DROP DATABASE IF EXISTS {DB}", f"CREATE DATABASE {DB}")
-    rows = _both_ways(mariadb_source, tmp_path, "ascii", "(1, X'61E462')", policy="replace")
+def test_a_column_of_ascii_may_hold_any_byte(source: MariaDb, tmp_path: Path) -> None:
+    rows = _both_ways(source, tmp_path, "ascii", "(1, X'61E462')", policy="replace")
     assert [row[-3:] for row in rows] == [b"a?b", b"a?b"]

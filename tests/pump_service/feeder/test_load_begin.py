@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,10 @@ pytestmark = pytest.mark.mariadb
 
 
 @pytest.fixture(params=["mariadb_source", "mysql"])
-def server(request: pytest.FixtureRequest) -> MariaDb:
-    return filled(request.getfixturevalue(request.param))
+def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
+    found: MariaDb = request.getfixturevalue(request.param)
+    yield filled(found)
+    execute(found, f"DROP DATABASE {DB}")
 
 
 def _drop_before_show(server: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
