@@ -150,7 +150,7 @@ class Pages:
             )
         except BinlakeError as error:
             return _make_envelope(f"apply {action} failed! {error}", _OTHER)
-        log.info(f"replication_asked_to_{action}", drainer=node_id, before=before.state,
+        log.info("replication_asked", action=action, drainer=node_id, before=before.state,
                  position=str(before.max_commit_ts))  # fmt: skip
         return _make_envelope(f"apply action {action} success!", _OK)
 
