@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.dictionaries import number_values
 from binlake.base.lakecolumns import Change
 from binlake.errors import Permanent
 from binlake.rows.schema import TableDef
@@ -28,12 +27,11 @@ from binlake.statements import (
 )
 from binlake.window.definitions import SegmentTable
 from spark_jobs.convert.keeping import Origins, keep_statements, write_statements
+from spark_jobs.tables.netrows import split_by_place
 from spark_jobs.tables.statements import build_statement_table
 
 GROUP_BATCHES = 1 << 20
 """Batch numbers of a group in each phase of a segment."""
-PLACE = (Change.SEGMENT, Change.DB, Change.TABLE)
-"""The columns of a SegmentTable."""
 
 
 @dataclass(frozen=True)
@@ -115,18 +113,6 @@ class Renderer:
             rows,
             phase,
         )
-
-
-def split_by_place(rows: pa.Table) -> Iterator[tuple[SegmentTable, pa.Table]]:
-    """The rows of each table and segment, in order of these."""
-    codes, places = number_values(rows, PLACE)
-    if (np.diff(codes) < 0).any():
-        order = np.argsort(codes, kind="stable")
-        rows, codes = rows.take(pa.array(order)), codes[order]
-    ends = np.searchsorted(codes, np.arange(places.num_rows + 1))
-    named = [SegmentTable(*row.values()) for row in places.to_pylist()]
-    for number in sorted(range(len(named)), key=named.__getitem__):
-        yield named[number], rows.slice(int(ends[number]), int(ends[number + 1] - ends[number]))
 
 
 def _render_batches(writer: TableStatements, table: TableDef, rows: pa.Table, phase: int) -> Iterable[StatementBatch]:
