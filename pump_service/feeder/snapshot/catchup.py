@@ -21,8 +21,9 @@ from binlake.dialect.classify import Kind, read_name
 from binlake.errors import BinlakeError, Permanent, SourceUnavailable, Transient
 from binlake.mysqlbinlog.definitions.statements import SingleStatement, split_ddl
 from binlake.mysqlbinlog.gtid import parse_gtid_set
-from binlake.mysqlbinlog.model import Flavor, Position, SourceTransaction, Statement, TableMap
+from binlake.mysqlbinlog.model import Flavor, Position, RowsEvent, SourceTransaction, Statement, TableMap
 from binlake.mysqlbinlog.rowimage import encode_transactions
+from binlake.mysqlbinlog.rowimage.shape import Shape
 from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.mysqlbinlog.tablerows.chunks import cut_column
 from binlake.mysqlbinlog.tablerows.link import Link, Name
@@ -213,8 +214,15 @@ class CatchUp:
 
     def _make_guard(self, link: Link) -> Guard | None:
         guard = self._catalog.make_cascade_guard(self._source.name)
-        logged = guard is None or self._source.unlogged_cascades == "none" or read_logs_cascades(link)
-        return None if logged else guard
+        if guard is None or self._source.unlogged_cascades == "none" or read_logs_cascades(link):
+            return None
+
+        def require_logged(event: RowsEvent, shape: Shape | None) -> None:
+            # Rows of a table that is not read yet are read later, as they are then.
+            if shape is not None or self._source.ignores(event.table.db, event.table.table):
+                guard(event, shape)
+
+        return require_logged
 
     def _make_partly_read_table(self, link: Link, table: TableDef, key: tuple[str, str]) -> PartlyReadTable:
         name, stored = self._stored[key]
