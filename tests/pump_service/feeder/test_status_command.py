@@ -38,4 +38,5 @@ def test_status_is_zero_only_if_every_source_is_read(
     assert command.show_status(settings, output) == status
     told = capsys.readouterr().out
     assert case in told
-    assert ("replaced texts of d.t (invalid-text) since the start: 1,234" if output == "text" else '{"d.t": 1234}') in told
+    replaced = "replaced texts of d.t (invalid-text) since the start: 1,234" if output == "text" else '{"d.t": 1234}'
+    assert replaced in told
