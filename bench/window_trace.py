@@ -76,7 +76,7 @@ def trace_window() -> Iterator[WindowTrace]:
 
 def _find_caller(frame: FrameType, find_name: Callable[[CodeType], str]) -> str:
     chain, back = [find_name(frame.f_code)], frame.f_back
-    while back is not None and len(chain) < 6:
+    while back is not None and len(chain) < 20:
         if name := find_name(back.f_code):
             chain.append(name)
         back = back.f_back
