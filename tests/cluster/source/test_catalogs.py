@@ -14,7 +14,7 @@ from binlake.cluster.placement.registry import CATALOG
 from binlake.cluster.source.catalogs import check_catalogs
 from binlake.cluster.source.tidb import StatusPort
 from binlake.compare.capture import Capture
-from binlake.errors import Permanent, WireError
+from binlake.errors import Permanent
 from deploy.local.ports import free_port
 from pump_service.pd import PlacementDriver
 from pump_service.replay.outcomes import Outcomes
@@ -56,6 +56,7 @@ def test_one_feeder_or_servers_of_a_tidb_are_accepted(etcd: EtcdClient, serve: S
     check(etcd, serve(FIRST))
     check(etcd, SILENT, serve(None), serve(None))
     check(etcd, SILENT)
+    check(etcd, serve({"all": "paths"}), serve(["what"]))
     etcd.put(CATALOG, b'{"journal": "j", "feeder": "first"}')
     check(etcd, SILENT, serve(FIRST))
 
@@ -76,8 +77,3 @@ def test_the_second_feeder_is_refused_also_while_the_first_is_down(etcd: EtcdCli
 def test_a_feeder_of_another_pd_is_refused(etcd: EtcdClient, serve: Serve) -> None:
     with pytest.raises(Permanent, match="another PD's feeder"):
         check(etcd, serve(FIRST | {"cluster_id": "8"}))
-
-
-def test_a_page_that_is_none_of_a_feeder_is_an_error(etcd: EtcdClient, serve: Serve) -> None:
-    with pytest.raises(WireError, match="cannot be read"):
-        check(etcd, serve(["what"]))
