@@ -13,7 +13,6 @@ import structlog
 
 from binlake.cluster.source import TidbSource
 from binlake.errors import IncompleteWindow, Permanent
-from binlake.lake.schemas import SchemaHistory
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.land.pulled import Pulled, PumpPart
@@ -42,7 +41,7 @@ def fetch_jobs(
 
     An empty lake first gets the history up to lo.
     """
-    history = SchemaHistory(ctx.paths)
+    history = ctx.schemas
     known = history.exists()
     state = history.read_state_at(bounds.lo) if known else history.bootstrap(bounds.lo, source.fetch_ddl_jobs(0))
     binlogs = pulled.read_ddls(bounds) if any(part.ddls for part in parts) else []

@@ -19,7 +19,6 @@ from binlake.base.lakecolumns import Change
 from binlake.changes.net.columns import NET
 from binlake.lake.columntypes import list_delta_columns
 from binlake.lake.continuity import VERSIONS, read_versions, require_all_windows
-from binlake.lake.lock import hold_lake_lock
 from binlake.lake.tables import MIRROR_VERSION
 from binlake.lake.windowlog import WindowEvent
 from binlake.mirror import Applied, ComponentPlan, MirrorPlan, MirrorVersions, apply_component, plan_mirrors
@@ -51,7 +50,7 @@ _THREADS = 4
 
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     """Bring the mirrors to `bounds.hi`. Raises IncompleteWindow if a window before it is not merged yet."""
-    with hold_lake_lock(ctx.paths, BY_NAME["mirror"].lock):
+    with ctx.hold_lock(BY_NAME["mirror"].lock):
         require_all_windows(ctx.paths, ctx.windows, ("mirror",))
         windows = _list_windows(ctx, bounds.hi)
         done = [_apply_window(ctx, window) for window in windows]
