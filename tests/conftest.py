@@ -18,6 +18,7 @@ from support import selection, servers
 from support.bytecode import keep_bytecode
 from support.examples import draw_share, examples
 from support.leftovers import leftovers, mark_session
+from support.memory_disk import keep_temporary_files_in_memory
 from support.shared_servers import drop_databases, shared
 
 from binlake.base.garbage import collect_rarely
@@ -49,8 +50,10 @@ _CONNECT_MODE = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMO
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Stop all servers on SIGTERM as on Ctrl-C, and give JVMs options for a life of minutes."""
+    """Stop all servers on SIGTERM as on Ctrl-C, and give JVMs and files what suits a life of minutes."""
     keep_bytecode()
+    if config.option.markexpr == "not soak":  # the long tests of `make soak` write more than memory should hold
+        keep_temporary_files_in_memory()
     _write_plain_tracebacks()
     draw_share(_QUICK_SHARE if config.option.quick else config.option.draw_one_of)
     _set_up_hypothesis()
