@@ -18,6 +18,8 @@ from support import selection, servers
 from support.bytecode import keep_bytecode
 from support.examples import draw_share, examples
 from support.leftovers import leftovers, mark_session
+from support.memory_disk import keep_temporary_files_in_memory
+from support.shared_servers import drop_databases, shared
 
 from binlake.base.garbage import collect_rarely
 from binlake.base.jvm import SHORT_LIVED
@@ -48,8 +50,10 @@ _CONNECT_MODE = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMO
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Stop all servers on SIGTERM as on Ctrl-C, and give JVMs options for a life of minutes."""
+    """Stop all servers on SIGTERM as on Ctrl-C, and give JVMs and files what suits a life of minutes."""
     keep_bytecode()
+    if config.option.markexpr == "not soak":  # the long tests of `make soak` write more than memory should hold
+        keep_temporary_files_in_memory()
     _write_plain_tracebacks()
     draw_share(_QUICK_SHARE if config.option.quick else config.option.draw_one_of)
     _set_up_hypothesis()
@@ -184,6 +188,13 @@ def _logs_of_each_test() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
+def _shared_servers_are_empty() -> Iterator[None]:
+    """Drop the databases that a module leaves on servers of the session, which the next module would find."""
+    yield
+    drop_databases()
+
+
+@pytest.fixture(scope="module", autouse=True)
 def _classic_again() -> Iterator[None]:
     """Leave Connect mode, which a client of a Connect server sets for its whole process, before the next module."""
     yield
@@ -203,7 +214,7 @@ def mariadb() -> Iterator[MariaDb]:
     """A running MariaDB of this test session; each test creates and drops its own databases."""
     from support.mariadb import mariadb_in_memory
 
-    with mariadb_in_memory() as server:
+    with mariadb_in_memory() as made, shared(made) as server:
         yield server
 
 
@@ -219,7 +230,7 @@ def second_mariadb() -> Iterator[MariaDb]:
     """Another server: a source that answers SQL, or a second target."""
     from support.mariadb import mariadb_in_memory
 
-    with mariadb_in_memory() as server:
+    with mariadb_in_memory() as made, shared(made) as server:
         yield server
 
 
@@ -228,7 +239,7 @@ def mariadb_source() -> Iterator[MariaDb]:
     """A running MariaDB that writes row binlogs; each test creates and drops its own databases and purges no log."""
     from support.mariadb import MariaDb, mariadb_in_memory
 
-    with mariadb_in_memory(MariaDb.list_source_options()) as server:
+    with mariadb_in_memory(MariaDb.list_source_options()) as made, shared(made) as server:
         yield server
 
 
@@ -237,7 +248,7 @@ def mysql() -> Iterator[MySql]:
     """A running MySQL that writes row binlogs with GTIDs, with the rules of `mariadb_source`."""
     from support.mariadb import MySql, mysql_in_memory
 
-    with mysql_in_memory(MySql.list_source_options(2)) as server:
+    with mysql_in_memory(MySql.list_source_options(2)) as made, shared(made) as server:
         yield server
 
 
@@ -247,7 +258,7 @@ def mysql_target() -> Iterator[MySql]:
     from support.mariadb import mysql_in_memory
 
     # TLS takes 4 ms of CPU a connection, and they make thousands.
-    with mysql_in_memory(("--tls-version=",)) as server:
+    with mysql_in_memory(("--tls-version=",)) as made, shared(made) as server:
         yield server
 
 

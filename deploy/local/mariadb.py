@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import pymysql
 from pymysql.connections import Connection
+from pymysql.cursors import Cursor
 
 from binlake.base.dialects import Dialect
 from deploy.local.ports import HOST, free_port
@@ -107,10 +108,13 @@ class MariaDb:
         self.end_sessions()
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SET foreign_key_checks = 0")
-            cursor.execute("SELECT schema_name FROM information_schema.schemata")
-            for (name,) in cursor.fetchall():
-                if name.lower() not in _SYSTEM:
-                    cursor.execute(f"DROP DATABASE `{name.replace('`', '``')}`")
+            for name in _list_databases(cursor):
+                cursor.execute(f"DROP DATABASE `{name.replace('`', '``')}`")
+
+    def list_databases(self) -> list[str]:
+        """The names of all databases except the system databases."""
+        with self.connect() as connection, connection.cursor() as cursor:
+            return _list_databases(cursor)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -188,6 +192,11 @@ class MariaDb:
         except pymysql.err.OperationalError:
             return False
         return True
+
+
+def _list_databases(cursor: Cursor) -> list[str]:
+    cursor.execute("SELECT schema_name FROM information_schema.schemata")
+    return [name for (name,) in cursor.fetchall() if name.lower() not in _SYSTEM]
 
 
 def run_as_root() -> list[str]:

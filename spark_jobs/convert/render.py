@@ -32,6 +32,8 @@ from spark_jobs.tables.statements import build_statement_table
 
 GROUP_BATCHES = 1 << 20
 """Batch numbers of a group in each phase of a segment."""
+_TABLE_CHARACTERS = 4 << 20
+"""Characters of text after which batches are written, so that small tables and segments are written together."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +58,25 @@ class Renderer:
         """The batches of the group `group`, from all its rows, by place. Raises SchemaError, Permanent."""
         first = group * GROUP_BATCHES
         following: dict[tuple[int, int], int] = defaultdict(lambda: first)
+        batches: list[StatementBatch] = []
+        size = 0
         for place, own in split_by_place(rows):
-            batches: list[StatementBatch] = []
             for phase, part in self._split_by_phase(place, own):
                 number = following[place.segment, phase]
                 made = list(self._render(place, phase, part, number))
                 following[place.segment, phase] = number + len(made)
                 batches += made
+                size += sum(len(text) for batch in made for text in batch.sql)
             if max(following.values()) > first + GROUP_BATCHES:
                 raise Permanent(
                     "a group of keys has more batches than there are batch numbers",
                     where={"window": self.window, "table": f"{place.db}.{place.table}"},
                     hint="raise `target.batch` (rows of a batch)",
                 )
-            yield build_statement_table(self.window, batches)
+            if size > _TABLE_CHARACTERS:
+                yield build_statement_table(self.window, batches)
+                batches, size = [], 0
+        yield build_statement_table(self.window, batches)
 
     def _split_by_phase(self, place: SegmentTable, rows: pa.Table) -> Iterator[tuple[Phase, pa.Table]]:
         deleted = pc.equal(rows[Change.OP], "delete")

@@ -66,10 +66,13 @@ class Ahead:
         try:
             with translate_errors():
                 bounds = next_bounds()
-                compacted = _import_stage("compact").derive_ahead(self._ctx, bounds, position)
-                _import_stage("convert").derive_ahead(self._ctx, Bounds(compacted.lo, compacted.hi), position)
+                compacted = self._run("compact", bounds, position)
+                self._run("convert", Bounds(compacted.lo, compacted.hi), position)
         except (BinlakeError, CannotDeriveAhead) as error:
             _log_reason(error)
+
+    def _run(self, stage: str, bounds: Bounds, position: Position) -> Any:
+        return _import_stage(stage).derive_ahead(self._ctx.begin_stage(stage, bounds), bounds, position)
 
 
 def _import_stage(name: str) -> Any:

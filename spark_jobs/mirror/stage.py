@@ -19,7 +19,6 @@ from binlake.base.lakecolumns import Change
 from binlake.changes.net.columns import NET
 from binlake.lake.columntypes import list_delta_columns
 from binlake.lake.continuity import VERSIONS, read_versions, require_all_windows
-from binlake.lake.lock import hold_lake_lock
 from binlake.lake.tables import MIRROR_VERSION
 from binlake.lake.windowlog import WindowEvent
 from binlake.mirror import Applied, ComponentPlan, MirrorPlan, MirrorVersions, apply_component, plan_mirrors
@@ -51,7 +50,7 @@ _THREADS = 4
 
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     """Bring the mirrors to `bounds.hi`. Raises IncompleteWindow if a window before it is not merged yet."""
-    with hold_lake_lock(ctx.paths, BY_NAME["mirror"].lock):
+    with ctx.hold_lock(BY_NAME["mirror"].lock):
         require_all_windows(ctx.paths, ctx.windows, ("mirror",))
         windows = _list_windows(ctx, bounds.hi)
         done = [_apply_window(ctx, window) for window in windows]
@@ -83,7 +82,7 @@ def _apply_window(ctx: StageContext, window: Bounds) -> StageResult:
     MirrorVersions(ctx.paths).record(applied.versions)
     seconds = time.monotonic() - began
     changed = sorted({(v.db, v.table) for v in applied.versions})
-    detail: dict[str, object] = {"tables": len(changed), "unfit": applied.unfit}
+    detail: dict[str, object] = {"tables": len(changed), "unfit": applied.unfit, **ctx.describe_engine()}
     detail[VERSIONS] = read_versions(ctx.paths, (MIRROR_VERSION,))
     ctx.windows.record(
         WindowEvent("mirror", window.lo, window.hi, "done", applied.rows, seconds, ctx.run_id, "mirror", "", detail)

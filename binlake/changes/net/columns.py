@@ -99,7 +99,9 @@ def _make_table(
 ) -> pa.Table:
     identity = pa.repeat(cells[int(runs.cells[0])].identity if len(runs) else "", len(runs))
     times = [pa.array(one) for one in (copies, runs.first.commit_ts, runs.last.commit_ts, runs.mutations)]
-    return pa.Table.from_arrays([*take_places(cells, runs.cells), runs.keys, identity, op, before, after, *times], schema=NET)
+    return pa.Table.from_arrays(
+        [*take_places(cells, runs.cells), runs.keys, identity, op, before, after, *times], schema=NET
+    )
 
 
 def _require_one_writer(runs: Runs, cells: Sequence[Cell]) -> None:

@@ -41,9 +41,7 @@ def test_runs_reduced_in_any_pieces_and_order_give_the_same() -> None:
         shares = [rows.filter(pa.array([own == n for own in share])) for n in (2, 0, 1)]
         for cell in drawn.cells():
             if tables := [table for rows in shares for table in _runs(rows, cell)]:
-                found.append(
-                    compute_net_of_runs(reduce_runs(runs_from_table(pa.concat_tables(tables))), [cell])
-                )
+                found.append(compute_net_of_runs(reduce_runs(runs_from_table(pa.concat_tables(tables))), [cell]))
         assert comparable_rows(pa.concat_tables(found)) == drawn.expected(), f"seed {seed}"
 
 
