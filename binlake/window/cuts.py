@@ -60,7 +60,7 @@ def find_end_before_refused(
     target has everything up to the DDL, and the DDL is refused. `ddls`: those of the window in their order; `may_pass`:
     whether a refused DDL does not stop the window.
     """
-    refused = next((ddl for ddl in ddls if _is_refused(ddl, dialect) and not may_pass(ddl)), None)
+    refused = next((ddl for ddl in ddls if find_refusal(ddl, dialect) and not may_pass(ddl)), None)
     if refused is None:
         return hi, None
     end = refused.since - 1
@@ -69,14 +69,15 @@ def find_end_before_refused(
     return (end, refused) if end > lo else (hi, None)
 
 
-def _is_refused(ddl: LandedDdl, dialect: Dialect) -> bool:
+def find_refusal(ddl: LandedDdl, dialect: Dialect) -> TargetRefused | None:
+    """The error with which convert would refuse `ddl`; None if `dialect` can express it."""
     if not ddl.opens_segment:
-        return False
+        return None
     try:
         make_ddl_batch(0, ddl, dialect)
-    except TargetRefused:
-        return True
-    return False
+    except TargetRefused as error:
+        return error
+    return None
 
 
 def name_merge_commands(windows: Iterable[tuple[int, int]]) -> str:

@@ -21,6 +21,7 @@ from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.target import Position
 from binlake.target.claim.aside import is_aside, may_pass_refused
+from binlake.window import waitingddl
 from binlake.window.cuts import find_end_before_refused, require_outside_ddl, require_pinned_cuts
 from binlake.window.definitions import Cell, LandedDdl, SegmentTable, build_cell, use_bytewise_collations
 from binlake.window.derived import CompactManifest
@@ -145,6 +146,7 @@ def _derive_window(
     detail |= {"mutations": merged.rows, "mode": target.mode, **ctx.describe_engine()}
     detail |= {"keys_of_unknown_tables": unknown} if unknown else {}
     detail |= {"of_another_shape": [f"{db}.{table}" for db, table in sorted(shapes.at_lo)]} if shapes else {}
+    detail |= _find_waiting_ddl(ctx, wanted, bounds.hi, target, position)
     event = WindowEvent("compact", wanted.lo, wanted.hi, "done", rows, seconds, ctx.run_id, "sql", detail=detail)
     ctx.windows.record(replace(event, manifest=sealed.to_json()))
     ctx.handover.put("compact", wanted, sealed)
@@ -217,10 +219,26 @@ def _choose_window(ctx: StageContext, bounds: Bounds, position: Position, target
     if lo >= bounds.hi:
         return None
     end = _find_end(ctx, lo, bounds.hi, target.max_segment_rows)
-    return Bounds(lo, _end_before_refused(ctx, lo, end, target, position))
+    end, refused = _end_before_refused(ctx, lo, end, target, position)
+    if refused is not None:
+        commit_ts, query = str(refused.commit_ts), refused.query[:200]
+        log.warning("window_ends_before_ddl", commit_ts=commit_ts, end=str(end), query=query)
+    return Bounds(lo, end)
 
 
-def _end_before_refused(ctx: StageContext, lo: int, hi: int, target: Target, position: Position) -> int:
+def _find_waiting_ddl(
+    ctx: StageContext, window: Bounds, hi: int, target: Target, position: Position
+) -> dict[str, object]:
+    """The part of the detail that names the DDL before which `window` ends, also if it is open or passed already."""
+    if window.hi >= hi:
+        return {}
+    end, refused = _end_before_refused(ctx, window.lo, hi, target, position)
+    return waitingddl.build_detail(refused, target.db_type) if refused is not None and end == window.hi else {}
+
+
+def _end_before_refused(
+    ctx: StageContext, lo: int, hi: int, target: Target, position: Position
+) -> tuple[int, LandedDdl | None]:
     """`hi`, or the end below the first DDL that convert would refuse: what is before it is applied, then it waits."""
     ddls = read_landed_ddls(ctx.paths, lo, hi)
     if not ctx.replication.source.new_collation:
@@ -229,11 +247,7 @@ def _end_before_refused(ctx: StageContext, lo: int, hi: int, target: Target, pos
     def may_pass(ddl: LandedDdl) -> bool:
         return may_pass_refused(ddl.tables, target.on_table_error, position.aside)
 
-    end, refused = find_end_before_refused(ddls, lo, hi, target.db_type, may_pass)
-    if refused is not None:
-        commit_ts, query = str(refused.commit_ts), refused.query[:200]
-        log.warning("window_ends_before_ddl", commit_ts=commit_ts, end=str(end), query=query)
-    return end
+    return find_end_before_refused(ddls, lo, hi, target.db_type, may_pass)
 
 
 def _find_end(ctx: StageContext, lo: int, hi: int, most: int) -> int:

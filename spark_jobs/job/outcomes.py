@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from binlake.base.terminal import print_table
 from binlake.errors import BinlakeError
+from binlake.window import waitingddl
 from spark_jobs.job.results import StageResult, build_error_outcome, build_outcome, write_outcome
 
 PARTIAL = 3
@@ -34,7 +35,7 @@ def show(results: Sequence[StageResult], output: str) -> None:
         return
     rows = []
     for result in results:
-        note = result.blocked_by or str(result.detail.get("reason", ""))
+        note = result.blocked_by or str(result.detail.get("reason", "")) or waitingddl.describe(result.detail)
         rows.append([result.stage, result.state, str(result.lo), str(result.hi), f"{result.rows:,}",
                      f"{result.seconds:.2f}", note])  # fmt: skip
     print_table(("stage", "state", "lo", "hi", "rows", "seconds", ""), rows, whole=("lo", "hi"))

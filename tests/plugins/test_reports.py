@@ -46,7 +46,11 @@ class Events(list[Any]):
 @pytest.fixture
 def context() -> dict[str, Any]:
     """The part of a task's context that a report needs."""
-    return {"ti": SimpleNamespace(xcom_push=lambda **_: None), "run_id": "r", "outlet_events": defaultdict(Events)}
+    return {
+        "ti": SimpleNamespace(xcom_push=lambda **_: None, xcom_pull=lambda **_: None),
+        "run_id": "r",
+        "outlet_events": defaultdict(Events),
+    }
 
 
 @pytest.fixture
@@ -219,6 +223,23 @@ def test_several_windows_of_a_run_are_reported_as_one(task: Any, context: dict[s
     assert pushed["window"] == "1-9"
     assert "finalize 3,000 rows" in pushed[reports.KEY]
     assert pushed[reports.KEY].startswith("window (1 = ")
+
+
+@pytest.mark.usefixtures("no_backend")
+@pytest.mark.parametrize("fused", [True, False])
+def test_note_names_the_ddl_that_the_window_ends_before(fused: bool, task: Any, context: dict[str, Any]) -> None:
+    found = {"commit_ts": "470583292723200001", "query": "RECOVER TABLE `b`", "text": "no", "ways": "replace it"}
+    compacted = DONE | {"stage": "compact", "detail": {"waits_for_ddl": found}}
+    pushed: dict[str, str] = {}
+    context["ti"] = SimpleNamespace(
+        xcom_push=lambda key, value: pushed.update({key: value}),
+        xcom_pull=lambda task_ids: {"compact": compacted}[task_ids],
+    )
+    reports.report_stages(task, [compacted, DONE] if fused else [DONE], [], context)
+    assert pushed[reports.KEY].endswith(
+        "; the window ends before the DDL at commit_ts 470583292723200001, which waits, and all later changes with it:"
+        " no (RECOVER TABLE `b`). Hint: replace it"
+    )
 
 
 def test_merge_reports_how_long_rows_have_waited_for_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:  # S4-53

@@ -15,10 +15,12 @@ from support.workload import Workload, integer
 from binlake.errors import CheckpointConflict, TargetRefused
 from binlake.rows.schema import Action
 from binlake.target.commands.release import release_ddl
+from binlake_airflow.pages.history import build_stage_row
 from spark_jobs.compact import stage as compact
 from spark_jobs.convert import stage as convert
 from spark_jobs.finalize import stage as finalize
 from spark_jobs.job.context import Bounds
+from spark_jobs.job.outcomes import show
 from spark_jobs.merge import stage as merge
 
 pytestmark = pytest.mark.mariadb
@@ -84,7 +86,22 @@ def waiting(tmp_path: Path, server: MariaDb) -> Waiting:
     return Waiting(tmp_path / "lake", server)
 
 
-def test_what_is_before_a_refused_ddl_is_applied_and_then_it_waits(waiting: Waiting) -> None:
+def test_what_is_before_a_refused_ddl_is_applied_and_then_it_waits(
+    waiting: Waiting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ctx = waiting.lake.context()
+    # At first and when it is derived again, the result says what waits; so do the run's page and the command line.
+    first, again = (compact.run(ctx, waiting.landed) for _ in range(2))
+    assert first.detail["waits_for_ddl"] == again.detail["waits_for_ddl"]
+    ddl = first.detail["waits_for_ddl"]
+    assert (ddl["commit_ts"], ddl["query"]) == (str(waiting.ddl), "RECOVER TABLE `b`;")
+    assert "a DDL cannot be expressed" in ddl["text"]
+    assert "ddl-replacement" in ddl["ways"]
+    (event, *_) = ctx.windows.read_events(stage="compact")
+    show([first], "text")
+    shown = "".join(capsys.readouterr().out.split())
+    for text in (build_stage_row(event)["reason"], shown):
+        assert f"thewindowendsbeforetheDDLatcommit_ts{waiting.ddl},whichwaits" in "".join(text.split())
     assert waiting.run().hi < waiting.ddl
     assert waiting.ids("a") == [1, 2]
     for _ in range(2):

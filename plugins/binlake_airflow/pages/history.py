@@ -17,7 +17,7 @@ from binlake.feed.state import STAGE as FEED_STATE
 from binlake.lake import moved
 from binlake.lake.failures import FAILURE, Failure
 from binlake.pipeline import BY_NAME, ENDED, name_task, parse_feed_sink
-from binlake.window import asides, rewrites
+from binlake.window import asides, rewrites, waitingddl
 from binlake.window.eventrow import EventRow
 
 _NOTICES = 10
@@ -85,7 +85,7 @@ def build_stage_row(event: EventRow) -> dict[str, Any]:
         "rows": event["rows"],
         "seconds": round(event["seconds"], 2),
         "blocked_by": event["blocked_by"] or "",
-        "reason": str(detail.get("reason", "")),
+        "reason": str(detail.get("reason", "")) or waitingddl.describe(detail),
         "engine": f"Spark, {detail['spark_tasks']:,} tasks" if "spark_tasks" in detail else "",
         "run_id": event["run_id"],
         "at_ms": event["at_ms"],

@@ -53,7 +53,7 @@ def report_stages(
     if first["blocked_by"] or (first["stage"] == "plan" and first["state"] == "waiting"):
         report_blocked(first, context, task.log)
     elif last["state"] not in STOPPED:
-        ti.xcom_push(key=KEY, value=format_note_of_results(results))
+        ti.xcom_push(key=KEY, value=(format_note_of_results(results) + _describe_waiting(results, ti))[:_LETTERS])
     metrics.send(task.replication, results)
     _warn(task, results, context)
 
@@ -109,6 +109,17 @@ def format_note_of_results(results: Sequence[Result]) -> str:
         f": {counts}" if counts else ""
     )
     return (text + "".join(_describe_skipped_feed(one) for one in results))[:_LETTERS]
+
+
+def _describe_waiting(results: Sequence[Result], ti: Any) -> str:
+    """The DDL that waits according to compact, which is another task if each stage is one: the last note counts."""
+    details = [result["detail"] for result in results if result["stage"] == "compact"]
+    if len(results) == 1 and results[0]["stage"] in ("convert", "finalize"):
+        details = [(ti.xcom_pull(task_ids="compact") or {}).get("detail", {})]
+    # Imported late: not needed for DAG parsing.
+    from binlake.window import waitingddl
+
+    return "".join(f"; {text}" for text in map(waitingddl.describe, details[-1:]) if text)
 
 
 def _find_last(results: Sequence[Result]) -> Result:
