@@ -39,13 +39,24 @@ Row = Mapping[str, Any]
 
 
 class ControlTable:
-    """The table `definition` at `path`, created at the first append. Safe to share among threads."""
+    """The table `definition` at `path`, created at the first append. Safe to share among threads.
 
-    def __init__(self, path: str, definition: LakeTable) -> None:
+    `pinned`: reads find the rows of the first one, until `refresh` or a write of this object; otherwise the newest.
+    """
+
+    def __init__(self, path: str, definition: LakeTable, *, pinned: bool = False) -> None:
         self.path = path
         self.schema = definition.build_arrow_schema()
         self._definition = definition
         self._lock = threading.RLock()
+        self._is_pinned = pinned
+        self._pinned: ControlRows | None = None
+        self._refreshed = 0
+
+    def refresh(self) -> None:
+        """Let later reads of a pinned table find its present rows."""
+        self._refreshed += 1
+        self._pinned = None
 
     def append(self, rows: Sequence[Row]) -> None:
         """Append `rows` (missing columns become NULL) in one commit. Durable when this returns."""
@@ -115,6 +126,7 @@ class ControlTable:
             table = self._open()
             if table is not None:
                 table.delete()
+            self.refresh()
 
     def read_state(self) -> tuple[str, int] | None:
         """The table's id and version, which are equal only for equal rows; None if the table does not exist."""
@@ -138,9 +150,16 @@ class ControlTable:
         return {"joined": joined, "dropped": len(dropped)}
 
     def _read_stored(self) -> ControlRows | None:
-        """All rows at the newest version; None if the table does not exist."""
+        """All rows, at the newest version unless they are pinned; None if the table does not exist."""
+        pinned, refreshed = self._pinned, self._refreshed
+        if pinned is not None:
+            return pinned
         table = self._open()
-        return None if table is None else read_control_rows(self.path, table, self.schema)
+        stored = None if table is None else read_control_rows(self.path, table, self.schema)
+        # Another thread may have written in between.
+        if self._is_pinned and refreshed == self._refreshed:
+            self._pinned = stored
+        return stored
 
     def _write(self, rows: Sequence[Row], mode: Any) -> None:
         require_space(self.path)
@@ -159,6 +178,7 @@ class ControlTable:
             )
             if table is not None and table.version() % COMPACT_EVERY == 0:
                 self._compact(table)
+            self.refresh()
 
     def _compact(self, table: DeltaTable) -> int:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,13 +26,23 @@ _WRAPPERS = re.compile(
     r"(Generic (LocalFileSystem|S3|delta kernel) error|Kernel error|Arrow error|Parquet error|External|"
     r"Failed to parse parquet|Object store error|Object at location)\s*:?\s*"
 )
+_STORE = re.compile(r"Generic \w+ error")
+"""Arrow passes on the object store's errors, also those of its network."""
 _VALUE = re.compile(r"'[^']*'|\"[^\"]*\"")
-_DAMAGE = re.compile(
-    r"parquet|corrupt|magic bytes|footer|thrift|decompress|snappy|zstd|requested range|end of stream|base64|page header"
-    r"|object was only",
-    re.IGNORECASE,
-)
-_FULL = "No space left"
+_OS_CODE = re.compile(r"\(os error (\d+)\)|\bOs \{ code: (\d+)")
+"""The errno in the text of an error of Rust: no attribute has it."""
+ARROW_DAMAGE = (
+    "Parquet file size is", "Parquet magic bytes not found", "Index not in dictionary bounds", "Invalid base64 input",
+    "Tried reading schema message", "Corrupted metadata length", "metadata bytes, but only read",
+)  # fmt: skip
+"""What an ArrowInvalid says about a damaged file; it has the same type for a fault of the program."""
+DELTA_DAMAGE = (
+    "Parquet error", "Parquet argument error", "Kernel error: Arrow error", "Kernel error: Json error",
+    "Invalid Checkpoint", "Expected contiguous commit files",
+)  # fmt: skip
+"""The layers named in a DeltaError that has read a damaged file. All errors of delta-rs have one of five types."""
+STORE_DAMAGE = ("Requested range was invalid",)
+"""What an OSError of the object store says about a file that is too short."""
 _ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ENFILE})
 _LETTERS = 300
 _SPARE_BYTES = 16 << 20
@@ -53,15 +64,14 @@ def is_storage_error(error: BaseException) -> bool:
     """False for errors of the network and of the program, also where they are OSErrors."""
     if isinstance(error, OSError):
         is_named = error.filename is not None or error.errno in _ERRNOS
-        return is_named or (error.errno is None and _WRAPPERS.search(str(error)) is not None)
+        return is_named or (error.errno is None and (_is_of_arrow(error) or _WRAPPERS.search(str(error)) is not None))
     return isinstance(error, DeltaError)
 
 
 def translate_storage_error(error: BaseException) -> BinlakeError | None:
     """The error for people if `error` is one of the disk, of the lake's storage or of its files; else None."""
     text = describe_storage_text(error)
-    is_reading = isinstance(error, ArrowException | DeltaError) or (isinstance(error, OSError) and error.errno is None)
-    if is_reading and _FULL not in text and _DAMAGE.search(text):
+    if _is_damage(error):
         return LostRange(f"a file of the lake is damaged: {text}", hint=_RESTORE)
     if isinstance(error, DeltaError):
         return BinlakeError(f"the lake's storage fails: {text}", hint=_SPACE)
@@ -69,6 +79,36 @@ def translate_storage_error(error: BaseException) -> BinlakeError | None:
         where = {"path": error.filename} if error.filename else {}
         return BinlakeError(error.strerror or text, where=where, hint=_SPACE)
     return None
+
+
+def find_os_code(error: BaseException) -> int | None:
+    """The errno of an error of the operating system; None for any other."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    found = _OS_CODE.search(str(error))
+    return int(found[1] or found[2]) if found is not None else None
+
+
+def _is_damage(error: BaseException) -> bool:
+    """Whether a file was read that is damaged or missing: by type and code where a library has them."""
+    text, code = _COLOUR.sub("", str(error)), find_os_code(error)
+    if isinstance(error, ArrowException):
+        return any(part in text for part in ARROW_DAMAGE)
+    if isinstance(error, DeltaError):
+        return code in (None, errno.ENOENT) and any(part in text for part in DELTA_DAMAGE)
+    if not isinstance(error, OSError) or error.errno is not None:
+        return False
+    # Arrow and the object store give no errno: neither for a missing file nor for bytes that are no Parquet.
+    is_missing = isinstance(error, FileNotFoundError)
+    return is_missing or (code is None and (_is_of_arrow(error) or any(part in text for part in STORE_DAMAGE)))
+
+
+def _is_of_arrow(error: OSError) -> bool:
+    """Whether Arrow itself raised it: of its errors only those about the bytes of a file are a plain OSError without
+    an errno."""
+    frames = traceback.extract_tb(error.__traceback__)
+    is_arrow = type(error) is OSError and bool(frames) and frames[-1].name == "pyarrow.lib.check_status"
+    return is_arrow and _STORE.search(str(error)) is None
 
 
 def require_space(path: str) -> None:

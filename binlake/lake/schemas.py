@@ -34,11 +34,25 @@ _BEGUN = "begun"
 
 
 class SchemaHistory:
-    """Reads and extends the schema history of one lake."""
+    """Reads and extends the schema history of one lake.
 
-    def __init__(self, paths: LakePaths) -> None:
-        self._changes = ControlTable(paths.locate_table(SCHEMA_CHANGE.name), SCHEMA_CHANGE)
-        self._snapshots = ControlTable(paths.locate_table(SCHEMA_SNAPSHOT.name), SCHEMA_SNAPSHOT)
+    `pinned`: as of ControlTable; a state that was read once is then not computed again.
+    """
+
+    def __init__(self, paths: LakePaths, *, pinned: bool = False) -> None:
+        self._changes = ControlTable(paths.locate_table(SCHEMA_CHANGE.name), SCHEMA_CHANGE, pinned=pinned)
+        self._snapshots = ControlTable(paths.locate_table(SCHEMA_SNAPSHOT.name), SCHEMA_SNAPSHOT, pinned=pinned)
+        self._states: dict[int, SchemaState] | None = {} if pinned else None
+
+    def refresh(self) -> None:
+        """Let later reads of a pinned history find the present jobs."""
+        self._changes.refresh()
+        self._snapshots.refresh()
+        self._forget_states()
+
+    def _forget_states(self) -> None:
+        if self._states is not None:
+            self._states = {}
 
     def exists(self) -> bool:
         """True when the history before the start of the lake is completely written."""
@@ -65,6 +79,7 @@ class SchemaHistory:
 
     def begin(self, lo: int, state: SchemaState) -> None:
         """Start the history with `state` at `lo`."""
+        self._forget_states()
         self._snapshots.append([*_build_snapshot_rows(lo, state), _build_snapshot_row(lo, _BEGUN, 0, "{}")])
 
     def begin_base(self, lo: int, version: int) -> None:
@@ -79,11 +94,13 @@ class SchemaHistory:
         The state is stored too, because it has more than these objects: recently dropped ones, and changes of ids.
         """
         self._changes.append([_build_job_row(commit_ts, job) for commit_ts, job in changes])
+        self._forget_states()
         self._write_snapshot(hi, state)
 
     def append(self, hi: int, changes: Sequence[tuple[int, DdlJob]]) -> None:
         """Add a window's (commit_ts, job) pairs in commit order; `hi` is its end."""
         self._changes.append([_build_job_row(commit_ts, job) for commit_ts, job in changes])
+        self._forget_states()
         if changes and self._count_jobs_since_snapshot(hi) > SNAPSHOT_EVERY:
             self._write_snapshot(hi, self.read_state_at(hi))
 
@@ -94,6 +111,14 @@ class SchemaHistory:
 
     def read_state_at(self, ts: int) -> SchemaState:
         """The schema after the last DDL at or before `ts`; that of a new cluster if nothing is known."""
+        if self._states is None:
+            return self._compute_state_at(ts)
+        states = self._states
+        if ts not in states:
+            states[ts] = self._compute_state_at(ts)
+        return states[ts]
+
+    def _compute_state_at(self, ts: int) -> SchemaState:
         at = self._find_snapshot_ts(ts)
         base = SchemaState()
         if at is not None:

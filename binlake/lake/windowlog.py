@@ -49,11 +49,18 @@ class WindowEvent(OfWindow):
 
 
 class WindowLog:
-    """Reads and extends the table `window` of one lake. A read's cost depends on its result, not on the history."""
+    """Reads and extends the table `window` of one lake. A read's cost depends on its result, not on the history.
 
-    def __init__(self, paths: LakePaths) -> None:
+    `pinned`: as of ControlTable.
+    """
+
+    def __init__(self, paths: LakePaths, *, pinned: bool = False) -> None:
         self.paths = paths
-        self._table = ControlTable(paths.locate_table(WINDOW.name), WINDOW)
+        self._table = ControlTable(paths.locate_table(WINDOW.name), WINDOW, pinned=pinned)
+
+    def refresh(self) -> None:
+        """Let later reads of a pinned log find the present events."""
+        self._table.refresh()
 
     def exists(self) -> bool:
         """True when anything was ever recorded in this lake."""

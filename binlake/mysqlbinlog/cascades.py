@@ -54,7 +54,7 @@ class _Guard:
     def __init__(self, by_parent: Mapping[Name, Sequence[Cascade]]) -> None:
         self._by_parent = by_parent
 
-    def require_logged(self, event: RowsEvent, shape: Shape) -> None:
+    def require_logged(self, event: RowsEvent, shape: Shape | None) -> None:
         """Raises SchemaError if a foreign key may have changed rows together with those of `event`."""
         if event.kind is RowKind.INSERT or event.unchecked:
             return
@@ -63,10 +63,11 @@ class _Guard:
                 raise _make_unlogged_error(cascade, event.kind)
 
 
-def _may_cascade(cascade: Cascade, event: RowsEvent, shape: Shape) -> bool:
+def _may_cascade(cascade: Cascade, event: RowsEvent, shape: Shape | None) -> bool:
+    """`shape`: None for a table that is left out: which of its columns changed is not known here."""
     if event.kind is RowKind.DELETE:
         return cascade.on_delete
-    return cascade.on_update and not find_changed_columns(event, shape).isdisjoint(cascade.columns)
+    return cascade.on_update and (shape is None or not find_changed_columns(event, shape).isdisjoint(cascade.columns))
 
 
 def _make_unlogged_error(cascade: Cascade, kind: RowKind) -> SchemaError:

@@ -95,8 +95,16 @@ _BEGINNING = re.compile(rf"{_LENIENT}(?:(?:INSERT|REPLACE){_HINT} INTO|DELETE FR
 
 def parse_statement_table(sql: str) -> tuple[str, str]:
     """(database, table) that `sql` inserts into, replaces in, deletes from or updates. Raises Permanent for others."""
+    found = find_statement_table(sql)
+    if found is None:
+        raise Permanent("a statement does not begin with the table that it writes", where={"statement": sql[:200]})
+    return found
+
+
+def find_statement_table(sql: str) -> tuple[str, str] | None:
+    """As `parse_statement_table`; None for other statements."""
     match = _BEGINNING.match(sql)
     if match is None:
-        raise Permanent("a statement does not begin with the table that it writes", where={"statement": sql[:200]})
+        return None
     db, table = (name.replace("``", "`") for name in match.groups())
     return db, table

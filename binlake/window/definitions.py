@@ -111,13 +111,20 @@ class SegmentTable(NamedTuple):
         return self.db, self.table
 
 
+class KeyForm(NamedTuple):
+    """How keys are formed from rows: `identity` (primary, unique, row), its `columns`, and their origin defaults.
+
+    The image of a deleted row written before ADD COLUMN lacks the column, and then has its default, of `filled`.
+    """
+
+    identity: str
+    columns: tuple[str, ...]
+    filled: tuple[str | None, ...]
+
+
 @dataclass(frozen=True)
 class Cell:
-    """A table inside one segment: the changes with since <= commit_ts < until, and the identity of its rows there.
-
-    `columns`: those of the identity (`identity`: primary, unique, row); `filled`: their origin defaults, which the
-    image of a deleted row written before ADD COLUMN lacks.
-    """
+    """A table inside one segment: the changes with since <= commit_ts < until, and the form of its keys there."""
 
     db: str
     table: str
@@ -127,6 +134,11 @@ class Cell:
     identity: str
     columns: tuple[str, ...]
     filled: tuple[str | None, ...]
+
+    @property
+    def key_form(self) -> KeyForm:
+        """How the keys of its rows are formed."""
+        return KeyForm(self.identity, self.columns, self.filled)
 
 
 def use_bytewise_collations(ddl: LandedDdl, dialect: Dialect) -> LandedDdl:

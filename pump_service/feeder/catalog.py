@@ -123,8 +123,9 @@ class Catalog:
         names = self._sources[source]
         try:
             singles = split_ddl(statement, names.flavor)
-            included = [single for single in singles if not names.leaves_out(single.db, single.table)]
-            return self._followers[source].follow(included, statement.session)
+            follower = self._followers[source]
+            included = [single for single in singles if not follower.is_left_out(single)]
+            return follower.follow(included, statement.session)
         except BinlakeError as error:
             error.where.setdefault("source", source)
             raise

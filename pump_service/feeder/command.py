@@ -94,6 +94,8 @@ def show_status(settings: FeederFile, output: str) -> int:
         if load := source.get("load"):
             rows, tables = f"{load.get('rows', 0):,} rows", f"{load.get('tables_done', 0)} of {load.get('tables', 0)}"
             print(f"  load: {load['state']}, {rows}, {tables} tables")
+    for table, texts in status.get("replaced_texts", {}).items():
+        print(f"replaced texts of {table} (invalid-text) since the start: {texts:,}")
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from binlake.dialect.classify import NameRef, read_name
+from binlake.dialect.classify import read_name
 from binlake.dialect.tokens import Token, tokenize
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
@@ -23,11 +23,12 @@ def is_exchange(clauses: Sequence[Token]) -> bool:
     return len(clauses) > 1 and clauses[0].is_word("EXCHANGE") and clauses[1].is_word("PARTITION")
 
 
-def _read_exchange(clauses: Sequence[Token]) -> tuple[str, NameRef, Sequence[Token]]:
-    """Partition, table and the rest of `EXCHANGE PARTITION name WITH TABLE [db.]table [WITHOUT VALIDATION]`."""
+def read_exchange(clauses: Sequence[Token], db: str) -> tuple[str, tuple[str, str], Sequence[Token]]:
+    """Partition, table and the rest of `EXCHANGE PARTITION name WITH TABLE [db.]table [WITHOUT VALIDATION]`; `db`: the
+    database of a table without one."""
     table, end = read_name(clauses, 5)
     assert table is not None
-    return clauses[2].value, table, clauses[end:]
+    return clauses[2].value, (table[0] or db, table[1]), clauses[end:]
 
 
 def exchange_partition(
@@ -38,11 +39,11 @@ def exchange_partition(
     Raises SchemaError if the feeder does not have the other table, or does not know the partition.
     """
     db, former = altered
-    partition, (other_db, name), validation = _read_exchange(clauses)
-    other = writer.find_table(names, other_db or db, name)
+    partition, name, validation = read_exchange(clauses, db)
+    other = None if names.leaves_out(*name) else writer.find_table(names, *name)
     info = exchange_ids(former, partition, other) if other is not None else None
     if other is None or info is None:
-        lacks = f"table {other_db or db}.{name}" if other is None else f"partition {partition}"
+        lacks = f"table {'.'.join(name)}" if other is None else f"partition {partition}"
         raise SchemaError(
             f"rows are exchanged with the {lacks}, which the feeder does not have: they are not logged",
             hint="exclude both tables (ignore-tables), or take a new snapshot of the source after this statement"

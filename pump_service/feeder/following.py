@@ -43,12 +43,10 @@ from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.rows.schema.session import read_zone
 from binlake.statements.literal import quote_name, quote_qualified_name
 from pump_service.feeder.exchanging import exchange_partition, is_exchange
+from pump_service.feeder.leftout import SPECS_AT, is_left_out, refuse_copied_definition, refuse_leaving
 from pump_service.feeder.tracker import Tracker
 
 log = structlog.get_logger()
-
-_SPECS_AT = len(tokenize("ALTER TABLE `d`.`t`"))
-"""Index of the first token of the clauses of a single ALTER TABLE."""
 
 
 class Follower:
@@ -65,6 +63,10 @@ class Follower:
     def invalidate_tracker(self) -> None:
         """Rebuild the tracker's databases before the next statement."""
         self._stale = True
+
+    def is_left_out(self, single: SingleStatement) -> bool:
+        """Whether `single` is only about tables that are left out. Raises SchemaError if it also moves others' rows."""
+        return fold_pair((single.db, single.table)) not in self.online and is_left_out(self._names, single)
 
     def follow(self, singles: Sequence[SingleStatement], session: Session) -> list[SchemaChange]:
         """The changes of `singles`, in order. Raises SchemaError, SourceUnavailable; then nothing has changed.
@@ -140,6 +142,7 @@ class Follower:
         former = self._writer.find_table(self._names, single.db, single.table)
         if former is not None and former.name == single.table and not _is_or_replace(single):
             return []
+        refuse_copied_definition(self._names, single)
         self._tracker.run(single, session)
         described = self._describe_tracked_table(single.db, single.table)
         if former is not None and former.name != described.name:
@@ -177,6 +180,7 @@ class Follower:
             # A view, a sequence, or a table that IF EXISTS skips. If it is an unknown table, its rows will raise.
             log.info("rename_skipped", source=self._names.name, db=single.db, name=single.table)
             return []
+        refuse_leaving(self._names, single)
         home = self._writer.require_database(self._names, db)
         other = self._writer.find_table(self._names, db, name)
         if other is not None and other.id != former.id:
@@ -191,12 +195,12 @@ class Follower:
 
     def _alter_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
         former = self._writer.require_table(self._names, single.db, single.table)
-        specs = single.tokens[_SPECS_AT:]
+        specs = single.tokens[SPECS_AT:]
         if is_exchange(specs):
             return [exchange_partition(self._writer, self._names, (single.db, former), specs)]
         refuse_unlogged_rows(specs)
         single = replace(single, tokens=tuple(drop_sequence_defaults(single.tokens)))
-        specs = single.tokens[_SPECS_AT:]
+        specs = single.tokens[SPECS_AT:]
         self._tracker.run(single, session)
         described = self._describe_tracked_table(single.db, single.table)
         altered = standardize_specs(specs, former, create_text(described))
@@ -233,7 +237,7 @@ class Follower:
         if single.kind is Kind.DROP_TABLE:
             return [self._record_online_table(replace(known, role="gone"), single)]
         if single.kind is Kind.ALTER_TABLE and known.role == "shadow":
-            refuse_unlogged_rows(single.tokens[_SPECS_AT:])
+            refuse_unlogged_rows(single.tokens[SPECS_AT:])
             return [self._record_online_table(known.with_alter(single.text, session), single)]
         return []
 

@@ -2,6 +2,9 @@
 
 A journal older than what was published would publish it again. So the journal's id, its number of starts and its last
 commit_ts are in the registry too, and a feeder whose journal is behind them refuses to start (hazards R-10).
+
+A PD has one feeder: each one numbers its tables and schema versions itself, from the same number on, and the pumps
+give the rows of all to every replication.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from pathlib import Path
 import structlog
 
 from binlake.cluster.placement import EtcdClient
+from binlake.cluster.placement.registry import CATALOG
 from binlake.errors import Fenced, Permanent
 from pump_service.feeder.journal import Journal
 
@@ -23,9 +27,15 @@ log = structlog.get_logger()
 
 HEARTBEAT_S = 2.0
 _STARTS, _CLUSTER = "starts", "cluster_id"
+_FEEDERS = b"/binlake/v1/feeders/"
+_TIDB = b"/topology/tidb/"
 _RECOVERY_HINT = (
-    "restore the newest folder of this feeder; if it is lost for good, use a new `name` and a new replication with its"
-    " own lake (docs/operate/feeder.md)"
+    "restore the newest folder of this feeder; if it is lost for good, start a new feeder with a PD, pumps and a lake"
+    " of its own (docs/operate/feeder.md)"
+)
+_ALONE_HINT = (
+    "add the sources as [[source]] to the feeder that the PD has; or give this one a PD, pumps and a replication of its"
+    " own (docs/operate/feeder.md)"
 )
 
 
@@ -56,7 +66,7 @@ class Registration:
 
     def __init__(self, etcd: EtcdClient, name: str, cluster_id: int, journal: Journal, folder: Path) -> None:
         self._etcd = etcd
-        self._key = f"/binlake/v1/feeders/{name}".encode()
+        self._key = _FEEDERS + name.encode()
         self._name = name
         self._cluster_id = cluster_id
         self._journal = journal
@@ -78,7 +88,8 @@ class Registration:
                         "another feeder runs under this name", where={"name": self._name, "its_place": known.place},
                         hint="stop it first, or give this one a `name` and a folder of its own",
                     )  # fmt: skip
-        elif journal.read_last_commit_ts():
+        self._claim_catalog()
+        if known is None and journal.read_last_commit_ts():
             log.warning("feeder_registered_again", name=self._name, reason="its entry was not in PD's registry")
         starts = int(journal.read_fact(_STARTS) or 0) + 1
         # First the journal, then the registry: a crash in between leaves the journal ahead, which is safe.
@@ -111,6 +122,51 @@ class Registration:
         return Fenced(
             "another feeder took this name: this one must not publish", where={"name": self._name},
             hint="two feeders run with one name, or this folder was copied; stop one of them",
+        )  # fmt: skip
+
+    def _claim_catalog(self) -> None:
+        """Become the one whose numbers the tables of this PD have. Raises Permanent if another one is, or may be."""
+        stored = self._etcd.get(CATALOG)
+        owner = json.loads(stored.value) if stored is not None else {}
+        if stored is None:
+            self._refuse_others()
+        elif owner["journal"] != self._journal.id:
+            raise self._make_second_error(f"the feeder {owner['feeder']}")
+        own = {"journal": self._journal.id, "feeder": self._name}
+        if owner == own:
+            return
+        if stored is not None:
+            self._check_copy(owner["feeder"])
+        revision = stored.mod_revision if stored is not None else 0
+        if not self._etcd.put_if(CATALOG, json.dumps(own).encode(), mod_revision=revision):
+            raise self._make_second_error("another feeder, which started just now")
+
+    def _check_copy(self, former: str) -> None:
+        """Raises Permanent if this folder, which was the feeder `former`, may be a copy of one that still runs."""
+        stored = self._etcd.get(_FEEDERS + former.encode())
+        entry = Entry.from_json(stored.value) if stored is not None else None
+        if entry is not None and not entry.clean and entry.place != self._place:
+            raise Permanent(
+                f"this folder is a copy of that of the feeder {former}, which may still run",
+                where={"name": self._name, "its_place": entry.place},
+                hint=f"stop {former}, and use its own folder",
+            )
+
+    def _refuse_others(self) -> None:
+        """Raises Permanent if a new feeder finds another one or a TiDB. One that ran before goes on: the other may be
+        long gone."""
+        if self._journal.read_fact(_STARTS):
+            return
+        feeders = [entry.key.removeprefix(_FEEDERS) for entry in self._etcd.read_prefix(_FEEDERS)[0]]
+        if others := [name.decode() for name in feeders if name != self._name.encode()]:
+            raise self._make_second_error(f"the feeder {others[0]}")
+        if self._etcd.read_prefix(_TIDB)[0]:
+            raise self._make_second_error("a TiDB cluster")
+
+    def _make_second_error(self, owner: str) -> Permanent:
+        return Permanent(
+            f"the PD already belongs to {owner}: this feeder would give its tables the same ids",
+            where={"name": self._name, "cluster": self._cluster_id}, hint=_ALONE_HINT,
         )  # fmt: skip
 
     def _check_cluster(self) -> None:

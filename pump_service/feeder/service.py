@@ -22,6 +22,7 @@ from binlake.cluster.placement import EtcdClient, PdClient, Registry
 from binlake.cluster.pumpclient import ClientOptions, PumpClient
 from binlake.errors import BinlakeError, Fenced, SharedFailure, SourceUnavailable
 from binlake.mysqlbinlog.model import Flavor
+from binlake.mysqlbinlog.rowimage.replaced import REPLACED
 from binlake.rpc import Tls
 from pump_service.feeder.catalog import Catalog, SourceNames
 from pump_service.feeder.checks.servers import describe_hidden
@@ -237,6 +238,7 @@ class Feeder:
                 for worker in self.workers
             ],
             "removed": describe_removed(journal, self._names),
+            "replaced_texts": REPLACED.get_counts(),
         }
 
     def _describe_load(self, worker: Worker, journal: Journal) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from binlake.base import rowhash
 from binlake.config.model import Target
 from binlake.errors import DamagedManifest, ImmutableWindow
 from binlake.lake.ddls import read_landed_ddls
-from binlake.lake.lock import hold_lake_lock
 from binlake.lake.moved import record_moves, record_return
 from binlake.lake.tables import CHANGE
 from binlake.lake.windowlog import WindowEvent
@@ -98,7 +97,7 @@ def _derive_window(
     if wanted is None:
         return StageResult("compact", "skipped", bounds.lo, bounds.hi, detail={"reason": "the target is past it"})
     merged = require_merged(ctx, wanted.lo, wanted.hi)
-    with hold_lake_lock(ctx.paths, BY_NAME["compact"].lock):
+    with ctx.hold_lock(BY_NAME["compact"].lock):
         window = read_sql_window(ctx, wanted, merged)
         pinned = open_manifest(ctx, wanted, position)
         is_next = position.window is None and find_next_start(ctx, position) == wanted.lo

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.dictionaries import number_values
 from binlake.base.lakecolumns import Change
 from binlake.errors import Permanent
 from binlake.rows.schema import TableDef
@@ -28,12 +27,13 @@ from binlake.statements import (
 )
 from binlake.window.definitions import SegmentTable
 from spark_jobs.convert.keeping import Origins, keep_statements, write_statements
+from spark_jobs.tables.netrows import split_by_place
 from spark_jobs.tables.statements import build_statement_table
 
 GROUP_BATCHES = 1 << 20
 """Batch numbers of a group in each phase of a segment."""
-PLACE = (Change.SEGMENT, Change.DB, Change.TABLE)
-"""The columns of a SegmentTable."""
+_TABLE_CHARACTERS = 4 << 20
+"""Characters of text after which batches are written, so that small tables and segments are written together."""
 
 
 @dataclass(frozen=True)
@@ -58,20 +58,25 @@ class Renderer:
         """The batches of the group `group`, from all its rows, by place. Raises SchemaError, Permanent."""
         first = group * GROUP_BATCHES
         following: dict[tuple[int, int], int] = defaultdict(lambda: first)
+        batches: list[StatementBatch] = []
+        size = 0
         for place, own in split_by_place(rows):
-            batches: list[StatementBatch] = []
             for phase, part in self._split_by_phase(place, own):
                 number = following[place.segment, phase]
                 made = list(self._render(place, phase, part, number))
                 following[place.segment, phase] = number + len(made)
                 batches += made
+                size += sum(len(text) for batch in made for text in batch.sql)
             if max(following.values()) > first + GROUP_BATCHES:
                 raise Permanent(
                     "a group of keys has more batches than there are batch numbers",
                     where={"window": self.window, "table": f"{place.db}.{place.table}"},
                     hint="raise `target.batch` (rows of a batch)",
                 )
-            yield build_statement_table(self.window, batches)
+            if size > _TABLE_CHARACTERS:
+                yield build_statement_table(self.window, batches)
+                batches, size = [], 0
+        yield build_statement_table(self.window, batches)
 
     def _split_by_phase(self, place: SegmentTable, rows: pa.Table) -> Iterator[tuple[Phase, pa.Table]]:
         deleted = pc.equal(rows[Change.OP], "delete")
@@ -115,18 +120,6 @@ class Renderer:
             rows,
             phase,
         )
-
-
-def split_by_place(rows: pa.Table) -> Iterator[tuple[SegmentTable, pa.Table]]:
-    """The rows of each table and segment, in order of these."""
-    codes, places = number_values(rows, PLACE)
-    if (np.diff(codes) < 0).any():
-        order = np.argsort(codes, kind="stable")
-        rows, codes = rows.take(pa.array(order)), codes[order]
-    ends = np.searchsorted(codes, np.arange(places.num_rows + 1))
-    named = [SegmentTable(*row.values()) for row in places.to_pylist()]
-    for number in sorted(range(len(named)), key=named.__getitem__):
-        yield named[number], rows.slice(int(ends[number]), int(ends[number + 1] - ends[number]))
 
 
 def _render_batches(writer: TableStatements, table: TableDef, rows: pa.Table, phase: int) -> Iterable[StatementBatch]:

@@ -18,7 +18,6 @@ import structlog
 from binlake.base import rowhash
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, ImmutableWindow, TargetRefused
-from binlake.lake.lock import hold_lake_lock
 from binlake.lake.opentable import open_table
 from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.lake.windowlog import WindowEvent
@@ -66,7 +65,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     began = time.monotonic()
     target = ctx.replication.require_sql_target(hint="add a section [target], or do not run convert")
     position = read_target_position(ctx, bounds)
-    with hold_lake_lock(ctx.paths, BY_NAME["convert"].lock):
+    with ctx.hold_lock(BY_NAME["convert"].lock):
         derived = _take_ahead(ctx, bounds, position) or _derive(ctx, bounds, target, position)
         sealed = _seal(ctx, derived) if derived.given.pinned is None else None
     seconds = time.monotonic() - began + derived.seconds_ahead
@@ -83,7 +82,7 @@ def derive_ahead(ctx: StageContext, bounds: Bounds, position: Position) -> None:
     compact must have derived the window ahead before. Raises as `run`.
     """
     began = time.monotonic()
-    with hold_lake_lock(ctx.paths, BY_NAME["convert"].lock):
+    with ctx.hold_lock(BY_NAME["convert"].lock):
         derived = _derive(ctx, bounds, ctx.replication.require_sql_target(), position)
         versions = _read_versions(ctx)
     ahead = replace(derived, versions=versions, seconds_ahead=time.monotonic() - began)

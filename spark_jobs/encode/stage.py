@@ -28,7 +28,6 @@ from binlake.feed.state import (
     require_in_lake,
 )
 from binlake.feed.waiting import list_waiting_windows, matches_section
-from binlake.lake.lock import hold_lake_lock
 from binlake.lake.mutations import find_touched_tables
 from binlake.lake.tables import make_message_table
 from binlake.lake.windowlog import WindowEvent
@@ -53,7 +52,7 @@ from spark_jobs.tables.sinks import (
 def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
     """Encode what the feed `name` still lacks up to `bounds.hi`. Raises IncompleteWindow, ConfigError, SchemaError."""
     feed, began = ctx.replication.require_feed(name), time.monotonic()
-    with hold_lake_lock(ctx.paths, name_feed_lock(name)):
+    with ctx.hold_lock(name_feed_lock(name)):
         state = read_state(ctx.windows, name)
         for waiting in list_waiting_windows(ctx.windows, feed, state, bounds.hi):
             if not matches_section(waiting, feed):

@@ -65,9 +65,9 @@ class Ahead:
     def _derive(self, position: Position, next_bounds: Callable[[], Bounds]) -> None:
         try:
             with translate_errors():
-                bounds = next_bounds()
-                compacted = _import_stage("compact").derive_ahead(self._ctx, bounds, position)
-                _import_stage("convert").derive_ahead(self._ctx, Bounds(compacted.lo, compacted.hi), position)
+                bounds, ctx = next_bounds(), self._ctx.begin_stage()
+                compacted = _import_stage("compact").derive_ahead(ctx, bounds, position)
+                _import_stage("convert").derive_ahead(ctx, Bounds(compacted.lo, compacted.hi), position)
         except (BinlakeError, CannotDeriveAhead) as error:
             _log_reason(error)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from binlake.cluster.placement import PdClient, Registry, open_placement
 from binlake.cluster.source import SqlHistory, TidbSource
+from binlake.cluster.source.catalogs import check_catalogs
 from binlake.config import Replication
 from binlake.rpc import Tls
 from binlake.window.membership import Probe
@@ -32,10 +33,12 @@ class Cluster:
 
 @contextmanager
 def open_cluster(replication: Replication) -> Iterator[Cluster]:
-    """Connect to the source of `replication`. Raises SourceUnavailable, or Permanent for another cluster."""
+    """Connect to the source of `replication`. Raises SourceUnavailable, or Permanent for another cluster or feeder."""
     source = replication.source
     with open_placement(source) as placement:
         pd, tls = placement.pd, placement.tls
         history = SqlHistory(source.sql, source.timeout_s, tls) if source.sql is not None else None
         with closing(TidbSource(pd, source.status_url, source.timeout_s, tls=tls, history=history)) as tidb:
-            yield Cluster(pd.fetch_cluster_id(), pd, placement.registry, tidb, source.timeout_s, tls)
+            cluster_id = pd.fetch_cluster_id()
+            check_catalogs(tidb.port, placement.registry, cluster_id)
+            yield Cluster(cluster_id, pd, placement.registry, tidb, source.timeout_s, tls)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from binlake.config import Replication
+from binlake.lake.lock import hold_lake_lock
 from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
+from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowLog
 from binlake.rules import Rules
 from spark_jobs.engine.engine import Engine, LocalEngine
@@ -30,7 +33,8 @@ class StageContext:
     """One run over one replication.
 
     The Spark session is made at first use: plan, finalize and small windows need none. `in_pieces`: the caller
-    continues after a window that land cuts short. `handover`: rows for the next stage in this process.
+    continues after a window that land cuts short. `handover`: rows for the next stage in this process. `pinned`: the
+    control tables are read once, until `refresh`.
     """
 
     replication: Replication
@@ -39,6 +43,23 @@ class StageContext:
     stop_ts: int | None = None
     in_pieces: bool = False
     handover: Handover = field(default_factory=Handover, compare=False, repr=False)
+    pinned: bool = False
+
+    def begin_stage(self) -> StageContext:
+        """The context of one stage: it sees the control tables as they were when it began, and its own writes."""
+        return replace(self, pinned=True)
+
+    def refresh(self) -> None:
+        """Let the stage see what other processes have written: after it has got a lock, or asked another server."""
+        self.windows.refresh()
+        self.schemas.refresh()
+
+    @contextmanager
+    def hold_lock(self, name: str) -> Iterator[None]:
+        """Hold the lake's lock `name`, with a present view of the control tables. Raises LeaseHeld."""
+        with hold_lake_lock(self.paths, name):
+            self.refresh()
+            yield
 
     @cached_property
     def spark_engine(self) -> Engine:
@@ -84,7 +105,12 @@ class StageContext:
     @cached_property
     def windows(self) -> WindowLog:
         """The table `window`."""
-        return WindowLog(self.paths)
+        return WindowLog(self.paths, pinned=self.pinned)
+
+    @cached_property
+    def schemas(self) -> SchemaHistory:
+        """The schema history."""
+        return SchemaHistory(self.paths, pinned=self.pinned)
 
     @cached_property
     def members(self) -> MemberTable:

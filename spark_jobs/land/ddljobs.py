@@ -5,14 +5,14 @@ A job appears in the source's history only after its DDL is finished; until then
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import structlog
 
 from binlake.cluster.source import TidbSource
-from binlake.errors import IncompleteWindow
-from binlake.lake.schemas import SchemaHistory
+from binlake.errors import IncompleteWindow, Permanent
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.land.pulled import Pulled, PumpPart
@@ -41,7 +41,7 @@ def fetch_jobs(
 
     An empty lake first gets the history up to lo.
     """
-    history = SchemaHistory(ctx.paths)
+    history = ctx.schemas
     known = history.exists()
     state = history.read_state_at(bounds.lo) if known else history.bootstrap(bounds.lo, source.fetch_ddl_jobs(0))
     binlogs = pulled.read_ddls(bounds) if any(part.ddls for part in parts) else []
@@ -110,9 +110,14 @@ class _Newer:
 
 
 def _attach_jobs(binlogs: Sequence[WindowDdl], source: TidbSource) -> list[WindowDdl]:
-    """The DDL binlogs that change the schema, with their jobs if the history already has them."""
+    """The DDL binlogs that change the schema, with their jobs if the history already has them.
+
+    Raises Permanent if a job is not that of its binlog.
+    """
     ddls = [ddl for ddl in binlogs if ddl.kind == "ddl"]
     jobs = source.fetch_ddl_jobs_by_id({ddl.job_id for ddl in ddls})
+    for ddl in ddls:
+        _refuse_other_feeder(ddl, jobs.get(ddl.job_id))
     return [replace(ddl, job=DdlJob.from_dict(jobs[ddl.job_id])) if ddl.job_id in jobs else ddl for ddl in ddls]
 
 
@@ -135,6 +140,21 @@ def _lower_before_missing_job(pulled: Pulled, bounds: Bounds, ddls: Sequence[Win
             hint="wait until the DDL has finished; ADMIN SHOW DDL JOBS shows its state",
         )
     return hi
+
+
+def _refuse_other_feeder(ddl: WindowDdl, job: Mapping[str, Any] | None) -> None:
+    """Raises Permanent if the pumps have the DDL of another feeder, which numbers jobs and tables as this one does.
+
+    A feeder's job begins with its binlog; TiDB's begins earlier.
+    """
+    if job is None or "feeder" not in job or int(job["start_ts"]) == ddl.start_ts:
+        return
+    raise Permanent(
+        "the pumps have DDL of another feeder than that of source.status-url: rows of its tables have the same ids",
+        where={"commit_ts": ddl.commit_ts, "job_id": ddl.job_id, "start_ts": ddl.start_ts},
+        hint="a PD has one feeder: stop the other one, give it a PD and pumps of its own, and begin a new lake above"
+        " this commit_ts (docs/operate/feeder.md)",
+    )
 
 
 def _read_newer_jobs(source: TidbSource, state: SchemaState, hi: int) -> _Newer:

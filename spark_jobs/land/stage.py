@@ -17,8 +17,6 @@ from binlake.base import rowhash
 from binlake.errors import ConflictingBinlogs, ImmutableWindow, IncompleteWindow, LostRange
 from binlake.feed.state import list_begins
 from binlake.lake.continuity import LANDED_TABLES, VERSIONS, read_versions, require_all_windows
-from binlake.lake.lock import hold_lake_lock
-from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
@@ -46,7 +44,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     Raises IncompleteWindow, LostRange, ConflictingBinlogs, ImmutableWindow, SourceUnavailable.
     """
     began = time.monotonic()
-    with hold_lake_lock(ctx.paths, BY_NAME["land"].lock):
+    with ctx.hold_lock(BY_NAME["land"].lock):
         sealed = _find_sealed(ctx, bounds)
         if sealed is not None:
             # If an attempt that died after the seal did not publish the landed ts to the pumps, the next plan does, so
@@ -116,7 +114,7 @@ def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowMa
     note = {"run": ctx.run_id, "window": bounds.window, "stage": "land"}
     # Replace all rows above lo: an unsealed attempt with a greater hi may have left rows there.
     replace_history(ctx.paths, BINLOG, bounds.lo, None, stored.parts, note)
-    SchemaHistory(ctx.paths).append(bounds.hi, window.jobs.changes)
+    ctx.schemas.append(bounds.hi, window.jobs.changes)
     written = sum(part.rows for part in stored.parts)
     if stored.landed.rows != written:
         raise IncompleteWindow(

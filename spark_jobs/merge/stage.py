@@ -20,10 +20,8 @@ from binlake.base.lakecolumns import Binlog, Ddl
 from binlake.errors import ImmutableWindow
 from binlake.lake.continuity import VERSIONS, read_versions, require_all_windows
 from binlake.lake.injections import record_late_injections
-from binlake.lake.lock import hold_lake_lock
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.rowhistory import read_rows
-from binlake.lake.schemas import SchemaHistory
 from binlake.lake.shardlocks import read_locks_at, read_resolutions, require_nothing_waits
 from binlake.lake.skips import record_skips
 from binlake.lake.tables import BINLOG, DDL, MUTATION, parse_schema
@@ -57,7 +55,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     manifest = ctx.windows.read_manifest(bounds.lo, bounds.hi)
     if manifest is None:
         raise ImmutableWindow("the window has not landed", where={"window": bounds.window}, hint="run land first")
-    with hold_lake_lock(ctx.paths, BY_NAME["merge"].lock):
+    with ctx.hold_lock(BY_NAME["merge"].lock):
         for earlier in ctx.windows.list_unmerged(bounds.lo):
             _merge(ctx, earlier)
         return _merge(ctx, manifest)
@@ -105,7 +103,7 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
 def _plan_ddls(
     ctx: StageContext, manifest: WindowManifest, ignored: Collection[int]
 ) -> tuple[list[LandedDdl], WindowSchemas, Locks]:
-    history = SchemaHistory(ctx.paths)
+    history = ctx.schemas
     base, jobs = history.read_state_at(manifest.lo), history.read_changes(manifest.lo, manifest.hi)
     binlogs = _read_ddl_binlogs(ctx, manifest) if manifest.ddls else []
     require_nothing_waits(ctx.windows, ctx.rules, manifest.lo)

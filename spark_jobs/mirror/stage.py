@@ -19,7 +19,6 @@ from binlake.base.lakecolumns import Change
 from binlake.changes.net.columns import NET
 from binlake.lake.columntypes import list_delta_columns
 from binlake.lake.continuity import VERSIONS, read_versions, require_all_windows
-from binlake.lake.lock import hold_lake_lock
 from binlake.lake.tables import MIRROR_VERSION
 from binlake.lake.windowlog import WindowEvent
 from binlake.mirror import Applied, ComponentPlan, MirrorPlan, MirrorVersions, apply_component, plan_mirrors
@@ -36,6 +35,7 @@ from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lineage import Gathered, Sources, Written
 from spark_jobs.tables.held import read_window_changes
 from spark_jobs.tables.netchange import NetChange, ReduceGroup, count_groups, find_key_arrivals
+from spark_jobs.tables.netrows import split_by_place
 from spark_jobs.tables.sharedkeys import find_shared_tables, require_own_mirror_keys
 from spark_jobs.tables.sinks import SinkWindow, find_tables_at_end, read_mirror_window, require_merged
 
@@ -50,7 +50,7 @@ _THREADS = 4
 
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     """Bring the mirrors to `bounds.hi`. Raises IncompleteWindow if a window before it is not merged yet."""
-    with hold_lake_lock(ctx.paths, BY_NAME["mirror"].lock):
+    with ctx.hold_lock(BY_NAME["mirror"].lock):
         require_all_windows(ctx.paths, ctx.windows, ("mirror",))
         windows = _list_windows(ctx, bounds.hi)
         done = [_apply_window(ctx, window) for window in windows]
@@ -133,23 +133,23 @@ def _derive_rows(engine: Engine, store: Store, net: NetChange) -> RowsByPlace:
         return {}
     found: dict[SegmentTable, list[Rows]] = {}
     for stored in engine.run(_NetGroup(net.reduce_group, store), net.group_runs(engine, store)):
-        for number, rows in stored:
-            cell = net.cells[number]
-            found.setdefault(SegmentTable(cell.segment, cell.db, cell.table), []).append(rows)
+        for place, rows in stored:
+            found.setdefault(place, []).append(rows)
     return found
 
 
 @dataclass(frozen=True)
 class _NetGroup:
-    """Computes the net changes of a group of keys and stores them by cell."""
+    """Computes the net changes of a group of keys and stores them by place."""
 
     reduce: ReduceGroup
     store: Store
 
-    def __call__(self, group: tuple[int, tuple[Rows, ...]]) -> list[tuple[int, Rows]]:
-        """(number of the cell, its rows). Raises SchemaError."""
-        tables = [(number, net.select(_ROWS.names)) for number, net in self.reduce(group[1])]
-        return list(zip([number for number, _ in tables], self.store.put([net for _, net in tables]), strict=True))
+    def __call__(self, group: tuple[int, tuple[Rows, ...]]) -> list[tuple[SegmentTable, Rows]]:
+        """(place, its rows). Raises SchemaError."""
+        tables = [one for net in self.reduce(group[1]) for one in split_by_place(net)]
+        stored = self.store.put([net.select(_ROWS.names) for _, net in tables])
+        return list(zip([place for place, _ in tables], stored, strict=True))
 
 
 def _apply_components(ctx: StageContext, plan: MirrorPlan, rows: RowsByPlace) -> Applied:

@@ -162,6 +162,7 @@ def publish_landed_ts(ctx: StageContext, registry: Registry, landed_ts: int) -> 
         registry.publish_drainer(ctx.drainer_id, landed_ts)
         return
     # Read after the entry: another run seals first and publishes then.
+    ctx.refresh()
     landed_now = ctx.windows.find_landed_ts() or landed_ts
     if shown.status.max_commit_ts > landed_now:
         log.warning("landed_ts_in_registry_moved", shown=str(shown.status.max_commit_ts), landed=str(landed_now))

@@ -35,7 +35,6 @@ from binlake.feed.sink import Sink, open_sink
 from binlake.feed.state import FeedState, read_state, record_finish
 from binlake.feed.waiting import list_windows_to_publish
 from binlake.lake.ddls import read_landed_ddls
-from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import name_feed_lock, name_feed_sink
@@ -87,13 +86,15 @@ def _open_sender(
     if feed.sink.storage is not None:
         # Files have no fence, so a lake lock keeps other publishers out.
         with (
-            hold_lake_lock(ctx.paths, f"{name_feed_lock(feed.name)}-publish"),
+            ctx.hold_lock(f"{name_feed_lock(feed.name)}-publish"),
             make_file_publisher(ctx.windows, feed, name, state) as files,
         ):
             require_own_position(ctx.windows, feed, state, windows, end_of(files.checkpoint))
             yield lambda manifest: _publish_files(ctx.paths, manifest, files)
     elif any(manifest.messages for manifest in windows):
         with open_sink(feed, name, state.life) as out, SchemaIds(feed, may_register) as ids:
+            # Another run may have sent these windows before its sink was fenced off.
+            ctx.refresh()
             require_own_position(ctx.windows, feed, state, windows, out.position)
             yield lambda manifest: publish_window(ctx.paths, manifest, out, ids) if manifest.messages else Sent()
     else:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from binlake.base.rowhash import hash_rows
 from binlake.changes.net.arrivals import ARRIVALS, STEPS, History, derive_key_steps, find_arrivals, number_histories
 from binlake.changes.net.columns import combine_into_batch, compute_net_of_runs
-from binlake.changes.net.events import COLUMNS, SOURCE, read_key_events, split_rows_by_cell
+from binlake.changes.net.events import COLUMNS, SOURCE, read_key_events, split_rows_by_key_form
 from binlake.changes.net.moves import MOVES, find_moves, find_origins
 from binlake.changes.net.runs import FIELDS, reduce_runs, runs_from_table, runs_to_table, start_runs
 from binlake.rows.codec import MUTATION_SCHEMA
@@ -37,7 +37,7 @@ _IGNORED_KEY_BYTES = len('00"]')
 """Number of final bytes of a key that its group ignores: neighbouring keys are written by one statement, which a server
 writes to few pages."""
 _ROWS_A_ROUND = 10_000
-_RUNS = pa.schema([("cell", pa.int32()), *FIELDS])
+_RUNS = pa.schema(FIELDS)
 
 
 def count_groups(rows: int, size: int) -> int:
@@ -77,31 +77,29 @@ class ReduceRows:
 
     def __call__(self, rows: Rows) -> Split[None]:
         """Raises SchemaError for a NULL in a key, Permanent."""
-        numbers = {cell: number for number, cell in enumerate(self.cells)}
         pieces = []
-        for own in split_rows_by_cell(read_changed_rows(rows, routed=self.routed), self.cells):
-            runs = runs_to_table(reduce_runs(start_runs(read_key_events(own), own if self.routed else None)))
-            cell = pa.repeat(pa.scalar(numbers[own.cell], pa.int32()), runs.num_rows)
-            pieces.append((runs.add_column(0, _RUNS.field(0), cell), find_groups(runs["key"], self.groups)))
+        for given in split_rows_by_key_form(read_changed_rows(rows, routed=self.routed), self.cells):
+            runs = runs_to_table(reduce_runs(start_runs(read_key_events(given), given if self.routed else None)))
+            pieces.append((runs, find_groups(runs["key"], self.groups)))
         return Split(pieces, None)
 
 
 @dataclass(frozen=True)
 class ReduceGroup:
-    """The second task: NET of the runs of a group of keys, by cell; cells of `strict` as `compute_net_of_runs`."""
+    """The second task: NET of the runs of a group of keys; cells of `strict` as `compute_net_of_runs`."""
 
     cells: tuple[Cell, ...]
     strict: frozenset[Cell]
 
-    def __call__(self, parts: Sequence[Rows]) -> Iterator[tuple[int, pa.Table]]:
-        """(number of the cell, NET of its runs), in the order of `cells`. Raises SchemaError."""
+    def __call__(self, parts: Sequence[Rows]) -> Iterator[pa.Table]:
+        """NET of the runs, a table for each form of keys. Raises SchemaError."""
         runs = read_table(parts, _RUNS)
-        number = np.asarray(runs["cell"])
-        present = np.unique(number).tolist()
+        forms = list(dict.fromkeys(cell.key_form for cell in self.cells))
+        form = np.array([forms.index(cell.key_form) for cell in self.cells], np.int64)[np.asarray(runs["cell"])]
+        present = np.unique(form).tolist()
         for one in present:
-            own = runs if len(present) == 1 else runs.filter(pa.array(number == one))
-            cell = self.cells[one]
-            yield one, compute_net_of_runs(reduce_runs(runs_from_table(own)), cell, strict=cell in self.strict)
+            own = runs if len(present) == 1 else runs.filter(pa.array(form == one))
+            yield compute_net_of_runs(reduce_runs(runs_from_table(own)), self.cells, strict=self.strict)
 
 
 @dataclass(frozen=True)

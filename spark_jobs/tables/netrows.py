@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from binlake.base import rowhash
+from binlake.base.dictionaries import number_values
 from binlake.base.lakecolumns import Change
 from binlake.base.rowhash import Fold
 from binlake.lake.parts import Part, write_parts
@@ -69,12 +71,28 @@ class WriteGroup:
         self, runs: tuple[Rows, ...], folds: list[Fold], sizes: list[Mapping[SegmentTable, int]]
     ) -> Iterator[pa.Table]:
         names = CHANGE.list_column_names()
-        for _, net in self.reduce(runs):
+        for net in self.reduce(runs):
             if net.num_rows:
                 rows = net.append_column(Change.WINDOW, pa.repeat(self.window, net.num_rows)).select(names)
                 folds.append(rowhash.fold(rowhash.hash_rows(rows, names)))
                 sizes.append(measure_sizes(rows))
                 yield rows
+
+
+PLACE = (Change.SEGMENT, Change.DB, Change.TABLE)
+"""The columns of a SegmentTable."""
+
+
+def split_by_place(rows: pa.Table) -> Iterator[tuple[SegmentTable, pa.Table]]:
+    """The rows of each table and segment, in order of these."""
+    codes, places = number_values(rows, PLACE)
+    if (np.diff(codes) < 0).any():
+        order = np.argsort(codes, kind="stable")
+        rows, codes = rows.take(pa.array(order)), codes[order]
+    ends = np.searchsorted(codes, np.arange(places.num_rows + 1))
+    named = [SegmentTable(*row.values()) for row in places.to_pylist()]
+    for number in sorted(range(len(named)), key=named.__getitem__):
+        yield named[number], rows.slice(int(ends[number]), int(ends[number + 1] - ends[number]))
 
 
 def measure_sizes(rows: pa.Table) -> dict[SegmentTable, int]:

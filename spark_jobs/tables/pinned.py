@@ -29,6 +29,8 @@ def read_target_position(ctx: StageContext, bounds: Bounds) -> Position:
     """
     target = ctx.replication.require_sql_target()
     position = read_position(target, ctx.replication.name, read_cluster_id(ctx, bounds))
+    # Whoever opened a window at the target had sealed it in the lake before.
+    ctx.refresh()
     if not position.is_recorded and position.commit_ts is not None and position.opened is None:
         _require_own(ctx, target, position.commit_ts)
     return position

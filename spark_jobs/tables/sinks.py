@@ -103,7 +103,7 @@ def _shape_table(shapes: Shapes, shown: Callable[[TableDef], TableDef] | None, t
 
 def read_target_tables(ctx: StageContext, ts: int) -> TargetTables:
     """The tables under the target's names, as they are after the last DDL at or before `ts`."""
-    return read_target_tables_at(ctx.paths, Naming(ctx.rules), ts)
+    return read_target_tables_at(ctx.paths, Naming(ctx.rules), ts, ctx.schemas.read_state_at(ts))
 
 
 def find_tables_at_end(ctx: StageContext, base: TargetTables, hi: int, ddls: Sequence[LandedDdl]) -> TargetTables:

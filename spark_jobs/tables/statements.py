@@ -21,7 +21,6 @@ from binlake.lake.dataset import open_dataset
 from binlake.lake.mutations import read_touched_tables
 from binlake.lake.opentable import load_table
 from binlake.lake.paths import LakePaths
-from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import STATEMENT, parse_schema
 from binlake.statements import Phase, StatementBatch, format_copy_name
 from binlake.statements.digests import INDEX, compute_digest_of_index, restore_batch, restore_checked_batch
@@ -234,7 +233,7 @@ def read_statements(
     ctx: StageContext, window: SinkWindow, target: Target, rows: pa.Table | None = None
 ) -> LakeStatements:
     """The statements of `window` in the lake; `rows`: the same rows, if they are still in memory."""
-    history = SchemaHistory(ctx.paths)
+    history = ctx.schemas
     versions = (history.read_state_at(window.bounds.lo).version, history.read_state_at(window.bounds.hi).version)
     return LakeStatements(ctx.paths, window, target, versions, ctx.replication.name, rows)
 

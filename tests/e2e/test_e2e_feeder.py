@@ -22,6 +22,7 @@ from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 
 from binlake.cli import run
 from binlake.lake.paths import LakePaths
+from binlake.mysqlbinlog.rowimage.replaced import REPLACED
 from binlake.target.commands.bootstrap import Bootstrap, follow_bootstrap
 from pump_service.feeder.journal import Journal, LoadedChunk
 from pump_service.feeder.publisher import Stopped
@@ -278,8 +279,11 @@ def test_feeder_killed_repeatedly_under_load_publishes_every_transaction_once(
         run_windows(cluster, target)
         assert contents(mariadb, "fed") == contents(server, "fed")
         status = "feeder", "status", "--config", str(cluster.write_settings())
+        REPLACED.add("shop.of_this_test", "v")
+        assert cluster.status()["replaced_texts"]["shop.of_this_test"] == 1
         assert run(status) == 0
         running = capsys.readouterr().out
+        assert "replaced texts of shop.of_this_test (invalid-text) since the start: 1\n" in running
         cluster.stop_feeder()
         assert run(status) == 1
         stopped = capsys.readouterr().out

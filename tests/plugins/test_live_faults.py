@@ -138,16 +138,16 @@ def page(
 @pytest.mark.parametrize("how", ["stop", "kill9"])
 def test_source_that_is_shut_down_or_killed(page: Page, how: str) -> None:
     world = page.world
-    assert world.ask_feeder("first")[0] == 0
+    assert world.ask_feeder()[0] == 0
     with revived(world.source):
         getattr(world.source, "stop" if how == "stop" else "kill9")()
         view = page.until("unreachable", *(f"the source {name} makes no progress: " for name in ("one", "two")))
         assert list_lags(view) == [None, None]
         assert view["source"]["lag_seconds"] is None
-        status, [one] = world.ask_feeder("first")
+        status, [one, _] = world.ask_feeder()
         assert (status, one["heard"], one["trouble"] != "") == (1, False, True)
     page.until_running()
-    assert world.ask_feeder("first")[0] == 0
+    assert world.ask_feeder()[0] == 0
 
 
 def test_source_that_falls_silent(page: Page) -> None:
@@ -155,10 +155,10 @@ def test_source_that_falls_silent(page: Page) -> None:
     world.link.freeze()
     try:
         view = page.until("unreachable", "the source one ")
-        status, [one] = world.ask_feeder("first")
+        status, [one, _] = world.ask_feeder()
         assert (list_lags(view), status, one["heard"]) == ([None, None], 1, False)
         before = one["heard_s"]
-        world.until_feeder("first", lambda sources: sources[0]["heard_s"] > before)
+        world.until_feeder(lambda sources: sources[0]["heard_s"] > before)
     finally:
         world.link.cut()
         world.link.mend()
@@ -166,19 +166,19 @@ def test_source_that_falls_silent(page: Page) -> None:
 
 
 def test_log_that_cannot_be_read_any_further(page: Page) -> None:
-    world, two = page.world, page.world.describe_source("two")
+    world, one = page.world, page.world.describe_source("one")
     odd = world.describe_source("odd", start={"mode": "position", "file": "binlog.000099"})
-    restart_feeder(world, "second", [two, odd], heard=False)
+    restart_feeder(world, [one, odd], heard=False)
     view = page.until("failing", "the feeder has stopped reading the source odd: ")
     assert list_lags(view) == [None, None]
-    found = world.until_feeder("second", lambda sources: sources[0]["heard"])
-    assert (world.ask_feeder("second")[0], [one["state"] for one in found]) == (1, ["reading", "failed"])
+    found = world.until_feeder(lambda sources: sources[0]["heard"])
+    assert (world.ask_feeder()[0], [source["state"] for source in found]) == (1, ["reading", "failed"])
     # A feeder ends with its last source, so that whatever supervises it can see the end.
-    restart_feeder(world, "second", [odd], heard=False)
-    page.until("unreachable", "the status port of a feeder does not answer")
-    world.feeders["second"].wait_for_failure()
-    assert world.ask_feeder("second") == (1, [])
-    restart_feeder(world, "second", [two])
+    restart_feeder(world, [odd], heard=False)
+    page.until("unreachable", "the status port of the source does not answer")
+    world.feeder.wait_for_failure()
+    assert world.ask_feeder() == (1, [])
+    restart_feeder(world, [one, world.describe_source("two")])
     page.until_running()
 
 
@@ -188,16 +188,16 @@ def test_pump_that_is_killed(page: Page) -> None:
     world.insert(100)
     view = page.until("unreachable", "the source one makes no progress: ", "without a heartbeat: pump1")
     earlier = list_lags(view)
-    status, [one] = world.ask_feeder("first")
+    status, [one, _] = world.ask_feeder()
     assert (status, one["trouble"] != "", one["lag_s"] > 0) == (1, True, True)
-    world.until_feeder("first", lambda sources: sources[0]["lag_s"] > one["lag_s"] + 0.5)
+    world.until_feeder(lambda sources: sources[0]["lag_s"] > one["lag_s"] + 0.5)
     assert all(now > then for now, then in zip(list_lags(page.look()), earlier, strict=True))
     status, told = world.run_window()
     assert (status, "blocked" in told, "pump1" in told) == (0, True, True)
     page.until("blocked", "blocked by pump1: ", "without a heartbeat: pump1")
     world.pump.start()
     wait_for_row(page, 100)
-    assert world.ask_feeder("first")[0] == 0
+    assert world.ask_feeder()[0] == 0
 
 
 def test_placement_driver_that_dies(page: Page) -> None:
@@ -208,29 +208,27 @@ def test_placement_driver_that_dies(page: Page) -> None:
         view = page.until("unreachable", "PD did not answer", "the source one makes no progress: ")
         earlier = list_lags(view)
         assert all(now > then for now, then in zip(list_lags(page.look()), earlier, strict=True))
-        assert world.ask_feeder("first")[0] == 1
+        assert world.ask_feeder()[0] == 1
         assert world.run_window()[0] == 1
     finally:
         world.restart_driver()
     wait_for_row(page, 200)
 
 
-def test_feeders_that_are_killed(page: Page) -> None:
+def test_feeder_that_is_killed(page: Page) -> None:
     world = page.world
-    for name, known in (("second", "a feeder"), ("first", "the source")):
-        world.feeders[name].kill9()
-        view = page.until("unreachable", f"the status port of {known} does not answer")
-        assert list_lags(view) == [None, None]
-        assert world.ask_feeder(name) == (1, [])
-    for feeder in world.feeders.values():
-        feeder.start()
+    world.feeder.kill9()
+    view = page.until("unreachable", "the status port of the source does not answer")
+    assert list_lags(view) == [None, None]
+    assert world.ask_feeder() == (1, [])
+    world.feeder.start()
     page.until_running()
-    assert [world.ask_feeder(name)[0] for name in world.feeders] == [0, 0]
+    assert world.ask_feeder()[0] == 0
 
 
 def test_full_load_that_waits_and_then_lasts(page: Page) -> None:
     world = page.world
-    # Only `late` is read through the link. The feeder is the one that has tables: each feeder numbers its own from 1.
+    # Only `late` is read through the link.
     one = world.describe_source("one", host=world.source.host, port=world.source.port)
     late = world.describe_source(
         "late", start={"mode": "snapshot"}, snapshot={"chunk-rows": 10}, **{"read-timeout": 60.0}
@@ -241,26 +239,26 @@ def test_full_load_that_waits_and_then_lasts(page: Page) -> None:
     )  # fmt: skip
     with world.source.connect() as other, other.cursor() as cursor:
         cursor.execute("LOCK TABLES late.t WRITE")
-        restart_feeder(world, "first", [one, late], heard=False)
+        restart_feeder(world, [one, late], heard=False)
         view = page.until("unreachable", "the source late makes no progress: ")
         # It stays so while the load tries again and again.
         for _ in range(20):
-            status, [_, told] = world.ask_feeder("first")
+            status, [_, told] = world.ask_feeder()
             assert (list_lags(view), status, told["state"]) == ([None, None], 1, "loading")
             assert "waits for a lock at the source" in told["trouble"]
             assert page.look()["state"] == "unreachable"
         cursor.execute("UNLOCK TABLES")
-    world.until_feeder("first", lambda sources: sources[1]["load"]["rows"] > 0 and not sources[1]["trouble"])
+    world.until_feeder(lambda sources: sources[1]["load"]["rows"] > 0 and not sources[1]["trouble"])
     world.link.freeze()
     try:
         view = page.until("attention", "the full load of the source late has not ended: ")
-        assert (list_lags(view), world.ask_feeder("first")[0]) == ([None, None], 0)
+        assert (list_lags(view), world.ask_feeder()[0]) == ([None, None], 0)
     finally:
         world.link.cut()
         world.link.mend()
     loaded = "SELECT COUNT(*) FROM late.t"
     until("the load at the target", lambda: page.until_running() and rows(world.target, loaded) == [(5000,)])
-    restart_feeder(world, "first", [world.describe_source("one")])
+    restart_feeder(world, [world.describe_source(name) for name in ("one", "two")])
 
 
 def test_target_that_stops(page: Page) -> None:
@@ -352,13 +350,13 @@ def serve_tidb(addr: str = "127.0.0.1:0") -> StatusServer:
     return StatusServer.of_capture(CAPTURE, Outcomes.of(CAPTURE), lambda: tso.MAX_TS, addr)
 
 
-def restart_feeder(world: FaultWorld, name: str, sources_now: list[dict[str, Any]], *, heard: bool = True) -> None:
+def restart_feeder(world: FaultWorld, sources_now: list[dict[str, Any]], *, heard: bool = True) -> None:
     """Kill the feeder and start it with these sources; by default wait until it hears them all."""
-    world.feeders[name].kill9()
-    world.write_feeder(name, sources_now)
-    world.feeders[name].start()
+    world.feeder.kill9()
+    world.write_feeder(sources_now)
+    world.feeder.start()
     if heard:
-        world.until_feeder(name, lambda found: [one["heard"] for one in found] == [True] * len(sources_now))
+        world.until_feeder(lambda found: [one["heard"] for one in found] == [True] * len(sources_now))
 
 
 def list_keys(world: FaultWorld) -> list[int]:

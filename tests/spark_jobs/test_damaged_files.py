@@ -135,9 +135,12 @@ RED = "Generic LocalFileSystem error\n   \x1b[31m↳\x1b[0m Requested range was 
     [
         (OSError(RED), LostRange, "a file of the lake is damaged: Requested range was invalid: Wanted 9"),
         (
-            DeltaError("Kernel error: Arrow error: External: Generic LocalFileSystem error: No space left on device"),
+            DeltaError(
+                "Failed to parse parquet: External: Generic LocalFileSystem error: Unable to copy data to file:"
+                " No space left on device (os error 28)"
+            ),
             BinlakeError,
-            "the lake's storage fails: No space left on device",
+            "the lake's storage fails: Unable to copy data to file: No space left on device",
         ),
         (
             DeltaError("Cast error: Cannot cast string 'secret' to value"),

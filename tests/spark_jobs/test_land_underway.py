@@ -145,7 +145,7 @@ def hi_of(port: Tidb, rows: Rows, hi: int, lo: int = 250, history: History | Non
     source = TidbSource(Clock(), "http://127.0.0.1:1", history=history)
     if history is None:
         source._history._port = port  # type: ignore[attr-defined]
-    source._port = port
+    source.port = port
     state = SchemaState().fold((j["binlog"]["FinishedTS"], DdlJob.from_dict(j)) for j in port.jobs[:2])
     underway = ask_underway(source, state.version, hi)
     newer = _read_newer_jobs(source, state, hi)

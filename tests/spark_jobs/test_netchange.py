@@ -42,7 +42,7 @@ def compute(engine: Engine, folder: Path, net: NetChange) -> pa.Table:
     """NET of the whole window."""
     with engine.open_store(LakePaths(str(folder)), "test") as store:
         groups = net.group_runs(engine, store)
-        tables = [table for _, runs in groups for _, table in net.reduce_group(runs)]
+        tables = [table for _, runs in groups for table in net.reduce_group(runs)]
     return pa.concat_tables([NET.empty_table(), *tables])
 
 

@@ -1,6 +1,6 @@
 """A replication whose every part a test can kill and start again: the parts are real, the pump and feeders processes.
 
-A MariaDB is read by two feeders; the first reads it through a `TcpLink`. A window's stages run in the test's process.
+A feeder reads a MariaDB as two sources; the first through a `TcpLink`. A window's stages run in the test's process.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class Process:
         assert wait_for_exit(pid) == 1
 
 
-def serve_pump(folder: Path, pd_url: str, addr: str, status_urls: tuple[str, ...]) -> None:
+def serve_pump(folder: Path, pd_url: str, addr: str, status_url: str) -> None:
     """A pump that serves until it is killed."""
     from pump_service.pump.config import PumpConfig
     from pump_service.pump.server import PumpServer
 
     _log_to(folder / "pump.log")
     pump = PumpServer(PumpConfig(
-        pd_urls=(pd_url,), addr=addr, data_dir=folder / "pump1", node_id="pump1", status_urls=status_urls,
+        pd_urls=(pd_url,), addr=addr, data_dir=folder / "pump1", node_id="pump1", status_urls=(status_url,),
         gen_binlog_interval_s=0.2, heartbeat_interval_s=0.5, resolve_interval_s=0.1,
         stop_write_at_available_space=1 << 20,
     ))  # fmt: skip
@@ -96,10 +96,11 @@ class FaultWorld:
         self._pd_port, pump = free_port(), f"127.0.0.1:{free_port()}"
         self.driver = PlacementDriver(folder / "pd", port=self._pd_port)
         self.pd_url = f"http://127.0.0.1:{self._pd_port}"
-        self.status = {name: f"127.0.0.1:{free_port()}" for name in ("first", "second")}
-        self.status_urls = tuple(f"http://{addr}" for addr in self.status.values())
-        self.pump = Process(serve_pump, folder, self.pd_url, pump, self.status_urls)
-        self.feeders = {name: Process(serve_feeder, folder / f"{name}.toml") for name in self.status}
+        self._status_addr = f"127.0.0.1:{free_port()}"
+        self._status_url = f"http://{self._status_addr}"
+        self.pump = Process(serve_pump, folder, self.pd_url, pump, self._status_url)
+        self._settings = folder / "feeder.toml"
+        self.feeder = Process(serve_feeder, self._settings)
         self._client = httpx.Client(trust_env=False, headers={"Connection": "close"})
         self._file = folder / "faults.toml"
 
@@ -117,13 +118,12 @@ class FaultWorld:
         self.driver.start()
         stack.callback(lambda: self.driver.stop())
         stack.enter_context(self.link)
-        for process in (self.pump, *self.feeders.values()):
+        for process in (self.pump, self.feeder):
             stack.callback(process.kill9)
         self.pump.start()
-        for name, source in (("first", "one"), ("second", "two")):
-            self.write_feeder(name, [self.describe_source(source)])
-            self.feeders[name].start()
-            self.until_feeder(name, lambda sources: all(one["heard"] for one in sources))
+        self.write_feeder([self.describe_source(name) for name in ("one", "two")])
+        self.feeder.start()
+        self.until_feeder(lambda sources: all(one["heard"] for one in sources))
         execute(self.source, "CREATE DATABASE faults", "CREATE TABLE faults.t (id INT PRIMARY KEY)")
 
     def describe_source(self, name: str, **more: Any) -> dict[str, Any]:
@@ -133,12 +133,12 @@ class FaultWorld:
         return {"name": name, "host": server.host, "port": server.port, "heartbeat": 0.5, "read-timeout": 3.0,
                 "ignore-tables": others, "start": {"mode": "now"}, **more}  # fmt: skip
 
-    def write_feeder(self, name: str, sources: Sequence[dict[str, Any]]) -> None:
-        """Write the settings of the feeder `name`, which take effect at its next start."""
+    def write_feeder(self, sources: Sequence[dict[str, Any]]) -> None:
+        """Write the settings of the feeder, which take effect at its next start."""
         tracker = {"host": self.source.host, "port": self.source.port}
-        settings = {"name": name, "pd-urls": [self.pd_url], "data-dir": str(self.folder / name),
-                    "status-addr": self.status[name], "tracker": tracker, "source": list(sources)}  # fmt: skip
-        (self.folder / f"{name}.toml").write_text(to_toml_sections(settings), encoding="utf-8")
+        settings = {"pd-urls": [self.pd_url], "data-dir": str(self.folder / "feeder"),
+                    "status-addr": self._status_addr, "tracker": tracker, "source": list(sources)}  # fmt: skip
+        self._settings.write_text(to_toml_sections(settings), encoding="utf-8")
 
     def restart_driver(self) -> None:
         """Start the placement driver again after it was stopped."""
@@ -150,7 +150,7 @@ class FaultWorld:
         target = self.target
         sections = {
             "name": "faults", "initial-commit-ts": "0",
-            "source": {"pd-urls": [self.pd_url], "status-url": ",".join(self.status_urls), "timeout-s": 5},
+            "source": {"pd-urls": [self.pd_url], "status-url": self._status_url, "timeout-s": 5},
             "lake": {"path": str(self.folder / "lake")},
             "target": {"db-type": "mariadb", "host": target.host, "port": target.port, "user": target.user},
             "mirror": {"enabled": False}, "airflow": {"schedule": "", "engine": "connect", "spark-conn-id": "faults"},
@@ -167,24 +167,24 @@ class FaultWorld:
         """(exit status, output) of `binlake window run`."""
         return _run("window", "run", "--replication", str(self._file), "--without-spark")
 
-    def ask_feeder(self, name: str) -> tuple[int, list[dict[str, Any]]]:
+    def ask_feeder(self) -> tuple[int, list[dict[str, Any]]]:
         """The exit status of `binlake feeder status`, and the sources on the page of the feeder; none if it is dead."""
-        status, _ = _run("feeder", "status", "--config", str(self.folder / f"{name}.toml"))
-        return status, self._read_sources(name)
+        status, _ = _run("feeder", "status", "--config", str(self._settings))
+        return status, self._read_sources()
 
-    def until_feeder(self, name: str, reached: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
+    def until_feeder(self, reached: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
         """Wait until the sources on the feeder's page are as wanted, and return them."""
 
         def look() -> list[dict[str, Any]]:
-            sources = self._read_sources(name)
+            sources = self._read_sources()
             return sources if sources and reached(sources) else []
 
-        found: list[dict[str, Any]] = until(f"the feeder {name}", look)
+        found: list[dict[str, Any]] = until("the feeder", look)
         return found
 
-    def _read_sources(self, name: str) -> list[dict[str, Any]]:
+    def _read_sources(self) -> list[dict[str, Any]]:
         try:
-            return list(self._client.get(f"http://{self.status[name]}/feeder").json()["sources"])
+            return list(self._client.get(f"{self._status_url}/feeder").json()["sources"])
         except httpx.HTTPError:
             return []
 

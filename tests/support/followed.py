@@ -6,7 +6,7 @@ Source, tracker and target are one real server: downstream of the catalog, the s
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pymysql.cursors import DictCursor
@@ -47,9 +47,17 @@ MOMENT_US = 1_700_000_000_123_456
 class Followed:
     """`run` executes statements at the source and executes the resulting DDL at the target."""
 
-    def __init__(self, server: MariaDb, flavor: Flavor, *, published: bool = True, source: str = "one") -> None:
+    def __init__(
+        self,
+        server: MariaDb,
+        flavor: Flavor,
+        *,
+        published: bool = True,
+        source: str = "one",
+        ignores: Callable[[str, str], bool] = lambda _db, _table: False,
+    ) -> None:
         self.flavor, self.server, self.source = flavor, server, source
-        self.names = SourceNames(source, flavor, lambda db: COPY + db)
+        self.names = SourceNames(source, flavor, lambda db: COPY + db, ignores)
         self.jobs: list[dict[str, Any]] = []
         self.changes: list[SchemaChange] = []
         self._tracker = ScratchServer(source, flavor, {"host": server.host, "port": server.port, "user": server.user})

@@ -111,8 +111,11 @@ def _status_handler(workload: Workload, pd: PdClient) -> type[BaseHTTPRequestHan
                     pd.fetch_ts(), query.get("start_job_id", 0), query.get("limit", 0)
                 )
                 body = json.dumps(finished)
-            else:
+            elif parts.path.startswith("/mvcc/"):
                 body = json.dumps({"key": "", "value": {"info": {"writes": None, "lock": None}}})
+            else:
+                self.send_error(404)
+                return
             data = body.encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(data)))

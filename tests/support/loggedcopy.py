@@ -6,7 +6,7 @@ with one statement per row change. Each statement must find its row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pymysql.constants import CLIENT
 from support.followed import COPY, Followed
@@ -30,8 +30,11 @@ class LoggedCopy(Followed):
     logged.
     """
 
-    def __init__(self, server: MariaDb, source: str = "logged") -> None:
-        super().__init__(server, Flavor.MYSQL if server.name == "mysql" else Flavor.MARIADB, source=source)
+    def __init__(
+        self, server: MariaDb, source: str = "logged", ignores: Callable[[str, str], bool] = lambda _db, _table: False
+    ) -> None:
+        flavor = Flavor.MYSQL if server.name == "mysql" else Flavor.MARIADB
+        super().__init__(server, flavor, source=source, ignores=ignores)
         self.at = end_of(server)
         self._rows = server.connect(client_flag=CLIENT.FOUND_ROWS)
         for link in (self._rows, self._there):

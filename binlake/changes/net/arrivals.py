@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from binlake.base.dictionaries import encode_dictionary
-from binlake.changes.net.events import read_key_events, split_rows_by_cell
+from binlake.changes.net.events import read_key_events, split_rows_by_key_form
 from binlake.changes.net.images import Ints
 from binlake.changes.net.runs import start_runs
 from binlake.window.definitions import Cell
@@ -56,15 +56,14 @@ def number_histories(cells: Sequence[Cell]) -> dict[History, int]:
 
 def derive_key_steps(batch: pa.RecordBatch, cells: Sequence[Cell], numbers: Mapping[History, int]) -> pa.Table:
     """STEPS of the rows of `batch` (of `mutation`, with SOURCE) in keyed `cells`. Raises SchemaError."""
+    keyed = [cell for cell in cells if cell.identity != "row"]
+    by_cell = np.array([numbers[cell.db, cell.table, cell.columns] for cell in keyed])
     parts = []
-    for rows_of_cell in split_rows_by_cell(batch, [cell for cell in cells if cell.identity != "row"]):
-        runs = start_runs(events := read_key_events(rows_of_cell), rows_of_cell)
+    for given in split_rows_by_key_form(batch, keyed):
+        runs = start_runs(events := read_key_events(given), given)
         if runs.writers is None:
             continue
-        history = pa.repeat(
-            pa.scalar(numbers[rows_of_cell.cell.db, rows_of_cell.cell.table, rows_of_cell.cell.columns], pa.int32()),
-            len(runs),
-        )
+        history = pa.array(by_cell[runs.cells], pa.int32())
         positions = [pa.array(column, pa.int64()) for column in runs.first.columns]
         flags = [pa.array(runs.is_there), pa.array(events.comes), runs.writers.names.take(pa.array(runs.writers.least))]
         columns = [history, runs.keys, *positions, *flags, pa.array(runs.writers.least_id)]

@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 
 from binlake.base.lakecolumns import Change
 from binlake.base.redaction import redact_key
-from binlake.changes.net.events import read_key_events, split_rows_by_cell
+from binlake.changes.net.events import read_key_events, split_rows_by_key_form, take_places
 from binlake.changes.net.images import ABSENT, MAP, Bools, Ints, complete_images, restrict_images
 from binlake.changes.net.net import CONTRADICTION, CONTRADICTION_HINT
 from binlake.changes.net.runs import Runs, Shown, reduce_runs, start_runs
 from binlake.errors import Permanent, SchemaError
-from binlake.window.definitions import Cell
+from binlake.window.definitions import Cell, KeyForm
 
 NET = pa.schema(
     [
@@ -44,7 +44,7 @@ NET = pa.schema(
 def compute_net_changes(
     rows: pa.Table, cells: Sequence[Cell], *, routed: bool = False, strict: Container[Cell] = ()
 ) -> pa.Table:
-    """NET of `rows` (of `mutation`; rows outside all cells are left out), by first appearance of the key in each cell.
+    """NET of `rows` (of `mutation`; rows outside all cells are left out), by the form of its keys.
 
     op: `delete` and `replace` for keyed rows, `delete` and `insert` of `copies` rows for rows without a key. Raises
     SchemaError for a key with a NULL; if `routed`, for a key that two source tables write (hazards R-15); in the cells
@@ -52,38 +52,38 @@ def compute_net_changes(
     """
     parts = [
         compute_net_of_runs(
-            reduce_runs(start_runs(read_key_events(rows_of_cell), rows_of_cell if routed else None)),
-            rows_of_cell.cell,
-            strict=rows_of_cell.cell in strict,
+            reduce_runs(start_runs(read_key_events(given), given if routed else None)), cells, strict=strict
         )
-        for rows_of_cell in split_rows_by_cell(combine_into_batch(rows), cells)
+        for given in split_rows_by_key_form(combine_into_batch(rows), cells)
     ]
     return pa.concat_tables([NET.empty_table(), *parts])
 
 
-def compute_net_of_runs(runs: Runs, cell: Cell, *, strict: bool) -> pa.Table:
-    """NET of one run per key. Raises SchemaError like `compute_net_changes`."""
-    if cell.identity == "row":
-        return _compute_net_rows(runs, cell)
-    _require_one_writer(runs, cell)
-    if strict:
-        _require_possible(runs, cell)
+def compute_net_of_runs(runs: Runs, cells: Sequence[Cell], *, strict: Container[Cell] = ()) -> pa.Table:
+    """NET of one run per key, all in cells with keys of one form. Raises SchemaError like `compute_net_changes`."""
+    if not len(runs):
+        return NET.empty_table()
+    form = cells[int(runs.cells[0])].key_form
+    if form.identity == "row":
+        return _compute_net_rows(runs, cells, form)
+    _require_one_writer(runs, cells)
+    _require_possible(runs, cells, strict)
     is_there = runs.is_there
-    before = complete_images(_show_where(runs.old, ~is_there).take_maps(), cell.columns, cell.filled)
-    after = complete_images(_show_where(runs.new, is_there).take_maps(), cell.columns, cell.filled)
+    before = complete_images(_show_where(runs.old, ~is_there).take_maps(), form.columns, form.filled)
+    after = complete_images(_show_where(runs.new, is_there).take_maps(), form.columns, form.filled)
     return _make_table(
-        runs, cell, _choose_text(is_there, "replace", "delete"), before, after, np.ones(len(runs), np.int64)
+        runs, cells, _choose_text(is_there, "replace", "delete"), before, after, np.ones(len(runs), np.int64)
     )
 
 
-def _compute_net_rows(runs: Runs, cell: Cell) -> pa.Table:
+def _compute_net_rows(runs: Runs, cells: Sequence[Cell], form: KeyForm) -> pa.Table:
     """The net change of rows without a key: copies added minus copies removed."""
     left = np.flatnonzero(runs.weight)
     runs = runs.take(left) if len(left) < len(runs) else runs
     came = runs.weight > 0
-    before = restrict_images(_show_where(runs.old, ~came).take_maps(), cell.columns, cell.filled)
-    after = restrict_images(_show_where(runs.new, came).take_maps(), cell.columns, cell.filled)
-    return _make_table(runs, cell, _choose_text(came, "insert", "delete"), before, after, np.abs(runs.weight))
+    before = restrict_images(_show_where(runs.old, ~came).take_maps(), form.columns, form.filled)
+    after = restrict_images(_show_where(runs.new, came).take_maps(), form.columns, form.filled)
+    return _make_table(runs, cells, _choose_text(came, "insert", "delete"), before, after, np.abs(runs.weight))
 
 
 def _show_where(shown: Shown, mask: Bools) -> Shown:
@@ -94,14 +94,17 @@ def _choose_text(mask: Bools, text: str, other: str) -> pa.Array:
     return pc.if_else(pa.array(mask), pa.scalar(text), pa.scalar(other))
 
 
-def _make_table(runs: Runs, cell: Cell, op: pa.Array, before: pa.Array, after: pa.Array, copies: Ints) -> pa.Table:
-    cell_name = (pa.scalar(cell.segment, pa.int32()), cell.db, cell.table)
-    segment, db, table, identity = (pa.repeat(value, len(runs)) for value in (*cell_name, cell.identity))
+def _make_table(
+    runs: Runs, cells: Sequence[Cell], op: pa.Array, before: pa.Array, after: pa.Array, copies: Ints
+) -> pa.Table:
+    identity = pa.repeat(cells[int(runs.cells[0])].identity if len(runs) else "", len(runs))
     times = [pa.array(one) for one in (copies, runs.first.commit_ts, runs.last.commit_ts, runs.mutations)]
-    return pa.Table.from_arrays([segment, db, table, runs.keys, identity, op, before, after, *times], schema=NET)
+    return pa.Table.from_arrays(
+        [*take_places(cells, runs.cells), runs.keys, identity, op, before, after, *times], schema=NET
+    )
 
 
-def _require_one_writer(runs: Runs, cell: Cell) -> None:
+def _require_one_writer(runs: Runs, cells: Sequence[Cell]) -> None:
     """Raise SchemaError if two tables write one key, because one would undo the other. A renamed table counts once."""
     writers = runs.writers
     if writers is None:
@@ -110,22 +113,30 @@ def _require_one_writer(runs: Runs, cell: Cell) -> None:
     if bad.size:
         n = int(bad[0])
         sources = ",".join(writers.names[int(codes[n])].as_py() for codes in (writers.least, writers.most))
-        where = {"table": f"{cell.db}.{cell.table}", "key": redact_key(runs.keys[n].as_py())}
         raise SchemaError(
             "two tables of the source write one key of their common target",
-            where={**where, "sources": sources, "commit_ts": int(runs.last.commit_ts[n])},
+            where={**_describe_key(runs, cells, n), "sources": sources, "commit_ts": int(runs.last.commit_ts[n])},
             hint="make the keys disjoint, or distinguish the tables by extract-table or extract-source in `routes`",
         )
 
 
-def _require_possible(runs: Runs, cell: Cell) -> None:
-    """Raise SchemaError if the changes of a key do not agree with its first and its last change."""
-    bad = np.flatnonzero(runs.weight != runs.is_there.astype(np.int64) - runs.was_there)
+def _require_possible(runs: Runs, cells: Sequence[Cell], strict: Container[Cell]) -> None:
+    """In cells of `strict`: raise SchemaError if a key's changes do not agree with its first and its last change."""
+    impossible = runs.weight != runs.is_there.astype(np.int64) - runs.was_there
+    if not impossible.any():
+        return
+    bad = np.flatnonzero(impossible & np.array([cell in strict for cell in cells])[runs.cells])
     if bad.size:
         n = int(bad[0])
-        where: dict[str, object] = {"table": f"{cell.db}.{cell.table}", "key": redact_key(runs.keys[n].as_py())}
+        where = _describe_key(runs, cells, n)
         where |= {"first_commit_ts": runs.first.commit_ts[n], "last_commit_ts": runs.last.commit_ts[n]}
         raise SchemaError(CONTRADICTION, where=where, hint=CONTRADICTION_HINT)
+
+
+def _describe_key(runs: Runs, cells: Sequence[Cell], number: int) -> dict[str, object]:
+    """Where the key of a run is."""
+    cell = cells[int(runs.cells[number])]
+    return {"table": f"{cell.db}.{cell.table}", "key": redact_key(runs.keys[number].as_py())}
 
 
 def combine_into_batch(rows: pa.Table) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""The effect of a window's row changes on keys, cell by cell, in columns (`changes.net.net` has the rules).
+"""The effect of a window's row changes on keys, in columns (`changes.net.net` has the rules).
 
 An update that changes the key removes the row of the old key and writes the new key. An update of a row without a key
 removes the whole row and adds it again.
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +19,7 @@ from binlake.changes.net.images import ABSENT, Bools, Images, Ints
 from binlake.changes.net.positions import POSITION, Positions
 from binlake.errors import SchemaError
 from binlake.rows.codec.assemble import format_key_texts
-from binlake.window.definitions import Cell
+from binlake.window.definitions import Cell, KeyForm
 
 COLUMNS = (*POSITION, Mutation.DB, Mutation.TABLE, Mutation.BEFORE, Mutation.AFTER)
 """The columns of `mutation` from which the net change is computed."""
@@ -31,14 +29,15 @@ SOURCE = (Mutation.SOURCE_DB, Mutation.SOURCE_TABLE, Mutation.TABLE_ID)
 
 @dataclass(frozen=True)
 class Events:
-    """The effect of the row changes of `cell` on its keys.
+    """The effect of row changes on the keys of their cells.
 
-    Per event: `keys`, `positions` and the number of its row (`rows`); `old` (`new`): the row whose image before (after)
-    the event shows, or ABSENT. An event with `ends` removes the row of its key; an event with `comes` adds one.
+    Per event: `keys`, `cells` (numbers), `positions` and the number of its row (`rows`); `old` (`new`): the row whose
+    image before (after) the event shows, or ABSENT. An event with `ends` removes the row of its key; an event with
+    `comes` adds one.
     """
 
-    cell: Cell
     keys: pa.Array
+    cells: Ints
     positions: Positions
     rows: Ints
     before: Images
@@ -50,12 +49,17 @@ class Events:
 
 
 @dataclass(frozen=True)
-class CellRows:
-    """The rows (by number) of a batch of `mutation` that fall into `cell`."""
+class RowsOfForm:
+    """The rows (by number) of a batch of `mutation` whose cells have keys of one form, and the cell of each row.
 
-    cell: Cell
+    Many small tables and segments are so processed together. `every`: all cells, by number.
+    """
+
+    form: KeyForm
+    every: Sequence[Cell]
     batch: pa.RecordBatch
     rows: Ints
+    cells: Ints
     before: Images
     after: Images
 
@@ -69,37 +73,62 @@ class CellRows:
         rows = self.rows[present]
         columns = [
             images.take_texts(images.find_entries(rows, name), filled)
-            for name, filled in zip(self.cell.columns, self.cell.filled, strict=True)
+            for name, filled in zip(self.form.columns, self.form.filled, strict=True)
         ]
-        if self.cell.identity != "row":
-            self._require_values(rows, columns)
+        if self.form.identity != "row":
+            self._require_values(present, columns)
         return present, format_key_texts(columns)
 
-    def _require_values(self, rows: Ints, columns: Sequence[pa.Array]) -> None:
+    def _require_values(self, present: Ints, columns: Sequence[pa.Array]) -> None:
         for texts in columns:
             if texts.null_count:
-                bad = rows[np.flatnonzero(np.asarray(texts.is_null()))]
-                commit_ts = int(np.asarray(self.batch.column(Mutation.COMMIT_TS))[bad].min())
-                where = {"table": f"{self.cell.db}.{self.cell.table}", "commit_ts": commit_ts}
+                bad = present[np.flatnonzero(np.asarray(texts.is_null()))]
+                times = np.asarray(self.batch.column(Mutation.COMMIT_TS))[self.rows[bad]]
+                first = int(np.argmin(times))
+                cell = self.every[int(self.cells[bad[first]])]
+                where = {"table": f"{cell.db}.{cell.table}", "commit_ts": int(times[first])}
                 raise SchemaError("a key column is NULL or absent", where=where)
 
 
-def split_rows_by_cell(batch: pa.RecordBatch, cells: Sequence[Cell]) -> Iterator[CellRows]:
-    """The rows of `batch` (COLUMNS of `mutation`) by the cell they fall into; rows outside all cells are left out."""
+def split_rows_by_key_form(batch: pa.RecordBatch, cells: Sequence[Cell]) -> Iterator[RowsOfForm]:
+    """The rows of `batch` (COLUMNS of `mutation`) by the form of their keys; rows outside all cells are left out.
+
+    The cells of a table do not overlap.
+    """
     if not batch.num_rows:
         return
     before, after = Images(batch.column(Mutation.BEFORE)), Images(batch.column(Mutation.AFTER))
+    numbers = _find_cells(batch, cells)
+    forms = list(dict.fromkeys(cell.key_form for cell in cells))
+    by_cell = np.array([forms.index(cell.key_form) for cell in cells] + [ABSENT])
+    form_of_row = by_cell[numbers]
+    for number in np.unique(form_of_row[form_of_row != ABSENT]).tolist():
+        rows = np.flatnonzero(form_of_row == number)
+        yield RowsOfForm(forms[number], cells, batch, rows, numbers[rows], before, after)
+
+
+def take_places(cells: Sequence[Cell], numbers: Ints) -> list[pa.Array]:
+    """Segment, database and table of the cells with these `numbers`."""
+    kinds = {"segment": pa.int32(), "db": pa.string(), "table": pa.string()}
+    at = pa.array(numbers)
+    return [pa.array([getattr(cell, name) for cell in cells], kind).take(at) for name, kind in kinds.items()]
+
+
+def _find_cells(batch: pa.RecordBatch, cells: Sequence[Cell]) -> Ints:
+    """The number of each row's cell, or ABSENT."""
+    own: dict[tuple[str, str], list[int]] = {}
+    for number in sorted(range(len(cells)), key=lambda number: cells[number].since):
+        own.setdefault((cells[number].db, cells[number].table), []).append(number)
     commit_ts = np.asarray(batch.column(Mutation.COMMIT_TS))
-    by_table = {name: list(group) for name, group in groupby(sorted(cells, key=_NAME), key=_NAME)}
+    found = np.full(batch.num_rows, ABSENT)
     for name, rows in group_rows_by_table(batch):
-        for cell in by_table.get(name, ()):
-            inside = (commit_ts[rows] >= cell.since) & (commit_ts[rows] < cell.until)
-            rows_inside = rows if inside.all() else rows[inside]
-            if len(rows_inside):
-                yield CellRows(cell, batch, rows_inside, before, after)
-
-
-_NAME = attrgetter("db", "table")
+        if name in own:
+            numbers = np.array(own[name])
+            since, until = (np.array([getattr(cells[n], edge) for n in own[name]]) for edge in ("since", "until"))
+            at = np.searchsorted(since, commit_ts[rows], side="right") - 1
+            inside = (at >= 0) & (commit_ts[rows] < until[at])
+            found[rows[inside]] = numbers[at[inside]]
+    return found
 
 
 def group_rows_by_table(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], Ints]]:
@@ -118,27 +147,27 @@ def group_rows_by_table(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, str]
         yield (texts[0][db], texts[1][table]), rows
 
 
-def read_key_events(rows_of_cell: CellRows) -> Events:
+def read_key_events(given: RowsOfForm) -> Events:
     """The events of the rows' keys. Raises SchemaError for a NULL in a key."""
-    old_rows, old_keys = rows_of_cell.read_keys(rows_of_cell.before)
-    new_rows, new_keys = rows_of_cell.read_keys(rows_of_cell.after)
-    count = len(rows_of_cell.rows)
-    if len(old_rows) and len(new_rows) and rows_of_cell.cell.identity != "row":
+    old_rows, old_keys = given.read_keys(given.before)
+    new_rows, new_keys = given.read_keys(given.after)
+    count = len(given.rows)
+    if len(old_rows) and len(new_rows) and given.form.identity != "row":
         old_rows, old_keys, keeps_key = _find_moved_keys(count, (old_rows, old_keys), (new_rows, new_keys))
     else:
         keeps_key = np.zeros(count, np.bool_)
     at = np.concatenate([old_rows, new_rows])
     ends = np.zeros(len(at), np.bool_)
     ends[: len(old_rows)] = True
-    rows, stays = rows_of_cell.rows[at], keeps_key[at] & ~ends
-    positions = rows_of_cell.read_positions()
+    rows, stays = given.rows[at], keeps_key[at] & ~ends
+    positions = given.read_positions()
     return Events(
-        cell=rows_of_cell.cell,
         keys=_join(old_keys, new_keys),
+        cells=given.cells[at],
         positions=positions if len(at) == count and (at == np.arange(count)).all() else positions.take(at),
         rows=rows,
-        before=rows_of_cell.before,
-        after=rows_of_cell.after,
+        before=given.before,
+        after=given.after,
         old=np.where(ends | stays, rows, ABSENT),
         new=np.where(ends, ABSENT, rows),
         ends=ends,

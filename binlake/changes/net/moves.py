@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from binlake.changes.net.events import read_key_events, split_rows_by_cell
+from binlake.changes.net.events import read_key_events, split_rows_by_key_form, take_places
 from binlake.changes.net.lineage import trace_origins
 from binlake.changes.net.positions import POSITION
 from binlake.window.definitions import Cell
@@ -22,18 +22,18 @@ ORIGINS = pa.schema([*_CELL, ("key", pa.string()), ("origin", pa.string())])
 
 def find_moves(batch: pa.RecordBatch, cells: Sequence[Cell]) -> pa.Table:
     """MOVES of the rows of `batch` (of `mutation`) in `cells`. Raises SchemaError for a NULL in a key."""
+    keyed = [cell for cell in cells if cell.identity != "row"]
     parts = [MOVES.empty_table()]
-    for rows_of_cell in split_rows_by_cell(batch, [cell for cell in cells if cell.identity != "row"]):
-        events = read_key_events(rows_of_cell)
+    for given in split_rows_by_key_form(batch, keyed):
+        events = read_key_events(given)
         ended, came = (np.flatnonzero(mask) for mask in (events.ends, events.comes))
         # A row has one event, or two if it changes its key.
         _, old, new = np.intersect1d(events.rows[ended], events.rows[came], assume_unique=True, return_indices=True)
-        cell_name = (pa.scalar(rows_of_cell.cell.segment, pa.int32()), rows_of_cell.cell.db, rows_of_cell.cell.table)
         at = events.positions.take(ended[old])
         keys = [events.keys.take(pa.array(numbers)) for numbers in (ended[old], came[new])]
         columns = [pa.array(column, pa.int64()) for column in at.columns]
-        cell_columns = [pa.repeat(value, len(old)) for value in cell_name]
-        parts.append(pa.Table.from_arrays([*cell_columns, *columns, *keys], schema=MOVES))
+        places = take_places(keyed, events.cells[ended[old]])
+        parts.append(pa.Table.from_arrays([*places, *columns, *keys], schema=MOVES))
     return pa.concat_tables(parts)
 
 

@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.base.dictionaries import encode_dictionary
-from binlake.changes.net.events import CellRows, Events
+from binlake.changes.net.events import Events, RowsOfForm
 from binlake.changes.net.images import ABSENT, MAP, Bools, Images, Ints
 from binlake.changes.net.positions import POSITION, Groups, Positions
 
 FIELDS: tuple[tuple[str, Any], ...] = (
+    ("cell", pa.int32()),
     ("key", pa.string()),
     *((f"{edge}_{name}", pa.int64()) for edge in ("first", "last", "old") for name in POSITION),
     ("was_there", pa.bool_()),
@@ -69,7 +70,7 @@ class Writers:
 
 @dataclass(frozen=True)
 class Runs:
-    """Per run: the key, and the positions of its `first` and `last` change.
+    """Per run: the key and its cell (a number), and the positions of its `first` and `last` change.
 
     `old`: the first image before a change, at position `shown`; `new`: the last image after a change. `was_there`,
     `is_there`: whether the key's row exists before and after the run, by its first and its last change; `weight`: the
@@ -77,6 +78,7 @@ class Runs:
     """
 
     keys: pa.Array
+    cells: Ints
     first: Positions
     last: Positions
     shown: Positions
@@ -95,6 +97,7 @@ class Runs:
         """The runs with these `numbers`."""
         return Runs(
             keys=self.keys.take(pa.array(numbers)),
+            cells=self.cells[numbers],
             first=self.first.take(numbers),
             last=self.last.take(numbers),
             shown=self.shown.take(numbers),
@@ -108,11 +111,12 @@ class Runs:
         )
 
 
-def start_runs(events: Events, rows_of_cell: CellRows | None = None) -> Runs:
-    """A run for each of `events`; with its writers if `rows_of_cell` (with SOURCE) is set."""
+def start_runs(events: Events, given: RowsOfForm | None = None) -> Runs:
+    """A run for each of `events`; with its writers if their rows (with SOURCE) are `given`."""
     count, at = len(events.keys), events.positions
     return Runs(
         keys=events.keys,
+        cells=events.cells,
         first=at,
         last=at,
         shown=at,
@@ -122,13 +126,13 @@ def start_runs(events: Events, rows_of_cell: CellRows | None = None) -> Runs:
         mutations=np.ones(count, np.int64),
         old=Shown(events.before, events.old),
         new=Shown(events.after, events.new),
-        writers=None if rows_of_cell is None else _read_writers(rows_of_cell, events.rows),
+        writers=None if given is None else _read_writers(given, events.rows),
     )
 
 
-def _read_writers(rows_of_cell: CellRows, rows: Ints) -> Writers:
+def _read_writers(given: RowsOfForm, rows: Ints) -> Writers:
     distinct, at = np.unique(rows, return_inverse=True)
-    sources = rows_of_cell.batch.select(["source_db", "source_table", "table_id"]).take(pa.array(distinct))
+    sources = given.batch.select(["source_db", "source_table", "table_id"]).take(pa.array(distinct))
     names = pc.binary_join_element_wise(sources.column("source_db"), sources.column("source_table"), ".")
     known, codes = _number_texts([names])
     numbers, ids = codes[0][at], np.asarray(sources.column("table_id"))[at]
@@ -146,15 +150,15 @@ def _number_texts(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[Ints]]:
 
 
 def reduce_runs(runs: Runs) -> Runs:
-    """Reduce to one run per key."""
-    coded = encode_dictionary(runs.keys)
-    groups = Groups(np.asarray(coded.indices), len(coded.dictionary))
+    """Reduce to one run per key of a cell."""
+    groups = _group_by_key(runs)
     if groups.count == len(runs):
         return runs
     first, last = groups.find_first(runs.first), groups.find_last(runs.last)
     old = groups.find_first(runs.shown, runs.old.rows != ABSENT)
     return Runs(
-        keys=coded.dictionary,
+        keys=runs.keys.take(pa.array(first)),
+        cells=runs.cells[first],
         first=runs.first.take(first),
         last=runs.last.take(last),
         shown=runs.shown.take(np.where(old == ABSENT, first, old)),
@@ -166,6 +170,16 @@ def reduce_runs(runs: Runs) -> Runs:
         new=runs.new.take(groups.find_last(runs.last, runs.new.rows != ABSENT)),
         writers=_merge_writers(runs.writers, groups),
     )
+
+
+def _group_by_key(runs: Runs) -> Groups:
+    keys = encode_dictionary(runs.keys)
+    codes, count = np.asarray(keys.indices), len(keys.dictionary)
+    if len(runs) and (runs.cells != runs.cells[0]).any():
+        cells, numbers = np.unique(runs.cells, return_inverse=True)
+        pairs = encode_dictionary(pa.array(codes.astype(np.int64) * len(cells) + numbers))
+        codes, count = np.asarray(pairs.indices), len(pairs.dictionary)
+    return Groups(codes, count)
 
 
 def _merge_writers(writers: Writers | None, groups: Groups) -> Writers | None:
@@ -188,7 +202,8 @@ def runs_to_table(runs: Runs) -> pa.Table:
         known = runs.writers
         names = [known.names.take(pa.array(codes)) for codes in (known.least, known.most)]
         writers = [*names, pa.array(known.least_id), pa.array(known.most_id)]
-    return pa.Table.from_arrays([runs.keys, *positions, *sums, *images, *writers], schema=kinds)
+    cells = pa.array(runs.cells, pa.int32())
+    return pa.Table.from_arrays([cells, runs.keys, *positions, *sums, *images, *writers], schema=kinds)
 
 
 def runs_from_table(table: pa.Table) -> Runs:
@@ -200,6 +215,7 @@ def runs_from_table(table: pa.Table) -> Runs:
     )
     return Runs(
         keys=columns["key"],
+        cells=np.asarray(columns["cell"]),
         first=first,
         last=last,
         shown=shown,

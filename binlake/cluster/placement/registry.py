@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,8 @@ from binlake.wire import etcd_pb2 as pb
 ROOT = "/tidb-binlog/v1"
 PUMPS = f"{ROOT}/pumps/"
 DRAINERS = f"{ROOT}/drainers/"
+CATALOG = b"/binlake/v1/catalog"
+"""The feeder whose numbers the tables of this PD have, and the id of its journal, as JSON."""
 _TRIES = 20
 
 
@@ -64,6 +67,11 @@ class Registry:
     def list_drainers(self) -> list[NodeStatus]:
         """All consumers by node id, including offline ones."""
         return self._list(DRAINERS)
+
+    def find_feeder(self) -> str:
+        """The name of the feeder whose numbers the tables of this PD have; "" = not known."""
+        stored = self._etcd.get(CATALOG)
+        return str(json.loads(stored.value)["feeder"]) if stored is not None else ""
 
     def find_pump(self, node_id: str) -> Entry | None:
         """The entry of one pump, or None."""

@@ -37,6 +37,9 @@ SPARE = 256
 PAGE = 64
 """Jobs per request: TiDB allows up to 1024, and the job of a wide table has some 100 KB."""
 
+_MISSING = (400, 404)
+"""HTTP codes for a page that a status port does not have."""
+
 
 class StatusPort:
     """GET from the first of `urls` (a list, or a comma list) that answers. `tls`: for https://. Thread-safe."""
@@ -54,26 +57,39 @@ class StatusPort:
         body = self.find(path, missing=())
         return body or ""
 
-    def find(self, path: str, missing: Collection[int] = (400, 404)) -> str | None:
+    def find(self, path: str, missing: Collection[int] = _MISSING) -> str | None:
         """Like `get`; None if the first that answers returns one of the HTTP codes `missing`: it has no such page."""
         reasons = []
         for url in self.urls:
-            try:
-                answer = self._client.get(f"{url}{path}")
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
-                reasons.append(f"{url}: {error or type(error).__name__}")
-                continue
-            if answer.status_code == httpx.codes.OK:
-                return answer.text
-            if answer.status_code in missing:
+            code, text = self._ask(url, path)
+            if code == httpx.codes.OK:
+                return text
+            if code in missing:
                 return None
-            reasons.append(f"{url}: HTTP {answer.status_code} {answer.text[:200].strip()}")
+            reasons.append(f"{url}: {text}")
         raise SourceUnavailable(
             f"the status port does not answer {path.partition('?')[0]}",
             where={"tried": "; ".join(reasons) or "no url"},
             hint="check that it runs: source.status-url is the status port of a TiDB (10080), or that of the feeder of"
             " a MySQL or MariaDB source (`status-addr` in feeder.toml)",
         )
+
+    def find_each(self, path: str) -> Iterator[tuple[str, str | None]]:
+        """Each url that answers, with the body of `path`; None if it has no such page."""
+        for url in self.urls:
+            code, text = self._ask(url, path)
+            if code == httpx.codes.OK or code in _MISSING:
+                yield url, text if code == httpx.codes.OK else None
+
+    def _ask(self, url: str, path: str) -> tuple[int, str]:
+        """The HTTP code and the body, or why it is none; code 0 = nobody answers."""
+        try:
+            answer = self._client.get(f"{url}{path}")
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return 0, str(error) or type(error).__name__
+        if answer.status_code == httpx.codes.OK:
+            return answer.status_code, answer.text
+        return answer.status_code, f"HTTP {answer.status_code} {answer.text[:200].strip()}"
 
     def close(self) -> None:
         """Close the connections."""
@@ -142,8 +158,8 @@ class TidbSource:
         history: JobHistory | None = None,
     ) -> None:
         self._pd = pd
-        self._port = StatusPort(status_url, timeout_s, tls)
-        self._history: JobHistory = history or HttpHistory(self._port)
+        self.port = StatusPort(status_url, timeout_s, tls)
+        self._history: JobHistory = history or HttpHistory(self.port)
 
     def fetch_ts(self) -> int:
         """A fresh timestamp."""
@@ -153,7 +169,7 @@ class TidbSource:
         """Committed, RolledBack, Locked or Unknown (Absent is one); raises SourceUnavailable."""
         if not key:
             return Unknown("its prewrite has no key to look up")
-        return read_status(self._port.get(f"/mvcc/hex/{key.hex()}"), start_ts)
+        return read_status(self.port.get(f"/mvcc/hex/{key.hex()}"), start_ts)
 
     def fetch_ddl_jobs(self, newer_than_job_id: int, started_by: int | None = None) -> Iterator[dict[str, Any]]:
         """Finished jobs with id > `newer_than_job_id`, newest first, a page at a time.
@@ -195,19 +211,19 @@ class TidbSource:
     def fetch_schema_version(self) -> int | None:
         """The newest schema version of any DDL step so far; None if the source has no schema versions, so that each of
         its DDL is one step. Raises SourceUnavailable, WireError."""
-        return parse_newest_version(self._port.get(f"/mvcc/hex/{VERSION_KEY.hex()}"))
+        return parse_newest_version(self.port.get(f"/mvcc/hex/{VERSION_KEY.hex()}"))
 
     def fetch_schema_step(self, version: int) -> Step | None:
         """The step that created `version`; None if it was never created. Raises SourceUnavailable, WireError."""
-        return parse_step(version, self._port.get(f"/mvcc/hex/{encode_step_key(version).hex()}"))
+        return parse_step(version, self.port.get(f"/mvcc/hex/{encode_step_key(version).hex()}"))
 
     def fetch_shown_table(self, table_id: int) -> Shown:
         """The server's current table, including steps of a running DDL. Raises SourceUnavailable, WireError."""
-        return parse_shown_table(self._port.find(f"/db-table/{table_id}"))
+        return parse_shown_table(self.port.find(f"/db-table/{table_id}"))
 
     def close(self) -> None:
         """Close the connections to the status port and the history; the owner of the clock closes it."""
-        self._port.close()
+        self.port.close()
         self._history.close()
 
 

@@ -22,8 +22,8 @@ from binlake.rows.schema.info import TableDef
 
 DefinitionOf = Callable[[TableMap], TableDef | None]
 """The definition for a table map at its position; None: the table is excluded."""
-Guard = Callable[[RowsEvent, Shape], None]
-"""Raises an error for an event that must not be published."""
+Guard = Callable[[RowsEvent, Shape | None], None]
+"""Raises an error for an event whose transaction must not be published; no shape: its table is excluded."""
 
 # Protobuf's tags of PrewriteValue and TableMutation.
 _VERSION, _MUTATION, _TABLE_ID = b"\x08", b"\x12", b"\x08"
@@ -40,7 +40,7 @@ def encode_transactions(
 ) -> list[bytes]:
     """A serialised PrewriteValue for each transaction of `batch`; b"" for one without included changes.
 
-    `on_rows` is called with the number of rows, `guard` with each event before it is encoded.
+    `on_rows` is called with the number of rows, `guard` with each event before any is encoded.
 
     All of them must lie between the same two DDLs. Raises SchemaError if a definition and the log differ or a type
     cannot be replicated, SourceRefused for incomplete rows, WireError for damaged ones.
@@ -51,9 +51,9 @@ def encode_transactions(
     for events in batch:
         for event in events:
             shape = shape_by_event(event)
+            if guard is not None:
+                guard(event, shape)
             if shape is not None:
-                if guard is not None:
-                    guard(event, shape)
                 shaped.append((event, shape))
         bounds.append(len(shaped))
     parts = _encode_events(shaped, bounds, on_rows)

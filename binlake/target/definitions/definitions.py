@@ -12,8 +12,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby
-from typing import Literal, NamedTuple
 
 from binlake.base.dialects import Dialect
 from binlake.config.model import Target
@@ -23,21 +21,13 @@ from binlake.rows.schema import TableDef
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.statements.literal import quote_qualified_name
-from binlake.target.definitions.forms import (
-    ColumnForm,
-    IndexForm,
-    Name,
-    TableForm,
-    build_expected_form,
-    list_missing_indexes,
-    normalize_type,
-)
+from binlake.target.definitions.forms import Name, TableForm, build_expected_form, list_missing_indexes
 from binlake.target.definitions.remainingrows import Emptied, find_emptied_tables, find_remaining_rows, moves_rows
 from binlake.target.definitions.shape import find_option, list_refusals
 from binlake.target.definitions.structure import compare_structures
+from binlake.target.definitions.tableforms import read_table_forms
 from binlake.target.session.failures import MISSING, get_error_code
 from binlake.target.session.session import Session
-from binlake.target.session.tables import find_engine_without_transactions
 
 
 @dataclass(frozen=True)
@@ -113,13 +103,9 @@ def expect_after_ddl(before: Definitions, after: Definitions, dialect: Dialect, 
 
 def read_definitions(session: Session, names: Iterable[Name], dialect: Dialect) -> Actual:
     """The target's definitions of `names`."""
-    databases, tables = {}, {}
-    for name in names:
-        if name[1]:
-            tables[name] = _read_table(session, name, dialect)
-        else:
-            databases[name[0]] = _read_collation(session, name[0]) is not None
-    return Actual(databases, tables)
+    every = list(dict.fromkeys(names))
+    databases = {db: _read_collation(session, db) is not None for db, table in every if not table}
+    return Actual(databases, read_table_forms(session, [name for name in every if name[1]], dialect))
 
 
 def compare_definitions(
@@ -230,101 +216,6 @@ def _list_differences(expected: TableForm | None, actual: TableForm | None, inde
         return [] if actual is None else [f"the {actual.kind} is still there"]
     differences = sorted(difference.text for difference in compare_structures(expected, actual))
     return differences + list_missing_indexes(expected, actual) if indexes and actual is not None else differences
-
-
-def _read_table(session: Session, name: Name, dialect: Dialect) -> TableForm | None:
-    table_type = session.fetch_value(
-        "SELECT TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", name
-    )
-    if table_type is None:
-        return None
-    kind = _KINDS.get(table_type, "table")
-    if kind != "table":
-        return TableForm(kind, (), frozenset())
-    engine = find_engine_without_transactions(session, *name)
-    return TableForm(kind, _read_columns(session, name, dialect), _read_indexes(session, name), engine=engine)
-
-
-_KINDS: dict[str, Literal["table", "view", "sequence"]] = {"VIEW": "view", "SEQUENCE": "sequence"}
-
-
-class _Column(NamedTuple):
-    """A row of information_schema.COLUMNS."""
-
-    name: str
-    type: str
-    is_nullable: str
-    collation: str | None
-    extra: str
-    default: str | None
-
-    @property
-    def nullable(self) -> bool:
-        return self.is_nullable == "YES"
-
-
-class _IndexPart(NamedTuple):
-    """A row of information_schema.STATISTICS; `column` is NULL in an index on an expression."""
-
-    name: str
-    non_unique: int
-    column: str | None
-    length: int | None
-
-
-def _read_columns(session: Session, name: Name, dialect: Dialect) -> tuple[ColumnForm, ...]:
-    columns = session.fetch_records(
-        _Column,
-        "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLLATION_NAME, EXTRA, COLUMN_DEFAULT"
-        " FROM information_schema.COLUMNS"
-        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
-        name,
-    )
-    return tuple(
-        # A backslash in an ENUM element is shown doubled.
-        ColumnForm(
-            fold_name(column.name),
-            normalize_type(column.type.replace("\\\\", "\\"), dialect),
-            column.nullable,
-            column.collation or "",
-            _parse_generated_kind(column.extra),
-            _fill_kind(column),
-            "on update" in column.extra.lower(),
-        )
-        for column in columns
-    )
-
-
-def _parse_generated_kind(extra: str) -> Literal["", "virtual", "stored"]:
-    words = extra.upper().split()
-    if "GENERATED" not in words:
-        return ""
-    return "virtual" if "VIRTUAL" in words else "stored"
-
-
-def _fill_kind(column: _Column) -> Literal["", "number", "value", "null"]:
-    extra = column.extra.lower()
-    if _parse_generated_kind(extra):
-        return ""
-    if "auto_increment" in extra or "auto_random" in extra:
-        return "number"
-    # MariaDB shows a default of NULL as the text NULL.
-    if column.default is not None and column.default != "NULL":
-        return "value"
-    return "null" if column.nullable else ""
-
-
-def _read_indexes(session: Session, name: Name) -> frozenset[IndexForm]:
-    parts = session.fetch_records(
-        _IndexPart,
-        "SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS"
-        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY INDEX_NAME, SEQ_IN_INDEX",
-        name,
-    )
-    return frozenset(
-        IndexForm(not int(non_unique), tuple((fold_name(part.column or ""), int(part.length or 0)) for part in group))
-        for (_, non_unique), group in groupby(parts, key=lambda part: (part.name, part.non_unique))
-    )
 
 
 def _describe_definitions(session: Session, names: Iterable[Name]) -> Iterable[str]:

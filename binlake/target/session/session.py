@@ -10,10 +10,13 @@ import structlog
 from pymysql import err
 from pymysql.constants import CLIENT
 
+from binlake.base.dialects import Dialect
 from binlake.base.sqllink import SqlLink, show_bytes_too
 from binlake.config.model import Target
 from binlake.errors import TargetRefused, TargetUnavailable, UnknownOutcome
+from binlake.statements.lenient import make_lenient
 from binlake.target.session.failures import get_error_code, translate_error
+from binlake.target.session.virtualcolumns import COLUMNS_SQL, Column, are_about_virtual, find_refused_table
 
 log = structlog.get_logger()
 
@@ -55,6 +58,7 @@ _OPTIONAL_TIDB = (
 
 _OWN_OPTIONAL = {"mariadb": _OPTIONAL_MARIADB, "mysql": _OPTIONAL_MYSQL, "tidb": _OPTIONAL_TIDB}
 
+_SAVEPOINT, _MOST_WARNINGS = "binlake_row", 65_535
 _UNKNOWN_SETTING = frozenset({1193, 1227, 1229, 1231, 1238})
 _NO_SUCH_SESSION = 1094
 
@@ -69,6 +73,7 @@ class Session:
 
     def __init__(self, target: Target) -> None:
         self.place = f"{target.host}:{target.port}"
+        self._dialect: Dialect = target.db_type
         self._open = False
         self._link = self._connect(target)
         for statement in _SETTINGS:
@@ -115,11 +120,37 @@ class Session:
             self._open = False
 
     def execute(self, sql: str) -> int:
-        """Run one statement without arguments. Returns the number of rows written, for an UPDATE of rows matched."""
+        """Run one statement without arguments. Returns the number of rows written, for an UPDATE of rows matched.
+
+        In a transaction, rows whose virtual columns a strict session refuses are written all the same.
+        """
+        try:
+            return self._run(sql)
+        except TargetRefused as refusal:
+            table = find_refused_table(sql, refusal) if self._open else None
+            columns = self.fetch_records(Column, COLUMNS_SQL, table) if table is not None else ()
+            if not any(column.is_virtual for column in columns):
+                raise
+            log.info("virtual_columns_not_strict", target=self.place, table=".".join(table or ()), reason=str(refusal))
+            return self._write_leniently(sql, columns, refusal)
+
+    def _run(self, sql: str) -> int:
         try:
             return int(self._link.query(sql.encode("utf-8", "surrogateescape")))
         except (err.MySQLError, OSError) as error:
             raise translate_error(_as_mysql(error), self.place, sql) from error
+
+    def _write_leniently(self, sql: str, columns: Sequence[Column], refusal: TargetRefused) -> int:
+        """Run `sql` not strict. Raises `refusal` if values do not fit columns that are not virtual."""
+        self._try(f"SET SESSION max_error_count = {_MOST_WARNINGS}")
+        self._run(f"SAVEPOINT {_SAVEPOINT}")
+        written = self._run(make_lenient(sql, self._dialect))
+        count = self.fetch_value("SHOW COUNT(*) WARNINGS")
+        warnings = self.fetch_rows("SHOW WARNINGS")
+        if len(warnings) != count or not are_about_virtual(columns, warnings, sql):
+            self._run(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
+            raise refusal
+        return written
 
     def write(self, sql: str, arguments: Sequence[object]) -> int:
         """Run one statement with `%s` arguments; returns what `execute` does."""

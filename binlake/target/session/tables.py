@@ -55,12 +55,6 @@ def require_transactions(session: Session, schema: str, tables: Sequence[str]) -
         )
 
 
-def find_engine_without_transactions(session: Session, db: str, table: str) -> str:
-    """The table's engine if it has no transactions; empty for other engines, for views and for a missing table."""
-    unsafe = _find_tables_without_transactions(session, db, [table])
-    return unsafe[0].engine if unsafe else ""
-
-
 def default_to_transactions(session: Session) -> None:
     """Make CREATE TABLE without an engine use one with transactions, whatever the server's default is."""
     default = "SELECT TRANSACTIONS FROM information_schema.ENGINES WHERE ENGINE = @@default_storage_engine"

@@ -18,11 +18,12 @@ import structlog
 from pymysql import err
 
 from binlake.dialect.classify import Kind, read_name
-from binlake.errors import BinlakeError, Permanent, SourceUnavailable, Transient
+from binlake.errors import BinlakeError, Permanent, SchemaError, SourceUnavailable, Transient
 from binlake.mysqlbinlog.definitions.statements import SingleStatement, split_ddl
 from binlake.mysqlbinlog.gtid import parse_gtid_set
-from binlake.mysqlbinlog.model import Flavor, Position, SourceTransaction, Statement, TableMap
+from binlake.mysqlbinlog.model import Flavor, Position, RowKind, RowsEvent, SourceTransaction, Statement, TableMap
 from binlake.mysqlbinlog.rowimage import encode_transactions
+from binlake.mysqlbinlog.rowimage.shape import Shape, derive_shape
 from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.mysqlbinlog.tablerows.chunks import cut_column
 from binlake.mysqlbinlog.tablerows.link import Link, Name
@@ -213,8 +214,22 @@ class CatchUp:
 
     def _make_guard(self, link: Link) -> Guard | None:
         guard = self._catalog.make_cascade_guard(self._source.name)
-        logged = guard is None or self._source.unlogged_cascades == "none" or read_logs_cascades(link)
-        return None if logged else guard
+        if guard is None or self._source.unlogged_cascades == "none" or read_logs_cascades(link):
+            return None
+
+        # Also for tables that are not read yet: rows of another one, which was read, may depend on them.
+        return lambda event, shape: guard(event, shape or self._find_unread_shape(event))
+
+    def _find_unread_shape(self, event: RowsEvent) -> Shape | None:
+        """The shape of an UPDATE in a table that is not read; None if its definition has changed since."""
+        if event.kind in (RowKind.INSERT, RowKind.DELETE):
+            return None
+        try:
+            table = self._catalog.find_definition(self._source.name, event.table)
+            return None if table is None else derive_shape(event, table, self._source.invalid_text)
+        except SchemaError as error:
+            log.debug("unread_table_changed", table=f"{event.table.db}.{event.table.table}", reason=str(error))
+            return None
 
     def _make_partly_read_table(self, link: Link, table: TableDef, key: tuple[str, str]) -> PartlyReadTable:
         name, stored = self._stored[key]

@@ -14,7 +14,7 @@ from support.changerows import ODD, Comparable, Drawn, comparable_rows, mutation
 
 from binlake.changes.net import RowEvent, encode_row_key
 from binlake.changes.net.columns import NET, combine_into_batch, compute_net_changes, compute_net_of_runs
-from binlake.changes.net.events import read_key_events, split_rows_by_cell
+from binlake.changes.net.events import read_key_events, split_rows_by_key_form
 from binlake.changes.net.runs import reduce_runs, runs_from_table, runs_to_table, start_runs
 from binlake.errors import Permanent, SchemaError
 from binlake.rows.codec.assemble import format_key_texts
@@ -41,16 +41,14 @@ def test_runs_reduced_in_any_pieces_and_order_give_the_same() -> None:
         shares = [rows.filter(pa.array([own == n for own in share])) for n in (2, 0, 1)]
         for cell in drawn.cells():
             if tables := [table for rows in shares for table in _runs(rows, cell)]:
-                found.append(
-                    compute_net_of_runs(reduce_runs(runs_from_table(pa.concat_tables(tables))), cell, strict=False)
-                )
+                found.append(compute_net_of_runs(reduce_runs(runs_from_table(pa.concat_tables(tables))), [cell]))
         assert comparable_rows(pa.concat_tables(found)) == drawn.expected(), f"seed {seed}"
 
 
 def _runs(rows: pa.RecordBatch, cell: Cell) -> list[pa.Table]:
     return [
         runs_to_table(reduce_runs(start_runs(read_key_events(found), found)))
-        for found in split_rows_by_cell(rows, [cell])
+        for found in split_rows_by_key_form(rows, [cell])
     ]
 
 

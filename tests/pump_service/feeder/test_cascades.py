@@ -87,8 +87,20 @@ def test_change_that_may_cascade_is_refused(unlogged: MariaDb, statement: str, c
 
 
 @pytest.mark.parametrize(
+    ("statement", "child"),
+    [("DELETE FROM casc.p WHERE id = 1", "casc.gone"), ("UPDATE casc.p SET v = 1", "casc.moved")],
+)
+def test_change_in_a_parent_that_is_left_out_is_refused_too(unlogged: MariaDb, statement: str, child: str) -> None:
+    """Which columns of it changed is not known: it has no definition here."""
+    with pytest.raises(SchemaError, match="may have changed rows that are not in the log") as refused:
+        publish(unlogged, statement, ("p",))
+    assert refused.value.where["rows_of"] == child
+
+
+@pytest.mark.parametrize(
     ("statement", "ignored"),
     [
+        ("INSERT INTO casc.p VALUES (9, 90, 0); INSERT INTO casc.own VALUES (9, 1)", ("p",)),
         ("UPDATE casc.p SET v = v + 1", ()),
         ("UPDATE casc.p SET id = 3 WHERE id = 2", ()),
         ("INSERT INTO casc.p VALUES (9, 90, 0)", ()),

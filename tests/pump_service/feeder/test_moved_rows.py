@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from feeder_helpers import CountingClock
 from loading_helpers import DB, SERVER_ID, DyingPumps, Loaded, committed, rows_of
-from support.mariadb import MariaDb, MySql, execute
+from support.mariadb import MariaDb, MySql, execute, rows
 
 from binlake.errors import SourceUnavailable
 from binlake.mysqlbinlog.gtid import MariaDbGtidSet, MySqlGtidSet
@@ -211,3 +211,43 @@ def _ahead(flavor: Flavor, gtids: str, *, is_same: bool) -> str:
     server, number = domains[0]
     domains[0] = server if is_same else 99, number + 5
     return ",".join(f"{domain}-{server}-{number}" for domain, (server, number) in domains.items())
+
+
+CASCADE = "REFERENCES z (id) ON DELETE CASCADE ON UPDATE CASCADE"
+
+
+@pytest.mark.parametrize(
+    ("statement", "attempts"),
+    [
+        (f"DELETE FROM {DB}.z WHERE id = 2", 2),
+        (f"UPDATE {DB}.z SET id = 5 WHERE id = 2", 2),
+        (f"UPDATE {DB}.z SET v = 5", 1),
+    ],
+)
+def test_rows_that_depend_on_a_table_not_read_yet_are_read_again(
+    mariadb_source: MariaDb, tmp_path: Path, statement: str, attempts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The foreign key changes them without logging, between two snapshots."""
+    server = mariadb_source
+    execute(
+        server, f"DROP DATABASE IF EXISTS {DB}", f"CREATE DATABASE {DB}", f"USE {DB}",
+        "CREATE TABLE z (id INT PRIMARY KEY, v INT)", "INSERT INTO z VALUES (1, 1), (2, 2)",
+        f"CREATE TABLE a (id INT PRIMARY KEY, z INT, FOREIGN KEY (z) {CASCADE})",
+        "INSERT INTO a VALUES (1, 1), (2, 2), (3, 2)", "CREATE TABLE _first (id INT PRIMARY KEY)",
+        "INSERT INTO _first SELECT seq FROM seq_1_to_150", "ANALYZE TABLE _first, a, z",
+    )  # fmt: skip
+    pumps, clock, store_chunks = DyingPumps(), CountingClock(), LoadState.store_chunks
+
+    def store_a(load: LoadState, *chunks: Any) -> None:
+        store_chunks(load, *chunks)
+        if load.tables[DB, "a"].ranges.is_complete and not load.is_read:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LoadState, "store_chunks", store_a)
+        assert load(server, tmp_path, pumps, clock) == 0
+    execute(server, statement)
+    assert load(server, tmp_path, pumps, clock) == attempts
+    expected = 150 + sum(rows(server, f"SELECT COUNT(*) FROM {DB}.{name}")[0][0] for name in "az")
+    assert rows_of(committed(pumps)) == expected
+    execute(server, f"DROP DATABASE {DB}")

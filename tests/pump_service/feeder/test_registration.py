@@ -12,6 +12,7 @@ import pytest
 from feeder_helpers import CountingClock, MemoryPumps, position, rows
 
 from binlake.cluster.placement import EtcdClient
+from binlake.cluster.placement.registry import CATALOG
 from binlake.errors import Fenced, Permanent
 from pump_service.feeder.journal import Journal
 from pump_service.feeder.publisher import Publisher
@@ -25,9 +26,9 @@ def etcd(tmp_path: Path) -> Iterator[EtcdClient]:
         yield client
 
 
-def start(etcd: EtcdClient, folder: Path, cluster_id: int = 7) -> tuple[Journal, Registration]:
+def start(etcd: EtcdClient, folder: Path, cluster_id: int = 7, name: str = "feeder") -> tuple[Journal, Registration]:
     journal = Journal(folder)
-    registration = Registration(etcd, "feeder", cluster_id, journal, folder)
+    registration = Registration(etcd, name, cluster_id, journal, folder)
     try:
         registration.begin(lambda _: None)
     except BaseException:
@@ -129,3 +130,54 @@ def test_a_registry_without_the_entry_is_written_again(etcd: EtcdClient, tmp_pat
     journal, registration = start(etcd, tmp_path / "a")
     registration.renew()
     journal.close()
+
+
+def test_a_second_feeder_of_a_pd_is_refused_since_its_tables_would_have_the_same_ids(
+    etcd: EtcdClient, tmp_path: Path
+) -> None:
+    journal, registration = start(etcd, tmp_path / "a", name="first")
+    for _ in range(2):
+        with pytest.raises(Permanent, match=r"already belongs to the feeder first: .* the same ids") as caught:
+            start(etcd, tmp_path / "b", name="second")
+    assert "[[source]]" in caught.value.hint
+    registration.renew()
+    publish(journal)
+    journal.close()
+
+
+def test_a_folder_numbers_its_tables_under_any_name_but_a_copy_of_it_must_not(etcd: EtcdClient, tmp_path: Path) -> None:
+    start(etcd, tmp_path / "a", name="first")[0].close()
+    start(etcd, tmp_path / "a", name="renamed")[0].close()  # it was killed, not stopped
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for name in ("first", "second"):
+        with pytest.raises(Permanent, match="a copy of that of the feeder renamed"):
+            start(etcd, tmp_path / "b", name=name)
+
+
+def test_a_feeder_from_before_the_pd_knew_its_owner_goes_on(etcd: EtcdClient, tmp_path: Path) -> None:
+    entries = {}
+    for name in ("lost", "first"):  # `lost` was replaced by `first`
+        start(etcd, tmp_path / name, name=name)[0].close()
+        key = f"/binlake/v1/feeders/{name}".encode()
+        entries[key] = value(etcd, key)
+        etcd.delete(key)
+        etcd.delete(CATALOG)
+    for key, entry in entries.items():
+        etcd.put(key, entry)
+    with pytest.raises(Permanent, match=r"already belongs to the feeder (lost|first)"):
+        start(etcd, tmp_path / "new", name="new")
+    start(etcd, tmp_path / "first", name="first")[0].close()
+    with pytest.raises(Permanent, match="already belongs to the feeder first"):
+        start(etcd, tmp_path / "lost", name="lost")
+
+
+def value(etcd: EtcdClient, key: bytes) -> bytes:
+    stored = etcd.get(key)
+    assert stored is not None
+    return stored.value
+
+
+def test_a_feeder_at_the_pd_of_a_tidb_is_refused(etcd: EtcdClient, tmp_path: Path) -> None:
+    etcd.put(b"/topology/tidb/10.0.0.1:4000/info", b"{}")
+    with pytest.raises(Permanent, match="already belongs to a TiDB cluster"):
+        start(etcd, tmp_path / "a")

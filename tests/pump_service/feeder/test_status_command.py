@@ -32,8 +32,11 @@ def test_status_is_zero_only_if_every_source_is_read(
     status: int,
     output: str,
 ) -> None:
-    answer = {"name": "f", "sources": [READING, {**READING, "source": case, **source}]}
+    answer = {"name": "f", "sources": [READING, {**READING, "source": case, **source}], "replaced_texts": {"d.t": 1234}}
     monkeypatch.setattr(command, "_ask_feeder", lambda _settings: answer)
     settings = FeederFile.model_construct()
     assert command.show_status(settings, output) == status
-    assert case in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert case in told
+    replaced = "replaced texts of d.t (invalid-text) since the start: 1,234" if output == "text" else '{"d.t": 1234}'
+    assert replaced in told
