@@ -1,7 +1,7 @@
 # The commands for developers. `make help` lists the targets; every target can be run repeatedly.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo demo-mysql test all-tests test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-files bench-feeder bench-snapshot bench-proofs bench flame bench-steps bench-record bench-all lint proto docs docs-site stop clean
+.PHONY: help setup setup-tests demo demo-mysql test all-tests test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-files bench-feeder bench-snapshot bench-proofs bench flame bench-steps bench-trace bench-record bench-all lint proto docs docs-site stop clean
 
 # The installers need only Python 3.11 and no packages. The system's Python is tried first: distributions compile it with
 # profile-guided optimisation, pyenv by default does not, and then everything takes up to a fifth more CPU.
@@ -116,6 +116,9 @@ flame: setup-tests  ## Write a flame graph of each stage to .local/flame (bench/
 
 bench-steps: setup-tests  ## CPU us per row of each processing step, compared with the recorded figures
 	@$(PYTHON) bench/cost_per_row.py
+
+bench-trace: setup-tests  ## What one INSERT costs in functions, opens of tables and reads of control tables, from plan to finalize
+	@$(PYTHON) -m pytest -q -s --no-header tests/bench/test_window_trace.py
 
 bench-record: setup-tests  ## Run bench-steps and record its figures for tests/bench, after a step became cheaper
 	@$(PYTHON) bench/cost_per_row.py record

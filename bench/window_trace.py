@@ -1,6 +1,6 @@
-"""Counts what a process does for one window: functions by name, files of code, and opens of what is outside it.
+"""Counts what a process does for one window: named functions, their files, and what it opens, by stage.
 
-Only code of Binlake counts, in all threads. Nothing is timed: the counts do not depend on the machine.
+Only code of Binlake counts. Nothing is timed: the counts do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,41 +16,41 @@ from types import CodeType, FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
 _ROOMS = tuple(str(ROOT / room) for room in ("binlake", "spark_jobs"))
-_OPENS = {
-    "binlake/lake/opentable.py:open_table": "open of a lake table",
-    "binlake/lake/opentable.py:load_table": "open of a lake table",
-    "binlake/lake/controlrows.py:read_control_rows": "read of a control table",
-}
-"""What the process opens, by the function that does it and nothing else."""
-_SESSIONS = "binlake/target/base/session.py:connect"
+_OPENS = frozenset(
+    {
+        "binlake/lake/opentable.py:open_table",
+        "binlake/lake/opentable.py:load_table",
+        "binlake/lake/controlrows.py:read_control_rows",
+        "binlake/target/session/session.py:Session.__init__",
+    }
+)
+"""What opens a table of the lake, reads a control table, or connects to the target."""
 
 
 @dataclass
 class WindowTrace:
-    """`calls`: by `file:function`; `callers`: of opens, by `file:function` of the caller."""
+    """`calls`: by `file:function`; `opens`: by stage, of the functions that open something."""
 
     calls: Counter[str] = field(default_factory=Counter)
-    callers: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def functions(self) -> int:
-        """The number of different functions and methods with a name."""
-        return len(self.calls)
+    opens: Counter[str] = field(default_factory=Counter)
 
     @property
     def files(self) -> int:
-        """The number of files with one of these functions."""
+        """The number of files with a function that was called."""
         return len({name.partition(":")[0] for name in self.calls})
 
-    @property
-    def opens(self) -> int:
-        """Opens of lake tables and reads of control tables."""
-        return sum(self.calls[name] for name in _OPENS)
+    def describe(self) -> str:
+        """The counts as text."""
+        by_stage = ", ".join(f"{stage} {count}" for stage, count in self.opens.most_common())
+        return (
+            f"{len(self.calls)} functions in {self.files} files, {self.opens.total()} opens and reads of control tables"
+            f" ({by_stage})"
+        )
 
 
 @contextmanager
 def trace_window() -> Iterator[WindowTrace]:
-    """Count everything that runs in the body, in this and all later threads."""
+    """Count what runs in the body, in this thread and in threads that start in it."""
     trace, names = WindowTrace(), dict[CodeType, str]()
 
     def find_name(code: CodeType) -> str:
@@ -63,7 +63,7 @@ def trace_window() -> Iterator[WindowTrace]:
         if event == "call" and (name := find_name(frame.f_code)):
             trace.calls[name] += 1
             if name in _OPENS:
-                trace.callers[_find_caller(frame, find_name)] += 1
+                trace.opens[_find_stage(frame)] += 1
 
     threading.setprofile(count)
     sys.setprofile(count)
@@ -74,10 +74,11 @@ def trace_window() -> Iterator[WindowTrace]:
         threading.setprofile(None)
 
 
-def _find_caller(frame: FrameType, find_name: Callable[[CodeType], str]) -> str:
-    chain, back = [find_name(frame.f_code)], frame.f_back
-    while back is not None and len(chain) < 20:
-        if name := find_name(back.f_code):
-            chain.append(name)
-        back = back.f_back
-    return " < ".join(chain)
+def _find_stage(frame: FrameType | None) -> str:
+    """The stage in whose `run` a frame is, else `runner`."""
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.name == "stage.py" and frame.f_code.co_name == "run":
+            return path.parent.name
+        frame = frame.f_back
+    return "runner"

@@ -27,6 +27,7 @@ from binlake.base.sections.values import HostText, NameList, Section, TableName,
 from binlake.config.airflow import Airflow
 from binlake.config.feed import Feed
 from binlake.config.validation import Validation
+from binlake.config.window import Window
 from binlake.errors import ConfigError
 from binlake.pipeline import Stage, select_stages
 from binlake.rows.schema.session import read_zone
@@ -133,40 +134,6 @@ class Lake(Section):
 
     path: str = Field(description="root folder or URI; tables are under <path>/<replication>/")
     retention_days: int = Field(400, ge=1, description="days of time travel on mirrors (set when a mirror is created)")
-
-
-class Window(Section):
-    """Limits of a window."""
-
-    max_seconds: int = Field(
-        3600,
-        ge=1,
-        description="greatest length of a window, in seconds of commit_ts; after an empty window, twice its length if"
-        " that is more",
-    )
-    stop_at: tuple[TsText, ...] = Field((), description="commit_ts that no window crosses, ascending")
-    blocked_alert_s: int = Field(600, ge=1, description="a run that is blocked for more than this many seconds fails")
-    lag_alert_s: int = Field(
-        600,
-        ge=1,
-        description="a lake, target or mirrors more than this many seconds behind the source are shown as `behind`, not"
-        " as `running` (docs/operate/pages.md); choose more than the schedule's interval",
-    )
-    max_bytes: int | None = Field(
-        None,
-        ge=0,
-        description="limit for the bytes of binlogs in a window (at least one transaction); land ends the window"
-        " there, and the next window gets the rest. Absent: 67108864 if one task runs all stages of many windows"
-        " (layout `fused`, `binlake window run`), else no limit (`stages`: each run processes one window). 0: only"
-        " max-seconds is a limit",
-    )
-    driver_bytes: int = Field(
-        64 << 20,
-        ge=0,
-        le=512 << 20,
-        description="the driver itself pulls a window of at most this many bytes, which is faster than Spark's"
-        " workers; 0 = the workers always pull and decode, as when the driver cannot reach the pumps' data ports",
-    )
 
 
 class TargetTable(TableName):

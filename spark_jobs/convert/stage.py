@@ -70,7 +70,8 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         sealed = _seal(ctx, derived) if derived.given.pinned is None else None
     seconds = time.monotonic() - began + derived.seconds_ahead
     state, statements = "done" if sealed else "already", derived.statements
-    detail = {"batches": statements.count, "ddl": derived.ddls, "ddl_skipped": derived.skipped}
+    detail: dict[str, object] = {"batches": statements.count, "ddl": derived.ddls, "ddl_skipped": derived.skipped}
+    detail |= ctx.describe_engine()
     event = WindowEvent("convert", bounds.lo, bounds.hi, state, statements.rows, seconds, ctx.run_id, "sql")
     ctx.windows.record(replace(event, detail=detail, manifest=sealed.to_json() if sealed else ""))
     return StageResult("convert", state, bounds.lo, bounds.hi, statements.rows, seconds, "", detail)

@@ -105,8 +105,9 @@ def _seal(ctx: StageContext, feed: Feed, window: Bounds) -> EncodeManifest:
     """Encode the window and record it with its manifest."""
     began = time.monotonic()
     manifest = _encode(ctx, feed, window)
+    detail = {"feed": feed.name, "ddl_without_message": manifest.ddls, **ctx.describe_engine()}
     event = WindowEvent("encode", window.lo, window.hi, "done", manifest.messages, time.monotonic() - began, ctx.run_id,
-                        name_feed_sink(feed.name), "", {"feed": feed.name, "ddl_without_message": manifest.ddls},
+                        name_feed_sink(feed.name), "", detail,
                         manifest.to_json())  # fmt: skip
     ctx.windows.record(event)
     return manifest

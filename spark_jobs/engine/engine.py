@@ -56,6 +56,9 @@ class Engine(Protocol):
     def task_bytes(self) -> int:
         """Bytes of rows that a task should take."""
 
+    def describe(self) -> dict[str, object]:
+        """For the event of a stage: what ran its tasks; empty for this process."""
+
     def run(self, task: Callable[[Input], Output], inputs: Sequence[Input]) -> list[Output]:
         """The task's results, in the order of `inputs`. Raises the first error of a task; then no result counts."""
 
@@ -74,6 +77,10 @@ class LocalEngine:
 
     def __init__(self, held_bytes: int = HELD_BYTES) -> None:
         self._held_bytes = held_bytes
+
+    def describe(self) -> dict[str, object]:
+        """As Engine."""
+        return {}
 
     def run(self, task: Callable[[Input], Output], inputs: Sequence[Input]) -> list[Output]:
         """As Engine."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from binlake.base.jvm import archive_options, list_delta_jars
 
@@ -31,6 +33,16 @@ CONF = {
     # Land pulls once, and windows are applied under a fence: a task must never run in two copies (hazards R-02).
     "spark.speculation": "false",
 }
+
+
+def name_jobs(session: SparkSession, group: str, description: str) -> None:
+    """Name the next jobs of this thread on Spark's pages: by group and description, or by tag on a Connect server."""
+    if is_remote():
+        # A tag has no spaces or commas; those of this thread only add up.
+        session.clearTags()
+        session.addTag(re.sub(r"[\s,]+", "_", group))
+    else:
+        session.sparkContext.setJobGroup(group, description)
 
 
 def start_classic_session(app: str, master: str | None = None, conf: dict[str, str] | None = None) -> SparkSession:

@@ -19,26 +19,38 @@ from binlake.errors import BinlakeError
 from binlake.lake.paths import LakePaths
 from spark_jobs.engine.blocks import FileStore, Store
 from spark_jobs.engine.engine import Input, Keeper, Output
+from spark_jobs.engine.session import name_jobs
 
 TASK_BYTES = 8 << 20
 """Bytes of rows for which a task of its own pays: for fewer, starting it costs more than it saves."""
 _RESULT = "number INT, result BINARY"
 
 
-@dataclass(frozen=True)
+@dataclass
 class SparkEngine:
-    """Runs tasks as Spark jobs of `session`, which is made at first use."""
+    """Runs tasks as Spark jobs of `session`; `label`: what Spark's pages call them. Counts its `jobs` and `tasks`."""
 
     session: SparkSession
+    label: str
+    jobs: int = 0
+    tasks: int = 0
     name = "spark"
     task_bytes = TASK_BYTES
+
+    def describe(self) -> dict[str, object]:
+        """As Engine."""
+        return {"engine": self.name, "spark_jobs": self.jobs, "spark_tasks": self.tasks}
 
     def run(self, task: Callable[[Input], Output], inputs: Sequence[Input]) -> list[Output]:
         """As Engine: one job of one stage."""
         if not inputs:
             return []
         places = self.session.range(0, len(inputs), 1, len(inputs))
-        rows = places.mapInArrow(_Work(task, tuple(inputs)), _RESULT).toArrow()
+        work = _Work(task, tuple(inputs))
+        name_jobs(self.session, self.label, f"{self.label}: {work.__name__} ({len(inputs)} tasks)")
+        rows = places.mapInArrow(work, _RESULT).toArrow()
+        self.jobs += 1
+        self.tasks += len(inputs)
         results: dict[int, Any] = {}
         for number, result in zip(rows["number"].to_pylist(), rows["result"], strict=True):
             results[number] = pickle.loads(result.as_buffer())

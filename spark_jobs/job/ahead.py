@@ -65,11 +65,14 @@ class Ahead:
     def _derive(self, position: Position, next_bounds: Callable[[], Bounds]) -> None:
         try:
             with translate_errors():
-                bounds, ctx = next_bounds(), self._ctx.begin_stage()
-                compacted = _import_stage("compact").derive_ahead(ctx, bounds, position)
-                _import_stage("convert").derive_ahead(ctx, Bounds(compacted.lo, compacted.hi), position)
+                bounds = next_bounds()
+                compacted = self._run("compact", bounds, position)
+                self._run("convert", Bounds(compacted.lo, compacted.hi), position)
         except (BinlakeError, CannotDeriveAhead) as error:
             _log_reason(error)
+
+    def _run(self, stage: str, bounds: Bounds, position: Position) -> Any:
+        return _import_stage(stage).derive_ahead(self._ctx.begin_stage(stage, bounds), bounds, position)
 
 
 def _import_stage(name: str) -> Any:

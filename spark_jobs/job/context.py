@@ -34,7 +34,7 @@ class StageContext:
 
     The Spark session is made at first use: plan, finalize and small windows need none. `in_pieces`: the caller
     continues after a window that land cuts short. `handover`: rows for the next stage in this process. `pinned`: the
-    control tables are read once, until `refresh`.
+    control tables are read once, until `refresh`. `label`: what Spark's pages call the jobs.
     """
 
     replication: Replication
@@ -44,10 +44,12 @@ class StageContext:
     in_pieces: bool = False
     handover: Handover = field(default_factory=Handover, compare=False, repr=False)
     pinned: bool = False
+    label: str = "binlake"
 
-    def begin_stage(self) -> StageContext:
+    def begin_stage(self, name: str, bounds: Bounds | None = None) -> StageContext:
         """The context of one stage: it sees the control tables as they were when it began, and its own writes."""
-        return replace(self, pinned=True)
+        words = [self.replication.name, name, *([bounds.window] if bounds is not None else [])]
+        return replace(self, pinned=True, label=" ".join(words))
 
     def refresh(self) -> None:
         """Let the stage see what other processes have written: after it has got a lock, or asked another server."""
@@ -67,11 +69,17 @@ class StageContext:
         # Imported late: most runs need no Spark, whose import takes a second.
         from spark_jobs.engine.spark import SparkEngine
 
-        return SparkEngine(self.make_spark())
+        return SparkEngine(self.make_spark(), self.label)
 
     def choose_engine(self, size: int) -> Engine:
-        """The engine for a stage over `size` bytes of binlogs: Spark above `window.driver-bytes`."""
-        return LocalEngine() if size <= self.replication.window.driver_bytes else self.spark_engine
+        """The engine for a stage over `size` bytes of binlogs, as `window.engine` says."""
+        most = self.replication.window.most_local_bytes
+        return LocalEngine() if most is None or size <= most else self.spark_engine
+
+    def describe_engine(self) -> dict[str, object]:
+        """For the event of a stage: the engine, its jobs and tasks; empty if this process ran everything."""
+        # Asking the property would make a session.
+        return self.spark_engine.describe() if "spark_engine" in vars(self) else {}
 
     def choose_engine_for(self, bounds: Bounds) -> Engine:
         """As `choose_engine`, for the landed windows of `bounds`."""
@@ -84,8 +92,10 @@ class StageContext:
     @property
     def most_bytes(self) -> int:
         """Bytes of binlogs at which land ends a window; 0 = no limit."""
-        configured = self.replication.window.max_bytes
-        return configured if configured is not None else PIECE_BYTES if self.in_pieces else 0
+        window = self.replication.window
+        if window.max_bytes is not None:
+            return window.max_bytes
+        return PIECE_BYTES if self.in_pieces and window.engine != "spark" else 0
 
     @property
     def drainer_id(self) -> str:

@@ -38,7 +38,7 @@ def run_stage(
     try:
         with translate_errors():
             given = (start_ts,) if name == "plan" else (bounds, feed) if feed else (bounds,)
-            result: StageResult = module.run(ctx.begin_stage(), *given)
+            result: StageResult = module.run(ctx.begin_stage(name, bounds), *given)
     except (LeaseHeld, SparkNeeded):
         raise
     except Exception as error:

@@ -45,19 +45,19 @@ class Part:
 def pull_window(ctx: StageContext, pull: PumpPull, most_bytes: int) -> Pulled:
     """What the pumps have of the window, or of its first part: the pull ends at `most_bytes` of payload (0 = no limit).
 
-    This process pulls up to `window.driver-bytes`, Spark's tasks pull what is left. Raises SourceUnavailable,
-    LostRange, WireError.
+    As `window.engine` says, this process pulls all of it, or a part, and Spark's tasks pull what is left. Raises
+    SourceUnavailable, LostRange, WireError.
     """
-    folder, here = ctx.paths.locate_table(BINLOG.name), ctx.replication.window.driver_bytes
+    folder, here = ctx.paths.locate_table(BINLOG.name), ctx.replication.window.most_local_bytes
     whole = Bounds(pull.lo, pull.hi)
     local = LocalEngine()
     ranges: list[PulledRange] = []
-    is_cut = 0 < most_bytes <= here
-    if here:
-        task = PullTask(pull, folder, local.make_keeper(), most_bytes if is_cut else here)
+    is_local = here is None or 0 < most_bytes <= here
+    if is_local or here:
+        task = PullTask(pull, folder, local.make_keeper(), most_bytes if is_local else here or 0)
         [ranges] = local.run(task, [whole])
     reached = ranges[-1].bounds.hi if ranges else pull.lo
-    if is_cut or reached == pull.hi:
+    if is_local or reached == pull.hi:
         return Pulled(ranges, folder)
     engine = ctx.spark_engine
     left = most_bytes and max(1, (most_bytes - sum(one.stored.landed.bytes for one in ranges)) // SPARK_RANGES)

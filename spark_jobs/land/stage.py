@@ -234,7 +234,7 @@ def _seal(ctx: StageContext, cluster: Cluster, manifest: WindowManifest, members
         [RememberedMember(m.node_id, m.store_uuid, m.state, m.watermark, manifest.hi) for m in members]
     )
     rows = manifest.dml + manifest.ddls
-    detail = {VERSIONS: read_versions(ctx.paths, LANDED_TABLES)}
+    detail = {VERSIONS: read_versions(ctx.paths, LANDED_TABLES), **ctx.describe_engine()}
     seal = WindowEvent("land", manifest.lo, manifest.hi, "done", rows, seconds, ctx.run_id, "", "", detail,
                        manifest.to_json())  # fmt: skip
     begins = list_begins(ctx.windows, ctx.replication.feed, manifest.lo, ctx.run_id)

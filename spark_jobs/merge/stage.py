@@ -91,6 +91,7 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
     detail |= {"alerts": alerts} if alerts else {}
     if ctx.rules.shard_mode == "pessimistic":
         detail |= {"shard_locks": locks.list_waiting(bounds.hi)}
+    detail |= ctx.describe_engine()
     detail[VERSIONS] = read_versions(ctx.paths, (MUTATION, DDL))
     merged = Merged(rows, len(planned), not filtered and not skipped, (bounds.window,))
     sealed = MergeManifest(ctx.replication.name, bounds.lo, bounds.hi, merged, locks)

@@ -82,7 +82,7 @@ def _apply_window(ctx: StageContext, window: Bounds) -> StageResult:
     MirrorVersions(ctx.paths).record(applied.versions)
     seconds = time.monotonic() - began
     changed = sorted({(v.db, v.table) for v in applied.versions})
-    detail: dict[str, object] = {"tables": len(changed), "unfit": applied.unfit}
+    detail: dict[str, object] = {"tables": len(changed), "unfit": applied.unfit, **ctx.describe_engine()}
     detail[VERSIONS] = read_versions(ctx.paths, (MIRROR_VERSION,))
     ctx.windows.record(
         WindowEvent("mirror", window.lo, window.hi, "done", applied.rows, seconds, ctx.run_id, "mirror", "", detail)

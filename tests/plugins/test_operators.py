@@ -29,7 +29,7 @@ def operator(cls: type, conn_id: str = "spark") -> Any:
 
 
 def settings(driver_bytes: int) -> Any:
-    return SimpleNamespace(window=SimpleNamespace(driver_bytes=driver_bytes))
+    return SimpleNamespace(window=SimpleNamespace(most_local_bytes=driver_bytes))
 
 
 def _until(condition: Any) -> None:

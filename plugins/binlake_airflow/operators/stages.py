@@ -222,8 +222,7 @@ class SubmitStageOperator(StageOperator):
     def run_spark(self, job: Job, result: Path) -> str:
         """Run the stage without Spark, or submit it if that is not possible; and wait."""
         hook = self.build_hook(job, result)
-        # 0 means that workers process all windows, whatever their size.
-        if self.read_settings().window.driver_bytes:
+        if self.read_settings().window.most_local_bytes != 0:
             how = self.run_child(job.build_arguments(result, without_spark=True))
             if not needs_spark_after_all(result):
                 return how

@@ -72,8 +72,9 @@ def build_position_view(commit_ts: int | None, now_ms: int, hearing: Hearing) ->
 def build_stage_row(event: EventRow) -> dict[str, Any]:
     """One event: stage, state, bounds, rows, seconds, what blocks and why, when it ended (Unix ms, and UTC text).
 
-    `task`: the stage's unique name, which for a feed's stage includes the feed.
+    `task`: the stage's unique name, which for a feed's stage includes the feed; `engine`: empty if one process ran it.
     """
+    detail = _parse_detail(event)
     return {
         "stage": event["stage"],
         "task": name_task(event["stage"], event["sink"]),
@@ -84,7 +85,8 @@ def build_stage_row(event: EventRow) -> dict[str, Any]:
         "rows": event["rows"],
         "seconds": round(event["seconds"], 2),
         "blocked_by": event["blocked_by"] or "",
-        "reason": str(_parse_detail(event).get("reason", "")),
+        "reason": str(detail.get("reason", "")),
+        "engine": f"Spark, {detail['spark_tasks']:,} tasks" if "spark_tasks" in detail else "",
         "run_id": event["run_id"],
         "at_ms": event["at_ms"],
         "at": format_utc(event["at_ms"]),

@@ -1,0 +1,67 @@
+"""`window.engine` says what runs the stages; a run on Spark is named on its pages and counted in the stage's event."""
+
+from __future__ import annotations
+
+from functools import partial
+from operator import mul
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from binlake.config import Replication
+from spark_jobs.engine.engine import LocalEngine
+from spark_jobs.engine.spark import SparkEngine
+from spark_jobs.job.context import PIECE_BYTES, StageContext
+from spark_jobs.job.results import Bounds
+
+
+class _Made(Exception):
+    """A session was asked for."""
+
+
+def _make_session() -> Any:
+    raise _Made
+
+
+def _context(folder: Path, *, in_pieces: bool = True, **window: Any) -> StageContext:
+    raw = {"name": "r", "lake": {"path": str(folder)}, "window": window}
+    return StageContext(Replication.model_validate(raw), "test", _make_session, in_pieces=in_pieces)
+
+
+@pytest.mark.parametrize(("engine", "size"), [("auto", 100), ("local", 101), ("local", 1 << 40)])
+def test_this_process_runs_small_windows_and_with_local_all(tmp_path: Path, engine: str, size: int) -> None:
+    ctx = _context(tmp_path, engine=engine, **{"driver-bytes": 100})
+    assert isinstance(ctx.choose_engine(size), LocalEngine)
+    assert ctx.describe_engine() == {}
+
+
+@pytest.mark.parametrize(("engine", "size"), [("auto", 101), ("spark", 1)])
+def test_spark_runs_large_windows_and_with_spark_all(tmp_path: Path, engine: str, size: int) -> None:
+    with pytest.raises(_Made):
+        _context(tmp_path, engine=engine, **{"driver-bytes": 100}).choose_engine(size)
+
+
+@pytest.mark.parametrize(
+    ("engine", "in_pieces", "most"),
+    [("auto", True, PIECE_BYTES), ("local", True, PIECE_BYTES), ("spark", True, 0), ("auto", False, 0)],
+)
+def test_a_backlog_is_one_window_on_spark_and_pieces_here(
+    tmp_path: Path, engine: str, in_pieces: bool, most: int
+) -> None:
+    assert _context(tmp_path, in_pieces=in_pieces, engine=engine).most_bytes == most
+    limited = _context(tmp_path, in_pieces=in_pieces, engine=engine, **{"max-bytes": 7})
+    assert limited.most_bytes == 7
+
+
+@pytest.mark.spark
+def test_jobs_have_the_name_of_replication_stage_and_window(spark: SparkSession, tmp_path: Path) -> None:
+    label = _context(tmp_path).begin_stage("merge", Bounds(3, 9)).label
+    assert label == "r merge 3-9"
+    engine = SparkEngine(spark, label)
+    assert engine.run(partial(mul, 2), [1, 2, 3]) == [2, 4, 6]
+    assert engine.run(partial(mul, 2), []) == []
+    assert engine.describe() == {"engine": "spark", "spark_jobs": 1, "spark_tasks": 3}
+    tracker = spark.sparkContext.statusTracker()
+    assert tracker.getJobIdsForGroup(label)
