@@ -152,7 +152,7 @@ class Watch:
         return [(single.contents[0]["table"], compare_state(single, connection)) for single in alone]
 
     def _print_windows(self) -> None:
-        # Reading the log at each look would take a tenth of the demo's CPU.
+        # There is no new window: the log, which grows, is not read four times a second.
         if any(hi == self._at for _, hi in self._shown):
             return
         events = self._windows.read_events()
