@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from binlake.cluster.holding import describe_hold, name_consumer
 from binlake.cluster.placement import Registry, open_placement
 from binlake.config import Replication
 from binlake.lake.members import MemberTable
@@ -55,6 +56,12 @@ def plan_next_window(
     )
 
 
+def find_hold(replication: str, registry: Registry) -> str:
+    """Why an operator lets no window of `replication` start; empty = they may. Raises SourceUnavailable."""
+    entry = registry.find_drainer(name_consumer(replication))
+    return "" if entry is None else describe_hold(entry.status.node_id, entry.status.state)
+
+
 def find_blocking_reason(replication: Replication, lo: int, stop_ts: int | None = None) -> str:
     """Why plan cannot propose a window after `lo`, up to `stop_ts` if set; empty = it can.
 
@@ -62,6 +69,9 @@ def find_blocking_reason(replication: Replication, lo: int, stop_ts: int | None 
     """
     timeout_s, paths = replication.source.timeout_s, LakePaths.of(replication)
     with open_placement(replication.source) as placement:
+        held = find_hold(replication.name, placement.registry)
+        if held:
+            return held
         cluster = placement.pd.fetch_cluster_id()
         known = LandedState(lo, MemberTable(paths).read_all(), WindowLog(paths).read_last_manifest())
         plan = plan_next_window(

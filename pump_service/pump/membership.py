@@ -58,6 +58,9 @@ class Members(Protocol):
     def set_drainer_state(self, node_id: str, state: str) -> NodeStatus:
         """Rewrite only the state in a consumer's entry; return the previous entry."""
 
+    def pause_replication(self, node_id: str) -> NodeStatus:
+        """Let no window of a replication start; return its previous entry. Raises Permanent if it is offline."""
+
 
 class Claim(Protocol):
     """Exclusive use of the node id (binlake.cluster.placement.EtcdClaim). Raises SourceUnavailable."""

@@ -139,17 +139,19 @@ class Pages:
         return own is not None and any(one.node_id == node_id and one.host == own.status.host for one in drainers)
 
     def _answer_replication(self, node_id: str, action: str) -> HttpResponse:
-        """As a drainer in state `paused` answers, which a replication always is for the pumps (hazards R-05)."""
-        if action == "pause":
-            text = "this drainer's state is paused, apply pause failed! It is a replication of Binlake: pause its DAG"
-            return _make_envelope(text, _OTHER)
+        """As a drainer would: the state that the action writes keeps plan from starting a window."""
         if action not in _ACTIONS:
             return _make_envelope(f"invalide action {action}", _OTHER)
         try:
-            before = self._members.set_drainer_state(node_id, "offline")
+            before = (
+                self._members.pause_replication(node_id)
+                if action == "pause"
+                else self._members.set_drainer_state(node_id, "offline")
+            )
         except BinlakeError as error:
-            return _make_envelope(str(error), _OTHER)
-        log.info("replication_offline", drainer=node_id, before=before.state, position=str(before.max_commit_ts))
+            return _make_envelope(f"apply {action} failed! {error}", _OTHER)
+        log.info("replication_asked", action=action, drainer=node_id, before=before.state,
+                 position=str(before.max_commit_ts))  # fmt: skip
         return _make_envelope(f"apply action {action} success!", _OK)
 
     def _answer_binlog(self, request: HttpRequest, text: str) -> HttpResponse:

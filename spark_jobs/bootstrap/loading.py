@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from binlake.cluster.holding import OFFLINE
 from binlake.cluster.source.gchold import hold_gc
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.lake.baseload import BaseLoad, BaseTable
@@ -75,6 +76,7 @@ class Loader:
             if known is not None and known.done:
                 return known
             with open_cluster(ctx.replication) as cluster:
+                self._require_not_offline(cluster)
                 if known is None:
                     self._require_new(cluster)
                     cluster.registry.publish_drainer(ctx.drainer_id, cluster.pd.fetch_ts() if at_ts is None else at_ts)
@@ -86,6 +88,15 @@ class Loader:
                 cluster.registry.publish_drainer(ctx.drainer_id, done.base_ts)
         log.info("base_loaded", base_ts=str(done.base_ts), rows=done.rows, tables=done.tables)
         return done
+
+    def _require_not_offline(self, cluster: Cluster) -> None:
+        entry = cluster.registry.find_drainer(self.ctx.drainer_id)
+        if entry is not None and entry.status.state == OFFLINE:
+            raise ConfigError(
+                "the replication was taken offline: pumps would delete the binlogs that come after the load",
+                where={"drainer": self.ctx.drainer_id},
+                hint=f"run `binlake resume-drainer -node-id {self.ctx.drainer_id}` first",
+            )
 
     def _require_new(self, cluster: Cluster) -> None:
         ctx = self.ctx

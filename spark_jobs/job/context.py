@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from binlake.cluster.holding import name_consumer
 from binlake.config import Replication
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.members import MemberTable
@@ -100,7 +101,7 @@ class StageContext:
     @property
     def drainer_id(self) -> str:
         """The replication's name in the registry: closing pumps and pump GC wait for this consumer."""
-        return f"binlake-{self.replication.name}"
+        return name_consumer(self.replication.name)
 
     @cached_property
     def paths(self) -> LakePaths:

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 import structlog
 
 from binlake import tso
+from binlake.cluster.holding import RESTING
 from binlake.cluster.placement import Registry
 from binlake.errors import CheckpointConflict, ConfigError, IncompleteWindow
 from binlake.lake.baseload import BaseTable
-from binlake.lake.holdups import LandedState, plan_next_window
+from binlake.lake.holdups import LandedState, find_hold, plan_next_window
 from binlake.lake.windowlog import WindowEvent
 from binlake.target import read_checkpoint_ts
 from binlake.window.eventrow import EventRow
@@ -46,7 +47,8 @@ def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
         last = ctx.windows.read_last_manifest()
         if last is not None:
             publish_landed_ts(ctx, cluster.registry, last.hi)
-        plan = _propose(ctx, cluster, lo, last)
+        held = find_hold(ctx.replication.name, cluster.registry)
+        plan = Plan("waiting", lo, lo, (), reason=held) if held else _propose(ctx, cluster, lo, last)
     incidents = _report_incidents(ctx, plan)
     seconds = time.monotonic() - began
     log.info("planned", state=plan.state, lo=str(plan.lo), hi=str(plan.hi), reason=plan.reason)
@@ -161,6 +163,10 @@ def publish_landed_ts(ctx: StageContext, registry: Registry, landed_ts: int) -> 
     if shown is None or shown.status.max_commit_ts < landed_ts:
         registry.publish_drainer(ctx.drainer_id, landed_ts)
         return
+    if shown.status.state == "online":
+        # By `update-drainer`: a pump that starts would wait for an answer to its Notify, and nobody gives it.
+        log.info("replication_resumed", entry=ctx.drainer_id, state=RESTING)
+        registry.set_drainer_state(ctx.drainer_id, RESTING)
     # Read after the entry: another run seals first and publishes then.
     ctx.refresh()
     landed_now = ctx.windows.find_landed_ts() or landed_ts

@@ -94,6 +94,13 @@ def test_requested_range_is_awaited(run: Runner, monkeypatch: pytest.MonkeyPatch
     assert (done.state, asked) == ("success", [int(HI)])
 
 
+def test_run_without_a_window_says_why_in_its_note(run: Runner) -> None:  # S0-74
+    held = answer("plan", LO, LO, "waiting", detail={"reason": "paused by pause-drainer"})
+    done = run({"plan": [held]}, airflow=PATIENT)
+    assert (done.state, done.states["land"], done.tries("plan")) == ("success", "skipped", 1)
+    assert done.note == f"waiting at {LO} = 2026-11-20T00:00:00.000Z: paused by pause-drainer"
+
+
 def test_wait_that_times_out_ends_like_a_blocked_run(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holdups, "find_blocking_reason", lambda *_: f"pump-2 since {LO}")
     done = run({"plan": [BLOCKED]}, airflow=PATIENT.replace("600", "1"))

@@ -29,7 +29,11 @@ from deploy.local.ports import free_port
 T0 = tso.compose(time.time_ns() // 1_000_000)
 WELL = LastRun("r9", "success", 5)
 SYNC = DagFacts("sync", paused=False, last=WELL, active=("r10",))
-UP: dict[str, Any] = {"reachable": True, "why": "", "nodes": [{"id": "p1", "stale": False}]}
+UP: dict[str, Any] = {
+    "reachable": True,
+    "why": "",
+    "nodes": [{"id": "p1", "kind": "pump", "state": "online", "stale": False}],
+}
 READING = HeardSource("shard-1", "feeder", "reading", True, "db1:3306", "0-1-9", 0.0, 1.0)
 TIDB = HeardSource("TiDB t1:10080", "tidb", "running", True, lag_s=0.0, heard_s=0.0)
 AROUND = Surroundings(
@@ -83,6 +87,23 @@ def test_paused_dag_is_not_running_and_its_waiting_runs_are_named(log: WindowLog
         "run mine of its DAG backfill waits because the DAG is paused: unpause it",
     )
     assert view["paused"] == ["audit", "backfill"]
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [("pausing", "paused by pause-drainer, pumps keep"), ("offline", "taken offline by offline-drainer")],
+)
+def test_replication_held_in_the_registry_is_shown_with_the_way_back(log: WindowLog, state: str, text: str) -> None:
+    # S0-74
+    def at(state: str, name: str = "binlake-orders") -> Surroundings:
+        node = {"id": name, "kind": "drainer", "state": state, "stale": False}
+        return replace(AROUND, nodes={**UP, "nodes": [*UP["nodes"], node]})
+
+    shown, why = first_problem(read_health(log, at(state)))
+    assert (shown, why.startswith(text)) == ("paused", True)
+    assert why.endswith("no window starts until `binlake resume-drainer -node-id binlake-orders`")
+    for other in (at("paused"), at("closing"), at(state, "binlake-other")):
+        assert read_health(log, other)["state"] == "running"
 
 
 def test_failed_stage_is_reported_with_text_and_run_until_it_succeeds(log: WindowLog) -> None:

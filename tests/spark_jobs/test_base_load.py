@@ -152,7 +152,7 @@ def test_pumps_are_told_to_keep_later_binlogs_before_anything_is_read(
     def opened(*_: object) -> object:
         raise SourceUnavailable("the load goes no further here")
 
-    registry = SimpleNamespace(publish_drainer=lambda _name, ts: published.append(ts))
+    registry = SimpleNamespace(publish_drainer=lambda _name, ts: published.append(ts), find_drainer=lambda _: None)
     cluster = nullcontext(SimpleNamespace(registry=registry, pd=SimpleNamespace(fetch_ts=lambda: 900)))
     monkeypatch.setattr(loading, "open_cluster", lambda _: cluster)
     monkeypatch.setattr(Loader, "_require_new", lambda *_: None)

@@ -26,9 +26,9 @@ from binlake.cluster.control.nodes import (
     is_stale,
 )
 from binlake.cluster.placement import EtcdClient, NodeStatus, PdClient, Registry
-from binlake.cluster.placement.registry import DRAINERS, PUMPS, make_unknown_node_error
+from binlake.cluster.placement.registry import PUMPS, make_unknown_node_error
 from binlake.cluster.pumpclient import PumpReader
-from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable, WireError
+from binlake.errors import BinlakeError, ConfigError, SourceUnavailable, WireError
 from binlake.rpc import Tls
 
 _HEARTBEAT_S = 2.0
@@ -191,7 +191,8 @@ class DrainersCommand(_Listing):
         return registry.list_drainers()
 
 
-def _add_node(parser: argparse.ArgumentParser) -> None:
+def add_node(parser: argparse.ArgumentParser) -> None:
+    """Declare PD and `--node-id`."""
     add_cluster(parser)
     add_option(parser, "node-id", required=True, metavar="NODE", help="the node's name in the registry")
 
@@ -199,7 +200,7 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
 class _Update:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the node and the state."""
-        _add_node(parser)
+        add_node(parser)
         add_option(parser, "state", required=True, help="online, pausing, paused, closing or offline")
 
 
@@ -216,12 +217,12 @@ class UpdatePumpCommand(_Update):
             alive = before.state == "online" and not is_stale(before, pd.fetch_ts(), _HEARTBEAT_S)
         print(f"pump {args.node_id}: {before.state} -> {args.state}")
         if lost:
-            _warn(
+            warn(
                 f"offline by force. Binlogs of {args.node_id} that no consumer has read are lost unless it is started "
                 f"again: {lost}. Windows wait for it until then, or until `binlake pump forget {args.node_id}`."
             )
         if alive:
-            _warn(
+            warn(
                 f"{args.node_id} is alive and writes its own state at its next heartbeat: use pause-pump, offline-pump"
             )
         return 0
@@ -238,11 +239,11 @@ class UpdateDrainerCommand(_Update):
             before = registry.set_drainer_state(args.node_id, args.state)
         print(f"drainer {args.node_id}: {before.state} -> {args.state}")
         if args.state == "offline":
-            _warn(f"pumps that close no longer wait for {args.node_id} (it is at {before.max_commit_ts})")
+            warn(f"pumps that close no longer wait for {args.node_id} (it is at {before.max_commit_ts})")
         return 0
 
 
-class _Action:
+class Action:
     """Asks a node over HTTP to pause or to go offline."""
 
     help = "ask a node to pause or to go offline"
@@ -250,48 +251,51 @@ class _Action:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the node."""
-        _add_node(parser)
+        add_node(parser)
         add_token(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Ask the node, which acts after it has answered."""
         with open_registry(args) as registry:
-            node = self._require_node(registry, args.node_id)
-            self._apply(registry, node, args)
+            node = self.require_node(registry, args.node_id)
+            self.apply(registry, node, args)
         return 0
 
-    def _apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
+    def apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
+        """Ask `node`."""
         del registry
         path = f"/state/{quote(node.node_id, safe='')}/{self.action}"
         ask("PUT", node.host, path, make_tls(args), token=read_token(args))
         print(f"Apply action on node success: {self.action} {node.node_id}")
 
-    def _require_node(self, registry: Registry, node_id: str) -> NodeStatus:
+    def require_node(self, registry: Registry, node_id: str) -> NodeStatus:
+        """The node's entry. Raises Permanent if it is not in the registry."""
         entry = registry.find_pump(node_id)
         if entry is None:
             raise make_unknown_node_error(PUMPS + node_id)
         return entry.status
 
 
-class PausePumpCommand(_Action):
+class PausePumpCommand(Action):
     """`binlake pause-pump`."""
 
     help = "stop a pump that will be started again: its data is still needed"
     action = "pause"
 
 
-class OfflinePumpCommand(_Action):
+class OfflinePumpCommand(Action):
     """`binlake offline-pump`."""
 
     help = "remove a pump permanently: it accepts no more prewrites, waits for its consumers, and goes offline"
     action = "close"
 
-    def _apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
+    def apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
+        """Ask the pump, and say what it waits for."""
         original = _is_original(node, make_tls(args))
-        super()._apply(registry, node, args)
+        super().apply(registry, node, args)
         missing = format_unread_range(node, registry.list_drainers())
         if original:
-            _warn(
+            warn(
                 "this is an original pump: it does not check Binlake's windows and may go offline before everything "
                 "is landed" + (f". Not read yet: {missing}" if missing else "")
             )
@@ -300,48 +304,6 @@ class OfflinePumpCommand(_Action):
             "it goes offline when consumers have read everything it holds"
             + (f"; not yet: {missing}" if missing else "")
         )
-
-
-class PauseDrainerCommand(_Action):
-    """`binlake pause-drainer`."""
-
-    help = "stop an original drainer that will be started again"
-    action = "pause"
-
-    def _require_node(self, registry: Registry, node_id: str) -> NodeStatus:
-        entry = registry.find_drainer(node_id)
-        if entry is None:
-            raise make_unknown_node_error(DRAINERS + node_id)
-        return entry.status
-
-    def _apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
-        if _is_replication(registry, node):
-            raise Permanent(
-                "this consumer is a replication of Binlake, which has no process to pause",
-                where={"drainer": node.node_id, "state": node.state},
-                hint="pause its DAG in Airflow",
-            )
-        super()._apply(registry, node, args)
-
-
-class OfflineDrainerCommand(PauseDrainerCommand):
-    """`binlake offline-drainer`."""
-
-    help = "remove a consumer permanently: pumps no longer wait for it"
-    action = "close"
-
-    def _apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
-        if not _is_replication(registry, node):
-            super()._apply(registry, node, args)
-            return
-        # A replication has no process, only its entry (S0-74).
-        registry.set_drainer_state(node.node_id, "offline")
-        print(f"drainer {node.node_id}: {node.state} -> offline; pumps that close no longer wait for it")
-
-
-def _is_replication(registry: Registry, node: NodeStatus) -> bool:
-    """Whether a consumer is a replication of Binlake: it has no address, or that of a pump that answers for it."""
-    return not node.host or any(pump.host == node.host for pump in registry.list_pumps())
 
 
 def _is_original(node: NodeStatus, tls: Tls | None) -> bool:
@@ -355,5 +317,6 @@ def _is_original(node: NodeStatus, tls: Tls | None) -> bool:
     return False
 
 
-def _warn(text: str) -> None:
+def warn(text: str) -> None:
+    """Print a warning to stderr."""
     print(f"WARNING: {text}", file=sys.stderr)

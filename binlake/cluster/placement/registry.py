@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from binlake.cluster.holding import OFFLINE, PAUSED, RESTING
 from binlake.cluster.node import STATES, NodeStatus
 from binlake.cluster.placement.etcd import EtcdClient, Watch
 from binlake.errors import ConfigError, Permanent, Transient
@@ -105,6 +106,13 @@ class Registry:
         """Rewrite only the state in a consumer's entry (binlogctl update-drainer); returns the previous entry."""
         return self._set_state(DRAINERS + node_id, state)
 
+    def pause_replication(self, node_id: str) -> NodeStatus:
+        """Set a replication's entry to PAUSED; returns the previous entry. Raises Permanent if it is offline.
+
+        From `offline`, pumps would wait again for binlogs that they may have deleted: that needs `resume-drainer`.
+        """
+        return self._set_state(DRAINERS + node_id, PAUSED, unless=OFFLINE)
+
     def put_pump(self, status: NodeStatus) -> None:
         """Create or replace a pump's entry; durable when the call returns."""
         self._change(PUMPS + status.node_id, lambda _: status)
@@ -123,7 +131,7 @@ class Registry:
         key = DRAINERS + node_id
 
         def move_entry(known: bytes | None) -> NodeStatus:
-            entry = NodeStatus(node_id, "", "paused") if known is None else NodeStatus.from_json(known, key)
+            entry = NodeStatus(node_id, "", RESTING) if known is None else NodeStatus.from_json(known, key)
             return replace(
                 entry, max_commit_ts=max_commit_ts, update_ts=update_ts or max_commit_ts, host=host or entry.host
             )
@@ -138,7 +146,7 @@ class Registry:
         entry = self._etcd.get(key.encode())
         return Entry(NodeStatus.from_json(entry.value, key), entry.mod_revision) if entry else None
 
-    def _set_state(self, key: str, state: str) -> NodeStatus:
+    def _set_state(self, key: str, state: str, unless: str = "") -> NodeStatus:
         before: list[NodeStatus] = []
 
         def change_entry(known: bytes | None) -> NodeStatus:
@@ -147,6 +155,10 @@ class Registry:
             if state not in STATES:
                 raise ConfigError(f"state {state} is illegal", hint=f"one of {', '.join(sorted(STATES))}")
             before.append(NodeStatus.from_json(known, key))
+            if before[-1].state == unless:
+                raise Permanent(
+                    f"its state is {unless}", where={"key": key}, hint="`binlake resume-drainer` ends that state first"
+                )
             return replace(before[-1], state=state)
 
         self._change(key, change_entry)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from binlake.cluster.holding import describe_hold, name_consumer
 from binlake.cluster.source.hearing import Hearing
 from binlake.config import Replication
 from binlake.lake import baseload
@@ -70,6 +71,7 @@ def build_health_view(
         *(of_feeds := [problem for feed in feeds for problem in _find_feed_problems(feed)]),
         *_find_failures(log, around.dags, own_tasks, {problem.run_id for problem in of_feeds}),
         *_find_blocking_problems(status),
+        *_find_hold_problems(replication, around.nodes),
         *find_source_problems(around.hearing, now_ms),
         *_find_unreachable_servers(around),
         *find_lag_problems(status, replication.window.lag_alert_s),
@@ -214,6 +216,13 @@ def _list_stages_that_clear(stage: str) -> tuple[str, ...]:
 def _find_blocking_problems(status: Mapping[str, Any]) -> list[Problem]:
     blocked = status["blocked"]
     return [Problem("blocked", f"blocked by {blocked['by']}: {blocked['reason']}")] if blocked else []
+
+
+def _find_hold_problems(replication: Replication, nodes: Mapping[str, Any]) -> list[Problem]:
+    """What an operator has asked by `pause-drainer` or `offline-drainer`."""
+    own = name_consumer(replication.name)
+    states = [node["state"] for node in nodes["nodes"] if node["id"] == own and node["kind"] == "drainer"]
+    return [Problem("paused", text) for text in (describe_hold(own, state) for state in states) if text]
 
 
 def _find_unreachable_servers(around: Surroundings) -> list[Problem]:

@@ -50,7 +50,7 @@ def report_stages(
         if result["stage"] == "publish" and result["state"] == "done":
             assets.emit_feed_event(task.replication, result, context)
     ti.xcom_push(key="window", value=f"{first['lo']}-{max(first['hi'], last['hi'], key=int)}")
-    if first["blocked_by"]:
+    if first["blocked_by"] or (first["stage"] == "plan" and first["state"] == "waiting"):
         report_blocked(first, context, task.log)
     elif last["state"] not in STOPPED:
         ti.xcom_push(key=KEY, value=format_note_of_results(results))

@@ -17,6 +17,7 @@ from support.pump_calls import write_binlog
 from binlake import tso
 from binlake.cli import Command
 from binlake.cluster.control import commands as control
+from binlake.cluster.control.drainercommands import OfflineDrainerCommand, PauseDrainerCommand, ResumeDrainerCommand
 from binlake.cluster.control.meta import GenerateMetaCommand
 from binlake.cluster.control.nodes import format_table, format_unread_range, is_stale
 from binlake.cluster.control.txn import TxnCommand
@@ -154,7 +155,8 @@ def test_forced_offline_warns_about_lost_binlogs(cluster: Cluster, capsys: pytes
         (control.UpdatePumpCommand, ("-state", "bogus"), Permanent, "in etcd not found"),
         (control.UpdateDrainerCommand, ("-state", "offline"), Permanent, "/tidb-binlog/v1/drainers/no in etcd"),
         (control.PausePumpCommand, (), Permanent, "pumps/no in etcd not found"),
-        (control.OfflineDrainerCommand, (), Permanent, "drainers/no in etcd not found"),
+        (OfflineDrainerCommand, (), Permanent, "drainers/no in etcd not found"),
+        (ResumeDrainerCommand, (), Permanent, "drainers/no in etcd not found"),
     ],
 )
 def test_unknown_node_is_reported_with_the_originals_text(
@@ -240,14 +242,44 @@ def test_unreachable_node_is_named(cluster: Cluster) -> None:
         cluster.run(control.PausePumpCommand, "-node-id", "pump1")
 
 
-def test_replication_can_be_taken_offline_but_not_paused(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    # S0-74
-    cluster.registry.publish_drainer("binlake-bank", 5)
-    with pytest.raises(Permanent, match="pause its DAG"):
-        cluster.run(control.PauseDrainerCommand, "-node-id", "binlake-bank")
-    assert cluster.run(control.OfflineDrainerCommand, "-node-id", "binlake-bank") == 0
+def drainer_state(cluster: Cluster, node: str = "binlake-bank") -> str:
+    [state] = [one.state for one in cluster.registry.list_drainers() if one.node_id == node]
+    return state
+
+
+def test_replication_is_paused_taken_offline_and_resumed_by_its_entry(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:  # S0-74 R-05 R-26
+    node = ("-node-id", "binlake-bank")
+    cluster.registry.publish_drainer("binlake-bank", 5, host="of.a.pump.that:moved")
+    for _ in range(2):
+        assert cluster.run(PauseDrainerCommand, *node) == 0
+        assert "until `binlake resume-drainer -node-id binlake-bank`" in capsys.readouterr().out
+        # Pumps wait for it as before, and do not notify it; a window that ends keeps the state.
+        cluster.registry.publish_drainer("binlake-bank", 6)
+        assert drainer_state(cluster) == "pausing"
+    assert cluster.run(ResumeDrainerCommand, *node) == 0
+    assert capsys.readouterr() == (
+        "drainer binlake-bank: pausing -> paused, as between two windows: the next run plans one\n",
+        "",
+    )
+    assert cluster.run(OfflineDrainerCommand, *node) == 0
     assert "no longer wait" in capsys.readouterr().out
-    assert cluster.registry.list_drainers()[0].state == "offline"
+    with pytest.raises(Permanent, match=r"its state is offline.*resume-drainer"):
+        cluster.run(PauseDrainerCommand, *node)
+    assert drainer_state(cluster) == "offline"
+    assert cluster.run(ResumeDrainerCommand, *node) == 0
+    assert "it is at 6): if one has deleted binlogs" in capsys.readouterr().err
+    assert drainer_state(cluster) == "paused"
+
+
+def test_original_drainer_is_resumed_by_starting_it(cluster: Cluster) -> None:
+    cluster.registry.put_drainer(NodeStatus("drainer1", "127.0.0.1:1", "paused"))
+    with pytest.raises(Permanent, match="start the drainer's process"):
+        cluster.run(ResumeDrainerCommand, "-node-id", "drainer1")
+    with pytest.raises(SourceUnavailable, match=r"http://127\.0\.0\.1:1/state/drainer1/pause"):
+        cluster.run(PauseDrainerCommand, "-node-id", "drainer1")
+    assert drainer_state(cluster, "drainer1") == "paused"
 
 
 def test_binlogctl_gets_an_answer_for_a_replication(cluster: Cluster, make_pump: MakePump) -> None:
@@ -255,7 +287,8 @@ def test_binlogctl_gets_an_answer_for_a_replication(cluster: Cluster, make_pump:
     pump = make_pump("pump1")
     cluster.registry.publish_drainer("binlake-bank", 5, host=pump.addr)
     cluster.registry.publish_drainer("binlake-bank", 6)
-    cluster.registry.put_drainer(NodeStatus("drainer1", "127.0.0.1:1", "online"))
+    now = cluster.pd.fetch_ts()
+    cluster.registry.put_drainer(NodeStatus("drainer1", "127.0.0.1:1", "online", max_commit_ts=now))
     [node] = [one for one in cluster.registry.list_drainers() if one.node_id == "binlake-bank"]
     assert (node.host, node.state, node.max_commit_ts) == (pump.addr, "paused", 6)
 
@@ -263,16 +296,17 @@ def test_binlogctl_gets_an_answer_for_a_replication(cluster: Cluster, make_pump:
         answer = httpx.put(f"http://{node.host}/state/{node_id}/{action}", timeout=60).json()
         return answer["code"], answer["message"]
 
-    code, message = ask("binlake-bank", "pause")
-    assert code != 200
-    assert message.startswith("this drainer's state is paused, apply pause failed!")
-    assert "pause its DAG" in message
+    assert ask("binlake-bank", "pause") == (200, "apply action pause success!")
+    assert drainer_state(cluster) == "pausing"
+    # S0-34 R-26: the pump counts it as before.
+    cluster.registry.publish_drainer("binlake-bank", 5)
+    assert "held back by binlake-bank (at 5)" in httpx.post(f"http://{pump.addr}/debug/gc/trigger", timeout=60).text
     assert ask("binlake-bank", "bogus") == (3, "invalide action bogus")
     # It answers for replications that name it, and for no other node.
     assert ask("drainer1", "close") == (3, "invalide nodeID drainer1, this pump's nodeID is pump1")
-    with pytest.raises(Permanent, match="pause its DAG"):
-        cluster.run(control.PauseDrainerCommand, "-node-id", "binlake-bank")
     assert ask("binlake-bank", "close") == (200, "apply action close success!")
+    code, message = ask("binlake-bank", "pause")
+    assert (code, message.startswith("apply pause failed! its state is offline")) == (3, True)
     states = {one.node_id: one.state for one in cluster.registry.list_drainers()}
     assert states == {"binlake-bank": "offline", "drainer1": "online"}
     assert state_of(cluster, "pump1") == "online"

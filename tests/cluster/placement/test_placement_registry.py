@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,14 @@ def test_publishing_a_position_keeps_the_rest_of_the_entry(etcd: EtcdClient) -> 
     registry.publish_drainer("binlake-bank", 9)
     (drainer,) = registry.list_drainers()
     assert (drainer.node_id, drainer.state, drainer.max_commit_ts) == ("binlake-bank", "paused", 9)
+    assert registry.pause_replication("binlake-bank") == drainer
+    registry.publish_drainer("binlake-bank", 10)
+    assert registry.list_drainers() == [replace(drainer, state="pausing", max_commit_ts=10, update_ts=10)]
+    registry.set_drainer_state("binlake-bank", "offline")
+    with pytest.raises(Permanent, match="its state is offline"):
+        registry.pause_replication("binlake-bank")
+    registry.publish_drainer("binlake-bank", 11)
+    assert [one.state for one in registry.list_drainers()] == ["offline"]
 
 
 def test_watch_of_pumps_has_no_gap_after_its_listing(etcd: EtcdClient) -> None:

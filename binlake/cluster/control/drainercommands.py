@@ -1,0 +1,105 @@
+"""`binlake pause-drainer`, `offline-drainer` and `resume-drainer`: a consumer stops, ends or goes on.
+
+An original drainer is asked over HTTP. A replication of Binlake has no process: the state of its entry is what plan
+obeys (binlake/cluster/holding.py, S0-74).
+"""
+
+from __future__ import annotations
+
+import abc
+import argparse
+
+from binlake.cluster.control.commands import Action, add_node, open_registry, warn
+from binlake.cluster.holding import OFFLINE, PAUSED, RESTING, is_name_of_consumer
+from binlake.cluster.placement import NodeStatus, Registry
+from binlake.cluster.placement.registry import DRAINERS, make_unknown_node_error
+from binlake.errors import Permanent
+
+
+class _DrainerAction(Action, abc.ABC):
+    """Asks a drainer, or writes what a replication is asked."""
+
+    def require_node(self, registry: Registry, node_id: str) -> NodeStatus:
+        """The consumer's entry. Raises Permanent if it is not in the registry."""
+        return _require_consumer(registry, node_id)
+
+    def apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
+        """Ask a drainer; write the state of a replication."""
+        if _is_replication(registry, node):
+            self._write(registry, node.node_id)
+        else:
+            super().apply(registry, node, args)
+
+    @abc.abstractmethod
+    def _write(self, registry: Registry, node_id: str) -> None:
+        """Write the state of a replication, and say what follows."""
+
+
+class PauseDrainerCommand(_DrainerAction):
+    """`binlake pause-drainer`."""
+
+    help = "stop a drainer that will be started again, or let no window of a replication start until resume-drainer"
+    action = "pause"
+
+    def _write(self, registry: Registry, node_id: str) -> None:
+        before = registry.pause_replication(node_id)
+        print(
+            f"drainer {node_id}: {before.state} -> {PAUSED}; a run that has planned its window finishes it, no other "
+            f"window starts until `binlake resume-drainer -node-id {node_id}`; pumps keep what has not landed"
+        )
+
+
+class OfflineDrainerCommand(_DrainerAction):
+    """`binlake offline-drainer`."""
+
+    help = "remove a consumer permanently: pumps no longer wait for it"
+    action = "close"
+
+    def _write(self, registry: Registry, node_id: str) -> None:
+        before = registry.set_drainer_state(node_id, OFFLINE)
+        print(
+            f"drainer {node_id}: {before.state} -> {OFFLINE}; pumps no longer wait for it, and no window of it starts"
+        )
+
+
+class ResumeDrainerCommand:
+    """`binlake resume-drainer`."""
+
+    help = "let the windows of a replication start again after pause-drainer or offline-drainer"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the replication's entry."""
+        add_node(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Rewrite the state. Raises Permanent for an original drainer, which resumes when its process is started."""
+        with open_registry(args) as registry:
+            node = _require_consumer(registry, args.node_id)
+            if not _is_replication(registry, node):
+                raise Permanent(
+                    "this consumer is not a replication of Binlake",
+                    where={"drainer": node.node_id, "addr": node.host},
+                    hint="start the drainer's process: it registers itself as online",
+                )
+            before = registry.set_drainer_state(node.node_id, RESTING)
+        print(f"drainer {node.node_id}: {before.state} -> {RESTING}, as between two windows: the next run plans one")
+        if before.state == OFFLINE:
+            warn(
+                f"pumps did not wait for {node.node_id} (it is at {before.max_commit_ts}): if one has deleted binlogs "
+                "after that position, the next plan is blocked and names the pump"
+            )
+        return 0
+
+
+def _require_consumer(registry: Registry, node_id: str) -> NodeStatus:
+    entry = registry.find_drainer(node_id)
+    if entry is None:
+        raise make_unknown_node_error(DRAINERS + node_id)
+    return entry.status
+
+
+def _is_replication(registry: Registry, node: NodeStatus) -> bool:
+    """Whether a consumer is a replication: by its name, or its address: none, or that of a pump that answers for it."""
+    if is_name_of_consumer(node.node_id) or not node.host:
+        return True
+    return any(pump.host == node.host for pump in registry.list_pumps())
