@@ -52,8 +52,14 @@ class AirflowClient:
         raise ProcessError(f"the run {run_id} of {dag_id} has not ended after {seconds:.0f} s; its state: {state}")
 
     def set_paused(self, dag_id: str, paused: bool) -> None:
-        """Pause or unpause the DAG."""
-        self.http.patch(f"/api/v2/dags/{dag_id}", json={"is_paused": paused}).raise_for_status()
+        """Pause or unpause the DAG; again if the server fails. Raises httpx.HTTPError."""
+        path, body = f"/api/v2/dags/{dag_id}", {"is_paused": paused}
+        # On SQLite this request fails if a task is starting: it notes itself while it blocks the server's event loop,
+        # on which the task's transaction waits in order to end.
+        answer = self.ask("PATCH", path, body)
+        if answer.is_server_error:
+            answer = self.ask("PATCH", path, body)
+        answer.raise_for_status()
 
     def ask(self, method: str, path: str, body: Any = None) -> httpx.Response:
         """Any other call; returns the answer, whatever its status."""

@@ -109,6 +109,10 @@ layout = "fused"
 engine = "connect"
 spark-conn-id = "{SPARK_CONNECTION}"
 retry-delay-s = 2
+
+[airflow.maintain]
+# Otherwise Airflow makes up for last midnight's run while the windows begin.
+schedule = ""
 {self.feed.render_section() if self.feed is not None else ""}""",
             encoding="utf-8",
         )

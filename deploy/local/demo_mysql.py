@@ -101,6 +101,10 @@ layout = "fused"
 engine = "connect"
 spark-conn-id = "{SPARK_CONNECTION}"
 retry-delay-s = 2
+
+[airflow.maintain]
+# Otherwise Airflow makes up for last midnight's run while the windows begin.
+schedule = ""
 """,
             encoding="utf-8",
         )

@@ -152,6 +152,9 @@ class Watch:
         return [(single.contents[0]["table"], compare_state(single, connection)) for single in alone]
 
     def _print_windows(self) -> None:
+        # There is no new window: the log, which grows, is not read four times a second.
+        if any(hi == self._at for _, hi in self._shown):
+            return
         events = self._windows.read_events()
         for event in events:
             bounds = (event["lo"], event["hi"])
