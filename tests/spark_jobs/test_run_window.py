@@ -245,5 +245,6 @@ def test_missing_spark_is_not_a_failure_of_the_window(monkeypatch: pytest.Monkey
     """Nothing is recorded: the caller starts the process again with Spark."""
     no_session = make_session_factory("test", argparse.Namespace(without_spark=True))
     monkeypatch.setattr(importlib, "import_module", lambda _: SimpleNamespace(run=lambda *_: no_session()))
+    ctx = cast("StageContext", SimpleNamespace(begin_stage=lambda *_: None))
     with pytest.raises(SparkNeeded, match="--without-spark"):
-        runner.run_stage("merge", context(), Bounds(0, 1))
+        runner.run_stage("merge", ctx, Bounds(0, 1))
