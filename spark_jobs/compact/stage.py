@@ -15,7 +15,7 @@ from binlake.base import rowhash
 from binlake.config.model import Target
 from binlake.errors import DamagedManifest, ImmutableWindow
 from binlake.lake.ddls import read_landed_ddls
-from binlake.lake.moved import record_moves, record_return
+from binlake.lake.moved import record_return
 from binlake.lake.tables import CHANGE
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
@@ -60,8 +60,7 @@ log = structlog.get_logger(__name__)
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     """Derive `change` for the sink's window that ends at or before `bounds.hi`. Raises BinlakeError."""
     target = ctx.replication.require_sql_target(hint="add a section [target], or do not run compact")
-    with record_moves(ctx.windows, ctx.run_id):
-        position = read_target_position(ctx, bounds)
+    position = read_target_position(ctx, bounds)
     record_return(ctx.windows, position.commit_ts, ctx.run_id)
     ahead: StageResult | None = ctx.handover.take_ahead("compact", bounds, position)
     return ahead if ahead is not None else _derive_window(ctx, bounds, target, position)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from binlake.base import rowhash
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, CheckpointMoved, ImmutableWindow, LostRange
+from binlake.lake.moved import record_moves
 from binlake.target import Position, read_position
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.engine.engine import Engine
@@ -25,12 +26,20 @@ _LAST_EVENTS = 50
 def read_target_position(ctx: StageContext, bounds: Bounds) -> Position:
     """The target's position; `bounds` must lie in the landed range. Raises CheckpointConflict, TargetUnavailable.
 
-    Also raises CheckpointMoved, if another hand moved the position since this lake or the target recorded it.
+    Also raises CheckpointMoved, and records it for the page, if another hand moved the position since this lake or the
+    target recorded it.
     """
     target = ctx.replication.require_sql_target()
-    position = read_position(target, ctx.replication.name, read_cluster_id(ctx, bounds))
+    cluster_id = read_cluster_id(ctx, bounds)
+    with record_moves(ctx.windows, ctx.run_id):
+        position = _read_own_position(ctx, target, cluster_id)
     # Whoever opened a window at the target had sealed it in the lake before.
     ctx.refresh()
+    return position
+
+
+def _read_own_position(ctx: StageContext, target: Target, cluster_id: int) -> Position:
+    position = read_position(target, ctx.replication.name, cluster_id)
     if not position.is_recorded and position.commit_ts is not None and position.opened is None:
         _require_own(ctx, target, position.commit_ts)
     return position
