@@ -159,13 +159,13 @@ def _make_settings(source: BulkSource, target: MariaDb, folder: Path, way: str, 
         "source": {"pd-urls": [source.pd_url], "status-url": source.status_url, "cluster-id": str(source.cluster_id)},
         "lake": {"path": str(folder / "lake")},
         "target": {"db-type": "mariadb", "host": target.host, "port": target.port, "user": target.user},
-        "mirror": {"enabled": False},
         "window": {} if way == "plain" else dict(BY_SPARK),
     }
     for one in given:
         name, _, value = one.partition("=")
         section, _, key = name.partition(".")
-        wanted.setdefault(section, {})[key] = int(value) if value.isdecimal() else value
+        words = {"true": True, "false": False}
+        wanted.setdefault(section, {})[key] = int(value) if value.isdecimal() else words.get(value, value)
     return wanted
 
 

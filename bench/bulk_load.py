@@ -236,7 +236,7 @@ class _Template:
 
 
 def _make_table(table_id: int, name: str) -> Table:
-    return Table(table_id, name, list(_COLUMNS), {}, True, [Part(1, 1)])
+    return Table(table_id, name, list(_COLUMNS), {}, True, [Part(1, 1)], [(2, "k", "k"), (3, "c", "c")])
 
 
 def _make_marks(number: int) -> dict[str, str]:

@@ -35,6 +35,11 @@ class Measured:
         """Rows per second, from plan to checkpoint."""
         return self.rows / self.warm.whole.seconds
 
+    def compute_whole_us(self) -> float:
+        """CPU us a row of the process's whole life: its start, its first window, and the load."""
+        used = sum(self.cold.whole.cpu.values()) + sum(self.warm.whole.cpu.values())
+        return used / (self.cold_rows + self.rows) * 1e6
+
 
 def print_run(measured: Measured) -> None:
     """Print all results of one load."""
@@ -42,6 +47,7 @@ def print_run(measured: Measured) -> None:
           f" {measured.way}; load average {os.getloadavg()[0]:.1f} of {os.cpu_count()} CPUs")  # fmt: skip
     _print_part("cold", measured.cold, measured.cold_rows)
     _print_part("warm", measured.warm, measured.rows)
+    print(f"  cold and warm together: {measured.compute_whole_us():.1f} CPU us per row")
     floor, whole = measured.floor, measured.warm.whole
     parts = {name: size / measured.payload_bytes for name, size in sorted(measured.lake.items()) if size}
     print(f"  lake: {sum(parts.values()):.2f} bytes per byte of payload ({measured.payload_bytes / 2**20:.0f} MiB):"
@@ -80,7 +86,8 @@ def _format_values(values: Mapping[str, float], form: str) -> str:
 def format_summary(measured: Sequence[Measured]) -> str:
     """Return a Markdown table with a row per load, for bench/README.md."""
     heads = ("Load", "rows", "rows/s", "CPU us a row", "pumps", "windows' process", "JVM", "MariaDB", "floor rows/s",
-             "wall / floor", "CPU / floor's", "cold CPU s", "peak MiB", "jobs", "lake bytes a byte")  # fmt: skip
+             "wall / floor", "CPU / floor's", "cold CPU s", "cold and warm us", "peak MiB", "jobs",
+             "lake bytes a byte")  # fmt: skip
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for load in measured:
         cpu = {name: used / load.rows * 1e6 for name, used in load.warm.whole.cpu.items()}
@@ -90,7 +97,8 @@ def format_summary(measured: Sequence[Measured]) -> str:
             f" {cpu['windows']:.1f} | {cpu['jvm']:.1f} | {cpu['mariadb']:.1f} |"
             f" {load.floor.rows / load.floor.seconds:,.0f} | {load.warm.whole.seconds / load.floor.seconds:.1f} |"
             f" {sum(load.warm.whole.cpu.values()) / (load.floor.server_cpu + load.floor.client_cpu):.1f} |"
-            f" {sum(load.cold.whole.cpu.values()):.1f} | {sum(load.warm.peak.values()):.0f} | {load.warm.jobs} |"
+            f" {sum(load.cold.whole.cpu.values()):.1f} | {load.compute_whole_us():.1f} |"
+            f" {sum(load.warm.peak.values()):.0f} | {load.warm.jobs} |"
             f" {sum(load.lake.values()) / load.payload_bytes:.2f} |"
         )
     return "\n".join(lines)
