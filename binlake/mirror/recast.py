@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from binlake.dialect.families import converts_as_tidb
 from binlake.dialect.madeup import is_made_up
+from binlake.mysqlbinlog.texts import replace_missing_letters
 from binlake.rows.codec.casts import Moment, UnknownCast, cast_text, derive_cast_form, may_cut
 from binlake.rows.codec.writers import format_zero
 from binlake.rows.schema import ColumnInfo
@@ -23,7 +24,7 @@ _ZEROED = t.INTEGERS | {t.NEWDECIMAL, t.FLOAT, t.DOUBLE} | t.STRINGS
 def may_change(source: ColumnInfo, target: ColumnInfo, moment: Moment) -> bool:
     """Whether a value of `source` may be another one as `target`."""
     forms_differ = derive_cast_form(source) != derive_cast_form(target)
-    differs = forms_differ or may_cut(source, target)
+    differs = forms_differ or may_cut(source, target) or _may_lose_letters(source, target, moment)
     return differs or _may_zero(source, target, moment) or _is_numbered(source, target, moment)
 
 
@@ -55,10 +56,25 @@ def recast(
 
 def _recast_one(source: ColumnInfo, target: ColumnInfo, text: str | None, moment: Moment) -> str | None:
     if text is not None or not _may_zero(source, target, moment):
-        return cast_text(source, target, text, moment)
+        converted = cast_text(source, target, text, moment)
+        return converted and _replace_missing_letters(source, target, converted, moment)
     if target.tp not in _ZEROED:
         raise UnknownCast(f"NULL as {target.type_text} of column {target.name}, which became NOT NULL")
     return format_zero(target)
+
+
+def _may_lose_letters(source: ColumnInfo, target: ColumnInfo, moment: Moment) -> bool:
+    """Whether the source converted texts to another character set, with a question mark for each letter it lacks."""
+    return bool(moment.family) and target.tp in t.STRINGS and not target.is_binary and source.charset != target.charset
+
+
+def _replace_missing_letters(source: ColumnInfo, target: ColumnInfo, text: str, moment: Moment) -> str:
+    if not _may_lose_letters(source, target, moment):
+        return text
+    try:
+        return replace_missing_letters(target.charset, text)
+    except LookupError as error:
+        raise UnknownCast(f"a text of column {target.name}: {error}") from error
 
 
 def _may_zero(source: ColumnInfo, target: ColumnInfo, moment: Moment) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 
 from binlake.rows.codec.latin1 import decode_latin1
@@ -110,3 +111,65 @@ _MORE: dict[str, Callable[[UnicodeError], tuple[str, int]]] = {
     "ujis": _decode_more_euc,
 }
 """Decoders for codes that the servers have and Python's codecs refuse."""
+_WHOLE = frozenset(("utf8mb4", "utf16", "utf16le", "utf32", "gb18030"))
+_BASIC = frozenset(("utf8", "utf8mb3", "ucs2"))
+"""Character sets that have all letters, and those that have all up to U+FFFF."""
+_LACKING = {
+    "big5": "\u02cd\u2574\uffe3", "cp1256": "\u0679\u0688\u0691\u06a9\u06ba\u06be\u06c1\u06d2",
+    "cp932": "\x80\xa2\xa3\xac\u2016\u2212\u301c\uf8f0\uf8f1\uf8f2\uf8f3", "greek": "\u037a\u20ac\u20af",
+    "sjis": "\xa5\u203e", "tis620": "\xa0", "ujis": "\xa5\u203e",
+}  # fmt: skip
+_MORE_LETTERS = {"big5": "\ufffd", "cp932": "\u6661", "tis620": "\ufffd"}
+"""By character set: letters that Python's codec writes and the servers lack, and the reverse."""
+
+
+def replace_missing_letters(charset: str, text: str) -> str:
+    """`text` as a session that is not strict stores it: each letter that `charset` lacks becomes a question mark.
+
+    Raises LookupError for an unknown character set, unless `text` is ASCII.
+    """
+    if text.isascii() or charset in _WHOLE:
+        return text
+    return "".join(letter if _has_letter(charset, letter) else "?" for letter in text)
+
+
+@cache
+def _has_letter(charset: str, letter: str) -> bool:
+    if letter in _LACKING.get(charset, "") or letter in _MORE_LETTERS.get(charset, ""):
+        return letter in _MORE_LETTERS.get(charset, "")
+    if charset in _BASIC:
+        return letter <= "\uffff"
+    if charset in _WIDER:
+        return _has_coded_letter(charset, letter)
+    return letter in _list_letters(charset)
+
+
+def _has_coded_letter(charset: str, letter: str) -> bool:
+    shown = {own: chr(other) for other, own in _OTHER_LETTERS.get(charset, {}).items()}
+    if ord(letter) in _OTHER_LETTERS.get(charset, {}) and letter not in shown:
+        return False
+    try:
+        shown.get(letter, letter).encode(_WIDER[charset])
+    except UnicodeEncodeError:
+        return _has_more(charset, letter)
+    return True
+
+
+def _has_more(charset: str, letter: str) -> bool:
+    if charset == "big5":
+        return letter in _BIG5_MORE.values()
+    return charset in _MORE and "\ue000" <= letter < "\ue758"
+
+
+@cache
+def _list_letters(charset: str) -> frozenset[str]:
+    """The letters of a character set of one byte."""
+    if charset == "latin1":
+        return frozenset(decode_latin1(bytes(range(256))))
+    if charset not in _ONE_BYTE:
+        raise LookupError(f"the letters of the character set {charset} are not known")
+    decode, letters = _make_table_decoder(charset), set[str]()
+    for byte in range(256):
+        with suppress(UnicodeDecodeError):
+            letters.add(decode(bytes((byte,))))
+    return frozenset(letters)

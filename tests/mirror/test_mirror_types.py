@@ -162,6 +162,18 @@ def test_null_becomes_what_a_lenient_server_makes_of_it() -> None:
     assert recast(info(t.TIMESTAMP), stamp, [None], Moment(UTC, family="mysql"))[1] != []
 
 
+@pytest.mark.parametrize("kind", [t.VARCHAR, t.STRING])
+def test_letters_that_the_new_charset_lacks_become_question_marks(kind: int) -> None:  # S4-02
+    source, mysql = info(t.VARCHAR, flen=12), Moment(UTC, family="mysql")
+    gbk = info(kind, flen=5, charset="gbk", collate="gbk_chinese_ci")
+    assert recast(source, gbk, ["Ä中", "a", None], mysql) == (["?中", "a", None], [])
+    unknown = info(kind, flen=5, charset="armscii8", collate="armscii8_bin")
+    assert recast(source, unknown, ["a"], mysql) == (["a"], [])
+    assert recast(source, unknown, ["Ä"], mysql)[1] == [
+        "a text of column c: the letters of the character set armscii8 are not known"
+    ]
+
+
 def test_value_that_cannot_be_converted_stays_and_is_reported() -> None:
     texts, unknown = recast(
         info(t.TIMESTAMP), DATETIME3, ["2024-01-02 03:04:05", None, "2024-01-03 00:00:00"], Moment()

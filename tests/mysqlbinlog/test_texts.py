@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from support.mariadb import MySql, execute, rows
+from support.mariadb import MariaDb, MySql, execute, rows
 
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.rowimage.charsets import make_utf8_writer
-from binlake.mysqlbinlog.texts import find_decoder, has_ascii
+from binlake.mysqlbinlog.texts import find_decoder, has_ascii, replace_missing_letters
 
 _CODES = [
     *(bytes((one,)) for one in range(256)),
@@ -47,6 +47,34 @@ def test_codes_of_all_charsets_equal_the_servers(mysql: MySql) -> None:
                 asked += 1
     assert asked > 90_000
     execute(mysql, "DROP DATABASE codes")
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("name", ["mysql", "mariadb"])
+def test_letters_that_a_charset_lacks_become_question_marks_as_at_the_servers(
+    name: str, step: int, request: pytest.FixtureRequest
+) -> None:
+    server: MariaDb = request.getfixturevalue(name)
+    execute(server, "DROP DATABASE IF EXISTS codes", "CREATE DATABASE codes CHARACTER SET utf8mb4")
+    execute(server, "CREATE TABLE codes.letter (l VARCHAR(1) COLLATE utf8mb4_bin)")
+    letters = [*"€ß中ー￣¥‾‖−〜ٹڈͺ₯\ufffd晙碁銹\ue000\uf8f0😀𠀀", *map(chr, range(0x80, 0xD800, step))]
+    values = ", ".join(f"(X'{letter.encode().hex()}')" for letter in letters)
+    execute(server, f"INSERT INTO codes.letter VALUES {values}")
+    for (charset,) in rows(server, "SELECT character_set_name FROM information_schema.character_sets"):
+        if find_decoder(charset) is None:
+            continue
+        shown = f"SELECT HEX(l), HEX(CONVERT(CONVERT(l USING {charset}) USING utf8mb4)) FROM codes.letter"
+        for pair in rows(server, shown):
+            letter, stored = (bytes.fromhex(text).decode() for text in pair)
+            assert replace_missing_letters(charset, letter) == stored, (charset, letter)
+    execute(server, "DROP DATABASE codes")
+
+
+def test_letters_of_an_unknown_charset_are_not_guessed() -> None:
+    assert replace_missing_letters("armscii8", "abc") == "abc"
+    with pytest.raises(LookupError, match="armscii8"):
+        replace_missing_letters("armscii8", "é")
 
 
 @pytest.mark.parametrize("charset", ["eucjpms", "armscii8", "new"])
