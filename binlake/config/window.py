@@ -39,7 +39,7 @@ class Window(Section):
         ge=0,
         le=512 << 20,
         description="with engine `auto`: this process runs the stages of a window of at most this many bytes of"
-        " binlogs, Spark those of a larger one; 0 = as engine `spark`",
+        " binlogs, Spark those of a larger one; 0 = Spark always",
     )
     engine: Literal["auto", "local", "spark"] = Field(
         "auto",

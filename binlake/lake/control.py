@@ -51,11 +51,12 @@ class ControlTable:
         self._lock = threading.RLock()
         self._is_pinned = pinned
         self._pinned: ControlRows | None = None
-        self._refreshed = 0
+        self.views = 0
+        """How often a pinned table's rows may have become others: each `refresh`, and each write of this object."""
 
     def refresh(self) -> None:
         """Let later reads of a pinned table find its present rows."""
-        self._refreshed += 1
+        self.views += 1
         self._pinned = None
 
     def append(self, rows: Sequence[Row]) -> None:
@@ -151,13 +152,13 @@ class ControlTable:
 
     def _read_stored(self) -> ControlRows | None:
         """All rows, at the newest version unless they are pinned; None if the table does not exist."""
-        pinned, refreshed = self._pinned, self._refreshed
+        pinned, views = self._pinned, self.views
         if pinned is not None:
             return pinned
         table = self._open()
         stored = None if table is None else read_control_rows(self.path, table, self.schema)
         # Another thread may have written in between.
-        if self._is_pinned and refreshed == self._refreshed:
+        if self._is_pinned and views == self.views:
             self._pinned = stored
         return stored
 

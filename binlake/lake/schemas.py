@@ -42,17 +42,14 @@ class SchemaHistory:
     def __init__(self, paths: LakePaths, *, pinned: bool = False) -> None:
         self._changes = ControlTable(paths.locate_table(SCHEMA_CHANGE.name), SCHEMA_CHANGE, pinned=pinned)
         self._snapshots = ControlTable(paths.locate_table(SCHEMA_SNAPSHOT.name), SCHEMA_SNAPSHOT, pinned=pinned)
-        self._states: dict[int, SchemaState] | None = {} if pinned else None
+        self._is_pinned = pinned
+        self._states: dict[tuple[int, int, int], SchemaState] = {}
 
     def refresh(self) -> None:
         """Let later reads of a pinned history find the present jobs."""
         self._changes.refresh()
         self._snapshots.refresh()
-        self._forget_states()
-
-    def _forget_states(self) -> None:
-        if self._states is not None:
-            self._states = {}
+        self._states.clear()
 
     def exists(self) -> bool:
         """True when the history before the start of the lake is completely written."""
@@ -79,7 +76,6 @@ class SchemaHistory:
 
     def begin(self, lo: int, state: SchemaState) -> None:
         """Start the history with `state` at `lo`."""
-        self._forget_states()
         self._snapshots.append([*_build_snapshot_rows(lo, state), _build_snapshot_row(lo, _BEGUN, 0, "{}")])
 
     def begin_base(self, lo: int, version: int) -> None:
@@ -94,13 +90,11 @@ class SchemaHistory:
         The state is stored too, because it has more than these objects: recently dropped ones, and changes of ids.
         """
         self._changes.append([_build_job_row(commit_ts, job) for commit_ts, job in changes])
-        self._forget_states()
         self._write_snapshot(hi, state)
 
     def append(self, hi: int, changes: Sequence[tuple[int, DdlJob]]) -> None:
         """Add a window's (commit_ts, job) pairs in commit order; `hi` is its end."""
         self._changes.append([_build_job_row(commit_ts, job) for commit_ts, job in changes])
-        self._forget_states()
         if changes and self._count_jobs_since_snapshot(hi) > SNAPSHOT_EVERY:
             self._write_snapshot(hi, self.read_state_at(hi))
 
@@ -111,12 +105,12 @@ class SchemaHistory:
 
     def read_state_at(self, ts: int) -> SchemaState:
         """The schema after the last DDL at or before `ts`; that of a new cluster if nothing is known."""
-        if self._states is None:
+        if not self._is_pinned:
             return self._compute_state_at(ts)
-        states = self._states
-        if ts not in states:
-            states[ts] = self._compute_state_at(ts)
-        return states[ts]
+        view = (ts, self._changes.views, self._snapshots.views)
+        if view not in self._states:
+            self._states[view] = self._compute_state_at(ts)
+        return self._states[view]
 
     def _compute_state_at(self, ts: int) -> SchemaState:
         at = self._find_snapshot_ts(ts)

@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from binlake.cluster.holding import OFFLINE
 from binlake.errors import BinlakeError, ConfigError, Permanent
 from binlake.rpc.http import HttpRequest, HttpResponse
 from binlake.rpc.sparinglog import SparingLog
@@ -146,7 +147,7 @@ class Pages:
             before = (
                 self._members.pause_replication(node_id)
                 if action == "pause"
-                else self._members.set_drainer_state(node_id, "offline")
+                else self._members.set_drainer_state(node_id, OFFLINE)
             )
         except BinlakeError as error:
             return _make_envelope(f"apply {action} failed! {error}", _OTHER)

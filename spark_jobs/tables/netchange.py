@@ -18,7 +18,14 @@ import pyarrow.compute as pc
 from binlake.base.rowhash import hash_rows
 from binlake.changes.net.arrivals import ARRIVALS, STEPS, History, derive_key_steps, find_arrivals, number_histories
 from binlake.changes.net.columns import combine_into_batch, compute_net_of_runs
-from binlake.changes.net.events import COLUMNS, SOURCE, read_key_events, split_rows_by_key_form
+from binlake.changes.net.events import (
+    COLUMNS,
+    SOURCE,
+    group_rows,
+    number_key_forms,
+    read_key_events,
+    split_rows_by_key_form,
+)
 from binlake.changes.net.moves import MOVES, find_moves, find_origins
 from binlake.changes.net.runs import FIELDS, reduce_runs, runs_from_table, runs_to_table, start_runs
 from binlake.rows.codec import MUTATION_SCHEMA
@@ -94,11 +101,9 @@ class ReduceGroup:
     def __call__(self, parts: Sequence[Rows]) -> Iterator[pa.Table]:
         """NET of the runs, a table for each form of keys. Raises SchemaError."""
         runs = read_table(parts, _RUNS)
-        forms = list(dict.fromkeys(cell.key_form for cell in self.cells))
-        form = np.array([forms.index(cell.key_form) for cell in self.cells], np.int64)[np.asarray(runs["cell"])]
-        present = np.unique(form).tolist()
-        for one in present:
-            own = runs if len(present) == 1 else runs.filter(pa.array(form == one))
+        _, form_by_cell = number_key_forms(self.cells)
+        for _, rows in group_rows(form_by_cell[np.asarray(runs["cell"])]):
+            own = runs if len(rows) == runs.num_rows else runs.take(pa.array(rows))
             yield compute_net_of_runs(reduce_runs(runs_from_table(own)), self.cells, strict=self.strict)
 
 

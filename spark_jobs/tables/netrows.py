@@ -79,13 +79,9 @@ class WriteGroup:
                 yield rows
 
 
-PLACE = (Change.SEGMENT, Change.DB, Change.TABLE)
-"""The columns of a SegmentTable."""
-
-
 def split_by_place(rows: pa.Table) -> Iterator[tuple[SegmentTable, pa.Table]]:
     """The rows of each table and segment, in order of these."""
-    codes, places = number_values(rows, PLACE)
+    codes, places = number_values(rows, SegmentTable._fields)
     if (np.diff(codes) < 0).any():
         order = np.argsort(codes, kind="stable")
         rows, codes = rows.take(pa.array(order)), codes[order]

@@ -72,7 +72,7 @@ def compute_net_of_runs(runs: Runs, cells: Sequence[Cell], *, strict: Container[
     before = complete_images(_show_where(runs.old, ~is_there).take_maps(), form.columns, form.filled)
     after = complete_images(_show_where(runs.new, is_there).take_maps(), form.columns, form.filled)
     return _make_table(
-        runs, cells, _choose_text(is_there, "replace", "delete"), before, after, np.ones(len(runs), np.int64)
+        runs, cells, form, _choose_text(is_there, "replace", "delete"), before, after, np.ones(len(runs), np.int64)
     )
 
 
@@ -83,7 +83,7 @@ def _compute_net_rows(runs: Runs, cells: Sequence[Cell], form: KeyForm) -> pa.Ta
     came = runs.weight > 0
     before = restrict_images(_show_where(runs.old, ~came).take_maps(), form.columns, form.filled)
     after = restrict_images(_show_where(runs.new, came).take_maps(), form.columns, form.filled)
-    return _make_table(runs, cells, _choose_text(came, "insert", "delete"), before, after, np.abs(runs.weight))
+    return _make_table(runs, cells, form, _choose_text(came, "insert", "delete"), before, after, np.abs(runs.weight))
 
 
 def _show_where(shown: Shown, mask: Bools) -> Shown:
@@ -95,9 +95,9 @@ def _choose_text(mask: Bools, text: str, other: str) -> pa.Array:
 
 
 def _make_table(
-    runs: Runs, cells: Sequence[Cell], op: pa.Array, before: pa.Array, after: pa.Array, copies: Ints
+    runs: Runs, cells: Sequence[Cell], form: KeyForm, op: pa.Array, before: pa.Array, after: pa.Array, copies: Ints
 ) -> pa.Table:
-    identity = pa.repeat(cells[int(runs.cells[0])].identity if len(runs) else "", len(runs))
+    identity = pa.repeat(form.identity, len(runs))
     times = [pa.array(one) for one in (copies, runs.first.commit_ts, runs.last.commit_ts, runs.mutations)]
     return pa.Table.from_arrays(
         [*take_places(cells, runs.cells), runs.keys, identity, op, before, after, *times], schema=NET

@@ -25,6 +25,8 @@ COLUMNS = (*POSITION, Mutation.DB, Mutation.TABLE, Mutation.BEFORE, Mutation.AFT
 """The columns of `mutation` from which the net change is computed."""
 SOURCE = (Mutation.SOURCE_DB, Mutation.SOURCE_TABLE, Mutation.TABLE_ID)
 """The additional columns that are needed if several source tables share a target table."""
+PLACE = (("segment", pa.int32()), ("db", pa.string()), ("table", pa.string()))
+"""The columns that name a cell."""
 
 
 @dataclass(frozen=True)
@@ -99,19 +101,31 @@ def split_rows_by_key_form(batch: pa.RecordBatch, cells: Sequence[Cell]) -> Iter
         return
     before, after = Images(batch.column(Mutation.BEFORE)), Images(batch.column(Mutation.AFTER))
     numbers = _find_cells(batch, cells)
-    forms = list(dict.fromkeys(cell.key_form for cell in cells))
-    by_cell = np.array([forms.index(cell.key_form) for cell in cells] + [ABSENT])
-    form_of_row = by_cell[numbers]
-    for number in np.unique(form_of_row[form_of_row != ABSENT]).tolist():
-        rows = np.flatnonzero(form_of_row == number)
-        yield RowsOfForm(forms[number], cells, batch, rows, numbers[rows], before, after)
+    forms, by_cell = number_key_forms(cells)
+    for number, rows in group_rows(np.append(by_cell, ABSENT)[numbers]):
+        if number != ABSENT:
+            yield RowsOfForm(forms[number], cells, batch, rows, numbers[rows], before, after)
+
+
+def number_key_forms(cells: Sequence[Cell]) -> tuple[list[KeyForm], Ints]:
+    """(the forms of the keys of `cells`, the number of each cell's form)."""
+    numbers: dict[KeyForm, int] = {}
+    by_cell = [numbers.setdefault(cell.key_form, len(numbers)) for cell in cells]
+    return list(numbers), np.array(by_cell, np.int64)
+
+
+def group_rows(codes: Ints) -> Iterator[tuple[int, Ints]]:
+    """(code, the numbers of its rows in order) of each of the `codes` of rows, ascending."""
+    order = np.argsort(codes, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
+        if len(rows):
+            yield int(codes[rows[0]]), rows
 
 
 def take_places(cells: Sequence[Cell], numbers: Ints) -> list[pa.Array]:
-    """Segment, database and table of the cells with these `numbers`."""
-    kinds = {"segment": pa.int32(), "db": pa.string(), "table": pa.string()}
+    """PLACE of the cells with these `numbers`."""
     at = pa.array(numbers)
-    return [pa.array([getattr(cell, name) for cell in cells], kind).take(at) for name, kind in kinds.items()]
+    return [pa.array([getattr(cell, name) for cell in cells], kind).take(at) for name, kind in PLACE]
 
 
 def _find_cells(batch: pa.RecordBatch, cells: Sequence[Cell]) -> Ints:
@@ -140,10 +154,8 @@ def group_rows_by_table(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, str]
     if len(texts[0]) == len(texts[1]) == 1:
         yield (texts[0][0], texts[1][0]), np.arange(batch.num_rows)
         return
-    order = np.argsort(codes, kind="stable")
-    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
-    for rows in np.split(order, starts[1:]):
-        db, table = divmod(int(codes[rows[0]]), len(texts[1]))
+    for code, rows in group_rows(codes):
+        db, table = divmod(code, len(texts[1]))
         yield (texts[0][db], texts[1][table]), rows
 
 

@@ -7,16 +7,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from binlake.changes.net.events import read_key_events, split_rows_by_key_form, take_places
+from binlake.changes.net.events import PLACE, read_key_events, split_rows_by_key_form, take_places
 from binlake.changes.net.lineage import trace_origins
 from binlake.changes.net.positions import POSITION
 from binlake.window.definitions import Cell
 
-_CELL = [("segment", pa.int32()), ("db", pa.string()), ("table", pa.string())]
 MOVES = pa.schema(
-    [*_CELL, *((name, pa.int64()) for name in POSITION), ("old_key", pa.string()), ("new_key", pa.string())]
+    [*PLACE, *((name, pa.int64()) for name in POSITION), ("old_key", pa.string()), ("new_key", pa.string())]
 )
-ORIGINS = pa.schema([*_CELL, ("key", pa.string()), ("origin", pa.string())])
+ORIGINS = pa.schema([*PLACE, ("key", pa.string()), ("origin", pa.string())])
 """A key whose row had another key before the segment, or (NULL) whose row is new."""
 
 
@@ -51,7 +50,7 @@ def find_origins(moved: pa.Table) -> pa.Table:
 
 def _split_by_cell(moved: pa.Table) -> Iterator[tuple[tuple[int, str, str], pa.Table]]:
     """The moves of each cell, in order."""
-    names = [name for name, _ in _CELL]
+    names = [name for name, _ in PLACE]
     ordered = moved.sort_by([(name, "ascending") for name in (*names, *POSITION)])
     first = 0
     # group_by returns groups in any order, even if the rows are sorted.
