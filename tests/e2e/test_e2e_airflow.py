@@ -29,6 +29,7 @@ from support.airflow_world import (
 from support.dag_runs import HI
 from support.exact import find_rounded_numbers
 from support.mariadb import MariaDb, execute, rows
+from support.workload import integer
 
 from binlake.lake.lock import hold_lake_lock
 from deploy.local.airflow_client import AirflowClient
@@ -106,6 +107,38 @@ def test_blocked_run_uses_no_worker_and_can_be_cancelled_cleared_and_resumed(wor
         "the notifier hears of the failure", lambda: [one for one in world.failures() if _is_failure(one, run)]
     )
     assert heard[0]["binlake"]["text"].startswith(f"orders: run {run} failed")
+
+
+def test_checkpoint_moved_by_hand_fails_every_run_until_it_is_moved_back(world: World, mariadb: MariaDb) -> None:
+    # 33 A1: the first run after the edit failed, the next one began at the edited position and left rows out
+    work, client = world.source.workload, world.client
+    work.create_database("bank")
+    work.create_table("bank", "account", [integer("id"), integer("balance")], ["id"])
+    work.begin().insert("bank", "account", id=1, balance=10).commit()
+    world.source.settle()
+    _run_ledger(world, "success")
+    assert rows(mariadb, "SELECT id FROM bank.account") == [(1,)]
+    [(own,)] = rows(mariadb, "SELECT checkPoint FROM ledger.checkpoint")
+    work.begin().insert("bank", "account", id=2, balance=20).commit()
+    reached = world.source.settle()
+    execute(mariadb, f"UPDATE ledger.checkpoint SET checkPoint = JSON_SET(checkPoint, '$.commitTS', {reached})")
+    for _ in range(3):
+        note = _run_ledger(world, "failed")
+        assert "checkpoint adopt" in note
+        assert str(reached) in note
+    assert rows(mariadb, "SELECT id FROM bank.account") == [(1,)]
+    page = client.get("/binlake/api/dags/ledger")
+    assert "moved" in json.dumps(page)
+    execute(mariadb, f"UPDATE ledger.checkpoint SET checkPoint = '{own}'")
+    _run_ledger(world, "success")
+    assert rows(mariadb, "SELECT id, balance FROM bank.account ORDER BY id") == [(1, 10), (2, 20)]
+
+
+def _run_ledger(world: World, state: str) -> str:
+    """Run `ledger` until it ends in `state`; returns the run's note."""
+    ended = world.until_ended("ledger", world.client.trigger("ledger"))
+    assert ended["state"] == state, ended["note"]
+    return str(ended["note"])
 
 
 def _is_deadline(told: dict[str, Any], run: str) -> bool:

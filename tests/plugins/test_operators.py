@@ -13,6 +13,7 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from binlake.base.jvm import list_delta_jars
+from binlake.config.window import Window as WindowSettings
 from binlake.errors import ConfigError, Transient
 from binlake_airflow.jobs import Job
 from binlake_airflow.operators import base, sparkconnect
@@ -103,6 +104,22 @@ def test_stage_is_submitted_if_a_plain_process_is_not_enough(
     monkeypatch.setattr(SubmitStageOperator, "read_settings", lambda _task: settings(driver_bytes))
     operator(SubmitStageOperator).run_spark(Job("land", "/r.toml", "run 1", lo="1", hi="2"), tmp_path / "result.json")
     assert (tmp_path / "submitted").exists() is submitted
+
+
+@pytest.mark.parametrize("kind", [SubmitStageOperator, ConnectStageOperator])
+def test_engine_local_needs_no_connection_to_spark(monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
+    called: list[list[str]] = []
+
+    def run_child(_task: object, arguments: list[str], *_: object) -> str:
+        called.append(list(arguments))
+        Path(arguments[arguments.index("--result") + 1]).write_text(json.dumps({"ok": True, "results": []}))
+        return "exit status 0"
+
+    monkeypatch.setattr(base.BinlakeOperator, "run_child", run_child)
+    monkeypatch.setattr(kind, "read_settings", lambda _task: SimpleNamespace(window=WindowSettings(engine="local")))
+    task = operator(kind, "there-is-none")
+    assert task._run(Job("land", "/r.toml", "run 1", lo="1", hi="2")) == []
+    assert ["--without-spark" in arguments for arguments in called] == [True]
 
 
 ANSWERS = ({"ok": True, "results": [], "printed": "[]", "status": 0}, {"ok": False, "error": {"class": "SparkNeeded"}})

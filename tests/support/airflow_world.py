@@ -1,4 +1,4 @@
-"""A real Airflow over four replications, for tests that use its public API; its tasks find no Spark."""
+"""A real Airflow over five replications, for tests that use its public API; its tasks find no Spark."""
 
 from __future__ import annotations
 
@@ -34,8 +34,14 @@ from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.ports import HOST, free_port
 
+_LEDGER = """engine = "local"
+[filter]
+replicate-do-db = ["bank"]
+[mirror]
+enabled = false"""
+"""Further settings of `ledger`, after those of its windows."""
 PASSWORD, TOKEN = "s3cret-of-the-target", "s3cret-of-the-notifier"
-DAGS = ("orders", "orders.maintain", "shop", "demo", "demo.audit", "demo.backfill", "demo.verify", "stock")
+DAGS = ("orders", "orders.maintain", "shop", "demo", "demo.audit", "demo.backfill", "demo.verify", "stock", "ledger")
 _PATIENCE_S = 300.0
 DAY = timedelta(days=1)
 FIRST_DAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - 4 * DAY
@@ -44,11 +50,12 @@ FIRST_DAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 @dataclass(frozen=True)
 class World:
-    """A running Airflow over four replications whose tasks find no Spark.
+    """A running Airflow over five replications whose tasks find no Spark.
 
     `orders` has a live source and an empty lake. `demo` has no source any more, but a lake and a target that equals it.
     `shop` has neither source nor lake: an apply was interrupted, and its relay files exist. A script supplies the
-    results of the windows of `stock`. `heard` holds the metrics that Airflow sent by StatsD.
+    results of the windows of `stock`. `ledger` reads the source of `orders` into a database of its own, and its windows
+    need no Spark. `heard` holds the metrics that Airflow sent by StatsD.
     """
 
     airflow: Airflow
@@ -156,6 +163,8 @@ timeout-s = 2"""
             _write(folder, "demo", f'{gone}\ncluster-id = "7"', folder / "past" / "lake", mariadb, "every 20s")
             _write(folder, "shop", gone, folder / "nowhere", mariadb, "", relay=f'[relay]\nlog-dir = "{folder}"')
             _write(folder, "stock", gone, folder / "stock" / "lake", mariadb, "", 'layout = "fused"', "scripted")
+            _write(folder, "ledger", own, folder / "ledger" / "lake", mariadb, "", 'layout = "fused"', "nowhere",
+                   _LEDGER, "ledger")  # fmt: skip
             _interrupt_apply(folder, mariadb)
             with Airflow(folder / "home", env) as airflow:
                 client = AirflowClient(airflow.url, airflow.user, airflow.password)
@@ -262,12 +271,13 @@ def _statsd() -> Iterator[tuple[dict[str, str], list[str]]]:
 
 def _write(
     folder: Path, name: str, source: str, lake: Path, target: MariaDb, schedule: str, layout: str = "",
-    conn_id: str = "nowhere", relay: str = "",
+    conn_id: str = "nowhere", relay: str = "", checkpoint_schema: str = "tidb_binlog",
 ) -> None:  # fmt: skip
     place = folder / "replications"
     place.mkdir(exist_ok=True)
     (place / f"{name}.toml").write_text(
         f"""name = "{name}"
+initial-commit-ts = "{0 if name == "ledger" else -1}"
 [source]
 {source}
 [lake]
@@ -278,6 +288,7 @@ host = "{target.host}"
 port = {target.port}
 user = "binlake"
 password = "env:BINLAKE_TEST_TARGET_PASSWORD"
+checkpoint-schema = "{checkpoint_schema}"
 [window]
 # The past of `demo` is days old.
 blocked-alert-s = 31000000

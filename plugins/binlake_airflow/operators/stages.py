@@ -136,7 +136,13 @@ class StageOperator(BinlakeOperator):
     def _run(self, job: Job) -> Results:
         with tempfile.TemporaryDirectory(prefix="binlake-") as folder:
             result = Path(folder) / "result.json"
-            how = self.run_spark(job, result) if job.needs_spark else self.run_child(job.build_arguments(result))
+            if not job.needs_spark:
+                how = self.run_child(job.build_arguments(result))
+            elif self.read_settings().window.most_local_bytes is None:
+                # No stage may use Spark, so there need not be one, nor a connection to it.
+                how = self.run_child(job.build_arguments(result, without_spark=True))
+            else:
+                how = self.run_spark(job, result)
             results = read_results(result, how)
         for one in results:
             self.log.info("stage_result", **{key: value for key, value in one.items() if key != "detail"})
