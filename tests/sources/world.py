@@ -55,6 +55,8 @@ HAPPENS = (*_ALL_FAULTS, TOGETHER, SEVERAL, *FOREIGN_WRITES)
 """All that may happen to a world, as `World.happened` counts it."""
 _WRITTEN = 3
 """Tables of a world that another writer changes."""
+_COMPARED = 0.25
+"""Share of the worlds whose windows compare each table after a DDL."""
 _AUDITED = 0.02
 """Share of the tables that are read by an audit as well."""
 _OWN = "CREATE DATABASE own; CREATE TABLE own.notes (id INT PRIMARY KEY); INSERT INTO own.notes VALUES (1), (2)"
@@ -86,6 +88,8 @@ class World:
         self.stories = [self._make_story(seed) for seed in self.seeds]
         self._by_database = {db: story for story in self.stories for db in story.databases}
         self._mode = self._draw.choice(MODES)
+        # A comparison of each altered table costs as much as the window.
+        self._compares = self._draw.random() < _COMPARED
         self._has_feed = self._mode != "pessimistic"  # a feed does not wait for tables
 
     def _make_story(self, seed: int) -> Story:
@@ -150,7 +154,7 @@ class World:
 
     def _let_shards_alter(self, may_alter: bool) -> None:
         for shards in (story.shards for story in self.stories if story.shards is not None):
-            shards.may_alter = may_alter
+            shards.may_alter, shards.may_modify = may_alter, bool(self._mode)
 
     def _finish_stories(self) -> None:
         with self._connect() as links:
@@ -173,10 +177,11 @@ class World:
         feeds = [{"name": "files", "sink-uri": f"file://{self.folder / 'files'}?protocol=csv", "csv": CSV}]
         # A table that the target refuses leaves the others alone, and is reported at the end.
         lenient = {"on-table-error": "set-aside", "most-set-aside": 1000}
+        compares = {} if self._compares else {"verify-after-ddl-rows": 0}
         more: dict[str, Any] = {"shard-mode": self._mode} if self._mode else {}
         routes = [route for story in self.stories if story.shards for route in story.shards.make_routes()]
         replication = cluster.replication(
-            target={**to, **lenient},
+            target={**to, **lenient, **compares},
             mirror={"enabled": True},
             feed=feeds if self._has_feed else [],
             routes=routes,
@@ -186,12 +191,14 @@ class World:
 
     def _run_windows(self, cluster: FedCluster) -> None:
         until, drawn = cluster.settle(), self._draw.random()
-        if drawn >= _UNDISTURBED:
+        disturbed = drawn >= _UNDISTURBED
+        if disturbed:
             self._run_disturbed(cluster, together=drawn < _UNDISTURBED + _TOGETHER)
         while (self._context(cluster).windows.find_landed_ts() or 0) < until:
             run_window(self._context(cluster))
-        # A sink of which a window died continues with the next run, even if nothing is new.
-        run_window(self._context(cluster))
+        if disturbed:
+            # A sink of which a window died continues with the next run, even if nothing is new.
+            run_window(self._context(cluster))
 
     def _run_disturbed(self, cluster: FedCluster, *, together: bool) -> None:
         with crashing(self._draw), ThreadPoolExecutor(2) as pool:
