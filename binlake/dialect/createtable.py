@@ -46,11 +46,8 @@ def _list_defaults(column: ColumnInfo) -> Iterator[str]:
     if literal is not None:
         yield f"DEFAULT {literal}"
     elif column.default is not None:
-        yield (
-            f"DEFAULT {clock}"
-            if column.default.upper().startswith("CURRENT_TIMESTAMP")
-            else f"DEFAULT ({column.default})"
-        )
+        is_clock = column.defaults_to_time and column.tp in t.MOMENTS
+        yield f"DEFAULT {clock}" if is_clock else f"DEFAULT ({column.default})"
     if column.flag & t.FLAG_ON_UPDATE_NOW:
         yield f"ON UPDATE {clock}"
     if column.flag & t.FLAG_AUTO_INCREMENT:

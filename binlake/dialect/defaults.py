@@ -50,7 +50,7 @@ def put_stored_set_default(spec: Sequence[Token], info: ColumnInfo | None) -> li
 
 def format_default(info: ColumnInfo) -> str | None:
     """The SQL literal of a column's default; None if the column has no default or the default is an expression."""
-    if info.default is None or info.default_is_expr or info.default.upper().startswith("CURRENT_"):
+    if info.default is None or info.default_is_expr or info.defaults_to_time:
         return None
     text = derive_filled_text(replace(info, origin_default=info.default, origin_default_bit=info.default_bit))
     return format_value_literal(text, choose_literal_kind(info))
@@ -58,7 +58,7 @@ def format_default(info: ColumnInfo) -> str | None:
 
 def find_fill_times(added: Sequence[ColumnInfo]) -> list[str]:
     """The times with which the source filled new columns that have the current time as their default."""
-    return sorted({c.origin_default for c in added if c.origin_default and _is_clock(c)})
+    return sorted({c.origin_default for c in added if c.origin_default and c.defaults_to_time})
 
 
 def make_fill_specs(
@@ -78,7 +78,7 @@ def make_fill_specs(
         if column is None or column.is_generated:
             continue
         name = quote_name(column.name)
-        if each and _is_clock(column):
+        if each and column.defaults_to_time:
             start = next(i for i, token in enumerate(spec) if token.is_word("DEFAULT")) + 1
             end = start + _find_function_end(spec[start:])
             literal = format_value_literal(derive_filled_text(column), choose_literal_kind(column))
@@ -89,10 +89,6 @@ def make_fill_specs(
             filled[number] = _with_default(spec, "('null')" if dialect == "mysql" else "'null'")
             later.append(tokenize_with_spaces(f"ALTER COLUMN {name} DROP DEFAULT"))
     return filled, later
-
-
-def _is_clock(column: ColumnInfo) -> bool:
-    return (column.default or "").upper().startswith("CURRENT_")
 
 
 def _find_function_end(tail: Sequence[Token]) -> int:

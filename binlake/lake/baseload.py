@@ -83,11 +83,11 @@ class Chunk:
 
 
 class BaseTable:
-    """Reads and extends a lake's records of its full load."""
+    """Reads and extends a lake's records of its full load; `windows`: the lake's log as the caller sees it."""
 
-    def __init__(self, paths: LakePaths) -> None:
+    def __init__(self, paths: LakePaths, windows: WindowLog | None = None) -> None:
         self._chunks = ControlTable(paths.locate_table(BASE_CHUNK.name), BASE_CHUNK)
-        self._windows = WindowLog(paths)
+        self._windows = WindowLog(paths) if windows is None else windows
 
     def load(self) -> BaseLoad | None:
         """The load of this lake, or None. Raises DamagedManifest."""

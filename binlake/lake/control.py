@@ -21,7 +21,7 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from binlake.lake.controlrows import ControlRows, read_control_rows
 from binlake.lake.damage import name_damage, require_space
-from binlake.lake.opentable import open_table
+from binlake.lake.opentable import is_newest, open_table
 from binlake.lake.tables import LakeTable
 
 log = structlog.get_logger(__name__)
@@ -51,13 +51,22 @@ class ControlTable:
         self._lock = threading.RLock()
         self._is_pinned = pinned
         self._pinned: ControlRows | None = None
+        self._written: DeltaTable | None = None
         self.views = 0
-        """How often a pinned table's rows may have become others: each `refresh`, and each write of this object."""
+        """How often a pinned table's rows have become others: by a `refresh`, or a write of this object."""
 
     def refresh(self) -> None:
-        """Let later reads of a pinned table find its present rows."""
+        """Let later reads of a pinned table find its present rows; without a newer commit they stay as they are."""
+        stored, written = self._pinned, self._written
+        table = stored.table if stored is not None else written
+        version = stored.version if stored is not None else written.version() if written is not None else 0
+        if table is None or not is_newest(self.path, table, version):
+            self._discard()
+
+    def _discard(self, written: DeltaTable | None = None) -> None:
+        """Let later reads find other rows: those of `written` after a write, else the newest."""
         self.views += 1
-        self._pinned = None
+        self._pinned, self._written = None, written
 
     def append(self, rows: Sequence[Row]) -> None:
         """Append `rows` (missing columns become NULL) in one commit. Durable when this returns."""
@@ -127,7 +136,7 @@ class ControlTable:
             table = self._open()
             if table is not None:
                 table.delete()
-            self.refresh()
+            self._discard()
 
     def read_state(self) -> tuple[str, int] | None:
         """The table's id and version, which are equal only for equal rows; None if the table does not exist."""
@@ -155,7 +164,7 @@ class ControlTable:
         pinned, views = self._pinned, self.views
         if pinned is not None:
             return pinned
-        table = self._open()
+        table = self._written if self._written is not None and self._is_pinned else self._open()
         stored = None if table is None else read_control_rows(self.path, table, self.schema)
         # Another thread may have written in between.
         if self._is_pinned and views == self.views:
@@ -166,7 +175,9 @@ class ControlTable:
         require_space(self.path)
         data = pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
         with self._lock:
-            table = self._open()
+            # An append finds what others have written since; a replacement must not, and opens the newest version.
+            known = self._pinned.table if self._pinned is not None and mode == "append" else None
+            table = known if known is not None else self._open()
             write_deltalake(
                 self.path if table is None else table,
                 # An existing table may have an older version's comments; delta-rs refuses different ones.
@@ -179,7 +190,7 @@ class ControlTable:
             )
             if table is not None and table.version() % COMPACT_EVERY == 0:
                 self._compact(table)
-            self.refresh()
+            self._discard(table)
 
     def _compact(self, table: DeltaTable) -> int:
         try:

@@ -14,10 +14,14 @@ from binlake.window.remembered import RememberedMember
 
 
 class MemberTable:
-    """Reads and extends `pump_member`."""
+    """Reads and extends `pump_member`; `pinned`: as of ControlTable."""
 
-    def __init__(self, paths: LakePaths) -> None:
-        self._table = ControlTable(paths.locate_table(PUMP_MEMBER.name), PUMP_MEMBER)
+    def __init__(self, paths: LakePaths, *, pinned: bool = False) -> None:
+        self._table = ControlTable(paths.locate_table(PUMP_MEMBER.name), PUMP_MEMBER, pinned=pinned)
+
+    def refresh(self) -> None:
+        """Let later reads of a pinned table find the present records."""
+        self._table.refresh()
 
     def remember(self, members: Sequence[RememberedMember]) -> None:
         """Replace the records of these members; others stay. The caller must hold the lake's lock `landing`."""

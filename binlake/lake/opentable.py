@@ -63,6 +63,19 @@ def open_table(path: str) -> DeltaTable:
     return table
 
 
+def is_newest(path: str, table: DeltaTable, version: int) -> bool:
+    """True when `open_table` returned `table` and no commit followed `version`; on a local disk this reads no log."""
+    with _lock:
+        cached = _tables.get(path)
+    return (
+        cached is not None
+        and cached.table is table
+        and table.version() == version
+        and _find_commit(path, cached.commit.version) == cached.commit
+        and not _may_have_newer(path, cached)
+    )
+
+
 def load_table(path: str, version: int | None = None) -> DeltaTable:
     """The table at `path` (at `version`, if given), not from the cache. Raises LostRange, TableNotFoundError."""
     try:
@@ -96,12 +109,16 @@ def _update_cached(path: str, cached: _CachedTable) -> DeltaTable | None:
     """The cached table at its newest version; None if another table replaced it, or its log was truncated."""
     if _find_commit(path, cached.commit.version) != cached.commit:
         return None
-    # While a log is cleaned up, the next commit may already be removed when an older one still exists.
-    is_old = time.time_ns() - cached.commit.written_ns > _FRESH_NS
-    if is_old or _commit_file(path, cached.table.version() + 1).exists():
+    if _may_have_newer(path, cached):
         cached.table.update_incremental()
         _require_contents(path, cached.commit.version + 1, cached.table.version())
     return cached.table
+
+
+def _may_have_newer(path: str, cached: _CachedTable) -> bool:
+    # While a log is cleaned up, the next commit may already be removed when an older one still exists.
+    is_old = time.time_ns() - cached.commit.written_ns > _FRESH_NS
+    return is_old or _commit_file(path, cached.table.version() + 1).exists()
 
 
 def _find_commit(path: str, version: int) -> _Commit | None:

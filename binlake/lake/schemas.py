@@ -29,6 +29,9 @@ _PART_BYTES = 4 << 20
 _PART_ROWS = 4096
 """Maximum JSON bytes and rows of one append, so a bootstrap needs only this much memory for a long history."""
 
+_MOST_STATES = 16
+"""The number of positions whose states a pinned history holds."""
+
 _BEGUN = "begun"
 """The kind of the row of `schema_snapshot` that marks the history before the start as complete."""
 
@@ -36,20 +39,20 @@ _BEGUN = "begun"
 class SchemaHistory:
     """Reads and extends the schema history of one lake.
 
-    `pinned`: as of ControlTable; a state that was read once is then not computed again.
+    `pinned`: as of ControlTable; a state is then computed once for all positions without a job between them.
     """
 
     def __init__(self, paths: LakePaths, *, pinned: bool = False) -> None:
         self._changes = ControlTable(paths.locate_table(SCHEMA_CHANGE.name), SCHEMA_CHANGE, pinned=pinned)
         self._snapshots = ControlTable(paths.locate_table(SCHEMA_SNAPSHOT.name), SCHEMA_SNAPSHOT, pinned=pinned)
         self._is_pinned = pinned
-        self._states: dict[tuple[int, int, int], SchemaState] = {}
+        self._states: dict[int, SchemaState] = {}
+        self._views = (0, 0)
 
     def refresh(self) -> None:
         """Let later reads of a pinned history find the present jobs."""
         self._changes.refresh()
         self._snapshots.refresh()
-        self._states.clear()
 
     def exists(self) -> bool:
         """True when the history before the start of the lake is completely written."""
@@ -107,10 +110,16 @@ class SchemaHistory:
         """The schema after the last DDL at or before `ts`; that of a new cluster if nothing is known."""
         if not self._is_pinned:
             return self._compute_state_at(ts)
-        view = (ts, self._changes.views, self._snapshots.views)
-        if view not in self._states:
-            self._states[view] = self._compute_state_at(ts)
-        return self._states[view]
+        views = self._changes.views, self._snapshots.views
+        if views != self._views or len(self._states) > _MOST_STATES:
+            self._states, self._views = {}, views
+        if ts not in self._states:
+            before = max((known for known in self._states if known < ts), default=None)
+            if before is not None and not self._read_jobs(before, ts):
+                self._states[ts] = self._states[before]
+            else:
+                self._states[ts] = self._compute_state_at(ts)
+        return self._states[ts]
 
     def _compute_state_at(self, ts: int) -> SchemaState:
         at = self._find_snapshot_ts(ts)

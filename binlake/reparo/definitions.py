@@ -120,7 +120,8 @@ def _leave_generated_to_target(table: TableDef) -> TableDef:
 
 def _with_origin(column: Json) -> Json:
     """Add the origin default: a row that was written before ADD COLUMN has the column's default."""
-    if column["default"] is None or column["default_is_expr"] or column["default"] == CURRENT:
+    is_clock = column["default"] == CURRENT and column["type"]["Tp"] in t.MOMENTS
+    if column["default"] is None or column["default_is_expr"] or is_clock:
         return column
     return {**column, "origin_default": column["default"], "origin_default_bit": column["default_bit"]}
 

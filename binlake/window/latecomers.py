@@ -46,7 +46,7 @@ def _is_unfilled(column: ColumnInfo | None) -> bool:
         column is not None
         and column.origin_default is None
         and column.origin_default_bit is None
-        and not (column.default or "").upper().startswith("CURRENT_TIMESTAMP")
+        and not column.defaults_to_time
         and format_default(column) is not None
     )
 

@@ -16,8 +16,6 @@ from binlake.window.joined import Conflict
 from binlake.window.optimistic import renames_column
 from binlake.window.shardlocks import Hold
 
-_CURRENT = "CURRENT_"
-
 
 def keeps_rows_readable(steps: Sequence[Hold], last: TableDef) -> bool:
     """Whether the later definition `last` reads rows of a table's `steps` as the same values: no renamed column."""
@@ -62,7 +60,7 @@ def require_one_fill(tables: Sequence[Sequence[Hold]]) -> str:
             if text == derive_filled_text(column):
                 continue
             both = f"{_format_source_name(first)} and {_format_source_name(hold)}"
-            if not (column.default or "").upper().startswith(_CURRENT):
+            if not column.defaults_to_time:
                 raise Conflict(
                     f"column {column.name}: rows of {_format_source_name(first)} were filled with {text!r}, rows of"
                     f" {_format_source_name(hold)} with {derive_filled_text(column)!r}; the target would use one value"

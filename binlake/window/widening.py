@@ -60,7 +60,7 @@ def render_column(column: ColumnInfo) -> str:
 
 def _render_default(column: ColumnInfo) -> Iterator[str]:
     fraction = f"({column.fsp})" if column.fsp else ""
-    if (column.default or "").upper().startswith(_CURRENT):
+    if column.defaults_to_time:
         yield f"DEFAULT {_CURRENT}{fraction}"
     elif (literal := format_default(column)) is not None:
         yield f"DEFAULT {literal}"

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from binlake.errors import BinlakeError
-from binlake.mysqlbinlog.cascades import find_cascades, make_cascade_guard
+from binlake.mysqlbinlog.cascades import Cascade, make_cascade_guard
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
-from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
+from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription
 from binlake.mysqlbinlog.definitions.statements import split_ddl
 from binlake.mysqlbinlog.definitions.tablemaps import check_table_map, is_sequence
 from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames, make_name_clash_error
@@ -24,6 +24,7 @@ from binlake.rows.schema import SchemaState, TableDef
 from binlake.rows.schema.forms import Json
 from binlake.rows.schema.names import fold_name, fold_pair
 from pump_service.feeder.following import Follower
+from pump_service.feeder.foreignkeys import ForeignKeys
 from pump_service.feeder.tracker import Tracker
 
 __all__ = ["Catalog", "SourceNames"]
@@ -43,6 +44,7 @@ class Catalog:
         self._followers = {
             source.name: Follower(source, trackers[source.name], self._writer, known) for source in sources
         }
+        self._keys = {source.name: ForeignKeys(source, known) for source in sources}
         self._read: dict[tuple[str, str, str], tuple[TableMap, int, TableDef | None]] = {}
         self._guards: dict[str, tuple[int, Guard | None]] = {}
 
@@ -82,11 +84,8 @@ class Catalog:
         """The guard against rows that foreign keys of a source change without logging; None if it has no such key."""
         version, guard = self._guards.get(source, (-1, None))
         if version != self.version:
-            names = self._sources[source]
-            tables = [table for database in self._writer.describe_databases(names) for table in database.tables]
-            linked = [table for table in tables if "REFERENCES" in table.create]
-            cascades = [cascade for table in linked for cascade in find_cascades((table.db, table.name), table.create)]
-            guard = make_cascade_guard(cascades)
+            cascades = self._keys[source].trace(self._list_tables(source))
+            guard = make_cascade_guard([self._with_known_columns(source, cascade) for cascade in cascades])
             self._guards[source] = self.version, guard
         return guard
 
@@ -97,7 +96,7 @@ class Catalog:
         """
         names, writer = self._sources[source], self._writer
         _refuse_name_clashes(names, databases)
-        restore = writer.save_state()
+        restore, restore_keys = writer.save_state(), self._keys[source].save_state()
         try:
             changes = self._drop_outdated(names, databases)
             for database in databases:
@@ -108,9 +107,12 @@ class Catalog:
                 tables = [table for table in database.tables if not names.leaves_out(table.db, table.name)]
                 new = [table for table in tables if writer.find_table(names, table.db, table.name) is None]
                 changes += [writer.create_table(names, table) for table in new]
+            changes += self._keys[source].adopt(writer, (table for database in databases for table in database.tables))
         except BaseException:
             restore()
+            restore_keys()
             raise
+        self._guards.pop(source, None)
         self._followers[source].invalidate_tracker()
         return changes
 
@@ -125,7 +127,11 @@ class Catalog:
             singles = split_ddl(statement, names.flavor)
             follower = self._followers[source]
             included = [single for single in singles if not follower.is_left_out(single)]
-            return follower.follow(included, statement.session)
+            changes = follower.follow(included, statement.session)
+            noted = self._keys[source].follow(self._writer, singles, lambda: self._list_tables(source))
+            if noted:
+                self._guards.pop(source, None)
+            return [*changes, *noted]
         except BinlakeError as error:
             error.where.setdefault("source", source)
             raise
@@ -133,14 +139,26 @@ class Catalog:
     def follow_all(self, source: str, statements: Iterable[Statement]) -> list[SchemaChange]:
         """`follow` all `statements`; if one of them raises, none has changed anything."""
         restore, follower = self._writer.save_state(), self._followers[source]
-        online = dict(follower.online)
+        online, restore_keys = dict(follower.online), self._keys[source].save_state()
         try:
             return [change for statement in statements for change in self.follow(source, statement)]
         except BaseException:
             restore()
             follower.online = online
+            restore_keys()
+            self._guards.pop(source, None)
             follower.invalidate_tracker()
             raise
+
+    def _list_tables(self, source: str) -> list[TableDescription]:
+        databases = self._writer.describe_databases(self._sources[source])
+        return [table for database in databases for table in database.tables]
+
+    def _with_known_columns(self, source: str, cascade: Cascade) -> Cascade:
+        """`cascade` for any column, if one of its columns has another name since: no text of the child has it."""
+        parent = self.find_table(source, *cascade.parent)
+        names = {fold_name(column.name) for column in parent.columns} if parent is not None else set()
+        return cascade if names.issuperset(cascade.columns) else replace(cascade, columns=())
 
     def _drop_outdated(self, names: SourceNames, databases: Sequence[DatabaseDescription]) -> list[SchemaChange]:
         now = {(table.db, table.name): table.create for database in databases for table in database.tables}

@@ -6,10 +6,15 @@ look for TiKV.
 
 from __future__ import annotations
 
+import threading
+import time
+
 from binlake.cluster.placement import EtcdClaim, EtcdClient, PdClient, Registry
-from binlake.cluster.source import TidbSource
+from binlake.cluster.source import Status, TidbSource
+from binlake.cluster.source.catalogs import check_catalogs
 from binlake.cluster.source.regions import RegionClient
 from binlake.cluster.source.tikv import TikvStatus
+from binlake.errors import Permanent, SourceUnavailable
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.membership import Claim, ClusterClock, Members
 from pump_service.pump.resolver import NoStatusSource, StatusSource
@@ -18,6 +23,31 @@ from pump_service.pump.resolver import NoStatusSource, StatusSource
 # intervals, whichever is longer.
 _CLAIM_S = 10
 _CLAIM_BEATS = 3
+_CHECK_S = 60.0  # between two checks of whose status ports these are
+
+
+class OwnSource:
+    """The status ports of `source`, if they are of the cluster of this PD: another cluster knows nothing of a
+    transaction, and "nothing is there" can be a proof."""
+
+    def __init__(self, source: TidbSource, registry: Registry, clock: ClusterClock) -> None:
+        self._source, self._registry, self._clock = source, registry, clock
+        self._lock = threading.Lock()
+        self._checked_at = -_CHECK_S
+
+    def fetch_transaction_status(self, start_ts: int, key: bytes) -> Status:
+        """As of a StatusSource. Raises SourceUnavailable also for status ports that do not belong together."""
+        with self._lock:
+            if time.monotonic() - self._checked_at >= _CHECK_S:
+                self._check()
+                self._checked_at = time.monotonic()
+        return self._source.fetch_transaction_status(start_ts, key)
+
+    def _check(self) -> None:
+        try:
+            check_catalogs(self._source.port, self._registry, self._clock.fetch_cluster_id())
+        except Permanent as error:
+            raise SourceUnavailable(error.message, where=error.where, hint=error.hint) from error
 
 
 class Clients:
@@ -37,7 +67,10 @@ class Clients:
         self._etcd = EtcdClient(config.pd_urls, tls=tls)
         self.members: Members = members or Registry(self._etcd)
         self._claims = members is None
-        self.source = source or (TidbSource(self.oracle, urls, tls=tls) if urls else NoStatusSource())
+        self.source = source or NoStatusSource()
+        if source is None and urls:
+            asked = TidbSource(self.oracle, urls, tls=tls)
+            self.source = asked if members is not None else OwnSource(asked, Registry(self._etcd), self.oracle)
         self._looks_for_tikv = config.ask_tikv and oracle is None
         self.tikv: TikvStatus | None = None
 

@@ -13,32 +13,24 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import structlog
 
 from binlake.base.arguments import add_output
 from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.config.model import Replication, Target
-from binlake.dialect import make_table_bytewise
 from binlake.feed.checks import FeedReport, check_tables, find_connection_problems, read_landed_tables
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.shardlocks import read_target_tables_at
 from binlake.lake.windowlog import WindowLog
-from binlake.rows.schema import SchemaState, TableDef
+from binlake.rows.schema import SchemaState
 from binlake.rules import Rules
-from binlake.target import Session, read_checkpoint_ts
-from binlake.target.apply.preflight import TableReport, find_stopping_reports, require_fit, run_preflight
-from binlake.target.definitions.forms import Name
+from binlake.target import read_checkpoint_ts
+from binlake.target.apply.preflight import TableReport, build_reports, list_tables
 from binlake.window.targets import Naming, TargetTables
 from spark_jobs.job.cluster import Cluster, open_cluster
-from spark_jobs.job.context import Bounds, StageContext
-
-log = structlog.get_logger(__name__)
 
 NOT_FOUND = 3
 _NO_TABLE = (
@@ -76,35 +68,6 @@ class PreflightCommand:
             return NOT_FOUND
         is_refused = any(report.verdict in ("refused", "missing") for report in reports)
         return 1 if is_refused or any(feed.refused for feed in feeds) else 0
-
-
-def check_before_first(ctx: StageContext, target: Target, bounds: Bounds, aside: Collection[Name] = ()) -> None:
-    """Before a replication's first window, check all its tables, not only those that get rows. Raises Drift.
-
-    `aside`: tables that are set aside; their differences stop nothing.
-    """
-    reports = build_reports(
-        target, list_tables(ctx.replication, read_target_tables_at(ctx.paths, Naming(ctx.rules), bounds.lo))
-    )
-    for report in reports:
-        for warning in report.warnings:
-            log.warning("preflight", table=f"{report.db}.{report.table}", warning=warning)
-    require_fit(find_stopping_reports(target, reports, aside), {"window": bounds.window})
-
-
-def list_tables(replication: Replication, target_tables: TargetTables) -> list[TableDef]:
-    """The replicated tables as the target must have them, sorted by name."""
-    tables = target_tables.list_tables()
-    target = replication.target
-    if target is not None and not replication.source.new_collation:
-        tables = [make_table_bytewise(table, target.db_type) for table in tables]
-    return sorted(tables, key=lambda table: (table.db, table.name))
-
-
-def build_reports(target: Target, tables: list[TableDef], newest: Sequence[TableDef] = ()) -> list[TableReport]:
-    """A report for each of `tables`, compared with the target; `newest`: their newest definitions that are known."""
-    with closing(Session(target)) as session:
-        return run_preflight(session, target, tables, newest)
 
 
 def _build_reports_of(replication: Replication, target: Target) -> list[TableReport]:

@@ -31,13 +31,13 @@ from spark_jobs.compact.shaping import may_differ, read_shapes
 from spark_jobs.engine.blocks import Store
 from spark_jobs.engine.engine import Engine
 from spark_jobs.engine.lakerows import list_window_rows
-from spark_jobs.job.ahead import CannotDeriveAhead
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lake import replace_window
-from spark_jobs.tables.compacted import read_sealed_before, was_derived
+from spark_jobs.job.passed import CannotDeriveAhead, DerivedAhead, MergedWindow
+from spark_jobs.tables.compacted import Compacted, read_sealed_before, was_derived
 from spark_jobs.tables.held import read_window_changes
 from spark_jobs.tables.netchange import NetChange, count_groups, find_key_arrivals
-from spark_jobs.tables.netrows import write_net_rows
+from spark_jobs.tables.netrows import NetRows, write_net_rows
 from spark_jobs.tables.pinned import (
     compute_rows_digest,
     find_next_start,
@@ -57,13 +57,19 @@ from spark_jobs.tables.sinks import (
 log = structlog.get_logger(__name__)
 
 
-def run(ctx: StageContext, bounds: Bounds) -> StageResult:
-    """Derive `change` for the sink's window that ends at or before `bounds.hi`. Raises BinlakeError."""
+def run(ctx: StageContext, bounds: Bounds, given: MergedWindow | DerivedAhead | None = None) -> StageResult:
+    """Derive `change` for the sink's window that ends at or before `bounds.hi`. Raises BinlakeError.
+
+    `given`: the rows of `bounds`, or what was derived of it ahead, which counts if the target is as expected.
+    """
     target = ctx.replication.require_sql_target(hint="add a section [target], or do not run compact")
     position = read_target_position(ctx, bounds)
     record_return(ctx.windows, position.commit_ts, ctx.run_id)
-    ahead: StageResult | None = ctx.handover.take_ahead("compact", bounds, position)
-    return ahead if ahead is not None else _derive_window(ctx, bounds, target, position)
+    if isinstance(given, DerivedAhead):
+        if (given.merged.bounds, given.position) == (bounds, position):
+            return given.result
+        given = given.merged
+    return _derive_window(ctx, bounds, target, position, given)
 
 
 def find_position_after(ctx: StageContext, window: Bounds) -> Position | None:
@@ -76,36 +82,40 @@ def find_position_after(ctx: StageContext, window: Bounds) -> Position | None:
     return position.compute_after_window(ctx.replication.require_sql_target(), window.hi) if is_next else None
 
 
-def derive_ahead(ctx: StageContext, bounds: Bounds, position: Position) -> StageResult:
-    """Derive `change` of a window for a target that will be at `position`, without asking it; `run` uses the result.
+def derive_ahead(ctx: StageContext, bounds: Bounds, position: Position, given: MergedWindow | None) -> StageResult:
+    """Derive `change` of a window for a target that will be at `position`, without asking it.
 
     Raises CannotDeriveAhead, and as `run`.
     """
     target = ctx.replication.require_sql_target()
     if may_differ(target):
         raise CannotDeriveAhead("the target's tables may differ from the source's")
-    result = _derive_window(ctx, bounds, target, position, is_ahead=True)
-    ctx.handover.put_ahead("compact", bounds, position, result)
-    return result
+    return _derive_window(ctx, bounds, target, position, given, is_ahead=True)
 
 
 def _derive_window(
-    ctx: StageContext, bounds: Bounds, target: Target, position: Position, *, is_ahead: bool = False
+    ctx: StageContext,
+    bounds: Bounds,
+    target: Target,
+    position: Position,
+    given: MergedWindow | None,
+    *,
+    is_ahead: bool = False,
 ) -> StageResult:
     began = time.monotonic()
-    wanted = _choose_window(ctx, bounds, position, target)
+    wanted = _choose_window(ctx, bounds, position, target, given)
     if wanted is None:
         return StageResult("compact", "skipped", bounds.lo, bounds.hi, detail={"reason": "the target is past it"})
-    merged = require_merged(ctx, wanted.lo, wanted.hi)
+    merged = require_merged(ctx, wanted.lo, wanted.hi, given)
     with ctx.hold_lock(BY_NAME["compact"].lock):
-        window = read_sql_window(ctx, wanted, merged)
+        window = read_sql_window(ctx, wanted, merged, given)
         pinned = open_manifest(ctx, wanted, position)
         is_next = position.window is None and find_next_start(ctx, position) == wanted.lo
         earlier = None if is_next else read_sealed_before(ctx, wanted, pinned)
         ordered = earlier.ordered if pinned and earlier else target.mode == "ordered"
         # In mode ordered every change counts, and convert reads them from `mutation`.
         engine, groups = ctx.choose_engine(size := ctx.measure(wanted)), count_groups(merged.rows, size)
-        mutated = read_window_changes(ctx, engine, wanted, merged.rows)
+        mutated = read_window_changes(ctx, engine, wanted, merged.rows, given)
         places = mutated.find_touched(window.segments.starts) if mutated else []
         mutated = None if ordered else mutated
         named = {place.name for place in places}
@@ -134,7 +144,7 @@ def _derive_window(
             if shared_places:
                 arrivals = find_key_arrivals(engine, store, net.parts, _build_cells(window, shared_places), groups)
                 unknown = require_own_keys(ctx, window, arrivals, position, strict=strict)
-            rows = _write(ctx, _Run(engine, store), window, net, pinned)
+            rows, written = _write(ctx, _Run(engine, store), window, net, pinned)
     cuts = window.segments.starts
     sealed = CompactManifest(ctx.replication.name, "sql", wanted.lo, wanted.hi, ordered, rows, merged, cuts, shapes)
     if pinned is not None:
@@ -148,9 +158,10 @@ def _derive_window(
     detail |= _find_waiting_ddl(ctx, wanted, bounds.hi, target, position)
     event = WindowEvent("compact", wanted.lo, wanted.hi, "done", rows, seconds, ctx.run_id, "sql", detail=detail)
     ctx.windows.record(replace(event, manifest=sealed.to_json()))
-    ctx.handover.put("compact", wanted, sealed)
     # `changed` is for listeners that wait for a table; it is not written to the lake.
-    return StageResult("compact", "done", wanted.lo, wanted.hi, rows, seconds, "", detail | {"changed": changed})
+    detail |= {"changed": changed}
+    compacted = Compacted(window, sealed, position, pinned, written, given)
+    return StageResult("compact", "done", wanted.lo, wanted.hi, rows, seconds, "", detail, compacted)
 
 
 def _read_sealed_shapes(ctx: StageContext, bounds: Bounds, target: Target, earlier: CompactManifest | None) -> Shapes:
@@ -185,29 +196,35 @@ class _Run:
     store: Store
 
 
-def _write(ctx: StageContext, run: _Run, window: SinkWindow, net: NetChange, pinned: ApplyManifest | None) -> int:
-    """Write the rows of `change` to the lake. If they are pinned, they are there already or must come out the same."""
+def _write(
+    ctx: StageContext, run: _Run, window: SinkWindow, net: NetChange, pinned: ApplyManifest | None
+) -> tuple[int, NetRows | None]:
+    """Write the rows of `change` to the lake. If they are pinned, they are there already or must come out the same.
+
+    Returns the number of rows, and the rows if they were derived.
+    """
     bounds = window.bounds
     if pinned is not None:
         there = list_window_rows(ctx.paths, CHANGE, bounds.window, run.engine.task_bytes)
         digest, rows = compute_rows_digest(run.engine, there, CHANGE.list_column_names())
         if digest == pinned.change:
-            return rows
+            return rows, None
     folder = ctx.paths.locate_table(CHANGE.name)
     groups = net.group_runs(run.engine, run.store) if net.cells else []
     written = write_net_rows(run.engine, net, groups, bounds.window, folder)
     if pinned is not None:
         require_pinned(CHANGE.name, bounds, pinned.change, rowhash.compute_digest(written.fold))
     replace_window(ctx.paths, CHANGE, bounds.window, written.parts, commit_note(ctx, "compact", bounds))
-    ctx.handover.put("change", bounds, written)
-    return written.fold.count
+    return written.fold.count, written
 
 
 def _build_cells(window: SinkWindow, places: list[SegmentTable]) -> list[Cell]:
     return [build_cell(window.definitions, window.segments, place) for place in places]
 
 
-def _choose_window(ctx: StageContext, bounds: Bounds, position: Position, target: Target) -> Bounds | None:
+def _choose_window(
+    ctx: StageContext, bounds: Bounds, position: Position, target: Target, given: MergedWindow | None
+) -> Bounds | None:
     """The sink's window for the landed window `bounds`; None if the target is past it without a sealed window."""
     if position.window is not None and position.window[0] < bounds.hi:
         return Bounds(*position.window)
@@ -218,6 +235,8 @@ def _choose_window(ctx: StageContext, bounds: Bounds, position: Position, target
     if lo >= bounds.hi:
         return None
     end = _find_end(ctx, lo, bounds.hi, target.max_segment_rows)
+    if given is not None and given.bounds == Bounds(lo, end) and not given.merged.ddls:
+        return given.bounds
     end, refused = _end_before_refused(ctx, lo, end, target, position)
     if refused is not None:
         commit_ts, query = str(refused.commit_ts), refused.query[:200]

@@ -19,7 +19,6 @@ from binlake.target import make_too_many_rows_error
 from binlake.target.definitions.forms import Name
 from binlake.target.definitions.shape import find_option
 from binlake.window.definitions import SegmentTable, require_definition
-from binlake.window.derived import Merged
 from spark_jobs.convert.keeping import find_origins
 from spark_jobs.convert.render import Renderer
 from spark_jobs.engine.blocks import Store
@@ -27,11 +26,11 @@ from spark_jobs.engine.engine import Engine, Keeper
 from spark_jobs.engine.exchange import Split, exchange
 from spark_jobs.engine.lakerows import list_window_rows
 from spark_jobs.engine.rows import Rows, read_table
-from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.context import StageContext
+from spark_jobs.tables.compacted import Compacted
 from spark_jobs.tables.held import read_window_changes
 from spark_jobs.tables.netchange import count_groups, find_groups
-from spark_jobs.tables.netrows import Group, NetRows, measure_sizes, sum_sizes
-from spark_jobs.tables.sinks import SinkWindow
+from spark_jobs.tables.netrows import Group, measure_sizes, sum_sizes
 from spark_jobs.tables.statements import STATEMENT_ARROW, quote_copy_name
 
 CHANGE_ARROW = pa.schema([(field.name, field.type) for field in CHANGE.build_arrow_schema()])
@@ -101,15 +100,15 @@ class RenderGroup:
 
 
 def render_net_statements(
-    ctx: StageContext, engine: Engine, window: SinkWindow, target: Target, merged: Merged, renderer: Renderer
+    ctx: StageContext, engine: Engine, given: Compacted, target: Target, renderer: Renderer
 ) -> Rendered:
     """The statements of `change`, and the fold of its rows; `renderer` has no tables yet.
 
     Raises Permanent, SchemaError.
     """
-    bounds = window.bounds
+    window, bounds = given.window, given.window.bounds
     with engine.open_store(ctx.paths, "convert") as store:
-        groups, sizes = _list_groups(ctx, engine, store, bounds, merged)
+        groups, sizes = _list_groups(ctx, engine, store, given)
         if target.mode == "atomic":
             _require_segments(sizes, target.max_segment_rows, bounds.window)
         tables = {place: require_definition(window.definitions, window.segments, place) for place in sizes}
@@ -117,7 +116,7 @@ def render_net_statements(
         accepted = find_accepted(target, {place.name for place in tables})
         renderer = replace(renderer, tables=tables, copies=copies, accepted=accepted)
         if any(table.kept for table in tables.values()):
-            changes = read_window_changes(ctx, engine, bounds, merged.rows)
+            changes = read_window_changes(ctx, engine, bounds, given.manifest.merged.rows, given.merged)
             if changes is not None:
                 renderer = replace(renderer, origins=find_origins(engine, changes, window, tables))
         folder = ctx.paths.locate_table(STATEMENT.name)
@@ -125,13 +124,13 @@ def render_net_statements(
 
 
 def _list_groups(
-    ctx: StageContext, engine: Engine, store: Store, bounds: Bounds, merged: Merged
+    ctx: StageContext, engine: Engine, store: Store, given: Compacted
 ) -> tuple[Sequence[Group], Mapping[SegmentTable, int]]:
     """(the rows of `change` by group, their number by place): from compact in this process, else from the lake."""
-    handed: NetRows | None = ctx.handover.find("change", bounds)
-    if handed is not None:
-        return handed.groups, handed.sizes
-    groups = count_groups(merged.rows, ctx.measure(bounds))
+    if given.net is not None:
+        return given.net.groups, given.net.sizes
+    bounds = given.window.bounds
+    groups = count_groups(given.manifest.merged.rows, ctx.measure(bounds))
     parts = list_window_rows(ctx.paths, CHANGE, bounds.window, engine.task_bytes)
     exchanged = exchange(engine, store, _SplitByGroup(groups), parts)
     return list(exchanged.shares.items()), sum_sizes(exchanged.found)

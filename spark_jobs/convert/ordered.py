@@ -30,8 +30,8 @@ from spark_jobs.engine.engine import Engine, Keeper
 from spark_jobs.engine.inorder import OrderedRows, cut_in_order
 from spark_jobs.engine.rows import Rows
 from spark_jobs.job.context import StageContext
+from spark_jobs.tables.compacted import Compacted
 from spark_jobs.tables.held import list_mutation_parts
-from spark_jobs.tables.sinks import SinkWindow
 from spark_jobs.tables.statements import build_statement_table
 
 _ORDER = (Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ)
@@ -44,12 +44,12 @@ _ALL = 1 << 62
 
 
 def render_ordered_statements(
-    ctx: StageContext, engine: Engine, window: SinkWindow, target: Target, limits: BatchLimits, *, safe: bool
+    ctx: StageContext, engine: Engine, given: Compacted, target: Target, limits: BatchLimits, *, safe: bool
 ) -> Rendered:
     """The statements except the DDL."""
-    bounds, starts = window.bounds, window.segments.starts
+    window, bounds, starts = given.window, given.window.bounds, given.window.segments.starts
     folder = ctx.paths.locate_table(STATEMENT.name)
-    parts = list_mutation_parts(ctx, engine, bounds)
+    parts = list_mutation_parts(ctx, engine, bounds, given.merged)
     touched = find_touched_tables((batch for rows in parts for batch in rows.read(_PLACES)), starts)
     tables = {place: require_definition(window.definitions, window.segments, place) for place in touched}
     if safe:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 import structlog
@@ -24,7 +24,8 @@ from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.statements import BatchLimits, StatementBatch
 from binlake.statements.digests import compute_digest_of_index
-from binlake.target import Position, Session
+from binlake.target import Session
+from binlake.target.apply.preflight import build_reports, find_stopping_reports, list_tables, require_fit
 from binlake.target.claim.aside import is_aside, may_pass_refused
 from binlake.target.definitions.definitions import digest_definitions, require_definitions
 from binlake.target.definitions.forms import Name
@@ -38,62 +39,62 @@ from binlake.window.cuts import (
 )
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest, format_window_name
-from spark_jobs.commands.preflight import check_before_first
 from spark_jobs.convert.netstatements import Rendered, render_net_statements, write_statements
 from spark_jobs.convert.ordered import render_ordered_statements
 from spark_jobs.convert.render import Renderer
 from spark_jobs.engine.engine import HELD_BYTES, Keeper
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lake import replace_window
-from spark_jobs.tables.compacted import read_current, read_pinned
+from spark_jobs.tables.compacted import Compacted, Converted, read_compacted
 from spark_jobs.tables.pinned import (
     NO_ROWS,
     find_next_start,
-    open_manifest,
     read_cluster_id,
     read_target_position,
     require_pinned,
 )
-from spark_jobs.tables.sinks import SinkWindow, commit_note, read_sql_window
+from spark_jobs.tables.sinks import SinkWindow, commit_note
 from spark_jobs.tables.statements import LakeStatements, build_statement_table, read_statements
 
 log = structlog.get_logger(__name__)
 
 
-def run(ctx: StageContext, bounds: Bounds) -> StageResult:
-    """Derive `statement` of the sink's window and, if the window is next, seal its manifest. Raises BinlakeError."""
+def run(ctx: StageContext, bounds: Bounds, given: Compacted | Converted | None = None) -> StageResult:
+    """Derive `statement` of the sink's window and, if the window is next, seal its manifest. Raises BinlakeError.
+
+    `given`: from compact in this process, which has asked the target where it is.
+    """
     began = time.monotonic()
-    target = ctx.replication.require_sql_target(hint="add a section [target], or do not run convert")
-    position = read_target_position(ctx, bounds)
+    ctx.replication.require_sql_target(hint="add a section [target], or do not run convert")
+    position = read_target_position(ctx, bounds) if given is None else given.position
     with ctx.hold_lock(BY_NAME["convert"].lock):
-        derived = _take_ahead(ctx, bounds, position) or _derive(ctx, bounds, target, position)
-        sealed = _seal(ctx, derived) if derived.given.pinned is None else None
+        given = read_compacted(ctx, bounds, position) if given is None else given
+        derived = _use_given(ctx, given)
+        manifest, is_new = _seal(ctx, derived)
     seconds = time.monotonic() - began + derived.seconds_ahead
-    state, statements = "done" if sealed else "already", derived.statements
+    state, statements = "done" if is_new else "already", derived.statements
     detail: dict[str, object] = {"batches": statements.count, "ddl": derived.ddls, "ddl_skipped": derived.skipped}
     detail |= ctx.describe_engine()
     event = WindowEvent("convert", bounds.lo, bounds.hi, state, statements.rows, seconds, ctx.run_id, "sql")
-    ctx.windows.record(replace(event, detail=detail, manifest=sealed.to_json() if sealed else ""))
-    return StageResult("convert", state, bounds.lo, bounds.hi, statements.rows, seconds, "", detail)
+    ctx.windows.record(replace(event, detail=detail, manifest=manifest.to_json() if manifest and is_new else ""))
+    derived = replace(derived, manifest=manifest)
+    return StageResult("convert", state, bounds.lo, bounds.hi, statements.rows, seconds, "", detail, derived)
 
 
-def derive_ahead(ctx: StageContext, bounds: Bounds, position: Position) -> None:
-    """Derive `statement` of a window for a target that will be at `position`; `run` uses and seals it.
-
-    compact must have derived the window ahead before. Raises as `run`.
-    """
+def derive_ahead(ctx: StageContext, compacted: Compacted) -> Converted:
+    """Derive `statement` for a target that will be where `compacted` says; `run` seals it. Raises as `run`."""
     began = time.monotonic()
     with ctx.hold_lock(BY_NAME["convert"].lock):
-        derived = _derive(ctx, bounds, ctx.replication.require_sql_target(), position)
+        derived = _derive(ctx, compacted)
         versions = _read_versions(ctx)
-    ahead = replace(derived, versions=versions, seconds_ahead=time.monotonic() - began)
-    ctx.handover.put_ahead("convert", bounds, position, ahead)
+    return replace(derived, versions=versions, seconds_ahead=time.monotonic() - began)
 
 
-def _take_ahead(ctx: StageContext, bounds: Bounds, position: Position) -> _Derived | None:
-    """What was derived ahead, unless another process has written to its tables since. The caller holds the lock."""
-    derived: _Derived | None = ctx.handover.take_ahead("convert", bounds, position)
-    return derived if derived is not None and derived.versions == _read_versions(ctx) else None
+def _use_given(ctx: StageContext, given: Compacted | Converted) -> Converted:
+    """What was derived ahead, unless another process has written to its tables since; else derive it."""
+    if isinstance(given, Converted):
+        return given if given.versions == _read_versions(ctx) else _derive(ctx, given.compacted)
+    return _derive(ctx, given)
 
 
 def _read_versions(ctx: StageContext) -> tuple[int, ...]:
@@ -101,83 +102,53 @@ def _read_versions(ctx: StageContext) -> tuple[int, ...]:
     return tuple(open_table(ctx.paths.locate_table(table.name)).version() for table in (CHANGE, STATEMENT))
 
 
-@dataclass(frozen=True)
-class _Given:
-    """The inputs of a window's statements; `pinned`: the window's manifest if the target holds it open."""
-
-    window: SinkWindow
-    target: Target
-    compacted: CompactManifest
-    pinned: ApplyManifest | None
-    position: Position
-
-
-@dataclass(frozen=True)
-class _Derived:
-    """The result for a window: the digest of its `change` (empty: unchanged since pinned), its statements, their form.
-
-    `ddls`, `skipped`: how many DDL statements there are, and how many were left out. `versions`, `seconds_ahead`: set
-    if it was derived ahead.
-    """
-
-    given: _Given
-    change: str
-    statements: LakeStatements
-    forms: str
-    ddls: int
-    skipped: int
-    versions: tuple[int, ...] = ()
-    seconds_ahead: float = 0.0
-
-
-def _derive(ctx: StageContext, bounds: Bounds, target: Target, position: Position) -> _Derived:
+def _derive(ctx: StageContext, given: Compacted) -> Converted:
     """Write the statements to the lake. Those of an open window are there already, or must come out the same."""
-    pinned = open_manifest(ctx, bounds, position)
-    compacted = read_current(ctx, bounds) if pinned is None else read_pinned(ctx, pinned)
-    window = read_sql_window(ctx, bounds, compacted.merged).with_shapes(compacted.shapes)
+    window, pinned, target = given.window, given.pinned, ctx.replication.require_sql_target()
     if pinned is None:
-        _require_compacted(compacted, window, target)
+        _require_compacted(given.manifest, window, target)
     else:
         require_pinned_cuts(pinned, window.segments.starts)
-    ddls, skipped = _make_ddl_batches(ctx, window, target, position.aside)
-    given = _Given(window, target, compacted, pinned, position)
+    ddls, skipped = _make_ddl_batches(ctx, window, target, given.position.aside)
     if pinned is not None:
         statements = read_statements(ctx, window, target)
         if statements.compute_digest() == pinned.statement:
             require_pinned_texts(window.cuts, ddls, statements.list_ddls())
-            return _Derived(given, "", statements, pinned.safe_mode, len(ddls), skipped)
-    forms = _choose_forms(ctx, window, position, pinned)
-    change, rows = _write(ctx, given, ddls, plain=forms == "plain")
-    return _Derived(given, change, read_statements(ctx, window, target, rows), forms, len(ddls), skipped)
+            return Converted(given, "", statements, pinned.safe_mode, len(ddls), skipped)
+    forms = _choose_forms(ctx, given)
+    change, rows = _write(ctx, given, ddls, target, plain=forms == "plain")
+    return Converted(given, change, read_statements(ctx, window, target, rows), forms, len(ddls), skipped)
 
 
-def _choose_forms(ctx: StageContext, window: SinkWindow, position: Position, pinned: ApplyManifest | None) -> str:
+def _choose_forms(ctx: StageContext, given: Compacted) -> str:
     """`safe` or `plain`: as sealed for a window that is open or applied, else as the target needs it now."""
-    if pinned is not None:
-        return pinned.safe_mode
-    bounds = window.bounds
+    if given.pinned is not None:
+        return given.pinned.safe_mode
+    bounds, position = given.window.bounds, given.position
     written = ctx.windows.read_apply_manifests(bounds.lo, bounds.hi)
     passed = position.commit_ts is not None and bounds.hi <= position.commit_ts
     return written[-1].safe_mode if passed and written else position.forms
 
 
-def _write(ctx: StageContext, given: _Given, ddls: list[StatementBatch], *, plain: bool) -> tuple[str, pa.Table | None]:
+def _write(
+    ctx: StageContext, given: Compacted, ddls: list[StatementBatch], target: Target, *, plain: bool
+) -> tuple[str, pa.Table | None]:
     """Write the rows (which must match the pinned ones, if any).
 
-    Returns the digest of `change`, and the rows if this process has them: finalize in it takes them from the handover.
+    Returns the digest of `change`, and the rows if this process has them.
     """
-    window, target, pinned, merged = given.window, given.target, given.pinned, given.compacted.merged
+    window, pinned = given.window, given.pinned
     bounds, folder = window.bounds, ctx.paths.locate_table(STATEMENT.name)
     limits = BatchLimits.of(target.batch_rows, given.position.max_packet)
     engine = ctx.choose_engine_for(bounds)
     if target.mode == "ordered":
         # This mode applies every change, so `change` has no rows of this window.
-        rendered = render_ordered_statements(ctx, engine, window, target, limits, safe=not plain)
+        rendered = render_ordered_statements(ctx, engine, given, target, limits, safe=not plain)
         change = NO_ROWS
     else:
         renderer = Renderer(bounds.window, {}, target.db_type, limits, plain)
-        rendered = render_net_statements(ctx, engine, window, target, merged, renderer)
-        _require_rows(given.compacted, rendered.change.count)
+        rendered = render_net_statements(ctx, engine, given, target, renderer)
+        _require_rows(given.manifest, rendered.change.count)
         change = rowhash.compute_digest(rendered.change)
     made = Rendered.join(
         [rendered, write_statements([build_statement_table(bounds.window, ddls)], folder, Keeper(HELD_BYTES))]
@@ -185,7 +156,6 @@ def _write(ctx: StageContext, given: _Given, ddls: list[StatementBatch], *, plai
     if pinned is not None:
         require_pinned(STATEMENT.name, bounds, pinned.statement, compute_digest_of_index(made.index.to_pylist()))
     replace_window(ctx.paths, STATEMENT, bounds.window, made.parts, commit_note(ctx, "convert", bounds))
-    ctx.handover.put("statement", bounds, made.rows)
     return change, made.rows
 
 
@@ -218,14 +188,16 @@ def _make_ddl_batches(
     return batches, skipped
 
 
-def _seal(ctx: StageContext, derived: _Derived) -> ApplyManifest | None:
-    """The manifest to write if the window is the next one and not yet sealed with it; None = nothing to seal."""
-    given = derived.given
+def _seal(ctx: StageContext, derived: Converted) -> tuple[ApplyManifest | None, bool]:
+    """(the manifest that pins the statements, whether it must be written); None for a window that is passed."""
+    given = derived.compacted
+    if given.pinned is not None:
+        return given.pinned, False
     bounds, position = given.window.bounds, given.position
     opened = position.window
     start = find_next_start(ctx, position)
     if bounds.hi <= (start if opened is None else opened[0]):
-        return None
+        return None, False
     if opened is not None or start != bounds.lo:
         state = f"holds the window {format_window_name(*opened)} open" if opened else f"is at {start}"
         raise CheckpointConflict(
@@ -234,10 +206,20 @@ def _seal(ctx: StageContext, derived: _Derived) -> ApplyManifest | None:
             hint="run compact again: it starts the window at the checkpoint",
         )
     if position.commit_ts is None:
-        check_before_first(ctx, given.target, bounds, position.aside)
+        _check_before_first(ctx, given, ctx.replication.require_sql_target())
     manifest = _build_manifest(ctx, derived)
     written = ctx.windows.read_apply_manifests(bounds.lo, bounds.hi)
-    return None if written and manifest == written[-1] else manifest
+    return manifest, not written or manifest != written[-1]
+
+
+def _check_before_first(ctx: StageContext, given: Compacted, target: Target) -> None:
+    """Before a replication's first window, check all its tables, not only those that get rows. Raises Drift."""
+    reports = build_reports(target, list_tables(ctx.replication, given.window.base))
+    for report in reports:
+        for warning in report.warnings:
+            log.warning("preflight", table=f"{report.db}.{report.table}", warning=warning)
+    # The differences of tables that are set aside stop nothing.
+    require_fit(find_stopping_reports(target, reports, given.position.aside), {"window": given.window.bounds.window})
 
 
 def _require_compacted(compacted: CompactManifest, window: SinkWindow, target: Target) -> None:
@@ -263,8 +245,8 @@ def _require_rows(compacted: CompactManifest, rows: int) -> None:
         )
 
 
-def _build_manifest(ctx: StageContext, derived: _Derived) -> ApplyManifest:
-    given, statements = derived.given, derived.statements
+def _build_manifest(ctx: StageContext, derived: Converted) -> ApplyManifest:
+    given, statements = derived.compacted, derived.statements
     window = given.window
     bounds = window.bounds
     return ApplyManifest(
@@ -275,24 +257,24 @@ def _build_manifest(ctx: StageContext, derived: _Derived) -> ApplyManifest:
         hi=bounds.hi,
         config_hash=ctx.replication.compute_data_hash(),
         safe_mode=derived.forms,
-        definitions=_digest_target_definitions(given, statements),
+        definitions=_digest_target_definitions(given, statements, ctx.replication.require_sql_target()),
         change=derived.change,
         statement=statements.compute_digest(),
         segments=len(window.segments.starts) + 1,
         rows=statements.rows,
         schema_version=statements.list_segments()[-1].schema_version,
         cuts=window.segments.starts,
-        windows=given.compacted.merged.windows,
-        compact=given.compacted.compute_digest(),
+        windows=given.manifest.merged.windows,
+        compact=given.manifest.compute_digest(),
     )
 
 
-def _digest_target_definitions(given: _Given, statements: LakeStatements) -> str:
+def _digest_target_definitions(given: Compacted, statements: LakeStatements, target: Target) -> str:
     """Check the tables that get rows before the first DDL, and digest all tables that the window touches (R-13, R-18).
 
     Tables that are set aside are not checked; none is if finalize sets differing tables aside itself.
     """
-    window, target, plans = given.window, given.target, statements.list_segments()
+    window, plans = given.window, statements.list_segments()
     names = {name for plan in plans for name in (*plan.touched, *(plan.expected.names if plan.expected else ()))}
     first = plans[0].expected
     checked = [] if target.on_table_error == "set-aside" or first is None else first.names

@@ -39,6 +39,7 @@ from spark_jobs.encode.writing import Encoded, EncodeTask, TouchedTables
 from spark_jobs.engine.inorder import cut_in_order
 from spark_jobs.job.context import PIECE_BYTES, Bounds, StageContext, StageResult
 from spark_jobs.job.lake import ensure_table, replace_window
+from spark_jobs.job.passed import MergedWindow
 from spark_jobs.tables.held import list_mutation_parts
 from spark_jobs.tables.sinks import (
     SinkWindow,
@@ -49,18 +50,21 @@ from spark_jobs.tables.sinks import (
 )
 
 
-def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
-    """Encode what the feed `name` still lacks up to `bounds.hi`. Raises IncompleteWindow, ConfigError, SchemaError."""
+def run(ctx: StageContext, bounds: Bounds, name: str, given: MergedWindow | None = None) -> StageResult:
+    """Encode what the feed `name` still lacks up to `bounds.hi`; `given`: the rows of one of its windows.
+
+    Raises IncompleteWindow, ConfigError, SchemaError.
+    """
     feed, began = ctx.replication.require_feed(name), time.monotonic()
     with ctx.hold_lock(name_feed_lock(name)):
         state = read_state(ctx.windows, name)
         for waiting in list_waiting_windows(ctx.windows, feed, state, bounds.hi):
             if not matches_section(waiting, feed):
-                _seal(ctx, feed, Bounds(waiting.lo, waiting.hi))
+                _seal(ctx, feed, Bounds(waiting.lo, waiting.hi), given)
         windows = list_next_windows(ctx, feed, state, bounds)
         if not windows:
             return StageResult("encode", "already", bounds.lo, bounds.hi, detail={"feed": name})
-        manifests = [_seal(ctx, feed, window) for window in windows]
+        manifests = [_seal(ctx, feed, window, given) for window in windows]
     messages, ddls = (sum(getattr(one, count) for one in manifests) for count in ("messages", "ddls"))
     detail = {"feed": name, "ddl_without_message": ddls}
     seconds = time.monotonic() - began
@@ -101,10 +105,10 @@ def _cut_by_bytes(ctx: StageContext, lo: int, hi: int) -> list[Bounds]:
     return [*windows, Bounds(windows[-1].hi if windows else lo, hi)]
 
 
-def _seal(ctx: StageContext, feed: Feed, window: Bounds) -> EncodeManifest:
+def _seal(ctx: StageContext, feed: Feed, window: Bounds, given: MergedWindow | None) -> EncodeManifest:
     """Encode the window and record it with its manifest."""
     began = time.monotonic()
-    manifest = _encode(ctx, feed, window)
+    manifest = _encode(ctx, feed, window, given)
     detail = {"feed": feed.name, "ddl_without_message": manifest.ddls, **ctx.describe_engine()}
     event = WindowEvent("encode", window.lo, window.hi, "done", manifest.messages, time.monotonic() - began, ctx.run_id,
                         name_feed_sink(feed.name), "", detail,
@@ -113,13 +117,13 @@ def _seal(ctx: StageContext, feed: Feed, window: Bounds) -> EncodeManifest:
     return manifest
 
 
-def _encode(ctx: StageContext, feed: Feed, bounds: Bounds) -> EncodeManifest:
-    merged = require_merged(ctx, bounds.lo, bounds.hi)
+def _encode(ctx: StageContext, feed: Feed, bounds: Bounds, given: MergedWindow | None) -> EncodeManifest:
+    merged = require_merged(ctx, bounds.lo, bounds.hi, given)
     _require_own_topics(ctx, feed, bounds.hi)
-    window, table = read_mirror_window(ctx, bounds, merged), make_message_table(feed.name)
+    window, table = read_mirror_window(ctx, bounds, merged, given), make_message_table(feed.name)
     ensure_table(ctx.paths, table)
     events = _build_task(ctx, feed, window, window.definitions).write([], _encode_events(ctx, feed, window))
-    encoded = Encoded.sum_parts([*(_write_rows(ctx, feed, window) if merged.rows else []), events])
+    encoded = Encoded.sum_parts([*(_write_rows(ctx, feed, window, given) if merged.rows else []), events])
     replace_window(ctx.paths, table, bounds.window, encoded.parts, commit_note(ctx, "encode", bounds))
     return EncodeManifest(
         ctx.replication.name, feed.name, bounds.lo, bounds.hi, encoded.fold.count,
@@ -154,10 +158,10 @@ def _build_segments(window: SinkWindow) -> Segments:
     return Segments(window.bounds.lo, window.bounds.hi, tuple(sorted({ddl.since for ddl in window.ddls})))
 
 
-def _write_rows(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[Encoded]:
+def _write_rows(ctx: StageContext, feed: Feed, window: SinkWindow, given: MergedWindow | None) -> list[Encoded]:
     """Encode the row changes in tasks, which get the definitions of the tables that these rows belong to."""
     engine = ctx.choose_engine_for(window.bounds)
-    parts = list_mutation_parts(ctx, engine, window.bounds)
+    parts = list_mutation_parts(ctx, engine, window.bounds, given)
     names = [Mutation.DB, Mutation.TABLE, Mutation.COMMIT_TS]
     touched = find_touched_tables(
         (batch for rows in parts for batch in rows.read(names)), _build_segments(window).starts

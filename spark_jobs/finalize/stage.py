@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-import pyarrow as pa
 import structlog
 from deltalake.exceptions import DeltaError
 from pyarrow.lib import ArrowException
@@ -29,7 +28,7 @@ from binlake.window.manifest import ApplyManifest
 from binlake.window.targets import Naming
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lineage import Sources, Written, make_target_column_lister
-from spark_jobs.tables.compacted import read_pinned
+from spark_jobs.tables.compacted import Converted, read_pinned
 from spark_jobs.tables.pinned import name_target, read_target_position
 from spark_jobs.tables.sinks import SinkWindow, find_tables_at_end, read_sql_window
 from spark_jobs.tables.statements import LakeStatements, read_statements
@@ -41,8 +40,8 @@ _SCHEMA = ("schema_snapshot", "schema_change")
 """The tables of the schema history."""
 
 
-def run(ctx: StageContext, bounds: Bounds) -> StageResult:
-    """Apply the window `bounds`.
+def run(ctx: StageContext, bounds: Bounds, given: Converted | None = None) -> StageResult:
+    """Apply the window `bounds`; `given`: from convert in this process.
 
     Raises what `apply_window` raises, LostRange, ImmutableWindow, DamagedManifest, CheckpointConflict.
     """
@@ -50,7 +49,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     target = ctx.replication.require_sql_target(hint="add a section [target], or do not run finalize")
     with _translate_read_errors(ctx, bounds, "window"):
         manifest = _choose_manifest(ctx, bounds)
-    statements = _require_pinned(ctx, bounds, target, manifest)
+    statements = _require_pinned(ctx, bounds, target, manifest, given)
     marks = LoopbackMarks.of(ctx.replication.loopback, ctx.replication.name)
     record_due_tables(
         target, ctx.windows, statements.window.cuts, bounds.hi, ctx.run_id, partial(_is_passed, ctx, bounds)
@@ -112,15 +111,16 @@ def _translate_read_errors(ctx: StageContext, bounds: Bounds, *tables: str) -> I
         ) from error
 
 
-def _require_pinned(ctx: StageContext, bounds: Bounds, target: Target, manifest: ApplyManifest) -> LakeStatements:
+def _require_pinned(
+    ctx: StageContext, bounds: Bounds, target: Target, manifest: ApplyManifest, given: Converted | None
+) -> LakeStatements:
     """Check that all that `manifest` pins exists unchanged, before anything reaches the target (DESIGN 3.10)."""
-    with _translate_read_errors(ctx, bounds, "window"):
-        compacted = read_pinned(ctx, manifest)
-    with _translate_read_errors(ctx, bounds, "ddl", *_SCHEMA):
-        window = read_sql_window(ctx, bounds, compacted.merged).with_shapes(compacted.shapes)
-    require_pinned_cuts(manifest, window.segments.starts)
-    with _translate_read_errors(ctx, bounds, "statement", *_SCHEMA):
-        statements = read_pinned_statements(ctx, window, target, manifest)
+    is_own = given is not None and given.manifest == manifest
+    if given is not None and is_own and given.statements.compute_digest() == manifest.statement:
+        statements = given.statements
+    else:
+        statements = _read_pinned(ctx, bounds, target, manifest)
+    require_pinned_cuts(manifest, statements.window.segments.starts)
     if statements.compute_digest() != manifest.statement:
         raise ImmutableWindow(
             "the statements in the lake differ from those that the manifest pins",
@@ -133,16 +133,14 @@ def _require_pinned(ctx: StageContext, bounds: Bounds, target: Target, manifest:
     return statements
 
 
-def read_pinned_statements(
-    ctx: StageContext, window: SinkWindow, target: Target, manifest: ApplyManifest
-) -> LakeStatements:
-    """The statements that convert handed over in this process, if the manifest pins them; else those of the lake."""
-    handed: pa.Table | None = ctx.handover.find("statement", Bounds(manifest.lo, manifest.hi))
-    if handed is not None:
-        statements = read_statements(ctx, window, target, handed)
-        if statements.compute_digest() == manifest.statement:
-            return statements
-    return read_statements(ctx, window, target)
+def _read_pinned(ctx: StageContext, bounds: Bounds, target: Target, manifest: ApplyManifest) -> LakeStatements:
+    """The statements in the lake, for the window that `manifest` describes."""
+    with _translate_read_errors(ctx, bounds, "window"):
+        compacted = read_pinned(ctx, manifest)
+    with _translate_read_errors(ctx, bounds, "ddl", *_SCHEMA):
+        window = read_sql_window(ctx, bounds, compacted.merged).with_shapes(compacted.shapes)
+    with _translate_read_errors(ctx, bounds, "statement", *_SCHEMA):
+        return read_statements(ctx, window, target)
 
 
 def _choose_manifest(ctx: StageContext, bounds: Bounds) -> ApplyManifest:

@@ -9,23 +9,19 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import structlog
 
 from binlake.errors import BinlakeError
+from binlake.target import Position
+from spark_jobs.job.context import StageContext
 from spark_jobs.job.failures import translate_errors
+from spark_jobs.job.passed import CannotDeriveAhead, DerivedAhead, MergedWindow
 from spark_jobs.job.results import Bounds
 
-if TYPE_CHECKING:
-    from binlake.target import Position
-    from spark_jobs.job.context import StageContext
-
 log = structlog.get_logger(__name__)
-
-
-class CannotDeriveAhead(Exception):
-    """A window must wait for the previous one, because a stage has to ask the target."""
 
 
 class Ahead:
@@ -34,7 +30,7 @@ class Ahead:
     def __init__(self, ctx: StageContext) -> None:
         self._ctx = ctx
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="ahead")
-        self._future: Future[None] | None = None
+        self._future: Future[DerivedAhead | None] | None = None
 
     def __enter__(self) -> Ahead:
         return self
@@ -42,17 +38,19 @@ class Ahead:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
 
-    def start(self, window: Bounds, next_bounds: Callable[[], Bounds]) -> None:
-        """Call this before `window` is applied: derive the window that `next_bounds` returns, once it has landed."""
+    def start(self, window: Bounds, wait_for_next: Callable[[], MergedWindow]) -> None:
+        """Call this before `window` is applied: derive the one that `wait_for_next` returns, once it has landed."""
         position = self._find_position_after(window)
         if position is not None:
-            self._future = self._pool.submit(self._derive, position, next_bounds)
+            self._future = self._pool.submit(self._derive, position, wait_for_next)
 
-    def wait(self) -> None:
-        """Wait until what was started has ended. Raises errors other than those of a stage."""
+    def take(self) -> DerivedAhead | None:
+        """Wait until what was started has ended, and return it; None if there is nothing.
+
+        Raises errors other than those of a stage.
+        """
         future, self._future = self._future, None
-        if future is not None:
-            future.result()
+        return future.result() if future is not None else None
 
     def _find_position_after(self, window: Bounds) -> Position | None:
         try:
@@ -62,17 +60,21 @@ class Ahead:
             return None
         return position
 
-    def _derive(self, position: Position, next_bounds: Callable[[], Bounds]) -> None:
+    def _derive(self, position: Position, wait_for_next: Callable[[], MergedWindow]) -> DerivedAhead | None:
+        ahead = None
         try:
             with translate_errors():
-                bounds = next_bounds()
-                compacted = self._run("compact", bounds, position)
-                self._run("convert", Bounds(compacted.lo, compacted.hi), position)
+                merged = wait_for_next()
+                chain, bounds = self._ctx.begin_chain(), merged.bounds
+                stage = chain.begin_stage("compact", bounds)
+                result = _import_stage("compact").derive_ahead(stage, bounds, position, merged)
+                ahead = DerivedAhead(merged, position, result)
+                stage = chain.begin_stage("convert", Bounds(result.lo, result.hi))
+                converted = _import_stage("convert").derive_ahead(stage, result.derived)
+                ahead = replace(ahead, result=replace(result, derived=converted))
         except (BinlakeError, CannotDeriveAhead) as error:
             _log_reason(error)
-
-    def _run(self, stage: str, bounds: Bounds, position: Position) -> Any:
-        return _import_stage(stage).derive_ahead(self._ctx.begin_stage(stage, bounds), bounds, position)
+        return ahead
 
 
 def _import_stage(name: str) -> Any:

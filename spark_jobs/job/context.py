@@ -17,7 +17,6 @@ from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowLog
 from binlake.rules import Rules
 from spark_jobs.engine.engine import Engine, LocalEngine
-from spark_jobs.job.handover import Handover
 from spark_jobs.job.results import Bounds, StageResult
 
 if TYPE_CHECKING:
@@ -29,13 +28,22 @@ PIECE_BYTES = 64 << 20
 """Binlog bytes of a window that another one follows at once: what the driver can process in a few hundred MiB."""
 
 
+class LakeView:
+    """Control tables that are read once, until they are refreshed. For one thread."""
+
+    def __init__(self, paths: LakePaths) -> None:
+        self.windows = WindowLog(paths, pinned=True)
+        self.schemas = SchemaHistory(paths, pinned=True)
+        self.members = MemberTable(paths, pinned=True)
+
+
 @dataclass(frozen=True)
 class StageContext:
     """One run over one replication.
 
     The Spark session is made at first use: plan, finalize and small windows need none. `in_pieces`: the caller
-    continues after a window that land cuts short. `handover`: rows for the next stage in this process. `pinned`: the
-    control tables are read once, until `refresh`. `label`: what Spark's pages call the jobs.
+    continues after a window that land cuts short. `view`: the control tables as a stage sees them; without it, they are
+    read again each time. `label`: what Spark's pages call the jobs.
     """
 
     replication: Replication
@@ -43,19 +51,25 @@ class StageContext:
     make_spark: Callable[[], SparkSession]
     stop_ts: int | None = None
     in_pieces: bool = False
-    handover: Handover = field(default_factory=Handover, compare=False, repr=False)
-    pinned: bool = False
+    view: LakeView | None = field(default=None, compare=False, repr=False)
     label: str = "binlake"
+
+    def begin_chain(self) -> StageContext:
+        """The context of stages that run one after the other: what one has read of control tables, the next knows."""
+        return replace(self, view=LakeView(self.paths))
 
     def begin_stage(self, name: str, bounds: Bounds | None = None) -> StageContext:
         """The context of one stage: it sees the control tables as they were when it began, and its own writes."""
         words = [self.replication.name, name, *([bounds.window] if bounds is not None else [])]
-        return replace(self, pinned=True, label=" ".join(words))
+        stage = replace(self if self.view is not None else self.begin_chain(), label=" ".join(words))
+        stage.refresh()
+        return stage
 
     def refresh(self) -> None:
         """Let the stage see what other processes have written: after it has got a lock, or asked another server."""
         self.windows.refresh()
         self.schemas.refresh()
+        self.members.refresh()
 
     @contextmanager
     def hold_lock(self, name: str) -> Iterator[None]:
@@ -116,14 +130,14 @@ class StageContext:
     @cached_property
     def windows(self) -> WindowLog:
         """The table `window`."""
-        return WindowLog(self.paths, pinned=self.pinned)
+        return WindowLog(self.paths) if self.view is None else self.view.windows
 
     @cached_property
     def schemas(self) -> SchemaHistory:
         """The schema history."""
-        return SchemaHistory(self.paths, pinned=self.pinned)
+        return SchemaHistory(self.paths) if self.view is None else self.view.schemas
 
     @cached_property
     def members(self) -> MemberTable:
         """The table `pump_member`."""
-        return MemberTable(self.paths)
+        return MemberTable(self.paths) if self.view is None else self.view.members

@@ -22,7 +22,7 @@ from binlake.base.lakecolumns import Binlog, Change, Ddl, History, OfSegment, St
 from binlake.base.rowhash import Fold
 from binlake.errors import Transient
 from binlake.lake.damage import describe_storage_text, require_space
-from binlake.lake.opentable import load_table, open_table
+from binlake.lake.opentable import open_table
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import STAGE_TABLES, LakeTable, parse_schema
@@ -75,13 +75,13 @@ def overwrite(rows: pa.Table, paths: LakePaths, table: LakeTable, predicate: str
     about = commit_properties(note)
     place, data = open_table(paths.locate_table(table.name)), rows.select(table.list_column_names())
     try:
-        if may_have_rows(paths, table, predicate):
+        if _may_match(place, predicate):
             write_deltalake(place, data, mode="overwrite", predicate=predicate, commit_properties=about,
                             writer_properties=_WRITER)  # fmt: skip
         elif data.num_rows and table.partitioned_by:
             # Nothing to replace: Arrow writes with less CPU and far less memory (bench/README.md).
             folder, kinds = paths.locate_table(table.name), parse_schema(table.build_spark_schema())
-            commit_parts(paths, table, write_parts(folder, table, [data.cast(kinds)]), [], note)
+            commit_parts(paths, table, write_parts(folder, table, [data.cast(kinds)]), [], note, opened=place)
         elif data.num_rows:
             write_deltalake(place, data, mode="append", commit_properties=about, writer_properties=_WRITER)
     except (DeltaError, OSError) as error:
@@ -100,10 +100,11 @@ def replace_history(
     rows are copied; later stages of this process still read the files, which VACUUM deletes one day. The caller holds
     the table's lock. Raises Transient.
     """
-    replaced = _find_files_of_range(paths, table, lo, hi)
+    opened = open_table(paths.locate_table(table.name))
+    replaced = _find_files_of_range(opened, lo, hi)
     if replaced is not None:
         if parts or replaced:
-            commit_parts(paths, table, parts, replaced, note)
+            commit_parts(paths, table, parts, replaced, note, opened=opened)
         return
     predicate = f"{History.COMMIT_TS} > {lo}" + ("" if hi is None else f" AND {History.COMMIT_TS} <= {hi}")
     place = paths.locate_table(table.name)
@@ -117,13 +118,13 @@ def replace_history(
         ) from error
 
 
-def _find_files_of_range(paths: LakePaths, table: LakeTable, lo: int, hi: int | None) -> list[RemoveAction] | None:
+def _find_files_of_range(table: DeltaTable, lo: int, hi: int | None) -> list[RemoveAction] | None:
     """The files that have only rows of the range; None if one has others too."""
     end = _GREATEST if hi is None else hi
-    if not may_have_rows(paths, table, commit_ts_predicate(lo, end)):
+    if not _may_match(table, commit_ts_predicate(lo, end)):
         return []
     now, removals = int(time.time() * 1000), []
-    for add in _list_files(paths, table):
+    for add in _list_files(table):
         least, most = add.get(f"min.{History.COMMIT_TS}"), add.get(f"max.{History.COMMIT_TS}")
         if least is None or most is None:
             return None
@@ -147,14 +148,14 @@ def _read_parts(place: str, table: LakeTable, parts: Sequence[Part]) -> pa.Recor
     return scanner.to_reader()
 
 
-def list_window_files(paths: LakePaths, table: LakeTable, window: str) -> list[RemoveAction]:
+def list_window_files(table: DeltaTable, window: str) -> list[RemoveAction]:
     """The files with rows of `window` in a table partitioned by window, to be replaced."""
-    if not may_have_rows(paths, table, f"{OfSegment.WINDOW} = '{window}'"):
+    if not _may_match(table, f"{OfSegment.WINDOW} = '{window}'"):
         return []
     now, own = int(time.time() * 1000), {OfSegment.WINDOW: window}
     return [
         RemoveAction(add["path"], True, now, add["size_bytes"], own)
-        for add in _list_files(paths, table)
+        for add in _list_files(table)
         if add[f"partition.{OfSegment.WINDOW}"] == window
     ]
 
@@ -163,15 +164,14 @@ def replace_window(
     paths: LakePaths, table: LakeTable, window: str, parts: Sequence[Part], note: Mapping[str, str]
 ) -> None:
     """Replace the rows of `window` by the files `parts`; no commit if there are none. Raises Transient."""
-    replaced = list_window_files(paths, table, window)
+    opened = open_table(paths.locate_table(table.name))
+    replaced = list_window_files(opened, window)
     if parts or replaced:
-        commit_parts(paths, table, parts, replaced, note)
+        commit_parts(paths, table, parts, replaced, note, opened=opened)
 
 
-def _list_files(paths: LakePaths, table: LakeTable) -> list[dict[str, Any]]:
-    listed: list[dict[str, Any]] = pa.table(
-        load_table(paths.locate_table(table.name)).get_add_actions(flatten=True)
-    ).to_pylist()
+def _list_files(table: DeltaTable) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     return listed
 
 
@@ -183,15 +183,16 @@ def commit_parts(
     note: Mapping[str, str],
     *,
     data_change: bool = True,
+    opened: DeltaTable | None = None,
 ) -> None:
     """Add the files `parts` to `table` and remove those `replaced`, in one commit. Raises Transient.
 
-    `data_change`: False if the rows stay the same.
+    `data_change`: False if the rows stay the same. `opened`: the table, if the caller has just opened it.
     """
     require_space(paths.locate_table(table.name))
     now = int(time.time() * 1000)
     adds = [AddAction(part.path, part.size, part.values, now, data_change, part.stats) for part in parts]
-    place = open_table(paths.locate_table(table.name))
+    place = open_table(paths.locate_table(table.name)) if opened is None else opened
     try:
         place.create_write_transaction(
             [*adds, *replaced],
@@ -237,7 +238,11 @@ def commit_ts_predicate(lo: int, hi: int) -> str:
 
 def may_have_rows(paths: LakePaths, table: LakeTable, predicate: str) -> bool:
     """False if partitions and statistics show that no file has a row that matches `predicate`."""
-    return bool(open_table(paths.locate_table(table.name)).file_uris(file_pruning_predicate=predicate))
+    return _may_match(open_table(paths.locate_table(table.name)), predicate)
+
+
+def _may_match(table: DeltaTable, predicate: str) -> bool:
+    return bool(table.file_uris(file_pruning_predicate=predicate))
 
 
 def fold_rows(engine: Engine, parts: Sequence[Rows], columns: Sequence[str]) -> Fold:

@@ -111,7 +111,7 @@ def describe_table(table: TableDef) -> LineageTable:
 class Gathered:
     """The results of several windows. Only the last result with a lineage carries it: that of all windows together.
 
-    Otherwise hundreds of windows would each hold and write their own.
+    Otherwise hundreds of windows would each hold and write their own. What stages derived is dropped too.
     """
 
     def __init__(self, results: Iterable[StageResult] = ()) -> None:
@@ -127,7 +127,7 @@ class Gathered:
             self._last = len(self._results)
             wrote = result.detail[LINEAGE].get("wrote", ())
             self._wrote |= {(one["db"], one["table"]): one for one in wrote}
-        self._results.append(replace(result, detail=drop_lineage(result.detail)))
+        self._results.append(replace(result, detail=drop_lineage(result.detail), derived=None))
 
     def build_detail(self) -> dict[str, Any]:
         """The lineage of all results, as a part of a result's detail."""

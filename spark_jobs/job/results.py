@@ -37,7 +37,7 @@ class Bounds(OfWindow):
 class StageResult:
     """How a stage ended: `state` done, already, ready, blocked, waiting or skipped; bounds; rows; seconds; detail.
 
-    `recover` has other states: recovered, nothing-to-do, pd-answers.
+    `recover` has other states: recovered, nothing-to-do, pd-answers. `derived`: for the next stage in this process.
     """
 
     stage: str
@@ -48,10 +48,12 @@ class StageResult:
     seconds: float = 0.0
     blocked_by: str = ""
     detail: Mapping[str, Any] = field(default_factory=dict)
+    derived: Any = field(default=None, compare=False, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """For XCom and `--output json`: commit_ts as decimal strings (invariant 12)."""
-        return {**vars(self), "lo": str(self.lo), "hi": str(self.hi), "detail": dict(self.detail)}
+        shown = {name: value for name, value in vars(self).items() if name != "derived"}
+        return {**shown, "lo": str(self.lo), "hi": str(self.hi), "detail": dict(self.detail)}
 
 
 def build_outcome(results: Sequence[StageResult]) -> dict[str, Any]:

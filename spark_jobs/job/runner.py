@@ -6,7 +6,9 @@ import importlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import structlog
 
@@ -18,15 +20,24 @@ from spark_jobs.job.ahead import Ahead
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.failures import translate_errors
 from spark_jobs.job.lineage import Gathered
+from spark_jobs.job.passed import DerivedAhead, MergedWindow
 from spark_jobs.job.results import CUT, SparkNeeded
 
 log = structlog.get_logger(__name__)
 
 
 def run_stage(
-    name: str, ctx: StageContext, bounds: Bounds | None = None, start_ts: int | None = None, *, feed: str = ""
+    name: str,
+    ctx: StageContext,
+    bounds: Bounds | None = None,
+    start_ts: int | None = None,
+    *,
+    feed: str = "",
+    given: Any = None,
 ) -> StageResult:
     """Run the stage `name`; plan takes `start_ts`, the others `bounds`, a feed's also `feed`. Raises BinlakeError.
+
+    `given`: what the stage before it derived of the window in this process; without it, the lake is read.
 
     A failure is recorded as an event in the lake, except LeaseHeld (the job waits for another one) and SparkNeeded
     (which is not a failure). A stage of a feed that is not in state normal ends with `skipped`; a Permanent error puts
@@ -37,8 +48,9 @@ def run_stage(
         return skipped
     try:
         with translate_errors():
-            given = (start_ts,) if name == "plan" else (bounds, feed) if feed else (bounds,)
-            result: StageResult = module.run(ctx.begin_stage(name, bounds), *given)
+            asked = (start_ts,) if name == "plan" else (bounds, feed) if feed else (bounds,)
+            passed = () if given is None else (given,)
+            result: StageResult = module.run(ctx.begin_stage(name, bounds), *asked, *passed)
     except (LeaseHeld, SparkNeeded):
         raise
     except Exception as error:
@@ -81,24 +93,29 @@ def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResu
     failure becomes a result with state `failed`, and later pieces leave the feed out; it is raised only if no sink is
     left.
     """
-    planned = run_stage("plan", ctx, start_ts=start_ts)
+    source = ctx.begin_chain()
+    planned = run_stage("plan", source, start_ts=start_ts)
     results = Gathered([planned])
     if planned.state in STOPPED:
         return results.list_results()
-    with _Landing(ctx, planned.hi) as landing, Ahead(ctx) as ahead:
+    with _Landing(source, planned.hi) as landing, Ahead(ctx) as ahead:
         sinks = _Sinks(ctx, ahead)
-        following: Future[_Landed] | None = landing.start(planned.lo)
+        following: Future[_Piece] | None = landing.start(planned.lo)
         while following is not None:
-            landed = following.result()
-            following = landing.start_after(landed)
-            next_bounds = partial(_wait_for, landing, following) if following is not None else None
-            for result in landed + sinks.run(_get_bounds(landed), next_bounds):
+            piece = following.result()
+            following = landing.start_after(piece)
+            wait_for_next = partial(_wait_for, landing, following) if following is not None else None
+            for result in [*piece.results, *sinks.run(piece.merged, wait_for_next)]:
                 results.add(result)
     return results.list_results()
 
 
-_Landed = list[StageResult]
-"""The results of land and of the other stages before the sinks."""
+@dataclass(frozen=True)
+class _Piece:
+    """A landed window before the sinks: the `results` of its stages, and what merge derived."""
+
+    results: Sequence[StageResult]
+    merged: MergedWindow
 
 
 class _Landing:
@@ -109,7 +126,7 @@ class _Landing:
         self._hi = hi
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="land")
         self._lock = threading.Lock()
-        self._pieces: dict[int, Future[_Landed]] = {}
+        self._pieces: dict[int, Future[_Piece]] = {}
 
     def __enter__(self) -> _Landing:
         return self
@@ -117,47 +134,41 @@ class _Landing:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
 
-    def start(self, lo: int) -> Future[_Landed]:
+    def start(self, lo: int) -> Future[_Piece]:
         """Land the piece that begins at `lo`, unless it has been started already."""
         with self._lock:
             if lo not in self._pieces:
                 self._pieces = {lo: self._pool.submit(_land, self._ctx, Bounds(lo, self._hi))}
             return self._pieces[lo]
 
-    def start_after(self, landed: _Landed) -> Future[_Landed] | None:
+    def start_after(self, piece: _Piece) -> Future[_Piece] | None:
         """As `start`, for the next piece; None after the last one."""
-        is_cut = any(result.detail.get(CUT) for result in landed)
-        return self.start(landed[-1].hi) if is_cut else None
+        is_cut = any(result.detail.get(CUT) for result in piece.results)
+        return self.start(piece.merged.bounds.hi) if is_cut else None
 
 
-def _get_bounds(landed: _Landed) -> Bounds:
-    return Bounds(landed[-1].lo, landed[-1].hi)
-
-
-def _wait_for(landing: _Landing, piece: Future[_Landed]) -> Bounds:
-    """The bounds of `piece` once it has landed; this also starts landing the piece after it."""
-    landed = piece.result()
-    landing.start_after(landed)
-    return _get_bounds(landed)
+def _wait_for(landing: _Landing, following: Future[_Piece]) -> MergedWindow:
+    """What merge derived of `following` once it has landed; this also starts landing the piece after it."""
+    piece = following.result()
+    landing.start_after(piece)
+    return piece.merged
 
 
 def run_landed(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
     """Run an already sealed window through merge and all sinks; errors as `run_window`."""
-    results = Gathered([run_stage("merge", ctx, bounds)])
+    merged = run_stage("merge", ctx, bounds)
+    results = Gathered([merged])
     with Ahead(ctx) as ahead:
-        for result in _Sinks(ctx, ahead).run(bounds):
+        for result in _Sinks(ctx, ahead).run(merged.derived):
             results.add(result)
     return results.list_results()
 
 
-def _land(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
-    """Run the stages after plan and before the sinks."""
-    results: list[StageResult] = []
-    for stage in ctx.replication.list_stages():
-        if stage.sink is None and stage.name != "plan":
-            results.append(run_stage(stage.name, ctx, bounds))
-            bounds = Bounds(results[-1].lo, results[-1].hi)
-    return results
+def _land(ctx: StageContext, bounds: Bounds) -> _Piece:
+    """Land a piece that begins at `bounds.lo`, and merge it."""
+    landed = run_stage("land", ctx, bounds)
+    merged = run_stage("merge", ctx, Bounds(landed.lo, landed.hi), given=landed.derived)
+    return _Piece([replace(result, derived=None) for result in (landed, merged)], merged.derived)
 
 
 class _Sinks:
@@ -170,32 +181,28 @@ class _Sinks:
         sinks = dict.fromkeys(stage.sink for stage in stages if stage.sink)
         self._chains = {sink: [stage for stage in stages if stage.sink == sink] for sink in sinks}
 
-    def run(self, bounds: Bounds, next_bounds: Callable[[], Bounds] | None = None) -> list[StageResult]:
+    def run(self, merged: MergedWindow, wait_for_next: Callable[[], MergedWindow] | None = None) -> list[StageResult]:
         """Run all sinks that are left. Raises the first failure of the SQL sink or the mirrors, or of the last feed.
 
-        `next_bounds` waits for the next piece, which is derived while this one is applied.
+        `wait_for_next` waits for the next piece, which is derived while this one is applied.
         """
-        try:
-            return _run_side_by_side(
-                [partial(self._run, chain, bounds, next_bounds) for chain in self._chains.values()]
-            )
-        finally:
-            self._ctx.handover.drop(bounds.hi)
+        return _run_side_by_side([partial(self._run, chain, merged, wait_for_next) for chain in self._chains.values()])
 
     def _run(
-        self, chain: Sequence[Stage], bounds: Bounds, next_bounds: Callable[[], Bounds] | None
+        self, chain: Sequence[Stage], merged: MergedWindow, wait_for_next: Callable[[], MergedWindow] | None
     ) -> list[StageResult]:
-        names, feed = [stage.name for stage in chain], chain[0].feed
+        names, feed, bounds = [stage.name for stage in chain], chain[0].feed, merged.bounds
+        given: MergedWindow | DerivedAhead = merged
         before_apply = None
         if chain[0].sink == "sql":
-            self._ahead.wait()
-            before_apply = partial(self._start_ahead, bounds, next_bounds) if next_bounds is not None else None
+            given = self._ahead.take() or merged
+            before_apply = partial(self._start_ahead, bounds, wait_for_next) if wait_for_next is not None else None
         if not feed:
-            return run_sink(self._ctx, names, bounds, before_apply=before_apply)
+            return run_sink(self._ctx, names, bounds, given=given, before_apply=before_apply)
         results: list[StageResult] = []
         try:
-            for result in _run_stages(self._ctx, names, bounds, feed):
-                results.append(result)
+            for result in _run_stages(self._ctx, names, bounds, feed, given):
+                results.append(replace(result, derived=None))
         except SparkNeeded:
             raise
         except Exception as error:
@@ -205,10 +212,10 @@ class _Sinks:
             results.append(_build_failed_result(names[len(results) % len(names)], bounds, feed, error))
         return results
 
-    def _start_ahead(self, bounds: Bounds, next_bounds: Callable[[], Bounds], window: Bounds) -> None:
+    def _start_ahead(self, bounds: Bounds, wait_for_next: Callable[[], MergedWindow], window: Bounds) -> None:
         # A sink's window that ends before the piece does is followed by another window of the same piece.
         if window.hi >= bounds.hi:
-            self._ahead.start(window, next_bounds)
+            self._ahead.start(window, wait_for_next)
 
 
 def _build_failed_result(stage: str, bounds: Bounds, feed: str, error: Exception) -> StageResult:
@@ -226,13 +233,15 @@ def run_sink(
     bounds: Bounds,
     *,
     feed: str = "",
+    given: MergedWindow | DerivedAhead | None = None,
     before_apply: Callable[[Bounds], None] | None = None,
 ) -> list[StageResult]:
     """Run the stages of a sink up to `bounds.hi`, window by window: compact may end one earlier (stop point, size).
 
-    `before_apply` is called with each window that finalize is about to apply.
+    `given`: what was derived of `bounds` in this process. `before_apply` is called with each window that finalize is
+    about to apply.
     """
-    return Gathered(_run_stages(ctx, stages, bounds, feed, before_apply)).list_results()
+    return Gathered(_run_stages(ctx, stages, bounds, feed, given, before_apply)).list_results()
 
 
 def _run_stages(
@@ -240,20 +249,21 @@ def _run_stages(
     stages: Sequence[str],
     bounds: Bounds,
     feed: str,
+    given: MergedWindow | DerivedAhead | None = None,
     before_apply: Callable[[Bounds], None] | None = None,
 ) -> Iterator[StageResult]:
-    reached = bounds.lo
+    chain, reached = ctx.begin_chain(), bounds.lo
     while True:
-        window = bounds
+        window, passed = bounds, given
         for stage in stages:
             if stage == "finalize" and before_apply is not None:
                 before_apply(window)
-            result = run_stage(stage, ctx, window, feed=feed)
+            result = run_stage(stage, chain, window, feed=feed, given=passed)
             yield result
             if result.state in STOPPED:
                 return
             # compact widens or narrows the window to the one that its sink applies next.
-            window = Bounds(result.lo, result.hi)
+            window, passed = Bounds(result.lo, result.hi), result.derived
         if window.hi >= bounds.hi or window.hi <= reached:
             return
         reached = window.hi

@@ -28,9 +28,10 @@ from spark_jobs.engine.engine import LocalEngine
 from spark_jobs.job.cluster import Cluster, open_cluster
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lake import ensure_tables, replace_history
+from spark_jobs.job.passed import LandedWindow
 from spark_jobs.job.results import CUT
 from spark_jobs.land.ddljobs import WindowJobs, fetch_jobs
-from spark_jobs.land.pulled import NOTHING, Pulled, PumpPart
+from spark_jobs.land.pulled import NOTHING, Pulled, PumpPart, Stored
 from spark_jobs.land.pulling import pull_window
 from spark_jobs.land.pump_source import PumpPull
 from spark_jobs.tables.landed import Landed, read_landed
@@ -52,9 +53,15 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
             _verify(ctx, sealed)
             return _build_result(sealed, began, "already", {})
         with open_cluster(ctx.replication) as cluster:
-            manifest, members, is_cut = _land(ctx, bounds, cluster)
+            require_all_windows(ctx.paths, ctx.windows, ("land",))
+            members = _require_members(ctx, cluster, bounds)
+            ensure_tables(ctx.paths)
+            window = _complete(ctx, cluster, members, bounds, ctx.most_bytes)
+            stored = _store(ctx, window)
+            manifest = _build_manifest(ctx, cluster, stored.landed, window)
             _seal(ctx, cluster, manifest, members, time.monotonic() - began)
-    return _build_result(manifest, began, "done", {CUT: True} if is_cut else {})
+    result = _build_result(manifest, began, "done", {CUT: True} if window.is_cut else {})
+    return replace(result, derived=LandedWindow(window.bounds, stored.rows))
 
 
 def _find_sealed(ctx: StageContext, bounds: Bounds) -> WindowManifest | None:
@@ -104,12 +111,8 @@ class _Complete:
         return sum(proof.entities for proof in self.proofs)
 
 
-def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowManifest, list[Member], bool]:
-    """(the manifest to seal, the members, whether the window ends at its byte limit)."""
-    require_all_windows(ctx.paths, ctx.windows, ("land",))
-    members = _require_members(ctx, cluster, bounds)
-    ensure_tables(ctx.paths)
-    window = _complete(ctx, cluster, members, bounds, ctx.most_bytes)
+def _store(ctx: StageContext, window: _Complete) -> Stored:
+    """Commit the rows and the jobs of `window`. Raises IncompleteWindow, Transient."""
     bounds, stored = window.bounds, window.pulled.sum_stored()
     note = {"run": ctx.run_id, "window": bounds.window, "stage": "land"}
     # Replace all rows above lo: an unsealed attempt with a greater hi may have left rows there.
@@ -122,8 +125,7 @@ def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowMa
             where={"window": bounds.window},
             hint="run the stage again; only Binlake may commit to its tables",
         )
-    ctx.handover.put("land", bounds, stored.rows)
-    return _build_manifest(ctx, cluster, stored.landed, window), members, window.is_cut
+    return stored
 
 
 def _complete(ctx: StageContext, cluster: Cluster, members: list[Member], asked: Bounds, most_bytes: int) -> _Complete:

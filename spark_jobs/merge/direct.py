@@ -7,7 +7,7 @@ committed (`binlake.lake.parts`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from binlake.lake.payloads import PayloadRange
@@ -15,8 +15,9 @@ from binlake.lake.tables import BINLOG, MUTATION
 from spark_jobs.engine.engine import Engine
 from spark_jobs.engine.lakerows import list_history_rows, list_written_rows
 from spark_jobs.engine.rows import Rows
-from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.context import StageContext
 from spark_jobs.job.lake import replace_history
+from spark_jobs.job.passed import LandedWindow
 from spark_jobs.merge.decode import Decoder, MergeTask, Payloads
 
 
@@ -30,15 +31,21 @@ class WrittenRows:
 
 
 def write_rows(
-    ctx: StageContext, engine: Engine, payloads: PayloadRange, decoder: Decoder, note: Mapping[str, str]
+    ctx: StageContext,
+    engine: Engine,
+    payloads: PayloadRange,
+    decoder: Decoder,
+    note: Mapping[str, str],
+    landed: LandedWindow | None = None,
 ) -> WrittenRows:
     """Replace the rows of the range by those of `payloads`. The caller holds the table's lock.
 
+    `landed`: the range's rows of `binlog`, if land wrote them in this process.
     Raises what a Decoder raises, Transient.
     """
     folder = ctx.paths.locate_table(MUTATION.name)
     task = MergeTask(payloads, decoder, folder, engine.make_keeper())
-    written = engine.run(task, _list_payloads(ctx, engine, payloads))
+    written = engine.run(task, _list_payloads(ctx, engine, payloads, landed))
     parts = [part for one in written for part in one.parts]
     replace_history(ctx.paths, MUTATION, payloads.lo, payloads.hi, parts, note)
     left_out: Counter[str] = Counter()
@@ -49,10 +56,15 @@ def write_rows(
     return WrittenRows(sum(part.rows for part in parts), dict(sorted(left_out.items())), found)
 
 
-def _list_payloads(ctx: StageContext, engine: Engine, payloads: PayloadRange) -> list[Payloads]:
-    """The landed rows as inputs of tasks: those that land wrote in this process, else the lake's."""
-    held: tuple[Rows, ...] | None = ctx.handover.find("land", Bounds(payloads.lo, payloads.hi))
-    rows = list_history_rows(ctx.paths, BINLOG, payloads.lo, payloads.hi, engine.task_bytes) if held is None else held
+def _list_payloads(
+    ctx: StageContext, engine: Engine, payloads: PayloadRange, landed: LandedWindow | None
+) -> list[Payloads]:
+    """The landed rows as inputs of tasks."""
+    rows: Sequence[Rows]
+    if landed is None:
+        rows = list_history_rows(ctx.paths, BINLOG, payloads.lo, payloads.hi, engine.task_bytes)
+    else:
+        rows = landed.rows
     joined = []
     for commit_ts in payloads.joined:
         own = list_history_rows(ctx.paths, BINLOG, commit_ts - 1, commit_ts, engine.task_bytes)

@@ -40,6 +40,7 @@ from binlake.window.targets import Naming
 from binlake.wire import binlog_pb2
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lake import clear_rows, overwrite
+from spark_jobs.job.passed import LandedWindow, MergedWindow
 from spark_jobs.merge.decode import AWAY, BY_TABLE, LATIN1, ONCE, Decoder
 from spark_jobs.merge.direct import WrittenRows, write_rows
 from spark_jobs.tables.sinks import build_window_predicate
@@ -47,25 +48,27 @@ from spark_jobs.tables.sinks import build_window_predicate
 log = structlog.get_logger(__name__)
 
 
-def run(ctx: StageContext, bounds: Bounds) -> StageResult:
+def run(ctx: StageContext, bounds: Bounds, landed: LandedWindow | None = None) -> StageResult:
     """Derive `mutation` and `ddl` of a landed window, after those of any earlier window that a failure left unmerged.
 
-    Raises WireError, SchemaError, ImmutableWindow.
+    `landed`: from land in this process. Raises WireError, SchemaError, ImmutableWindow.
     """
     manifest = ctx.windows.read_manifest(bounds.lo, bounds.hi)
     if manifest is None:
         raise ImmutableWindow("the window has not landed", where={"window": bounds.window}, hint="run land first")
     with ctx.hold_lock(BY_NAME["merge"].lock):
         for earlier in ctx.windows.list_unmerged(bounds.lo):
-            _merge(ctx, earlier)
-        return _merge(ctx, manifest)
+            _merge(ctx, earlier, None)
+        return _merge(ctx, manifest, landed if landed is not None and landed.bounds == bounds else None)
 
 
-def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
+def _merge(ctx: StageContext, manifest: WindowManifest, landed: LandedWindow | None) -> StageResult:
     began, bounds = time.monotonic(), Bounds(manifest.lo, manifest.hi)
     named = map(int, ctx.replication.filter.ignore_txn_commit_ts)
     ignored = frozenset(ts for ts in named if bounds.lo < ts <= bounds.hi)
-    require_all_windows(ctx.paths, ctx.windows, ("land", "merge"), but=("merge", bounds.lo, bounds.hi))
+    # land has just asked for the tables that it writes, if it ran in this process.
+    stages = ("merge",) if landed is not None else ("land", "merge")
+    require_all_windows(ctx.paths, ctx.windows, stages, but=("merge", bounds.lo, bounds.hi))
     planned, schemas, locks = _plan_ddls(ctx, manifest, ignored)
     if planned:
         rows_of = pa.Table.from_pylist(
@@ -75,7 +78,9 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
     else:
         # Rows may remain from an injection that was withdrawn.
         clear_rows(ctx.paths, DDL, build_window_predicate(bounds), _build_note(ctx, bounds))
-    written = _write_mutations(ctx, manifest, schemas, locks, ignored) if manifest.dml else WrittenRows(0, {}, ())
+    written = WrittenRows(0, {}, ())
+    if manifest.dml:
+        written = _write_mutations(ctx, manifest, schemas, locks, ignored, landed)
     rows, lost = written.count, written.left_out
     seconds = time.monotonic() - began
     skipped = record_skips(ctx.paths, ctx.windows, ignored, ctx.run_id)
@@ -97,8 +102,9 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
     sealed = MergeManifest(ctx.replication.name, bounds.lo, bounds.hi, merged, locks)
     event = WindowEvent("merge", bounds.lo, bounds.hi, "done", rows, seconds, ctx.run_id, detail=detail)
     ctx.windows.record(replace(event, manifest=sealed.to_json()))
-    ctx.handover.put("merge", bounds, written.parts)
-    return StageResult("merge", "done", bounds.lo, bounds.hi, rows, seconds, "", detail)
+    states = ctx.schemas.read_state_at(bounds.lo), ctx.schemas.read_state_at(bounds.hi)
+    derived = MergedWindow(bounds, merged, written.parts, states)
+    return StageResult("merge", "done", bounds.lo, bounds.hi, rows, seconds, "", detail, derived)
 
 
 def _plan_ddls(
@@ -199,13 +205,18 @@ def _lock_alerts(ctx: StageContext, locks: Locks, bounds: Bounds) -> list[dict[s
 
 
 def _write_mutations(
-    ctx: StageContext, manifest: WindowManifest, schemas: WindowSchemas, locks: Locks, ignored: frozenset[int]
+    ctx: StageContext,
+    manifest: WindowManifest,
+    schemas: WindowSchemas,
+    locks: Locks,
+    ignored: frozenset[int],
+    landed: LandedWindow | None,
 ) -> WrittenRows:
     bounds = Bounds(manifest.lo, manifest.hi)
     added = tuple(list_extras(schemas, Naming(ctx.rules), locks, bounds.lo))
     decoder = Decoder(schemas, ctx.rules, make_row_filter(schemas, ctx.rules), added)
     payloads = PayloadRange(bounds.lo, bounds.hi, ignored, _find_chunked(ctx, manifest))
-    return write_rows(ctx, ctx.choose_engine(manifest.bytes), payloads, decoder, _build_note(ctx, bounds))
+    return write_rows(ctx, ctx.choose_engine(manifest.bytes), payloads, decoder, _build_note(ctx, bounds), landed)
 
 
 def _find_chunked(ctx: StageContext, manifest: WindowManifest) -> frozenset[int]:

@@ -33,6 +33,7 @@ from spark_jobs.engine.engine import Engine
 from spark_jobs.engine.rows import Rows
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lineage import Gathered, Sources, Written
+from spark_jobs.job.passed import MergedWindow
 from spark_jobs.tables.held import read_window_changes
 from spark_jobs.tables.netchange import NetChange, ReduceGroup, count_groups, find_key_arrivals
 from spark_jobs.tables.netrows import split_by_place
@@ -48,12 +49,15 @@ _ROWS = pa.schema(
 _THREADS = 4
 
 
-def run(ctx: StageContext, bounds: Bounds) -> StageResult:
-    """Bring the mirrors to `bounds.hi`. Raises IncompleteWindow if a window before it is not merged yet."""
+def run(ctx: StageContext, bounds: Bounds, given: MergedWindow | None = None) -> StageResult:
+    """Bring the mirrors to `bounds.hi`; `given`: the rows of one of the windows.
+
+    Raises IncompleteWindow if a window before it is not merged yet.
+    """
     with ctx.hold_lock(BY_NAME["mirror"].lock):
         require_all_windows(ctx.paths, ctx.windows, ("mirror",))
         windows = _list_windows(ctx, bounds.hi)
-        done = [_apply_window(ctx, window) for window in windows]
+        done = [_apply_window(ctx, window, given) for window in windows]
     if not done:
         return StageResult("mirror", "already", bounds.lo, bounds.hi, detail={"reason": "the mirrors are past it"})
     rows, seconds = sum(result.rows for result in done), sum(result.seconds for result in done)
@@ -72,13 +76,13 @@ def _list_windows(ctx: StageContext, hi: int) -> list[Bounds]:
     return [*begun, Bounds(reached, hi)] if hi > reached else begun
 
 
-def _apply_window(ctx: StageContext, window: Bounds) -> StageResult:
+def _apply_window(ctx: StageContext, window: Bounds, given: MergedWindow | None) -> StageResult:
     began = time.monotonic()
-    merged = require_merged(ctx, window.lo, window.hi)
+    merged = require_merged(ctx, window.lo, window.hi, given)
     if not merged.empty:
         # Record the bounds before the first write: a rerun with other bounds would count a keyless table's rows twice.
         ctx.windows.record(WindowEvent("mirror", window.lo, window.hi, "started", run_id=ctx.run_id, sink="mirror"))
-    applied, lineage = (Applied(), None) if merged.empty else _apply(ctx, window, merged)
+    applied, lineage = (Applied(), None) if merged.empty else _apply(ctx, window, merged, given)
     MirrorVersions(ctx.paths).record(applied.versions)
     seconds = time.monotonic() - began
     changed = sorted({(v.db, v.table) for v in applied.versions})
@@ -94,10 +98,10 @@ def _apply_window(ctx: StageContext, window: Bounds) -> StageResult:
     return StageResult("mirror", "done", window.lo, window.hi, applied.rows, seconds, "", detail)
 
 
-def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> tuple[Applied, Written]:
-    sink = read_mirror_window(ctx, window, merged)
+def _apply(ctx: StageContext, window: Bounds, merged: Merged, given: MergedWindow | None) -> tuple[Applied, Written]:
+    sink = read_mirror_window(ctx, window, merged, given)
     engine = ctx.choose_engine(size := ctx.measure(window))
-    changes = read_window_changes(ctx, engine, window, merged.rows)
+    changes = read_window_changes(ctx, engine, window, merged.rows, given)
     names = {touched.name for touched in changes.find_touched(())} if changes else set()
     # Versions as of lo: if a run died after its record, the rerun must not take that window's result for its input.
     known = MirrorVersions(ctx.paths).read_latest(window.lo)

@@ -82,7 +82,7 @@ def _derive_landed_again(ctx: StageContext, start_ts: int | None) -> StageResult
 
 def _find_unfinished_load(ctx: StageContext) -> StageResult | None:
     """The result `waiting` while a full load has not ended, because the pumps' binlogs come after it."""
-    table = BaseTable(ctx.paths)
+    table = BaseTable(ctx.paths, ctx.windows)
     load = table.load()
     if load is None or load.done:
         return None

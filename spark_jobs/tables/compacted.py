@@ -1,28 +1,81 @@
-"""The compact manifest of a window, for convert and finalize: from this process if it sealed it, else from the lake.
+"""What compact and convert derive of the SQL sink's window, for the stage after them.
 
-A manifest read from the lake is verified; if it is not exactly what compact sealed for this window, the stage stops.
+Rule: a stage of the same process is given it; any other one reads it from the lake, where the manifest of compact is
+verified: if it is not exactly what compact sealed for this window, the stage stops.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import structlog
 
 from binlake.errors import CheckpointConflict, DamagedManifest
+from binlake.target import Position
 from binlake.window.derived import CompactManifest, read_manifest_of
 from binlake.window.eventrow import EventRow
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.tables.sinks import require_merged
+from spark_jobs.job.passed import MergedWindow
+from spark_jobs.tables.netrows import NetRows
+from spark_jobs.tables.pinned import open_manifest
+from spark_jobs.tables.sinks import SinkWindow, read_sql_window, require_merged
+from spark_jobs.tables.statements import LakeStatements
 from spark_jobs.tables.unsealed import COMPACT_AGAIN, build_compact_manifest
 
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True)
+class Compacted:
+    """A window for which compact sealed `manifest`, with the target at `position`.
+
+    `pinned`: the window's apply manifest if the target holds it open; `net`, `merged`: the rows of `change` and of
+    `mutation`, if this process has derived them.
+    """
+
+    window: SinkWindow
+    manifest: CompactManifest
+    position: Position
+    pinned: ApplyManifest | None
+    net: NetRows | None = None
+    merged: MergedWindow | None = None
+
+
+@dataclass(frozen=True)
+class Converted:
+    """The `statements` of a window, in the form `forms`; `change`: the digest of its rows (empty: as pinned).
+
+    `ddls`, `skipped`: how many DDL statements there are, and how many were left out. `versions`, `seconds_ahead`: set
+    if it was derived ahead. `manifest`: pins the statements; None before they are sealed.
+    """
+
+    compacted: Compacted
+    change: str
+    statements: LakeStatements
+    forms: str
+    ddls: int
+    skipped: int
+    versions: tuple[int, ...] = ()
+    seconds_ahead: float = 0.0
+    manifest: ApplyManifest | None = None
+
+    @property
+    def position(self) -> Position:
+        """Where the target was, or will be."""
+        return self.compacted.position
+
+
+def read_compacted(ctx: StageContext, bounds: Bounds, position: Position) -> Compacted:
+    """The window `bounds` as compact left it in the lake. Raises as `read_newest` and `open_manifest`."""
+    pinned = open_manifest(ctx, bounds, position)
+    manifest = read_current(ctx, bounds) if pinned is None else read_pinned(ctx, pinned)
+    window = read_sql_window(ctx, bounds, manifest.merged).with_shapes(manifest.shapes)
+    return Compacted(window, manifest, position, pinned)
+
+
 def read_current(ctx: StageContext, bounds: Bounds) -> CompactManifest:
     """As `read_newest`. Also raises CheckpointConflict if merge has produced another result since."""
-    own: CompactManifest | None = ctx.handover.find("compact", bounds)
-    if own is not None:
-        return own
     manifest = read_newest(ctx, bounds)
     if require_merged(ctx, bounds.lo, bounds.hi) != manifest.merged:
         raise CheckpointConflict(
@@ -53,9 +106,6 @@ def read_pinned(ctx: StageContext, apply: ApplyManifest) -> CompactManifest:
         # Sealed by an older version, whose compact sealed no manifest.
         return read_newest(ctx, bounds)
     # A rerun of compact may have sealed another one since; the pinned one counts.
-    own: CompactManifest | None = ctx.handover.find("compact", bounds)
-    if own is not None and own.compute_digest() == apply.compact:
-        return own
     manifest = _with_digest(ctx, bounds, apply.compact)
     if manifest is None:
         raise DamagedManifest(

@@ -25,6 +25,7 @@ from spark_jobs.engine.engine import Engine
 from spark_jobs.engine.lakerows import list_history_rows
 from spark_jobs.engine.rows import MappedRows, Rows
 from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.passed import MergedWindow
 
 _NEEDED = (*COLUMNS, *SOURCE)
 _NARROW = (
@@ -65,23 +66,25 @@ class WindowChanges:
         return [MappedRows(rows, partial(_place, holds=tuple(holds), hi=self.hi), needed) for rows in every]
 
 
-def read_window_changes(ctx: StageContext, engine: Engine, bounds: Bounds, count: int) -> WindowChanges | None:
+def read_window_changes(
+    ctx: StageContext, engine: Engine, bounds: Bounds, count: int, given: MergedWindow | None = None
+) -> WindowChanges | None:
     """The changes to apply in a window that has `count` rows; None if there are none. Raises DamagedManifest."""
     holds = read_locks(ctx.windows, ctx.rules, bounds.lo, bounds.hi).holds
     earlier = find_released_ranges(holds, bounds.lo, bounds.hi)
     if not count and not earlier:
         return None
     released = [rows for one in earlier for rows in _list_released(ctx, one, engine.task_bytes)]
-    parts = list_mutation_parts(ctx, engine, bounds) if count else []
+    parts = list_mutation_parts(ctx, engine, bounds, given) if count else []
     return WindowChanges(tuple(parts), tuple(released), tuple(holds), bounds.hi)
 
 
-def list_mutation_parts(ctx: StageContext, engine: Engine, bounds: Bounds) -> list[Rows]:
-    """The row changes of landed windows: those that merge wrote in this process, else the lake's."""
-    landed = [Bounds(*window) for window in ctx.windows.list_landed((bounds.lo, bounds.hi))]
-    held = [ctx.handover.find("merge", window) for window in landed]
-    if landed and (landed[0].lo, landed[-1].hi) == (bounds.lo, bounds.hi) and all(parts is not None for parts in held):
-        return [rows for parts in held for rows in parts]
+def list_mutation_parts(
+    ctx: StageContext, engine: Engine, bounds: Bounds, given: MergedWindow | None = None
+) -> list[Rows]:
+    """The row changes of `bounds`: those that merge has `given` for this window, else the lake's."""
+    if given is not None and given.bounds == bounds:
+        return list(given.rows)
     return [*list_history_rows(ctx.paths, MUTATION, bounds.lo, bounds.hi, engine.task_bytes)]
 
 

@@ -20,6 +20,7 @@ from binlake.window.manifest import format_window_name
 from binlake.window.shapes import Shapes
 from binlake.window.targets import Naming, TargetTables
 from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.passed import MergedWindow
 from spark_jobs.tables.unsealed import parse_merged
 
 
@@ -27,8 +28,8 @@ from spark_jobs.tables.unsealed import parse_merged
 class SinkWindow:
     """A sink's window (lo, hi]: its DDL in commit order, its segments, and the definitions by place.
 
-    `base`: the source's tables at lo, by the target's names; `shown`: maps a table to what both sides share, if they
-    differ.
+    `base`: the source's tables at lo, by the target's names; `versions`: the source's schema versions at lo and hi;
+    `shown`: maps a table to what both sides share, if they differ.
     """
 
     bounds: Bounds
@@ -36,6 +37,7 @@ class SinkWindow:
     segments: Segments
     definitions: WindowDefinitions
     base: TargetTables
+    versions: tuple[int, int]
     shown: Callable[[TableDef], TableDef] | None = None
 
     def with_shapes(self, shapes: Shapes) -> SinkWindow:
@@ -51,11 +53,14 @@ class SinkWindow:
         return tuple(ddl for ddl in self.ddls if ddl.opens_segment)
 
 
-def require_merged(ctx: StageContext, lo: int, hi: int) -> Merged:
+def require_merged(ctx: StageContext, lo: int, hi: int, given: MergedWindow | None = None) -> Merged:
     """The total of what merge sealed for (lo, hi]; windows that overlap the range count as a whole.
 
-    Raises IncompleteWindow if a window is not merged, DamagedManifest, LostRange if one was lost since.
+    `given`: what merge has just sealed in this process. Raises IncompleteWindow if a window is not merged,
+    DamagedManifest, LostRange if one was lost since.
     """
+    if given is not None and given.bounds == Bounds(lo, hi):
+        return given.merged
     merged = _merge_events(ctx, lo, hi)
     require_windows(ctx.paths, merged.values())
     landed = ctx.windows.list_landed((lo, hi))
@@ -79,22 +84,33 @@ def _read_merged(ctx: StageContext, event: EventRow) -> Merged:
     ).merged
 
 
-def read_sql_window(ctx: StageContext, bounds: Bounds, merged: Merged) -> SinkWindow:
+def read_sql_window(ctx: StageContext, bounds: Bounds, merged: Merged, given: MergedWindow | None = None) -> SinkWindow:
     """The window as the SQL sink sees it: its DDL open segments over all its landed windows."""
-    window, target = read_mirror_window(ctx, bounds, merged), ctx.replication.target
+    window, target = read_mirror_window(ctx, bounds, merged, given), ctx.replication.target
     ddls, shown = window.ddls, None
     if target is not None and not ctx.replication.source.new_collation:
         ddls = tuple(use_bytewise_collations(ddl, target.db_type) for ddl in ddls)
         shown = partial(make_table_bytewise, dialect=target.db_type)
     segments = Segments(bounds.lo, bounds.hi, tuple(ddl.since for ddl in ddls if ddl.opens_segment))
-    return SinkWindow(bounds, ddls, segments, WindowDefinitions(window.base, ddls, shown), window.base, shown)
+    definitions = WindowDefinitions(window.base, ddls, shown)
+    return SinkWindow(bounds, ddls, segments, definitions, window.base, window.versions, shown)
 
 
-def read_mirror_window(ctx: StageContext, bounds: Bounds, merged: Merged) -> SinkWindow:
-    """The window as the mirrors see it: with the source's definitions, in one segment."""
+def read_mirror_window(
+    ctx: StageContext, bounds: Bounds, merged: Merged, given: MergedWindow | None = None
+) -> SinkWindow:
+    """The window as the mirrors see it: with the source's definitions, in one segment.
+
+    `given`: what merge derived in this process, which has the schemas of its window.
+    """
     ddls = tuple(read_landed_ddls(ctx.paths, bounds.lo, bounds.hi)) if merged.ddls else ()
-    base = read_target_tables(ctx, bounds.lo)
-    return SinkWindow(bounds, ddls, Segments(bounds.lo, bounds.hi, ()), WindowDefinitions(base, ddls), base)
+    if given is not None and given.bounds == bounds:
+        first, last = given.schemas
+    else:
+        first, last = ctx.schemas.read_state_at(bounds.lo), ctx.schemas.read_state_at(bounds.hi)
+    base = read_target_tables_at(ctx.paths, Naming(ctx.rules), bounds.lo, first)
+    segments, definitions = Segments(bounds.lo, bounds.hi, ()), WindowDefinitions(base, ddls)
+    return SinkWindow(bounds, ddls, segments, definitions, base, (first.version, last.version))
 
 
 def _shape_table(shapes: Shapes, shown: Callable[[TableDef], TableDef] | None, table: TableDef) -> TableDef:

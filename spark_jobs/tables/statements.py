@@ -57,7 +57,6 @@ class LakeStatements:
         paths: LakePaths,
         window: SinkWindow,
         target: Target,
-        schema_versions: tuple[int, int],
         replication: str,
         rows: pa.Table | None = None,
     ) -> None:
@@ -65,7 +64,7 @@ class LakeStatements:
         self._paths = paths
         self._replication = replication
         self._target = target
-        self._plans = WindowPlans(window.definitions, window.segments, window.cuts, schema_versions, target.db_type)
+        self._plans = WindowPlans(window.definitions, window.segments, window.cuts, window.versions, target.db_type)
         self._data = open_dataset(load_table(paths.locate_table(STATEMENT.name))) if rows is None else ds.dataset(rows)
         self._batch_of = restore_checked_batch if rows is None else restore_batch
         self._own = ds.field(Statement.WINDOW) == window.bounds.window
@@ -233,9 +232,7 @@ def read_statements(
     ctx: StageContext, window: SinkWindow, target: Target, rows: pa.Table | None = None
 ) -> LakeStatements:
     """The statements of `window` in the lake; `rows`: the same rows, if they are still in memory."""
-    history = ctx.schemas
-    versions = (history.read_state_at(window.bounds.lo).version, history.read_state_at(window.bounds.hi).version)
-    return LakeStatements(ctx.paths, window, target, versions, ctx.replication.name, rows)
+    return LakeStatements(ctx.paths, window, target, ctx.replication.name, rows)
 
 
 def _group_into_stretches(index: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

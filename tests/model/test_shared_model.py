@@ -143,7 +143,7 @@ class Shards:
         lines = tuple(self.converter.logged(lo, hi)[0])
         definitions, base = self.converter.definitions(lo, list(lines)), self.converter._targets(lo)
         starts = tuple(line.since for line in lines if line.opens_segment)
-        window = SinkWindow(Bounds(lo, hi), lines, Segments(lo, hi, starts), definitions, base)
+        window = SinkWindow(Bounds(lo, hi), lines, Segments(lo, hi, starts), definitions, base, (0, 0))
         arrivals = list(_arrivals(made.to_pylist(maps_as_pydicts="strict")))
         unknown = sharedkeys._find_unexplained(
             SimpleNamespace(paths=self.paths, windows=None, rules=_RULES), window, self.target, arrivals

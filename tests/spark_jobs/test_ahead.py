@@ -13,11 +13,17 @@ from structlog.testing import capture_logs
 from support.mariadb import MariaDb, execute
 
 from binlake.errors import Permanent
+from spark_jobs.commands.restore import SINK_STAGES
 from spark_jobs.compact import stage as compact
+from spark_jobs.engine.engine import LocalEngine
 from spark_jobs.finalize import stage as finalize
 from spark_jobs.job.ahead import Ahead
 from spark_jobs.job.context import Bounds
-from spark_jobs.job.runner import run_stage
+from spark_jobs.job.passed import DerivedAhead, MergedWindow
+from spark_jobs.job.runner import run_sink, run_stage
+from spark_jobs.merge import stage as merge
+from spark_jobs.tables.held import list_mutation_parts
+from spark_jobs.tables.sinks import SinkWindow, read_sql_window, require_merged
 
 pytestmark = pytest.mark.mariadb
 
@@ -29,14 +35,25 @@ class Pieces:
         self.sink = Sink(None, root, server, landed=landed, **target)
         self.ctx = self.sink.ctx
         self.first, self.second, self.third = self.sink.windows
+        self.ahead: DerivedAhead | None = None
         self.sink.derive(self.first)
 
     def derive_ahead(self, window: Bounds, following: Bounds) -> list[Any]:
         """Derive `following` before `window` is applied; return the reasons for refusals."""
         with capture_logs() as logs, Ahead(self.ctx) as ahead:
-            ahead.start(window, lambda: following)
-            ahead.wait()
+            ahead.start(window, lambda: self._read_merged(following))
+            self.ahead = ahead.take()
         return [log["reason"] for log in logs if log["event"] == "window_not_derived_ahead"]
+
+    def _read_merged(self, bounds: Bounds) -> MergedWindow:
+        rows = list_mutation_parts(self.ctx, LocalEngine(), bounds)
+        states = self.ctx.schemas.read_state_at(bounds.lo), self.ctx.schemas.read_state_at(bounds.hi)
+        return MergedWindow(bounds, require_merged(self.ctx, bounds.lo, bounds.hi), tuple(rows), states)
+
+    def run_sink(self, bounds: Bounds) -> list[str]:
+        """Run compact and convert with what was derived ahead."""
+        compacted = run_stage("compact", self.ctx, bounds, given=self.ahead)
+        return [compacted.state, run_stage("convert", self.ctx, bounds, given=compacted.derived).state]
 
     def versions(self) -> list[int]:
         return [DeltaTable(self.ctx.paths.locate_table(name)).version() for name in ("change", "statement")]
@@ -72,8 +89,7 @@ def test_windows_derived_ahead_are_applied_unchanged(
         written = pieces.versions()
         finalize.run(pieces.ctx, window)
         pieces.require_equal(window)
-        states = [run_stage(stage, pieces.ctx, following).state for stage in ("compact", "convert")]
-        assert states == ["done", "done"]
+        assert pieces.run_sink(following) == ["done", "done"]
         assert pieces.versions() == written
     finalize.run(pieces.ctx, pieces.third)
     pieces.require_equal(pieces.third)
@@ -89,7 +105,7 @@ def test_nothing_is_sealed_before_the_previous_window_is_applied(pieces: Pieces)
     assert pieces.derive_ahead(pieces.first, pieces.second) == []
     assert pieces.ctx.windows.read_apply_manifests(pieces.second.lo, pieces.second.hi) == []
     finalize.run(pieces.ctx, pieces.first)
-    run_stage("convert", pieces.ctx, pieces.second)
+    pieces.run_sink(pieces.second)
     assert len(pieces.ctx.windows.read_apply_manifests(pieces.second.lo, pieces.second.hi)) == 1
 
 
@@ -131,8 +147,7 @@ def test_window_is_derived_again_after_an_unexpected_change(pieces: Pieces, happ
         finalize.run(pieces.ctx, pieces.first)
         happens(pieces)
         before = pieces.versions()
-        for stage in ("compact", "convert"):
-            run_stage(stage, pieces.ctx, pieces.second)
+        pieces.run_sink(pieces.second)
         assert pieces.versions()[1] > before[1]
         finalize.run(pieces.ctx, pieces.second)
         target, model = pieces.sink.target(), pieces.sink.model(pieces.second.hi)
@@ -146,8 +161,9 @@ def test_window_is_derived_again_after_an_unexpected_change(pieces: Pieces, happ
 def test_work_derived_ahead_is_discarded_if_the_previous_window_fails(pieces: Pieces) -> None:
     # The target has not moved, so the next run takes both windows as one.
     assert pieces.derive_ahead(pieces.first, pieces.second) == []
-    both = pieces.sink.apply(Bounds(pieces.first.lo, pieces.second.hi))
-    assert (both[-1].lo, both[-1].hi) == (pieces.first.lo, pieces.second.hi)
+    both = Bounds(pieces.first.lo, pieces.second.hi)
+    results = run_sink(pieces.ctx, SINK_STAGES, both, given=pieces.ahead)
+    assert (results[-1].lo, results[-1].hi) == (both.lo, both.hi)
     pieces.require_equal(pieces.second)
 
 
@@ -169,12 +185,12 @@ def test_window_with_keys_of_a_shared_table_is_not_derived_ahead(
 
 
 def test_error_while_deriving_ahead_is_left_to_the_stage(pieces: Pieces) -> None:
-    def fail() -> Bounds:
+    def fail() -> MergedWindow:
         raise Permanent("the piece cannot be landed")
 
     with capture_logs() as logs, Ahead(pieces.ctx) as ahead:
         ahead.start(pieces.first, fail)
-        ahead.wait()
+        assert ahead.take() is None
     assert [log["error"] for log in logs if log["event"] == "window_not_derived_ahead"] == ["Permanent"]
     finalize.run(pieces.ctx, pieces.first)
     pieces.sink.apply(pieces.second)
@@ -182,10 +198,35 @@ def test_error_while_deriving_ahead_is_left_to_the_stage(pieces: Pieces) -> None
 
 
 def test_programming_error_while_deriving_ahead_is_raised(pieces: Pieces) -> None:
-    def fail() -> Bounds:
+    def fail() -> MergedWindow:
         raise KeyError("a bug")
 
     with Ahead(pieces.ctx) as ahead:
         ahead.start(pieces.first, fail)
         with pytest.raises(KeyError):
-            ahead.wait()
+            ahead.take()
+
+
+def _definitions_at(window: SinkWindow, ts: int) -> list[Any]:
+    tables = (window.definitions.find_at(*name, ts) for name in window.base.list_names())
+    return [None if table is None else table.raw for table in tables]
+
+
+def test_what_merge_hands_on_is_what_the_lake_has(pieces: Pieces) -> None:  # 34
+    ctx, bounds = pieces.ctx, pieces.second
+    merged = merge.run(ctx, bounds).derived
+    assert merged.merged == require_merged(ctx, bounds.lo, bounds.hi)
+    given, read = (read_sql_window(ctx, bounds, merged.merged, one) for one in (merged, None))
+    assert len(read.ddls) > 5
+    assert (given.segments, given.versions) == (read.segments, read.versions)
+    for ts in (bounds.lo, *read.segments.starts, bounds.hi):
+        assert _definitions_at(given, ts) == _definitions_at(read, ts) != []
+    # Another window than its own is read from the lake.
+    longer = Bounds(pieces.first.lo, bounds.hi)
+    assert read_sql_window(ctx, longer, merged.merged, merged).versions[0] < read.versions[0]
+    finalize.run(ctx, pieces.first)
+    sealed = [compact.run(ctx, bounds, one).derived.manifest for one in (merged, None)]
+    assert sealed[0] == sealed[1]
+    results = run_sink(ctx, SINK_STAGES, bounds, given=merged)
+    assert [result.state for result in results] == ["done", "done", "done"]
+    pieces.require_equal(bounds)

@@ -21,6 +21,7 @@ from spark_jobs.compact import stage as compact
 from spark_jobs.convert import stage as convert
 from spark_jobs.engine.rows import HeldRows
 from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.passed import MergedWindow
 from spark_jobs.tables import held
 from spark_jobs.tables.sinks import read_sql_window, require_merged
 from spark_jobs.tables.statements import read_statements
@@ -84,8 +85,8 @@ def test_any_tasks_write_the_same_changes(
     assert _changes(again) == found
     assert (by_tasks.rows, by_tasks.detail) == (done.rows, done.detail)
     # The statements too, from rows that compact handed over and from those of the lake.
-    for ctx in (again, _without_spark(lakehouse)):
-        assert convert.run(ctx, bounds).state == "already"
+    for ctx, given in ((again, by_tasks.derived), (_without_spark(lakehouse), None)):
+        assert convert.run(ctx, bounds, given).state == "already"
         assert ctx.windows.read_apply_manifests(bounds.lo, bounds.hi) == [sealed]
 
 
@@ -97,11 +98,11 @@ def test_rows_from_merge_are_not_read_again_and_changes_are_handed_over(
     compact.run(first, bounds)
     read = _changes(first)
     rows = read_rows(first.paths, MUTATION, bounds.lo, bounds.hi, MUTATION.list_column_names())
-    second.handover.put("merge", bounds, (HeldRows(rows),))
+    states = first.schemas.read_state_at(bounds.lo), first.schemas.read_state_at(bounds.hi)
+    merged = MergedWindow(bounds, require_merged(first, bounds.lo, bounds.hi), (HeldRows(rows),), states)
     monkeypatch.setattr(held, "list_history_rows", lambda *_: pytest.fail("the rows must not be read again"))
-    compact.run(second, bounds)
+    handed = compact.run(second, bounds, merged).derived.net
     assert _changes(second) == read
-    handed = second.handover.find("change", bounds)
     rows_of_groups = [batch.num_rows for _, own in handed.groups for rows in own for batch in rows.read(["key"])]
     assert sum(rows_of_groups) == len(read)
 

@@ -120,10 +120,11 @@ def test_small_window_needs_no_jvm_whatever_it_contains(tmp_path: Path, monkeypa
     DeltaTable(place).optimize.compact()
     use_engine(monkeypatch, HostileEngine(Random(4)))
     ctx = lake.context()
-    assert merge.run(ctx, windows[1]).rows == 80
+    merged = merge.run(ctx, windows[1])
+    assert merged.rows == 80
     assert sorted_rows(lake) == written
     # The next stage of this process reads the tasks' files, although the table has copies of their rows.
-    handed = ctx.handover.find("merge", windows[1])
+    handed = merged.derived.rows
     assert sum(batch.num_rows for one in handed for batch in one.read(["commit_ts"])) == 80
 
 
@@ -136,8 +137,7 @@ def test_rows_handed_over_equal_those_in_the_lake(tmp_path: Path, monkeypatch: p
     for engine in (LocalEngine(), HostileEngine(Random(1))):
         use_engine(monkeypatch, engine)
         ctx = without_spark(lake)
-        merge.run(ctx, bounds)
-        handed = ctx.handover.find("merge", bounds)
+        handed = merge.run(ctx, bounds).derived.rows
         found.append(sorted(str(row) for rows in handed for batch in rows.read(names) for row in batch.to_pylist()))
     stored = [{name: row[name] for name in names} for row in rows_of(lake.context().paths.locate_table("mutation"))]
     assert found[0] == found[1] == sorted(map(str, stored))

@@ -77,8 +77,8 @@ def test_truncated_statement_file_is_reported(
     def read(*_: object) -> Any:
         return pq.read_table(torn)
 
-    statements = SimpleNamespace(compute_digest=lambda: MANIFEST.statement, list_segments=read)
     window = SimpleNamespace(segments=Segments(10, 20, ()), with_shapes=lambda _: window)
+    statements = SimpleNamespace(compute_digest=lambda: MANIFEST.statement, list_segments=read, window=window)
     monkeypatch.setattr(finalize, "read_sql_window", lambda *_: window)
     monkeypatch.setattr(finalize, "read_statements", read if step == "read_statements" else lambda *_: statements)
     with pytest.raises(LostRange, match="table `statement`"):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from support.mariadb import MariaDb, execute
@@ -17,8 +18,13 @@ from binlake.config.load import load_replication
 from binlake.errors import Drift
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
+from binlake.target import Position
+from binlake.window.derived import CompactManifest, Merged
 from spark_jobs.commands import preflight
+from spark_jobs.convert import stage as convert
 from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.tables.compacted import Compacted
+from spark_jobs.tables.sinks import read_mirror_window
 
 pytestmark = pytest.mark.mariadb
 
@@ -87,8 +93,10 @@ def test_tables_without_rows_are_checked_before_the_first_window(file: Path, wor
     SchemaHistory(LakePaths.of(replication)).bootstrap(lo, work.jobs)
     ctx = StageContext(replication, "test", lambda: pytest.fail("no Spark"))
     assert replication.target is not None
+    window = read_mirror_window(ctx, Bounds(lo, lo + 1), Merged(0, 0, True, ()))
+    given = Compacted(window, cast(CompactManifest, None), Position(None, None, 1 << 20), None)
     with pytest.raises(Drift, match=r"d\.b: column note is the target's own"):
-        preflight.check_before_first(ctx, replication.target, Bounds(lo, lo + 1))
+        convert._check_before_first(ctx, given, replication.target)
 
 
 @pytest.mark.usefixtures("cluster")

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,22 +15,35 @@ import pytest
 from binlake.config import Replication
 from binlake.errors import BinlakeError, LeaseHeld, Permanent, Transient
 from binlake.pipeline import select_stages
+from binlake.rows.schema import SchemaState
+from binlake.window.derived import Merged
 from spark_jobs.job import runner
 from spark_jobs.job.ahead import Ahead
 from spark_jobs.job.context import PIECE_BYTES, StageContext
-from spark_jobs.job.handover import Handover
 from spark_jobs.job.opening import make_session_factory
+from spark_jobs.job.passed import DerivedAhead, MergedWindow
 from spark_jobs.job.results import CUT, Bounds, SparkNeeded, StageResult
 
 PLANNED = 30
 WAIT_S = 60.0
+NOTHING = Merged(0, 0, True, ())
+SCHEMAS = SchemaState(), SchemaState()
 Act = Callable[[str, Bounds], None]
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What the stage `name` hands on of the window that begins at `lo`, and what it was given."""
+
+    name: str
+    lo: int
+    given: Any
 
 
 def context(*feeds: str, sql: bool = True) -> StageContext:
     stages = select_stages(sql=sql, mirror=False, feeds=feeds)
     replication = SimpleNamespace(list_stages=lambda: stages)
-    return cast("StageContext", SimpleNamespace(replication=replication, handover=Handover()))
+    return cast("StageContext", SimpleNamespace(replication=replication, begin_chain=lambda: None))
 
 
 class Stages:
@@ -42,7 +56,9 @@ class Stages:
         self.on_end: Callable[[str, int], object] = lambda *_: None
         self.done: list[tuple[str, int, int]] = []
 
-    def __call__(self, name: str, _: Any, bounds: Bounds | None = None, *, feed: str = "", **__: Any) -> StageResult:
+    def __call__(
+        self, name: str, _: Any, bounds: Bounds | None = None, *, feed: str = "", given: Any = None, **__: Any
+    ) -> StageResult:
         own = bounds or Bounds(0, PLANNED)
         if name == "compact":
             own = Bounds(max(own.lo, self.applied), own.hi)
@@ -55,27 +71,28 @@ class Stages:
         self.done.append((name, own.lo, hi))
         self.applied = hi if name == "finalize" else self.applied
         self.on_end(name, own.lo)
-        return StageResult(name, "ready" if name == "plan" else "done", own.lo, hi, detail=detail)
+        derived = MergedWindow(own, NOTHING, (), SCHEMAS) if name == "merge" else Derived(name, own.lo, given)
+        return StageResult(name, "ready" if name == "plan" else "done", own.lo, hi, detail=detail, derived=derived)
 
     def of(self, name: str) -> list[tuple[int, int]]:
         return [(lo, hi) for stage, lo, hi in self.done if stage == name]
 
 
 def run(monkeypatch: pytest.MonkeyPatch, stages: Stages, *feeds: str, sql: bool = True) -> list[StageResult]:
-    class Derived(Ahead):
+    class AheadByStages(Ahead):
         """Derives ahead by `stages`, without a target."""
 
         def _find_position_after(self, window: Bounds) -> Any:
             stages.supposed.append(window.hi)
             return window.hi
 
-        def _derive(self, position: Any, next_bounds: Callable[[], Bounds]) -> None:
-            bounds = next_bounds()
-            assert position == bounds.lo
-            stages("ahead", None, bounds)
+        def _derive(self, position: Any, wait_for_next: Callable[[], MergedWindow]) -> DerivedAhead:
+            merged = wait_for_next()
+            assert position == merged.bounds.lo
+            return DerivedAhead(merged, position, stages("ahead", None, merged.bounds))
 
     monkeypatch.setattr(runner, "run_stage", stages)
-    monkeypatch.setattr(runner, "Ahead", Derived)
+    monkeypatch.setattr(runner, "Ahead", AheadByStages)
     return runner.run_window(context(*feeds, sql=sql))
 
 
@@ -172,6 +189,31 @@ def test_next_piece_is_derived_after_the_last_sink_window_of_a_piece(monkeypatch
     assert stages.of("finalize") == [(lo, lo + 5) for lo in range(0, PLANNED, 5)]
     assert stages.of("ahead") == [(10, 20), (20, 30)]
     assert stages.supposed == [10, 20]
+
+
+def test_each_stage_is_given_what_the_one_before_it_derived(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 34: no stage reads again what this process has; the sinks share what merge derived.
+    given: dict[tuple[str, int], Any] = {}
+
+    class Recording(Stages):
+        def __call__(self, name: str, *args: Any, **options: Any) -> StageResult:
+            result = super().__call__(name, *args, **options)
+            given[result.stage, result.lo] = options.get("given")
+            return result
+
+    results = run(monkeypatch, Recording(10), "a")
+    for lo in (0, 10, 20):
+        assert given["merge", lo] == Derived("land", lo, None)
+        merged = given["encode-a", lo]
+        assert merged == MergedWindow(Bounds(lo, lo + 10), NOTHING, (), SCHEMAS)
+        ahead = given["compact", lo]
+        # All but the first window were derived while the one before was applied.
+        assert ahead == merged if lo == 0 else (ahead.merged, ahead.position) == (merged, lo)
+        assert given["convert", lo] == Derived("compact", lo, ahead)
+        assert given["finalize", lo] == Derived("convert", lo, given["convert", lo])
+        assert given["publish-a", lo] == Derived("encode-a", lo, merged)
+    # What is returned holds no rows.
+    assert [result.derived for result in results] == [None] * len(results)
 
 
 def test_nothing_is_derived_ahead_without_a_sql_sink(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from binlake.window.manifest import ApplyManifest
 from spark_jobs.convert import stage as convert
 from spark_jobs.finalize import stage as finalize
 from spark_jobs.job.context import Bounds
-from spark_jobs.job.handover import Handover
 from spark_jobs.tables.compacted import read_current
 
 BOUNDS = Bounds(10, 20)
@@ -30,20 +29,16 @@ COMPACTED = CompactManifest("r", "sql", 10, 20, False, 4, Merged(4, 2, True, ("1
 
 @pytest.fixture
 def ctx(tmp_path: Path) -> Any:
-    handover, replication = Handover(), SimpleNamespace(name="r")
-    return SimpleNamespace(windows=WindowLog(LakePaths(str(tmp_path))), handover=handover, replication=replication)
+    return SimpleNamespace(windows=WindowLog(LakePaths(str(tmp_path))), replication=SimpleNamespace(name="r"))
 
 
 def test_compact_result_of_another_window_is_not_used(ctx: Any) -> None:
     # R-16: an empty `change` means that nothing changed, not that compact did not run.
     wider = replace(COMPACTED, hi=30)
     ctx.windows.record(WindowEvent("compact", 10, 30, "done", sink="sql", manifest=wider.to_json()))
-    ctx.handover.put("compact", Bounds(10, 30), wider)
     with pytest.raises(CheckpointConflict, match="compact has not derived this window") as stopped:
         read_current(ctx, BOUNDS)
     assert stopped.value.hint == "run compact, then convert"
-    ctx.handover.put("compact", BOUNDS, COMPACTED)
-    assert read_current(ctx, BOUNDS) is COMPACTED
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,20 @@ answer all that others have written."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from support.jobhistory import in_version_order
 
 from binlake.compare.capture import Capture
 from binlake.config import Replication
+from binlake.lake import control, opentable
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
+from binlake.lake.tables import WINDOW
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.rows.schema import DdlJob, SchemaState
 from spark_jobs.job.context import StageContext
@@ -73,6 +77,52 @@ def test_the_lake_is_read_again_after_the_target_has_answered(tmp_path: Path, mo
     assert _his(stage) == [1, 2]
 
 
+def test_the_next_stage_of_a_chain_sees_what_others_have_written_meanwhile(tmp_path: Path) -> None:
+    stage, other = _open(tmp_path)
+    chain = StageContext(stage.replication, "own", _refuse_spark).begin_chain()
+    first = chain.begin_stage("compact")
+    assert _his(first) == [1]
+    other.record(WindowEvent("land", 1, 2, "done"))
+    assert _his(first) == [1]
+    first.windows.record(WindowEvent("land", 2, 3, "done"))
+    assert _his(first) == [1, 2, 3]
+    other.record(WindowEvent("land", 3, 4, "done"))
+    assert _his(chain.begin_stage("convert")) == [1, 2, 3, 4]
+
+
+def test_a_look_without_a_newer_commit_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, other = _open(tmp_path)
+    stage.windows.record(WindowEvent("land", 1, 2, "done"))
+    assert _his(stage) == [1, 2]
+    opened: list[str] = []
+
+    def open_table(path: str) -> DeltaTable:
+        opened.append(path)
+        return opentable.open_table(path)
+
+    monkeypatch.setattr(control, "open_table", open_table)
+    stage.refresh()
+    assert (_his(stage), opened) == ([1, 2], [])
+    # The events are appended to the version that was read, which need not be the newest.
+    other.record(WindowEvent("land", 2, 3, "done"))
+    opened.clear()
+    stage.windows.record(WindowEvent("land", 3, 4, "done"))
+    assert (sorted(_his(stage)), opened) == ([1, 2, 3, 4], [])
+    other.record(WindowEvent("land", 4, 5, "done"))
+    opened.clear()
+    stage.refresh()
+    assert (sorted(_his(stage)), len(opened)) == ([1, 2, 3, 4, 5], 1)
+
+
+def test_a_table_that_took_the_place_of_another_is_noticed(tmp_path: Path) -> None:
+    # The new log has a file of the same version.
+    stage, _ = _open(tmp_path)
+    shutil.rmtree(stage.paths.locate_table(WINDOW.name))
+    WindowLog(stage.paths).record(WindowEvent("land", 7, 9, "done"))
+    stage.refresh()
+    assert _his(stage) == [9]
+
+
 def test_a_context_outside_a_stage_always_sees_the_newest_rows(tmp_path: Path) -> None:
     stage, other = _open(tmp_path)
     ctx = StageContext(stage.replication, "own", _refuse_spark)
@@ -96,4 +146,8 @@ def test_a_state_of_the_schema_is_computed_again_after_a_write_and_a_look(tmp_pa
     other.append(end, jobs[20:])
     assert own.read_state_at(end).version == second[-1][1].schema_version
     own.refresh()
-    assert own.read_state_at(end).version == jobs[-1][1].schema_version
+    state = own.read_state_at(end)
+    assert state.version == jobs[-1][1].schema_version
+    # Without a job between two positions, the state is the same; with one it is not.
+    assert own.read_state_at(end + 5) is state
+    assert [own.read_state_at(ts).version for ts, _ in jobs] == [job.schema_version for _, job in jobs]

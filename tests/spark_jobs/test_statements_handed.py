@@ -26,6 +26,7 @@ from spark_jobs.convert.render import Renderer
 from spark_jobs.finalize import stage as finalize
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.tables import statements as statement_module
+from spark_jobs.tables.compacted import Compacted, Converted
 from spark_jobs.tables.sinks import SinkWindow
 from spark_jobs.tables.statements import LakeStatements, build_statement_table
 
@@ -40,9 +41,9 @@ def statement_rows() -> pa.Table:
 
 
 def statements(ctx: StageContext, rows: pa.Table | None = None) -> LakeStatements:
-    definitions_of_window = SimpleNamespace(bounds=BOUNDS, segments=None, cuts=(), definitions=None)
-    window = cast(SinkWindow, definitions_of_window)
-    return LakeStatements(ctx.paths, window, ctx.replication.require_sql_target(), (1, 1), "demo", rows)
+    parts = SimpleNamespace(bounds=BOUNDS, segments=Segments(1, 9, ()), cuts=(), definitions=None, versions=(1, 1))
+    window = cast(SinkWindow, parts)
+    return LakeStatements(ctx.paths, window, ctx.replication.require_sql_target(), "demo", rows)
 
 
 @pytest.fixture
@@ -94,8 +95,10 @@ def test_files_are_read_once_for_the_plans_of_all_segments(ctx: StageContext) ->
         LakePaths.of(ctx.replication).locate_table(STATEMENT.name), build_statement_table(BOUNDS.window, ddls)
     )
     cuts = [LandedDdl(ts, ts, ts, 1, 1, 24, "d", "v", "", "", "apply", "", NOTHING, NOTHING) for ts in starts]
-    parts = SimpleNamespace(bounds=BOUNDS, segments=Segments(1, 300, starts), cuts=cuts, definitions=None)
-    window = LakeStatements(ctx.paths, cast(SinkWindow, parts), ctx.replication.require_sql_target(), (1, 1), "demo")
+    parts = SimpleNamespace(
+        bounds=BOUNDS, segments=Segments(1, 300, starts), cuts=cuts, definitions=None, versions=(1, 1)
+    )
+    window = LakeStatements(ctx.paths, cast(SinkWindow, parts), ctx.replication.require_sql_target(), "demo")
     counted = CountedReads(window._data)
     window._data = cast(Any, counted)
     assert window.list_ddls() == ddls
@@ -140,8 +143,8 @@ def test_ordered_segment_expects_all_tables_that_it_touches(
         LakePaths.of(ctx.replication).locate_table(STATEMENT.name), build_statement_table(BOUNDS.window, batches)
     )
     tables = SimpleNamespace(require_definition_within=lambda _db, name, *_: TABLES[name])
-    parts = SimpleNamespace(bounds=BOUNDS, segments=Segments(1, 9, (5,)), cuts=(), definitions=tables)
-    window = LakeStatements(ctx.paths, cast(SinkWindow, parts), ctx.replication.require_sql_target(), (1, 1), "demo")
+    parts = SimpleNamespace(bounds=BOUNDS, segments=Segments(1, 9, (5,)), cuts=(), definitions=tables, versions=(1, 1))
+    window = LakeStatements(ctx.paths, cast(SinkWindow, parts), ctx.replication.require_sql_target(), "demo")
     names = [sorted(plan.expected.names) if plan.expected else [] for plan in window.list_segments()]
     assert [[name[-1] for name in one] for one in names] == [["a"], ["a", "b"]]
 
@@ -156,26 +159,22 @@ def write_row(segment: int, phase: Phase, batch: int) -> StatementBatch:
     return StatementBatch(segment, phase, batch, "d", "t", "delete", sql, (1,), "", 0, 1, compute_statement_digest(sql))
 
 
-@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("differs", [(), ("statements",), ("manifest",)], ids=["pinned", "rows", "manifest"])
 def test_statements_handed_over_count_only_if_they_are_pinned(
-    ctx: StageContext, monkeypatch: pytest.MonkeyPatch, *, pinned: bool
+    ctx: StageContext, monkeypatch: pytest.MonkeyPatch, differs: tuple[str, ...]
 ) -> None:
     rows = statement_rows()
     manifest = ApplyManifest(
         "demo", "sql", 1, 1, 9, "c", "safe", "d", "2:", statements(ctx, rows).compute_digest(), 1, 4, 9, ()
     )
     write_deltalake(LakePaths.of(ctx.replication).locate_table(STATEMENT.name), rows)
-    ctx.handover.put("statement", BOUNDS, rows if pinned else rows.slice(1))
-    asked: list[Any] = []
-
-    def read_statements(
-        ctx: StageContext, _window: object, _target: object, rows: pa.Table | None = None
-    ) -> LakeStatements:
-        asked.append(rows)
-        return statements(ctx, rows)
-
-    monkeypatch.setattr(finalize, "read_statements", read_statements)
-    window = cast(SinkWindow, SimpleNamespace(bounds=BOUNDS))
-    found = finalize.read_pinned_statements(ctx, window, ctx.replication.require_sql_target(), manifest)
+    handed = statements(ctx, rows if "statements" not in differs else rows.slice(1))
+    sealed = manifest if "manifest" not in differs else replace(manifest, definitions="other")
+    given = Converted(cast(Compacted, None), "2:", handed, "safe", 0, 0, manifest=sealed)
+    monkeypatch.setattr(LakeStatements, "list_segments", lambda _: [])
+    monkeypatch.setattr(finalize, "read_pinned", lambda *_: SimpleNamespace(merged=None, shapes=None))
+    monkeypatch.setattr(finalize, "read_sql_window", lambda *_: SimpleNamespace(with_shapes=lambda _: None))
+    monkeypatch.setattr(finalize, "read_statements", lambda ctx, *_: statements(ctx))
+    found = finalize._require_pinned(ctx, BOUNDS, ctx.replication.require_sql_target(), manifest, given)
     assert found.compute_digest() == manifest.statement
-    assert [one is None for one in asked] == ([False] if pinned else [False, True])
+    assert (found is handed) == (not differs)

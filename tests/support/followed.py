@@ -45,7 +45,7 @@ MOMENT_US = 1_700_000_000_123_456
 
 
 class Followed:
-    """`run` executes statements at the source and executes the resulting DDL at the target."""
+    """`run` executes statements at the source and executes the resulting DDL at the target, if it is `published`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Followed:
         self._there = server.connect()
         self._ts = 1000
         self.state = SchemaState()
-        self._published = published
+        self.published = published
 
     def restarted(self) -> Catalog:
         """Rebuild the catalog from the recorded jobs, as at a start."""
@@ -120,7 +120,7 @@ class Followed:
         planned = plan_ddls(self.state, binlogs, jobs, Rules())
         self.state = self.state.fold(jobs)
         for ddl in planned:
-            if self._published and ddl.decision == "apply":
+            if self.published and ddl.decision == "apply":
                 self._execute_at_target(map_ddl(ddl, self._dialect).sql)
 
     def described(self, db: str, table: str) -> TableDescription | None:

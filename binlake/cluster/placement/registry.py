@@ -17,6 +17,8 @@ PUMPS = f"{ROOT}/pumps/"
 DRAINERS = f"{ROOT}/drainers/"
 CATALOG = b"/binlake/v1/catalog"
 """The feeder whose numbers the tables of this PD have, and the id of its journal, as JSON."""
+_TIDB_SERVERS = b"/tidb/server/info/"
+"""Where each running TiDB server of the cluster has an entry, under its id."""
 _TRIES = 20
 
 
@@ -73,6 +75,11 @@ class Registry:
         """The name of the feeder whose numbers the tables of this PD have; "" = not known."""
         stored = self._etcd.get(CATALOG)
         return str(json.loads(stored.value)["feeder"]) if stored is not None else ""
+
+    def list_tidb_servers(self) -> frozenset[str]:
+        """The ids of the TiDB servers that are registered at this PD; none if it has no TiDB, or does not list them."""
+        entries, _ = self._etcd.read_prefix(_TIDB_SERVERS)
+        return frozenset(_decode_key(entry.key).rpartition("/")[2] for entry in entries)
 
     def find_pump(self, node_id: str) -> Entry | None:
         """The entry of one pump, or None."""

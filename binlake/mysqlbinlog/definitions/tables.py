@@ -85,7 +85,7 @@ def _with_origin(column: Json, moment_of: Mapping[str, str]) -> Json:
     default = column["default"]
     if default is None or column["default_is_expr"]:
         return column
-    if default == "CURRENT_TIMESTAMP":
+    if default == "CURRENT_TIMESTAMP" and column["type"]["Tp"] in t.MOMENTS:
         text = moment_of.get(t.look_up_type_name(column["type"]["Tp"], binary=False))
         if text is None:
             raise SchemaError(

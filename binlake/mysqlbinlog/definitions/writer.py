@@ -183,12 +183,14 @@ class JobWriter:
         return SchemaChange(names.name, restore_text(text), body)
 
     def record_note(
-        self, names: SourceNames, text: str, home: DbInfo, table: str, more: Mapping[str, Any]
+        self, names: SourceNames, text: str, home: DbInfo | None, table: str, more: Mapping[str, Any]
     ) -> SchemaChange:
-        """Record a statement that changes nothing downstream: as a job that did not take effect."""
+        """Record a statement that changes nothing downstream: as a job that did not take effect. `home`: None for a
+        table that is left out."""
+        schema = (home.id, home.name) if home is not None else (0, "")
         job = make_job_json(
-            self.allocate_id(), Action.TABLE_COMMENT, text, schema=(home.id, home.name), table=(0, table), version=0,
-            start_ts=0, finished_ts=0,
+            self.allocate_id(), Action.TABLE_COMMENT, text, schema=schema, table=(0, table), version=0, start_ts=0,
+            finished_ts=0,
         )  # fmt: skip
         body = {**job, "state": int(JobState.CANCELLED), "feeder": {"source": names.name, **more}}
         return SchemaChange(names.name, restore_text(tokenize(text)), body)

@@ -8,6 +8,7 @@ from typing import Any
 
 from binlake import tso
 from binlake.errors import SchemaError
+from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import Action
 from binlake.rows.schema.emptied import Emptied
 from binlake.rows.schema.info import DbInfo, TableDef
@@ -96,7 +97,8 @@ def _fix_current_date(info: Mapping[str, Any], tables: SchemaTables, job: DdlJob
 
     TiDB fills such rows at each read with the reader's current day. Binlake uses a fixed day, that of the DDL in UTC.
     """
-    open_days = [c["id"] for c in info.get("cols") or () if str(c.get("origin_default")).upper() == "CURRENT_DATE"]
+    dates = [c for c in info.get("cols") or () if c["type"]["Tp"] in t.DATES]
+    open_days = [c["id"] for c in dates if str(c.get("origin_default")).upper() == "CURRENT_DATE"]
     if not open_days:
         return info
     known = tables.by_id.get(info["id"])

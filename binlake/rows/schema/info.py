@@ -86,6 +86,11 @@ class ColumnInfo:
         return self.tp == t.BIT or (self.tp in t.STRINGS and self.charset == "binary")
 
     @property
+    def defaults_to_time(self) -> bool:
+        """True if the default is the statement's time or date; the same text in a text column is a literal."""
+        return self.tp in t.MOMENTS | t.DATES and (self.default or "").upper().startswith("CURRENT_")
+
+    @property
     def has_empty_member(self) -> bool:
         """True if an ENUM or SET has the member '': servers show it like the value without a member."""
         return self.tp in (t.ENUM, t.SET) and "" in self.elems

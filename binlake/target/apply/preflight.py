@@ -6,12 +6,13 @@ Rules: hazards R-12, R-13; MISSION S4-26, S4-27. Reads only.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 from binlake.base.dialects import Dialect
-from binlake.config.model import Target, TargetTable
-from binlake.dialect import has_target_collation
+from binlake.config.model import Replication, Target, TargetTable
+from binlake.dialect import has_target_collation, make_table_bytewise
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.target.claim.aside import is_aside
@@ -21,6 +22,7 @@ from binlake.target.definitions.shape import derive_shape, find_option, list_ref
 from binlake.target.definitions.structure import StructureDifference, compare_structures
 from binlake.target.session.session import Session
 from binlake.window.shapes import TableShape
+from binlake.window.targets import TargetTables
 
 Verdict = Literal["alike", "preserve", "partial", "accepted", "coming", "refused", "missing"]
 
@@ -51,6 +53,21 @@ class TableReport:
     def to_dict(self) -> dict[str, Any]:
         """For `--output json`."""
         return asdict(self)
+
+
+def list_tables(replication: Replication, target_tables: TargetTables) -> list[TableDef]:
+    """The replicated tables as the target must have them, sorted by name."""
+    tables = target_tables.list_tables()
+    target = replication.target
+    if target is not None and not replication.source.new_collation:
+        tables = [make_table_bytewise(table, target.db_type) for table in tables]
+    return sorted(tables, key=lambda table: (table.db, table.name))
+
+
+def build_reports(target: Target, tables: list[TableDef], newest: Sequence[TableDef] = ()) -> list[TableReport]:
+    """As `run_preflight`, with a session of its own. Raises TargetUnavailable."""
+    with closing(Session(target)) as session:
+        return run_preflight(session, target, tables, newest)
 
 
 def run_preflight(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,17 @@ CAPTURE = Capture(Path(__file__).parents[2] / "captures" / "keys")
 FIRST, SECOND = ({"name": name, "cluster_id": "7", "sources": []} for name in ("first", "second"))
 SILENT = f"http://127.0.0.1:{free_port()}"
 
-Serve = Callable[[object], str]
+Serve = Callable[..., str]
+
+
+def read_recorded(capture: str) -> dict[str, Any]:
+    """The body of `/info/all` that a TiDB 7.5 gave."""
+    answer = json.loads((CAPTURE.path.parent / capture / "http" / "info_all.json").read_text())
+    return dict(json.loads(answer["body"]))
+
+
+ONE, OTHER = read_recorded("ddl"), read_recorded("ddl_late")
+BOTH = ONE | {"servers_num": 2, "all_servers_info": ONE["all_servers_info"] | OTHER["all_servers_info"]}
 
 
 @pytest.fixture
@@ -38,10 +49,13 @@ def serve() -> Iterator[Serve]:
     """Starts a status port: of a feeder with this page, or of a TiDB if it is None."""
     with ExitStack() as stack:
 
-        def start(page: object) -> str:
+        def start(page: object, info: str = "") -> str:
             server = StatusServer.of_capture(CAPTURE, Outcomes.of(CAPTURE), lambda: 0)
-            if page is not None:
-                server.pages = {"/feeder": lambda: (json.dumps(page), "application/json")}
+            pages = {
+                **({"/feeder": json.dumps(page)} if page is not None else {}),
+                **({"/info/all": info} if info else {}),
+            }
+            server.pages = {path: lambda body=body: (body, "application/json") for path, body in pages.items()}
             return stack.enter_context(server).url
 
         yield start
@@ -77,3 +91,60 @@ def test_the_second_feeder_is_refused_also_while_the_first_is_down(etcd: EtcdCli
 def test_a_feeder_of_another_pd_is_refused(etcd: EtcdClient, serve: Serve) -> None:
     with pytest.raises(Permanent, match="another PD's feeder"):
         check(etcd, serve(FIRST | {"cluster_id": "8"}))
+
+
+def test_the_second_catalog_is_refused_in_any_order(etcd: EtcdClient, serve: Serve) -> None:
+    with pytest.raises(Permanent, match=r"names more than the feeder first"):
+        check(etcd, serve(None), serve(FIRST))
+
+
+@pytest.mark.parametrize(
+    ("answers", "of_pd"),
+    [
+        ([ONE, ONE], []),
+        ([ONE, BOTH], []),  # the first has read its PD before the second server started
+        ([BOTH, BOTH], [OTHER]),
+        ([ONE], [ONE, OTHER]),
+        ([ONE, {"no": "servers"}], [ONE]),
+        ([{"all_servers_info": None}, ONE], []),
+    ],
+)
+def test_servers_of_one_cluster_are_accepted(
+    etcd: EtcdClient, serve: Serve, answers: Sequence[dict[str, Any]], of_pd: Sequence[dict[str, Any]]
+) -> None:
+    register(etcd, *of_pd)
+    check(etcd, SILENT, *(serve(None, json.dumps(answer)) for answer in answers))
+
+
+def test_servers_of_two_clusters_are_refused(etcd: EtcdClient, serve: Serve) -> None:
+    """Recorded answers of two TiDB clusters: each server lists those of its own cluster."""
+    urls = [serve(None, json.dumps(answer)) for answer in (ONE, ONE, OTHER)]
+    with pytest.raises(Permanent, match="belong to two TiDB clusters") as caught:
+        check(etcd, *urls)
+    where = {"status-url": urls[2], "servers": OTHER["owner_id"], "other": urls[0], "its_servers": ONE["owner_id"]}
+    assert caught.value.where == where
+    assert "ports of one TiDB cluster" in caught.value.hint
+
+
+def test_a_server_of_another_cluster_than_the_pd_is_refused(etcd: EtcdClient, serve: Serve) -> None:
+    register(etcd, OTHER)
+    with pytest.raises(Permanent, match="does not belong to the PD's TiDB cluster") as caught:
+        check(etcd, serve(None, json.dumps(ONE)))
+    assert (caught.value.where["servers"], caught.value.where["pd_servers"]) == (ONE["owner_id"], OTHER["owner_id"])
+
+
+def test_a_server_that_starts_again_between_two_questions_is_accepted(etcd: EtcdClient) -> None:
+    """It has another id then, under which its cluster's other servers see it."""
+    answers = iter([json.dumps(ONE), json.dumps(OTHER)])
+    register(etcd, OTHER)
+    server = StatusServer.of_capture(CAPTURE, Outcomes.of(CAPTURE), lambda: 0)
+    server.pages = {"/info/all": lambda: (next(answers), "application/json")}
+    with server:
+        check(etcd, server.url)
+
+
+def register(etcd: EtcdClient, *answers: dict[str, Any]) -> None:
+    """Servers as they register at PD."""
+    for answer in answers:
+        for server, info in answer["all_servers_info"].items():
+            etcd.put(f"/tidb/server/info/{server}".encode(), json.dumps(info).encode())

@@ -76,6 +76,7 @@ def test_rows_or_definitions_from_the_other_side_are_refused(copy: LoggedCopy, s
         "UPDATE shop.t JOIN shop.out_p USING (id) SET t.v = 7, out_p.v = 8",
         "CREATE TABLE IF NOT EXISTS shop.t LIKE shop.out_t",
         "CREATE TABLE `left`.n LIKE shop.t",
+        "CREATE TABLE `left`.f (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES shop.t (id) ON DELETE CASCADE)",
         "DROP TABLE shop.out_t, shop.t",
     ],
 )
