@@ -43,6 +43,8 @@ _OTHER_FAMILY = (
     "a DDL cannot be expressed in",
     "a stored value cannot be converted as the source converted it",
     "has a generated column dependency",  # MySQL renames no column that a generated one reads
+    "used in key specification without a key length",  # MySQL has no key on a whole text
+    "can't have a default value",  # MySQL has no default of a text
 )
 """Parts of further reasons where the target is of the other family, which converts and computes differently."""
 
