@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.replication_files import write_replication
 
 from binlake.base.garbage import THRESHOLDS
 from binlake.base.lightimport import import_lightly
@@ -75,6 +76,25 @@ import sys
 from binlake.config import load_replication
 assert "numpy" not in sys.modules
 """
+
+_READ = """
+import sys
+from binlake.config import load_replication
+load_replication(sys.argv[1])
+print("croniter" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("schedule", "loaded"),
+    [(None, False), ("every 5s", False), ("@continuous", False), ("@hourly", False), ("*/59 * * * *", False),
+     ("5 * * * *", True)],
+)  # fmt: skip
+def test_only_other_cron_expressions_load_their_parser(schedule: str | None, loaded: bool, tmp_path: Path) -> None:
+    file = write_replication(
+        tmp_path, "orders", target=None, airflow=None if schedule is None else f'schedule = "{schedule}"'
+    )
+    assert run("-c", _READ, str(file)) == f"{loaded}\n"
 
 
 @pytest.mark.parametrize("program", [_PUMP, _CONFIGURATION], ids=["a pump", "a configuration"])
