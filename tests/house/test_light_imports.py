@@ -1,6 +1,6 @@
 """Binlake's programs load no pandas for Arrow, no rich for logs, no click for HTTP; programs that need them get them.
 
-No program loads what only another program needs, and its garbage collector runs rarely.
+No program loads what only another program needs; its garbage collector runs rarely, and not at the end.
 """
 
 from __future__ import annotations
@@ -113,3 +113,24 @@ def test_stage_collects_garbage_rarely(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "shown.py").write_text(_SHOW)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert run("-m", "binlake.base.program", "shown") == f"thresholds {THRESHOLDS}\n"
+
+
+_CYCLE = """
+import atexit, gc
+class Kept:
+    def __del__(self):
+        print("collected", flush=True)
+def make():
+    kept = Kept()
+    kept.itself = kept
+    return kept
+kept = make()
+atexit.register(lambda: print("still collects", make() and gc.collect() > 0, flush=True))
+"""
+
+
+def test_program_collects_nothing_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cyclic.py").write_text(_CYCLE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert run("-m", "cyclic") == "collected\nstill collects True\ncollected\n"
+    assert run("-m", "binlake.base.program", "cyclic") == "collected\nstill collects True\n"
