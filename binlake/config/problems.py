@@ -10,9 +10,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pkgutil import resolve_name
 
-from croniter import croniter
-from croniter.croniter import CroniterBadDateError
-
 from binlake import tso
 from binlake.config.model import Replication, SourceSql, Target
 from binlake.config.storage import parse_store_address
@@ -20,6 +17,8 @@ from binlake.config.validation import ValidatedSource
 from binlake.errors import ConfigError
 
 PRESETS = frozenset({"@once", "@continuous"})
+# Always has a next time; the default schedule is one.
+_EVERY_MINUTES = re.compile(r"\*/([1-9]|[1-5][0-9]) \* \* \* \*")
 CRON_PRESETS = frozenset({"@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly"})
 EVERY = re.compile(r"every (?P<count>[1-9][0-9]*) ?(?P<unit>[smh])")
 _URL = re.compile(r"(?P<scheme>[a-z]+)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?/?")
@@ -250,8 +249,12 @@ def _check_schedules(replication: Replication) -> Iterator[str]:
 def is_cron(text: str) -> bool:
     """True for a cron expression that has a next time, and for cron presets."""
     text = text.strip()
-    if text in CRON_PRESETS:
+    if text in CRON_PRESETS or _EVERY_MINUTES.fullmatch(text):
         return True
+    # Imported late: it is slow to load, each task and command reads a configuration, and few have other schedules.
+    from croniter import croniter
+    from croniter.croniter import CroniterBadDateError
+
     if not croniter.is_valid(text):
         return False
     try:

@@ -15,7 +15,7 @@ from binlake.dialect.tokens import Token, TokenKind, tokenize_with_spaces
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema.names import fold_name
 from binlake.rows.schema.session import SourceSession
-from binlake.statements.generation import find_filled_operands, is_proven, list_recomputed
+from binlake.statements.generation import find_filled_operands, is_proven, list_recomputed, may_store
 from binlake.statements.literal import quote_name
 from binlake.statements.requiredrows import RequireNoRows
 from binlake.statements.writtencolumns import depends_on_zone, is_computed
@@ -37,7 +37,7 @@ def find_computed_once(
     for column in list_recomputed(before, after):
         if is_computed(column, after, dialect):
             continue
-        alike = session.family == dialect or is_proven(column, after)
+        alike = session.family == dialect or (is_proven(column, after) and may_store(column, after, dialect))
         if column.id in had or column.name in after.primary_key or depends_on_zone(column, after) or not alike:
             raise Unmappable(
                 f"a stored generated column ({column.name}) whose values in existing rows only the source can compute"

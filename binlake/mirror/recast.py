@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 from binlake.dialect.families import converts_as_tidb
 from binlake.dialect.madeup import is_made_up
-from binlake.mysqlbinlog.texts import replace_missing_letters
+from binlake.mysqlbinlog.texts import UTF8, find_decoder, has_ascii, replace_missing_letters
 from binlake.rows.codec.casts import Moment, UnknownCast, cast_text, derive_cast_form, may_cut
 from binlake.rows.codec.writers import format_zero
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.session import SourceSession
 
+_AS_UTF8 = UTF8 | {"", "ascii", "binary"}
 _ZEROED = t.INTEGERS | {t.NEWDECIMAL, t.FLOAT, t.DOUBLE} | t.STRINGS
 
 
@@ -56,11 +57,38 @@ def recast(
 
 def _recast_one(source: ColumnInfo, target: ColumnInfo, text: str | None, moment: Moment) -> str | None:
     if text is not None or not _may_zero(source, target, moment):
+        if text is not None and moment.family:
+            text = _change_bytes(source, target, text)
         converted = cast_text(source, target, text, moment)
         return converted and _replace_missing_letters(source, target, converted, moment)
     if target.tp not in _ZEROED:
         raise UnknownCast(f"NULL as {target.type_text} of column {target.name}, which became NOT NULL")
     return format_zero(target)
+
+
+def _change_bytes(source: ColumnInfo, target: ColumnInfo, text: str) -> str:
+    """`text` of `source` so that `cast_text`, which knows UTF-8 alone, makes of it what a MySQL or MariaDB did.
+
+    Bytes that become a text are letters of its character set. Raises UnknownCast for letters of another character set
+    than UTF-8 that become bytes.
+    """
+    if target.tp not in t.STRINGS or source.is_binary == target.is_binary:
+        return text
+    if target.is_binary:
+        is_plain = text.isascii() and has_ascii(source.charset)
+        if source.charset not in _AS_UTF8 and not is_plain:
+            raise UnknownCast(f"letters of {source.charset} as bytes of column {target.name}")
+        return text
+    if source.tp not in t.STRINGS or target.charset in _AS_UTF8:
+        return text
+    decode = find_decoder(target.charset)
+    try:
+        letters = decode(bytes.fromhex(text)) if decode is not None else None
+    except UnicodeError:
+        letters = None
+    if letters is None:
+        raise UnknownCast(f"bytes that are no text of {target.charset} in column {target.name}")
+    return letters.encode().hex().upper()
 
 
 def _may_lose_letters(source: ColumnInfo, target: ColumnInfo, moment: Moment) -> bool:

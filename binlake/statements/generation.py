@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from binlake.base.dialects import Dialect
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 
@@ -56,6 +57,15 @@ def is_exact(column: ColumnInfo, table: TableDef) -> bool:
     """As `is_proven`, and whether all its values fit the column: no session has to cut one."""
     found = _find_range(column, table)
     return found is not None and found.is_within(_find_bounds(column.tp, column.unsigned))
+
+
+def may_store(column: ColumnInfo, table: TableDef, dialect: Dialect) -> bool:
+    """Whether a server of `dialect` takes the stored generated `column` at all: MariaDB takes none that reads a CHAR,
+    not even `IS NULL`, as its spaces depend on the session (error 1901).
+    """
+    return dialect != "mariadb" or not any(
+        one.tp == t.STRING and not one.is_binary for one in _list_operands(column, table)
+    )
 
 
 def list_recomputed(before: TableDef, after: TableDef) -> list[ColumnInfo]:

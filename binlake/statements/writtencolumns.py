@@ -8,7 +8,7 @@ from binlake.base.dialects import Dialect
 from binlake.errors import SchemaError
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements.generation import is_exact
+from binlake.statements.generation import is_exact, may_store
 
 _NAMES = re.compile(r"`((?:[^`]|``)+)`")
 _ZONED = re.compile(r"\b(?:from_unixtime|unix_timestamp)\s*\(", re.IGNORECASE)
@@ -29,7 +29,8 @@ def is_computed(column: ColumnInfo, table: TableDef, dialect: Dialect) -> bool:
 
 def _is_computed_alike(column: ColumnInfo, table: TableDef, dialect: Dialect) -> bool:
     is_same_server = dialect == "tidb" and not table.source
-    return not depends_on_zone(column, table) and (is_same_server or is_exact(column, table))
+    is_alike = is_same_server or (is_exact(column, table) and may_store(column, table, dialect))
+    return is_alike and not depends_on_zone(column, table)
 
 
 def depends_on_zone(column: ColumnInfo, table: TableDef) -> bool:

@@ -56,6 +56,11 @@ class Entry:
         values = json.loads(text)
         return cls(**{name: values[name] for name in cls.__dataclass_fields__})
 
+    @property
+    def owner(self) -> tuple[str, int, str]:
+        """What no two running feeders share: a copied folder is in another place, and each start has its number."""
+        return self.journal, self.starts, self.place
+
     def to_json(self) -> bytes:
         """For the registry."""
         return json.dumps(asdict(self)).encode()
@@ -202,10 +207,15 @@ class Registration:
         return Entry.from_json(stored.value) if stored else None
 
     def _put(self, entry: Entry, over: Entry | None) -> bool:
-        """Put `entry` in place of `over`; returns whether it is there now, also if only the answer was lost."""
+        """Put `entry` in place of `over`; returns whether it is there now, also if only the answer was lost.
+
+        An entry of the same start in the same place is this process's, whatever it says: the answer to an earlier
+        renewal was lost, and the journal has moved on since.
+        """
         stored = self._etcd.get(self._key)
         known = Entry.from_json(stored.value) if stored else None
         if known == entry:
             return True
         revision = stored.mod_revision if stored else 0
-        return known == over and self._etcd.put_if(self._key, entry.to_json(), mod_revision=revision)
+        is_own = known is not None and known.owner == entry.owner
+        return (known == over or is_own) and self._etcd.put_if(self._key, entry.to_json(), mod_revision=revision)

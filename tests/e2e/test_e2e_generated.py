@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 BASE = (
     "id INT PRIMARY KEY, l VARCHAR(40) CHARACTER SET latin1, v VARCHAR(40), d DECIMAL(12,2), f FLOAT, n DOUBLE, s"
     " SMALLINT, u INT UNSIGNED, b BIGINT, tm TIME(3), at DATETIME(3), day DATE, ts TIMESTAMP(3) NULL,"
-    " j JSON, x VARBINARY(20)"
+    " j JSON, x VARBINARY(20), c CHAR(9)"
 )
 ROWS = (
     "(1, 'é', 'ü', 1.00, 0.1, 0.1, 1, 1, 1, '01:02:03.5', '2020-02-03 04:05:06.789', '2020-02-03',"
@@ -100,6 +100,7 @@ OF_MYSQL = {
     "m5": "JSON AS (JSON_OBJECT('s', s, 'v', v))",
     "m6": "VARCHAR(40) AS (j->>'$.a[1]')",
     "m7": "DECIMAL(5,1) AS (v)",
+    "m8": "TINYINT AS (c IS NULL)",
 }
 """As WRITTEN; MariaDB stores no such column (errors 1901, 1064)."""
 OF_MARIADB = {"a1": "CHAR(32) AS (MD5(l))", "a2": "VARCHAR(40) AS (SHA1(v))", "a3": "INT AS (MONTH(day) - YEAR(day))"}
@@ -131,7 +132,7 @@ def test_stored_columns_have_the_sources_values(
             "USE fed",
             f"CREATE TABLE fed.t ({BASE}, {columns}, KEY (w1), UNIQUE KEY (w2, id))",
             *(insert.format("t", row) for row in ROWS),
-            "UPDATE fed.t SET v = 'x', l = 'ß' WHERE id = 1",
+            "UPDATE fed.t SET v = 'x', l = 'ß', c = 'y' WHERE id = 1",
             "CREATE TABLE fed.alike LIKE fed.t",
             insert.format("alike", ROWS[1]),
             # Values that are computed once at the target, and come from the log from then on.

@@ -1,6 +1,6 @@
 """Binlake's programs load no pandas for Arrow, no rich for logs, no click for HTTP; programs that need them get them.
 
-No program loads what only another program needs, and its garbage collector runs rarely.
+No program loads what only another program needs; its garbage collector runs rarely, and not at the end.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.replication_files import write_replication
 
 from binlake.base.garbage import THRESHOLDS
 from binlake.base.lightimport import import_lightly
@@ -76,6 +77,25 @@ from binlake.config import load_replication
 assert "numpy" not in sys.modules
 """
 
+_READ = """
+import sys
+from binlake.config import load_replication
+load_replication(sys.argv[1])
+print("croniter" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("schedule", "loaded"),
+    [(None, False), ("every 5s", False), ("@continuous", False), ("@hourly", False), ("*/59 * * * *", False),
+     ("5 * * * *", True)],
+)  # fmt: skip
+def test_only_other_cron_expressions_load_their_parser(schedule: str | None, loaded: bool, tmp_path: Path) -> None:
+    file = write_replication(
+        tmp_path, "orders", target=None, airflow=None if schedule is None else f'schedule = "{schedule}"'
+    )
+    assert run("-c", _READ, str(file)) == f"{loaded}\n"
+
 
 @pytest.mark.parametrize("program", [_PUMP, _CONFIGURATION], ids=["a pump", "a configuration"])
 def test_program_does_not_load_modules_of_other_programs(program: str) -> None:
@@ -93,3 +113,24 @@ def test_stage_collects_garbage_rarely(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "shown.py").write_text(_SHOW)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert run("-m", "binlake.base.program", "shown") == f"thresholds {THRESHOLDS}\n"
+
+
+_CYCLE = """
+import atexit, gc
+class Kept:
+    def __del__(self):
+        print("collected", flush=True)
+def make():
+    kept = Kept()
+    kept.itself = kept
+    return kept
+kept = make()
+atexit.register(lambda: print("still collects", make() and gc.collect() > 0, flush=True))
+"""
+
+
+def test_program_collects_nothing_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cyclic.py").write_text(_CYCLE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert run("-m", "cyclic") == "collected\nstill collects True\ncollected\n"
+    assert run("-m", "binlake.base.program", "cyclic") == "collected\nstill collects True\n"

@@ -174,6 +174,30 @@ def test_letters_that_the_new_charset_lacks_become_question_marks(kind: int) -> 
     ]
 
 
+@pytest.mark.parametrize("kind", [t.STRING, t.VARCHAR, t.BLOB])
+def test_bytes_become_the_letters_that_they_are_in_the_new_charset(kind: int) -> None:  # S4-02
+    # A BINARY(3) of 'Ä' that became TEXT CHARACTER SET gbk (found by drawn sources).
+    source, mysql = info(kind, flen=9, charset="binary", collate="binary"), Moment(UTC, family="mysql")
+    gbk = info(t.VARCHAR, flen=9, charset="gbk", collate="gbk_chinese_ci")
+    assert recast(source, gbk, ["C38400", "61", None], mysql) == (["脛\0", "a", None], [])
+    latin = info(t.VARCHAR, flen=9, charset="latin1", collate="latin1_bin")
+    assert recast(source, latin, ["C384"], mysql)[0] == ["Ã„"]
+    assert recast(source, gbk, ["FFFF"], mysql)[1] == ["bytes that are no text of gbk in column c"]
+    wide = info(t.VARCHAR, flen=9, charset="utf16", collate="utf16_bin")
+    assert recast(source, wide, ["0061"], mysql) == (["a"], [])
+    assert recast(source, info(t.VARCHAR, flen=9), ["C384"], mysql) == (["Ä"], [])
+
+
+@pytest.mark.parametrize("kind", [t.STRING, t.VARCHAR, t.BLOB])
+def test_letters_of_another_charset_that_become_bytes_make_a_mirror_inexact(kind: int) -> None:  # S4-02
+    target, mysql = info(kind, flen=2, charset="binary", collate="binary"), Moment(UTC, family="mysql")
+    gbk = info(t.VARCHAR, flen=9, charset="gbk", collate="gbk_chinese_ci")
+    assert recast(gbk, target, ["ab"], mysql) == (["6162"], [])
+    assert recast(gbk, target, ["中"], mysql)[1] == ["letters of gbk as bytes of column c"]
+    wide = info(t.VARCHAR, flen=9, charset="utf16", collate="utf16_bin")
+    assert recast(wide, target, ["a"], mysql)[1] == ["letters of utf16 as bytes of column c"]
+
+
 def test_value_that_cannot_be_converted_stays_and_is_reported() -> None:
     texts, unknown = recast(
         info(t.TIMESTAMP), DATETIME3, ["2024-01-02 03:04:05", None, "2024-01-03 00:00:00"], Moment()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,10 +17,14 @@ from support.mariadb import MariaDb
 
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.target import apply_window
+from deploy.local.ports import free_port
+from deploy.local.process import Child
 from spark_jobs.finalize import stage as finalize
 
 _REACHED = [step for step in STEPS if step.split()[1] in ("prewrites", "outcome", "commit", "stored", "read")]
 """The steps of a feeder that come at least once wherever it begins; transactions may all go together."""
+
+_STARTS_S = 60.0
 
 
 class Crash(BaseException):
@@ -66,6 +71,24 @@ def kill_feeder(cluster: FedCluster, draw: Random, run: Callable[[], None]) -> N
     with Killer("feeder_killer", cluster.write_settings()) as killer:
         killer.kill_at(draw.choice(_REACHED), 1)
     cluster.start_feeder(bool)
+
+
+def kill_pump(cluster: FedCluster, _draw: Random, run: Callable[[], None]) -> None:
+    """Let a pump's own process serve while `run` runs the source on, kill it, and start the pump again."""
+    name = next(iter(cluster.pumps))
+    cluster.stop_pump(name)
+    command = [
+        sys.executable, "-m", "binlake.cli", "pump", "--node-id", name, "--addr", f"127.0.0.1:{free_port()}",
+        "--data-dir", str(cluster.folder / name), "--pd-urls", cluster.driver.url,
+        "--status-url", f"http://{cluster.status_addr}", "--stop-write-at-available-space", "1MiB",
+    ]  # fmt: skip
+    process = Child("pump", command, cluster.folder / "killed").start()
+    try:
+        process.wait_until(lambda: any(one.state == "online" for one in cluster.registry.list_pumps()), _STARTS_S)
+        run()
+    finally:
+        process.kill9()
+    cluster.start_pump(name)
 
 
 FAULTS: Mapping[str, Callable[[MariaDb, MariaDb, FedCluster], None]] = {

@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
+Placed = tuple[int, str]
+"""A statement, and which shard it is for."""
 _MOST_AHEAD = 2
 """DDL by which a shard is ahead of the other at most."""
+
+_WIDER = {
+    "INT DEFAULT 7": "BIGINT DEFAULT 7", "VARCHAR(9) NOT NULL DEFAULT 'ä'": "VARCHAR(30) NOT NULL DEFAULT 'ä'",
+    "DATETIME(3)": "", "DECIMAL(9,2) NOT NULL DEFAULT 1.10": "DECIMAL(12,2) NOT NULL DEFAULT 1.10",
+}  # fmt: skip
+"""Definitions of columns that shards get, and wider ones that a MODIFY gives them. A column with more digits is not
+wider: its values have other texts, so both shards have no joined definition."""
 
 
 class Shards:
     """The tables `shard` of the databases DB and DB_b, of which the target has one: DB.shards.
 
-    One has even ids, the other odd ones. Both run the same DDL in the same order, if they `may_alter`: a full load of
-    unlike shards is refused, except in the mode optimistic.
+    The shards may be at two sources. One has even ids, the other odd ones. Both run the same DDL in the same order, if
+    they `may_alter`: a full load of unlike shards is refused, except in the mode optimistic. A MODIFY needs a mode
+    (`may_modify`): without one, shards may differ in added columns only.
     """
 
     def __init__(self, draw: Random, db: str) -> None:
@@ -22,8 +32,8 @@ class Shards:
         self._texts = draw.random() < 0.5
         self._statements = list[str]()  # the DDL so far; a shard has run the first ones
         self._ran = [0, 0]
-        self._added = list[str]()
-        self.may_alter = False
+        self._added = dict[str, str]()  # the columns added and not dropped so far, with their types
+        self.may_alter = self.may_modify = False
 
     def make_routes(self) -> list[Mapping[str, str]]:
         """The sections `routes` of the replication that merge both."""
@@ -33,11 +43,11 @@ class Shards:
             for table in self.tables
         ]  # fmt: skip
 
-    def create(self) -> list[str]:
+    def create(self) -> list[Placed]:
         """The statements that create both tables, with rows."""
         key = "id VARCHAR(9) CHARACTER SET latin1" if self._texts else "id INT"
-        return [f"CREATE DATABASE {self.db}_b CHARACTER SET utf8mb4"] + [
-            statement
+        return [(1, f"CREATE DATABASE {self.db}_b CHARACTER SET utf8mb4")] + [
+            (place, statement)
             for place, table in enumerate(self.tables)
             for statement in (
                 f"CREATE TABLE {table} ({key} PRIMARY KEY, v INT)",
@@ -45,25 +55,25 @@ class Shards:
             )
         ]
 
-    def draw_next(self, draw: Random) -> Sequence[str]:
+    def draw_next(self, draw: Random) -> Sequence[Placed]:
         """Rows of one shard, or its next DDL."""
         place = draw.randrange(2)
         table = self.tables[place]
         if self.may_alter and draw.random() < 0.35 and self._ran[place] - self._ran[1 - place] < _MOST_AHEAD:
-            return [self._alter(place, draw)]
+            return [(place, self._alter(place, draw))]
         keys = [self._key(place, draw.randrange(12)) for _ in range(3)]
         return [
-            f"REPLACE INTO {table} (id, v) VALUES ({keys[0]}, {draw.randrange(99)}), ({keys[1]}, 1)",
-            draw.choice([
+            (place, f"REPLACE INTO {table} (id, v) VALUES ({keys[0]}, {draw.randrange(99)}), ({keys[1]}, 1)"),
+            (place, draw.choice([
                 f"DELETE FROM {table} WHERE id = {keys[2]}", f"UPDATE {table} SET v = v + 1 WHERE id <> {keys[2]}",
-            ]),
+            ])),
         ]  # fmt: skip
 
-    def finish(self) -> list[str]:
+    def finish(self) -> list[Placed]:
         """The DDL that the shard which is behind lacks."""
         lacking = [
-            statement.format(table=table)
-            for table, ran in zip(self.tables, self._ran, strict=True)
+            (place, statement.format(table=table))
+            for place, (table, ran) in enumerate(zip(self.tables, self._ran, strict=True))
             for statement in self._statements[ran:]
         ]
         self._ran = [len(self._statements)] * 2
@@ -79,11 +89,15 @@ class Shards:
     def _draw_alter(self, draw: Random) -> str:
         number = len(self._statements)
         if self._added and draw.random() < 0.3:
-            return f"ALTER TABLE {{table}} DROP COLUMN {self._added.pop()}"
+            name = draw.choice(list(self._added))
+            if self.may_modify and draw.random() < 0.5 and (kind := _WIDER.get(self._added[name])):
+                self._added[name] = kind
+                return f"ALTER TABLE {{table}} MODIFY COLUMN {name} {kind}"
+            del self._added[name]
+            return f"ALTER TABLE {{table}} DROP COLUMN {name}"
         if draw.random() < 0.2:
             return f"ALTER TABLE {{table}} ADD INDEX i{number} (v)"
-        self._added.append(f"c{number}")
-        kind = draw.choice([f"INT DEFAULT {number}", "VARCHAR(9) NOT NULL DEFAULT 'ä'", "DATETIME(3)"])
+        kind = self._added[f"c{number}"] = draw.choice(list(_WIDER))
         return f"ALTER TABLE {{table}} ADD COLUMN c{number} {kind}"
 
     def _key(self, place: int, number: int) -> str:

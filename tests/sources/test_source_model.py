@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import pytest
 from support.mariadb import MariaDb, MySql, mariadb_in_memory, mysql_in_memory
@@ -20,7 +21,7 @@ from world import HAPPENS, World
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e, pytest.mark.timeout(900)]
 
-SEEDS, SOAKED = 25, 50
+SEEDS, SOAKED = 75, 75
 """Stories of a world in `make test`, and in `make soak`."""
 STEPS, SOAKED_STEPS = 1, 2
 """Steps of a story at a time."""
@@ -28,7 +29,7 @@ STEPS, SOAKED_STEPS = 1, 2
 
 @dataclass(frozen=True)
 class Families:
-    """The families of a world's source and target."""
+    """The families of a world's (first) source and its target."""
 
     source: str
     target: str
@@ -37,18 +38,20 @@ class Families:
         return f"{self.source}-{self.target}"
 
     @contextmanager
-    def start(self) -> Iterator[tuple[MariaDb, MariaDb]]:
-        """A source and a target."""
+    def start(self, world: int) -> Iterator[tuple[list[MariaDb], MariaDb]]:
+        """The sources, of which a drawn share of worlds has two, and a target."""
+        second = Random(f"sources {world}").choice(_SECOND)
         with ExitStack() as stack:
-            source = (
-                mysql_in_memory(MySql.list_source_options())
-                if self.source == "mysql"
-                else mariadb_in_memory(MariaDb.list_source_options())
-            )
-            target = mysql_in_memory() if self.target == "mysql" else mariadb_in_memory()
-            yield stack.enter_context(source), stack.enter_context(target)
+            sources = [stack.enter_context(_SOURCES[one]()) for one in (self.source, second) if one]
+            yield sources, stack.enter_context(mysql_in_memory() if self.target == "mysql" else mariadb_in_memory())
 
 
+_SOURCES: Mapping[str, Callable[[], AbstractContextManager[MariaDb]]] = {
+    "mariadb": lambda: mariadb_in_memory(MariaDb.list_source_options()),
+    "mysql": lambda: mysql_in_memory(MySql.list_source_options()),
+}
+_SECOND = ("", "", "mariadb", "mysql")
+"""The family of the second source, '' for none."""
 PAIRS = [Families(source, target) for source in ("mariadb", "mysql") for target in ("mariadb", "mysql")]
 
 
@@ -62,11 +65,12 @@ class Seeds:
 
 def run_world(folder: Path, families: Families, seeds: Seeds, steps: int) -> Counter[str]:
     """Run one world, and return what happened. Fails with the differences and the statements of their stories."""
-    with families.start() as (source, target):
-        world = World(folder, source, target, seeds.stories, seeds.world)
+    with families.start(seeds.world) as (sources, target):
+        world = World(folder, sources, target, seeds.stories, seeds.world)
         differences = world.run(2, steps)
     if differences:
-        wrong = [story for story in world.stories if any(f"{story.db}." in one for one in differences)]
+        text = "\n".join(differences)
+        wrong = [story for story in world.stories if any(f"{db}." in text for db in story.databases)]
         for story in wrong[:3]:
             print(f"-- {story.db}: BINLAKE_WORLD_SEEDS={story.db[1:]}:1:{seeds.world}", *story.ran, sep=";\n")
         pytest.fail("\n".join(differences[:20]), pytrace=False)

@@ -26,7 +26,8 @@ from deploy.local.ports import free_port
 from pump_service.pd import PlacementDriver
 
 WAIT_S = 120.0
-_LOOK_S = 0.1
+# Each look at a page or a window takes tens of milliseconds of CPU.
+_LOOK_S = 0.25
 _OWN = {"one": "faults.*", "two": "nothing.*", "odd": "odd.*", "late": "late.*"}
 """The only database that each source reads."""
 

@@ -229,7 +229,11 @@ class _SpecReader:
 
     def _modify(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         at = skip_exists(spec, 1 + spec[1].is_word("COLUMN"))
-        if fold_name(spec[at].value) not in self.names | self._added:
+        name = fold_name(spec[at].value)
+        if name not in self.names:
+            return []
+        if name in self._added and not (_find_inline_keys(spec[at + 1 :]) or _find_column_position(spec[at + 1 :])):
+            # MariaDB lets a statement modify what it has dropped and added. ADD has the resulting definition already.
             return []
         return [(Action.MODIFY_COLUMN, [*tokenize_with_spaces("MODIFY COLUMN"), *self._read_column(spec, at, at + 1)])]
 

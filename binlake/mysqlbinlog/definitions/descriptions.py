@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from binlake.dialect.tokens import Token, TokenKind, find_closing, split_list, tokenize
-from binlake.errors import SchemaError
+from binlake.errors import SchemaError, SourceUnavailable
 from binlake.mysqlbinlog.model import Flavor
 from binlake.statements.literal import quote, quote_name, quote_qualified_name
 
@@ -122,9 +122,27 @@ def list_tables(query: Query, db: str) -> list[str]:
     return [row["TABLE_NAME"] for row in query(sql, (db,))]
 
 
+class _Altered(Exception):
+    """A table was altered between two reads: SHOW CREATE TABLE lacks what information_schema has."""
+
+
 def describe_table(query: Query, flavor: Flavor, db: str, table: str, visibility: str) -> TableDescription | None:
-    """One base table; None if there is none. `visibility`: the SQL from `build_visibility_sql`."""
-    name = (db, table)
+    """One base table; None if there is none. `visibility`: the SQL from `build_visibility_sql`.
+
+    Raises SourceUnavailable if it is altered each time while it is read.
+    """
+    for _ in range(_TRIES):
+        try:
+            return _describe_table_once(query, flavor, (db, table), visibility)
+        except _Altered:
+            continue
+    where = {"table": f"{db}.{table}", "tries": _TRIES}
+    raise SourceUnavailable("a table was altered each time while its definition was read", where=where)
+
+
+def _describe_table_once(
+    query: Query, flavor: Flavor, name: tuple[str, str], visibility: str
+) -> TableDescription | None:
     rows = list(query(_TABLE, name))
     if not rows:
         return None
@@ -144,7 +162,7 @@ def describe_table(query: Query, flavor: Flavor, db: str, table: str, visibility
         whole.append(known)
     row = rows[0]
     return TableDescription(
-        flavor, db, row["TABLE_NAME"], row["TABLE_COLLATION"], row["TABLE_COMMENT"], tuple(whole), indexes,
+        flavor, name[0], row["TABLE_NAME"], row["TABLE_COLLATION"], row["TABLE_COMMENT"], tuple(whole), indexes,
         strip_auto_increment(create),
     )  # fmt: skip
 
@@ -187,14 +205,23 @@ def read_column_definitions(create: str) -> dict[str, list[Token]]:
     return {part[0].value: part[1:] for part in parts if part and part[0].kind is TokenKind.NAME}
 
 
+def _find_definition(create: str, column: ColumnRow) -> list[Token]:
+    found = read_column_definitions(create).get(column.name)
+    if found is None:
+        raise _Altered
+    return found
+
+
 def _restore_timestamp_default(column: ColumnRow, create: str, flavor: Flavor) -> ColumnRow:
     """`column` with a TIMESTAMP's default from `create`: MySQL's information_schema has it in the time zone of the
     session that last changed the table."""
     plain = flavor is Flavor.MYSQL and column.type.startswith("timestamp") and (column.default or "")[:1].isdigit()
     if not plain:
         return column
-    definition = read_column_definitions(create)[column.name]
-    at = next(at for at, token in enumerate(definition) if token.is_word("DEFAULT"))
+    definition = _find_definition(create, column)
+    at = next((at for at, token in enumerate(definition) if token.is_word("DEFAULT")), None)
+    if at is None or len(definition) <= at + 1:
+        raise _Altered
     return replace(column, default=definition[at + 1].value)
 
 
@@ -215,7 +242,7 @@ def _restore_binary_default(column: ColumnRow, create: str, flavor: Flavor) -> C
     is_literal = column.default is not None and "DEFAULT_GENERATED" not in column.extra.upper()
     if not is_literal or not _BINARY.match(column.type) or column.charset not in ("", "binary"):
         return column
-    definition = read_column_definitions(create)[column.name]
+    definition = _find_definition(create, column)
     at = next((at for at, token in enumerate(definition) if token.is_word("DEFAULT")), len(definition))
     value = _read_bytes(definition[at + 1 : at + 3])
     if value is None:
@@ -305,9 +332,11 @@ def _read_default(query: Query, table: tuple[str, str], name: str) -> str:
 
 def _replace_default(create: str, name: str, literal: str) -> str:
     lines = create.split("\n")
-    at = next(at for at, line in enumerate(lines) if line.startswith(f"  {name} "))
-    tokens = tokenize(lines[at])
-    written = next(value.text for word, value in pairwise(tokens) if word.is_word("DEFAULT"))
+    at = next((at for at, line in enumerate(lines) if line.startswith(f"  {name} ")), None)
+    tokens = [] if at is None else tokenize(lines[at])
+    written = next((value.text for word, value in pairwise(tokens) if word.is_word("DEFAULT")), None)
+    if at is None or written is None:
+        raise _Altered
     lines[at] = lines[at].replace(f"DEFAULT {written}", f"DEFAULT {literal}", 1)
     return "\n".join(lines)
 
@@ -321,6 +350,7 @@ def _read_default_text(column: ColumnRow, flavor: Flavor) -> str:
     return tokens[0].value if len(tokens) == 1 and tokens[0].kind is TokenKind.STRING else ""
 
 
+_TRIES = 5
 _NOT_TEXT = re.compile("[\udc80-\udcff]")
 _BINARY = re.compile(r"(var)?binary\b|(tiny|medium|long)?blob\b|enum\(|set\(")
 _FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")

@@ -16,7 +16,13 @@ from binlake.config.model import Target
 from binlake.errors import TargetRefused, TargetUnavailable, UnknownOutcome
 from binlake.statements.lenient import make_lenient
 from binlake.target.session.failures import get_error_code, translate_error
-from binlake.target.session.virtualcolumns import COLUMNS_SQL, Column, are_about_virtual, find_refused_table
+from binlake.target.session.virtualcolumns import (
+    COLUMNS_SQL,
+    Column,
+    are_about_virtual,
+    find_refused_table,
+    make_condition_query,
+)
 
 log = structlog.get_logger()
 
@@ -143,14 +149,21 @@ class Session:
     def _write_leniently(self, sql: str, columns: Sequence[Column], refusal: TargetRefused) -> int:
         """Run `sql` not strict. Raises `refusal` if values do not fit columns that are not virtual."""
         self._try(f"SET SESSION max_error_count = {_MOST_WARNINGS}")
+        only_values = self._reads_without_warning(make_condition_query(sql))
         self._run(f"SAVEPOINT {_SAVEPOINT}")
         written = self._run(make_lenient(sql, self._dialect))
         count = self.fetch_value("SHOW COUNT(*) WARNINGS")
         warnings = self.fetch_rows("SHOW WARNINGS")
-        if len(warnings) != count or not are_about_virtual(columns, warnings, sql):
+        if len(warnings) != count or not are_about_virtual(columns, warnings, only_values=only_values):
             self._run(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
             raise refusal
         return written
+
+    def _reads_without_warning(self, query: str | None) -> bool:
+        if query is None:
+            return True
+        self.fetch_rows(query)
+        return bool(self.fetch_value("SHOW COUNT(*) WARNINGS") == 0)
 
     def write(self, sql: str, arguments: Sequence[object]) -> int:
         """Run one statement with `%s` arguments; returns what `execute` does."""

@@ -7,13 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from feeder_helpers import CountingClock, MemoryPumps, position, rows
 
 from binlake.cluster.placement import EtcdClient
 from binlake.cluster.placement.registry import CATALOG
-from binlake.errors import Fenced, Permanent
+from binlake.errors import Fenced, Permanent, SourceUnavailable
 from pump_service.feeder.journal import Journal
 from pump_service.feeder.publisher import Publisher
 from pump_service.feeder.registration import Registration
@@ -120,6 +121,29 @@ def test_of_two_feeders_on_copies_of_one_folder_the_first_stops(etcd: EtcdClient
     second.renew()
     journal.close()
     copy.close()
+
+
+def test_a_renewal_whose_answer_was_lost_is_the_feeders_own(
+    etcd: EtcdClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The placement driver stores the entry and stops before it answers; meanwhile more is published.
+    journal, registration = start(etcd, tmp_path / "a")
+    put_if = etcd.put_if
+
+    def lose_answer(*args: Any, **kwargs: Any) -> bool:
+        put_if(*args, **kwargs)
+        raise SourceUnavailable("the placement driver is stopping")
+
+    for number in (1, 2):
+        publish(journal, number)
+        with monkeypatch.context() as patch:
+            patch.setattr(etcd, "put_if", lose_answer)
+            with pytest.raises(SourceUnavailable):
+                registration.renew()
+    publish(journal, 3)
+    registration.renew()
+    registration.end()
+    journal.close()
 
 
 def test_a_registry_without_the_entry_is_written_again(etcd: EtcdClient, tmp_path: Path) -> None:

@@ -105,11 +105,18 @@ def test_an_index_has_the_values_of_a_lenient_source(
 
 
 @pytest.mark.parametrize("more", ["", ", KEY k (v)"], ids=["", "index"])
-def test_mode_ordered_writes_updates_and_deletes_such_rows(server: MariaDb, session: Session, more: str) -> None:
-    make_tables(server, "INT", "s", more)
-    of = definition("ours", "s")
+@pytest.mark.parametrize(
+    ("expression", "last"),
+    [("s", 0), ("CAST(s AS UNSIGNED)", 0), ("i / 0", None), ("s + i", -300), ("year(s)", None)],
+)
+def test_mode_ordered_writes_updates_and_deletes_such_rows(
+    server: MariaDb, session: Session, more: str, expression: str, last: int | None
+) -> None:
+    """Also where a function of the virtual column has the error, which names no column."""
+    make_tables(server, "INT", expression, more)
+    of = definition("ours", expression)
     forms, keys = RowForms(of, dialect_of(session)), ChangeKeys(of, dialect_of(session))
-    images_of = (VALUES[1], ("2", "abc", "-300", None, "y"), ("2", "abd", "-300", None, "z"))
+    images_of = (VALUES[1], ("2", "abc", "-300", None, "y"), ("2", "a WHERE b", "-300", None, "z'\\"))
     first, second, third = (dict(zip(NAMES, row, strict=True)) for row in images_of)
     events = [RowEvent(1, 0, 0, "insert", None, first), RowEvent(2, 0, 0, "update", first, second),
               RowEvent(3, 0, 0, "update", second, third), RowEvent(4, 0, 0, "delete", third, None)]  # fmt: skip
@@ -120,8 +127,17 @@ def test_mode_ordered_writes_updates_and_deletes_such_rows(server: MariaDb, sess
             assert session.execute(statement.text) == 1
             session.commit()
         if change is changes[2]:
-            assert shown(server, "ours") == [(2, "abd", -300, None, "z", 0)]
+            assert shown(server, "ours") == [(2, "a WHERE b", -300, None, "z'\\", last)]
     assert shown(server, "ours") == []
+
+
+def test_an_update_whose_condition_has_a_warning_is_refused(server: MariaDb, session: Session) -> None:
+    make_tables(server, "INT", "CAST(s AS UNSIGNED)")
+    session.begin()
+    session.execute("INSERT INTO `virt`.`ours` (`id`, `s`) VALUES (1, '5')")
+    with pytest.raises(TargetRefused):
+        session.execute("UPDATE `virt`.`ours` SET `s` = 'x' WHERE `id` = '1x' LIMIT 1")
+    session.rollback()
 
 
 @pytest.mark.parametrize("where", [0, 80])
