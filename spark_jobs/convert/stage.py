@@ -77,7 +77,9 @@ def run(ctx: StageContext, bounds: Bounds, given: Compacted | Converted | None =
     detail |= ctx.describe_engine()
     event = WindowEvent("convert", bounds.lo, bounds.hi, state, statements.rows, seconds, ctx.run_id, "sql")
     ctx.windows.record(replace(event, detail=detail, manifest=manifest.to_json() if manifest and is_new else ""))
-    derived = replace(derived, manifest=manifest)
+    # finalize needs no rows but the statements, and the next window is derived while it runs.
+    compacted = replace(derived.compacted, net=None, merged=None)
+    derived = replace(derived, compacted=compacted, manifest=manifest)
     return StageResult("convert", state, bounds.lo, bounds.hi, statements.rows, seconds, "", detail, derived)
 
 

@@ -44,13 +44,14 @@ def run_stage(
     the feed into state error (S2-39).
     """
     module = importlib.import_module(f"spark_jobs.{name}.stage")
-    if feed and bounds is not None and (skipped := _skip_if_stopped(name, ctx, bounds, feed)) is not None:
+    stage = ctx.begin_stage(name, bounds)
+    if feed and bounds is not None and (skipped := _skip_if_stopped(name, stage, bounds, feed)) is not None:
         return skipped
     try:
         with translate_errors():
             asked = (start_ts,) if name == "plan" else (bounds, feed) if feed else (bounds,)
             passed = () if given is None else (given,)
-            result: StageResult = module.run(ctx.begin_stage(name, bounds), *asked, *passed)
+            result: StageResult = module.run(stage, *asked, *passed)
     except (LeaseHeld, SparkNeeded):
         raise
     except Exception as error:

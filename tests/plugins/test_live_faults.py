@@ -241,7 +241,7 @@ def test_full_load_that_waits_and_then_lasts(page: Page) -> None:
     )
     execute(
         world.source, "CREATE DATABASE late", "CREATE TABLE late.t (id INT PRIMARY KEY)",
-        "INSERT INTO late.t SELECT seq FROM late.seq_1_to_5000",
+        "INSERT INTO late.t SELECT seq FROM late.seq_1_to_20000",
     )  # fmt: skip
     with world.source.connect() as other, other.cursor() as cursor:
         cursor.execute("LOCK TABLES late.t WRITE")
@@ -255,7 +255,8 @@ def test_full_load_that_waits_and_then_lasts(page: Page) -> None:
             assert page.read_json()["state"] == "unreachable"
         assert page.look()["state"] == "unreachable"
         cursor.execute("UNLOCK TABLES")
-    world.until_feeder(lambda sources: sources[1]["load"]["rows"] > 0 and not sources[1]["trouble"])
+    # One of the load's sessions may give up just before the lock is gone: that attempt reads some rows and fails.
+    world.until_feeder(lambda sources: sources[1]["load"]["rows"] > 1000 and not sources[1]["trouble"])
     world.link.freeze()
     try:
         view = page.until("attention", "the full load of the source late has not ended: ")
@@ -264,7 +265,7 @@ def test_full_load_that_waits_and_then_lasts(page: Page) -> None:
         world.link.cut()
         world.link.mend()
     loaded = "SELECT COUNT(*) FROM late.t"
-    until("the load at the target", lambda: page.until_running() and rows(world.target, loaded) == [(5000,)])
+    until("the load at the target", lambda: page.until_running() and rows(world.target, loaded) == [(20000,)])
     restart_feeder(world, [world.describe_source(name) for name in ("one", "two")])
 
 

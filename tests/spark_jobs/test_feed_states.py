@@ -10,6 +10,7 @@ from support.workload import Workload, integer
 from binlake.errors import ConfigError, IncompleteWindow, LostRange
 from binlake.feed.registry import SchemaRefused
 from binlake.feed.state import read_progress, read_state, record_pause, record_removal, record_resume
+from binlake.lake import opentable
 from spark_jobs.job.context import Bounds
 from spark_jobs.job.runner import run_sink, run_stage
 
@@ -141,3 +142,21 @@ def test_removed_feed_leaves_nothing_to_the_next_one_with_its_name(make: Make) -
     assert states(fed, bounds) == ["done", "done"]
     assert len(fed.read("item")) == 2 * len(sent)
     assert read_state(fed.ctx.windows, FEED).life == 1
+
+
+def test_feed_paused_between_its_stages_publishes_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = Workload()
+    workload.create_database("shop")
+    workload.create_table("shop", "item", [integer("id")], ["id"])
+    workload.begin().insert("shop", "item", id=1).commit()
+    fed = make(workload)
+    bounds, chain = fed.land(0, workload.clock()), fed.ctx.begin_chain()
+    assert run_stage("encode", chain, bounds, feed=FEED).state == "done"
+    # Another process has its own tables.
+    monkeypatch.setattr(opentable, "_tables", {})
+    record_pause(fed.ctx.windows, FEED)
+    assert run_stage("publish", chain, bounds, feed=FEED).state == "skipped"
+    assert ids(fed) == []
+    record_resume(fed.ctx.windows, FEED)
+    assert run_stage("publish", chain, bounds, feed=FEED).state == "done"
+    assert ids(fed) == [1]
