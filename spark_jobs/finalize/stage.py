@@ -115,10 +115,8 @@ def _require_pinned(
     ctx: StageContext, bounds: Bounds, target: Target, manifest: ApplyManifest, given: Converted | None
 ) -> LakeStatements:
     """Check that all that `manifest` pins exists unchanged, before anything reaches the target (DESIGN 3.10)."""
-    is_own = given is not None and given.manifest == manifest
-    if given is not None and is_own and given.statements.compute_digest() == manifest.statement:
-        statements = given.statements
-    else:
+    statements = given.statements if given is not None and given.manifest == manifest else None
+    if statements is None or statements.compute_digest() != manifest.statement:
         statements = _read_pinned(ctx, bounds, target, manifest)
     require_pinned_cuts(manifest, statements.window.segments.starts)
     if statements.compute_digest() != manifest.statement:

@@ -148,7 +148,7 @@ def _read_parts(place: str, table: LakeTable, parts: Sequence[Part]) -> pa.Recor
     return scanner.to_reader()
 
 
-def list_window_files(table: DeltaTable, window: str) -> list[RemoveAction]:
+def _list_window_files(table: DeltaTable, window: str) -> list[RemoveAction]:
     """The files with rows of `window` in a table partitioned by window, to be replaced."""
     if not _may_match(table, f"{OfSegment.WINDOW} = '{window}'"):
         return []
@@ -165,7 +165,7 @@ def replace_window(
 ) -> None:
     """Replace the rows of `window` by the files `parts`; no commit if there are none. Raises Transient."""
     opened = open_table(paths.locate_table(table.name))
-    replaced = list_window_files(opened, window)
+    replaced = _list_window_files(opened, window)
     if parts or replaced:
         commit_parts(paths, table, parts, replaced, note, opened=opened)
 

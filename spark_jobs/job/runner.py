@@ -203,7 +203,7 @@ class _Sinks:
         results: list[StageResult] = []
         try:
             for result in _run_stages(self._ctx, names, bounds, feed, given):
-                results.append(replace(result, derived=None))
+                results.append(result)
         except SparkNeeded:
             raise
         except Exception as error:
