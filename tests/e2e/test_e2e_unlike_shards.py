@@ -41,7 +41,7 @@ def test_shard_that_drops_and_adds_before_the_other_stops_and_continues_with_a_j
         shards.run_windows()
         for alter in ALTERS:
             execute(shards.servers["shard-1"], f"ALTER TABLE store.sale_1 {alter}")
-        with pytest.raises(SchemaError, match="sale_1 lacks column note; shard-2_store.sale_2 lacks column colour") as e:
+        with pytest.raises(SchemaError, match=r"sale_1 lacks column note; .*sale_2 lacks column colour") as e:
             shards.run_windows()
         assert e.value.hint.startswith('set shard-mode = "optimistic"')
         shards.change(**{"shard-mode": "optimistic"})

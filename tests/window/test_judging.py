@@ -112,7 +112,9 @@ def test_incompatible_shards_stop_until_an_operator_decides() -> None:  # S4-03 
 def test_new_shard_with_another_shape_is_refused() -> None:
     w = two_shards()
     w.create_table("s2", "t_3", [integer("id"), text("x"), text("y")], ["id"])
-    with pytest.raises(SchemaError, match=r"joins s1.t_1 .* another shape: it also has x, y and it lacks name") as error:
+    with pytest.raises(
+        SchemaError, match=r"joins s1.t_1 .* another shape: it also has x, y and it lacks name"
+    ) as error:
         plan(w, routes=[SHARDS])
     assert 'shard-mode = "optimistic"' in error.value.hint
 
