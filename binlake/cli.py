@@ -11,11 +11,21 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import NoReturn, Protocol, TextIO
 
+from binlake.base.extras import explain_missing, list_versions
 from binlake.base.garbage import collect_rarely
 from binlake.base.lightimport import import_lightly
+from binlake.base.oserrors import describe_os_error
 from binlake.errors import BinlakeError
 
 GROUP = "binlake.commands"
+
+
+class _Version(argparse.Action):
+    """Reads the versions only when they are asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_args: object, **_kwargs: object) -> NoReturn:
+        print(*list_versions(), f"python {sys.version.split()[0]}", sep="\n")
+        parser.exit()
 
 
 class Command(Protocol):
@@ -56,6 +66,9 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
+        if missing := explain_missing(error):
+            print(f"error: {missing}", file=sys.stderr)
+            return 1
         if isinstance(error, BrokenPipeError) and _is_unread(sys.stdout):
             # Discard the rest of the output: a flush would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -88,9 +101,11 @@ def _is_unread(stream: TextIO) -> bool:
 
 def _translate_storage_error(error: Exception) -> BinlakeError | None:
     """The error of a disk or of the lake's storage, for people; None for any other error: a fault of the program."""
-    # Imported late: most commands need no Delta.
-    from binlake.lake.damage import translate_storage_error
-
+    # Imported late: most commands need no Delta, and a host of pumps has none.
+    try:
+        from binlake.lake.damage import translate_storage_error
+    except ModuleNotFoundError:
+        return describe_os_error(error) if isinstance(error, OSError) and error.filename else None
     return translate_storage_error(error)
 
 
@@ -100,10 +115,18 @@ def prepare(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     points = {point.name: point for point in entry_points(group=GROUP)}
     parser = _make_parser(points)
     name = parser.parse_args(arguments[:1]).command
-    command: Command = points[name].load()()
+    command: Command = _load(points[name])
     own = argparse.ArgumentParser(prog=f"binlake {name}", description=command.help)
     command.add_arguments(own)
     return command, own.parse_args(arguments[1:])
+
+
+def _load(point: EntryPoint) -> Command:
+    try:
+        command: Command = point.load()()
+    except ModuleNotFoundError as error:
+        raise explain_missing(error, point.name, tuple(point.extras)) or error from error
+    return command
 
 
 def _make_parser(points: dict[str, EntryPoint]) -> argparse.ArgumentParser:
@@ -112,6 +135,7 @@ def _make_parser(points: dict[str, EntryPoint]) -> argparse.ArgumentParser:
         description="Replicates changes of TiDB and MySQL to another database and a lakehouse.",
         epilog="Run `binlake COMMAND --help` for the options of a command.",
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the versions of Binlake and its packages")
     parser.add_argument("command", choices=sorted(points), metavar="COMMAND", help=", ".join(sorted(points)))
     return parser
 

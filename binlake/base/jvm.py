@@ -17,6 +17,7 @@ JARS_ENV = "BINLAKE_JARS"
 DEFAULT_JARS = Path(__file__).resolve().parents[2] / ".local" / "jars"
 ARCHIVE = "classes.jsa"
 """File name of the archive, in the folder of the jars."""
+_HINT = f"run `make setup`, or set {JARS_ENV} to a folder with Delta's jars for your Spark (docs/operate/install.md)"
 # A driver lives for one stage: without the optimising compiler it takes half the CPU (stack facts, "Spark and Delta").
 SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
@@ -26,7 +27,7 @@ def list_delta_jars() -> list[str]:
     folder = _find_folder()
     jars = sorted(str(jar) for jar in folder.glob("*.jar"))
     if not jars:
-        raise ConfigError("no Delta jars found", where={"folder": folder}, hint=f"run `make setup`, or set {JARS_ENV}")
+        raise ConfigError("no Delta jars found", where={"folder": folder}, hint=_HINT)
     return jars
 
 

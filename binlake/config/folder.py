@@ -12,7 +12,7 @@ from binlake.config.model import Replication
 from binlake.errors import ConfigError
 
 FOLDER_ENV = "BINLAKE_REPLICATIONS"
-DEFAULT_FOLDER = Path(__file__).resolve().parents[2] / "replications"
+_REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,12 @@ class ReplicationFolder:
 
 
 def find_replications_folder() -> Path:
-    """The folder in `BINLAKE_REPLICATIONS`, or that of the repository."""
-    return Path(os.environ.get(FOLDER_ENV) or DEFAULT_FOLDER)
+    """The folder in `BINLAKE_REPLICATIONS`, else that of the checkout, else the one beside Airflow's files."""
+    if named := os.environ.get(FOLDER_ENV):
+        return Path(named)
+    if (_REPOSITORY / "pyproject.toml").exists():
+        return _REPOSITORY / "replications"
+    return Path(os.environ.get("AIRFLOW_HOME") or Path.home() / "airflow") / "replications"
 
 
 def find_replications(folder: Path | None = None) -> ReplicationFolder:

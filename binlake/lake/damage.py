@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow.lib import ArrowException
 
+from binlake.base.oserrors import SPACE_HINT, describe_os_error
 from binlake.errors import BinlakeError, LostRange, Transient
 
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
@@ -48,7 +49,6 @@ _LETTERS = 300
 _SPARE_BYTES = 16 << 20
 """More than the largest control table's compaction and checkpoint write."""
 _RESTORE = "restore the file from a copy; what is derived (mutation, ddl, change, statement) can be derived again"
-_SPACE = "check that the path exists, that this user may write to it, and that its disk has space; then run it again"
 
 
 def describe_storage_text(error: BaseException) -> str:
@@ -74,10 +74,9 @@ def translate_storage_error(error: BaseException) -> BinlakeError | None:
     if _is_damage(error):
         return LostRange(f"a file of the lake is damaged: {text}", hint=_RESTORE)
     if isinstance(error, DeltaError):
-        return BinlakeError(f"the lake's storage fails: {text}", hint=_SPACE)
+        return BinlakeError(f"the lake's storage fails: {text}", hint=SPACE_HINT)
     if isinstance(error, OSError):
-        where = {"path": error.filename} if error.filename else {}
-        return BinlakeError(error.strerror or text, where=where, hint=_SPACE)
+        return describe_os_error(error, text)
     return None
 
 

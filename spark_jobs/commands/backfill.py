@@ -24,7 +24,6 @@ from binlake.repair.backfill.repair import hold_target, repair_range
 from binlake.repair.backfill.rollback import Rollback
 from binlake.repair.backfill.rollbackrun import rollback_file, rollback_source, rollback_target
 from binlake.window.lineage import build_lineage
-from spark_jobs.commands.emit import Destination, emit
 from spark_jobs.commands.rebuild import rebuild, replay
 from spark_jobs.commands.verify import record_result, repair_lineage
 from spark_jobs.job.arguments import add_job, add_wait, add_where, parse_moment
@@ -138,6 +137,9 @@ def _replay(replication: Replication, args: argparse.Namespace) -> list[StageRes
 
 
 def _emit(replication: Replication, args: argparse.Namespace) -> list[StageResult]:
+    # Imported late: sinks need the extra `feeds`, and the other actions do not.
+    from spark_jobs.commands.emit import Destination, emit
+
     ctx = build_context(replication, "emit", args, args.run_id)
     with translate_errors():
         return emit(ctx, args.feed, args.from_ts, args.to_ts, Destination(args.topic, args.sink_uri))

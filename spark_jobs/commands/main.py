@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from binlake.base.extras import explain_missing
 from binlake.config import load_replication
 from binlake.errors import BinlakeError, Permanent
 from binlake.pipeline import BY_NAME, FEED
@@ -41,13 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run_job(argv: Sequence[str]) -> dict[str, Any]:
     """Run one job; `{"ok": true, "results": […]}` or `{"ok": false, "error": {kind, class, message}}`.
 
-    Only Binlake's own errors become an outcome; any other exception is a bug and is raised.
+    Only Binlake's own errors and a missing extra become an outcome; any other exception is a bug and is raised.
     """
     args = _parse(argv)
     try:
         outcome = build_outcome(execute(args.stage, args))
     except BinlakeError as error:
         outcome = build_error_outcome(error)
+    except ModuleNotFoundError as error:
+        missing = explain_missing(error, "window")
+        if missing is None:
+            raise
+        outcome = build_error_outcome(missing)
     write_outcome(outcome, args.result)
     return outcome
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-import sql
 from binlake.audit.audit import Audit
+from binlake.base import sqlfiles
 from binlake.base.lakecolumns import Mirror
 from binlake.errors import ConfigError
 from binlake.lake.columntypes import choose_arrow_type
@@ -78,7 +78,7 @@ def render_table_query(paths: LakePaths, db: str, table: str, ts: int | None = N
 
 
 def _query(file: str, paths: LakePaths) -> str:
-    return sql.read_statement(file).replace("{lake}", paths.root)
+    return sqlfiles.read_statement(file).replace("{lake}", paths.root)
 
 
 def _render_net_changes(definition: TableDef, paths: LakePaths, lo: int, hi: int) -> str:

@@ -9,6 +9,7 @@ import sys
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
+from binlake.base.extras import require_one_pyspark
 from binlake.base.jvm import archive_options, list_delta_jars
 
 CONF = {
@@ -47,6 +48,7 @@ def name_jobs(session: SparkSession, group: str, description: str) -> None:
 
 def start_classic_session(app: str, master: str | None = None, conf: dict[str, str] | None = None) -> SparkSession:
     """A session in this process. If `master` is None, spark-submit sets it; `conf` overrides the defaults."""
+    require_one_pyspark()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(app)

@@ -50,7 +50,11 @@ def test_each_folder_has_content(room: str, least: int) -> None:  # C-01
     ],
 )
 def test_each_required_package_is_installed_and_imported(module: str, package: str) -> None:  # C-02
-    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = [
+        *project["dependencies"],
+        *(line for lines in project["optional-dependencies"].values() for line in lines),
+    ]
     assert [line for line in required if line.split("[")[0].split("=")[0].split(">")[0] == package]
     assert importlib.metadata.version(package)
     assert [name for name in imports() if name == module or name.startswith(module + ".")], module

@@ -25,7 +25,7 @@ from modelwindow import NAME, Converter, Statements
 from simulator.faults.kinds import Kind
 from support.mariadb import execute
 
-import sql
+from binlake.base import sqlfiles
 from binlake.base.sections.rules import RouteRule
 from binlake.config import Replication
 from binlake.config.model import Target
@@ -79,7 +79,7 @@ class DdlModel(Model):
 
     def _clear_all(self) -> None:
         with self.reader.cursor() as cursor:
-            for table in (*sql.TABLES, *sql.LATER):
+            for table in (*sqlfiles.TABLES, *sqlfiles.LATER):
                 cursor.execute(f"DELETE FROM {SCHEMA}.{table}")
             cursor.execute("SELECT schema_name FROM information_schema.schemata")
             own = {"information_schema", "mysql", "performance_schema", "sys", SCHEMA}

@@ -25,7 +25,7 @@ from modelwindow import CLUSTER, NAME, Converter, Statements, damaged
 from simulator.faults.kinds import Kind
 from support.mariadb import MariaDb
 
-import sql
+from binlake.base import sqlfiles
 from binlake.base.dialects import Dialect
 from binlake.config.model import Target
 from binlake.errors import (
@@ -96,7 +96,7 @@ class Model:
 
     def _clear(self) -> None:
         with self.reader.cursor() as cursor:
-            for table in (*sql.TABLES, *sql.LATER):
+            for table in (*sqlfiles.TABLES, *sqlfiles.LATER):
                 cursor.execute(f"DELETE FROM {SCHEMA}.{table}")
             cursor.execute(f"DROP DATABASE IF EXISTS {DB}")
             cursor.execute(f"DROP DATABASE IF EXISTS {SRC}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import sql
+from binlake.base import sqlfiles
 from binlake.errors import TargetRefused
 from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.session.session import Session
@@ -28,17 +28,17 @@ def create_tables(session: Session, schema: str) -> None:
 
     Raises TargetRefused, also if their engine has no transactions.
     """
-    wanted = (*sql.TABLES, *sql.LATER)
+    wanted = (*sqlfiles.TABLES, *sqlfiles.LATER)
     if not _list_tables(session, schema).issuperset(wanted):
         session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")
         for table in wanted:
-            session.execute(sql.read_statement(table).replace("{schema}", quote_name(schema)))
+            session.execute(sqlfiles.read_statement(table).replace("{schema}", quote_name(schema)))
     require_transactions(session, schema, wanted)
 
 
 def has_tables(session: Session, schema: str) -> bool:
     """True when any version of Binlake has created its tables there."""
-    return _list_tables(session, schema).issuperset(sql.TABLES)
+    return _list_tables(session, schema).issuperset(sqlfiles.TABLES)
 
 
 def require_transactions(session: Session, schema: str, tables: Sequence[str]) -> None:

@@ -1,21 +1,28 @@
-"""SQL files: Binlake's own tables on a target, one per file; audit queries (`audit_*`, Spark SQL); demo data.
+"""Reads the files of `sql/`: Binlake's tables on a target, one per file; audit queries (`audit_*`); demo data.
+
+A wheel has the folder as `binlake/sql`, so that nothing of the name `sql` is at the top level of an installation.
 
 In the table files, `{schema}` stands for the quoted name of their schema (target.checkpoint-schema).
 """
 
 from __future__ import annotations
 
-from importlib.resources import files
+from pathlib import Path
 
 TABLES = ("checkpoint", "binlake_owner", "binlake_lease", "binlake_fence", "binlake_progress", "binlake_ledger")
 """Tables of the checkpoint schema; `sql/<name>.sql` creates each. If they exist, Binlake has already applied there."""
 LATER = ("binlake_aside", "binlake_position", "binlake_opened")
 """Tables added in later versions: a target that an older version created lacks them until its next window."""
 
+_CORE = Path(__file__).parents[1]
+
 
 def read(name: str) -> str:
     """Return the text of `sql/<name>`, in a checkout or an installed package. Raises FileNotFoundError."""
-    return files(__name__).joinpath(name).read_text(encoding="utf-8")
+    folder = _CORE / "sql"
+    if not folder.is_dir():
+        folder = _CORE.parent / "sql"
+    return (folder / name).read_text(encoding="utf-8")
 
 
 def read_statement(table: str) -> str:
