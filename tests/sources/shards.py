@@ -23,7 +23,7 @@ class Shards:
 
     The shards may be at two sources. One has even ids, the other odd ones. Both run the same DDL in the same order, if
     they `may_alter`: a full load of unlike shards is refused, except in the mode optimistic. A MODIFY needs a mode
-    (`may_modify`): without one, shards may differ in added columns only, so one that drops a column waits for the other.
+    (`may_modify`): without one, shards may differ in added columns only, so one that drops a column waits.
     """
 
     def __init__(self, draw: Random, db: str) -> None:
