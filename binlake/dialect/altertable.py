@@ -75,15 +75,16 @@ def make_alter_statements(
     if len(clock) > 1 and dialect == "tidb":
         raise Unmappable("several new columns that the source filled with different times")
     specs, later = make_fill_specs(specs, added, len(clock) > 1, dialect)
-    specs, frozen = make_computed_once(specs, plain)
-    later += frozen
+    specs, frozen = make_computed_once(specs, plain, dialect)
+    later += [join_list(frozen)] if frozen else []  # together: an ALTER computes those anew that are still generated
     converted = alter.find_conversions(specs) if alter is not None else []
     if partitioning and not converted:
         specs[-1] = [*specs[-1], *partitioning]
     elif partitioning:
         # A conversion takes several statements; the partitioning is about their result.
         later = [*later, partitioning]
-    if alter is not None and (converted or alter.may_change_values(specs)):
+    cuts = bool(plain) and ddl.after.session.is_lenient  # a strict session refuses a computed value that does not fit
+    if alter is not None and (converted or cuts or alter.may_change_values(specs)):
         if clock and not alter.can_fill_times(converted):
             raise Unmappable("a conversion of values together with a new column that has the current time as default")
         texts = alter.make_statements(specs, converted, has_time=bool(clock))

@@ -180,7 +180,7 @@ class Alter:
                 steps.append(self._make_cast_step(one, name).to_sql())
             else:
                 fills.append(f"{shadow} = {one.way.expression or _require_plain_value(one, self.session)}")
-            kind = f"{_format_type(one.target, self.dialect)} NULL DEFAULT NULL"
+            kind = f"{format_type(one.target, self.dialect)} NULL DEFAULT NULL"
             # The shadow column is next to the old one, so that it takes the old position whatever else the ALTER adds,
             # drops, renames or moves. If it exists already from a run that died, MySQL raises an error that may be
             # ignored.
@@ -304,7 +304,8 @@ def _add_index_tokens(index: IndexInfo) -> list[Token]:
     return tokenize(f" ADD {'UNIQUE ' if index.unique else ''}INDEX {quote_name(index.name)} ({parts})")
 
 
-def _format_type(column: ColumnInfo, dialect: Dialect) -> str:
+def format_type(column: ColumnInfo, dialect: Dialect) -> str:
+    """The type of a column in a definition for a target of `dialect`, with its character set and collation."""
     if column.tp in (t.ENUM, t.SET):
         text = f"{column.type_name}({', '.join(quote(elem) for elem in column.elems)})"
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -397,10 +398,24 @@ def test_a_new_stored_column_is_computed_once_and_then_plain(expression: str, fa
         table("t", *base),
         table("t", *base, col("g", comment="c", generated_expr_string=expression, generated_stored=True)),
     )
-    found = mapped(ADD.format(expression), after, before, dialect, SourceSession(family=family))
+    found = mapped(ADD.format(expression), after, before, dialect, SourceSession(family=family, sql_mode=1 << 22))
     assert [text.replace(" ", "") for text in found] == [
         f"ALTERTABLE`t`ADDCOLUMN`g`INTGENERATEDALWAYSAS({expression})STOREDCOMMENT'c'UNIQUEKEYFIRST".replace(" ", ""),
         "ALTERTABLE`t`MODIFYCOLUMN`g`INTNOTNULLCOMMENT'c'",
+    ]
+
+
+def test_values_that_a_source_computed_anew_are_computed_by_a_target_of_its_family() -> None:
+    # R-34: both columns are generated at once, and plain at once, as an ALTER computes generated ones again
+    read = col("h", t.VARCHAR, flen=9, comment="d", generated_expr_string="lower(`a`)", generated_stored=True)
+    sides = [table("t", TEXT, PLAIN, read), table("t", SMALL, HEX, read)]
+    query = "ALTER TABLE `t` ADD KEY `h` (`g`), MODIFY `g` VARCHAR(40) AS (hex(`a`)) STORED FIRST, MODIFY `a` SMALLINT"
+    found = mapped(query, sides[1], sides[0], "mysql", SourceSession(family="mysql", sql_mode=1 << 22))
+    of_h = "MODIFY COLUMN `h` varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    assert [re.sub(r"\s+(?=[(),])|(?<=[(])\s+", "", text) for text in found if text.startswith("ALTER")] == [
+        "ALTER TABLE `t` ADD KEY `h`(`g`), MODIFY `g` VARCHAR(40) GENERATED ALWAYS AS(hex(`a`)) STORED FIRST,"
+        f" MODIFY `a` SMALLINT, {of_h} GENERATED ALWAYS AS(lower(`a`)) STORED COMMENT 'd'",
+        f"ALTER TABLE `t` MODIFY COLUMN `g` VARCHAR(40), {of_h} COMMENT 'd'",
     ]
 
 
@@ -413,7 +428,7 @@ SMALL, TEXT, PLAIN = col("a", t.SHORT), col("a", t.VARCHAR, flen=9), col("g", t.
 @pytest.mark.parametrize(
     ("query", "before", "after", "why"),
     [
-        ("ADD `g` VARCHAR(40) AS (hex(`a`)) STORED", (TEXT,), (TEXT, HEX), "only the source can compute"),
+        ("ADD `g` VARCHAR(40) AS (hex(`a`)) STORED", (TEXT,), (TEXT, HEX), "another family"),
         ("MODIFY `g` VARCHAR(40) AS (lower(`a`)) STORED", (TEXT, HEX), (TEXT, LOWER), "only the source can compute"),
         ("MODIFY `g` VARCHAR(40) AS (hex(`a`)) STORED", (TEXT, PLAIN), (TEXT, HEX), "only the source"),
         ("MODIFY `a` VARCHAR(9)", (SMALL, HEX), (TEXT, HEX), "only the source can compute"),
