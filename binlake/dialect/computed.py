@@ -107,6 +107,37 @@ def make_computed_once(
     return computed, later
 
 
+def make_reader_specs(
+    before: TableDef | None, after: TableDef | None, specs: Sequence[Sequence[Token]], dialect: Dialect
+) -> list[list[Token]]:
+    """The specs that define generated columns again which read a column that gets another name.
+
+    A MariaDB changes their expressions itself; a MySQL wants them in the same ALTER. Those that `specs` define are not
+    included.
+    """
+    if before is None or after is None:
+        return []
+    had = {column.id: column.name for column in before.columns}
+    renamed = {quote_name(one.name).lower() for one in after.columns if had.get(one.id, one.name) != one.name}
+    defined = {fold_name(spec[at].value) for spec in specs if (at := _find_defined_name(spec))}
+    return [
+        tokenize_with_spaces(f"MODIFY COLUMN {_define(column, dialect)}")
+        for column in after.columns
+        if is_computed(column, after, dialect)
+        and had.get(column.id) == column.name
+        and fold_name(column.name) not in defined
+        and any(name in column.generated_expr.lower() for name in renamed)
+    ]
+
+
+def _define(column: ColumnInfo, dialect: Dialect) -> str:
+    """The definition of a generated column."""
+    kind = "STORED" if column.generated_stored else "VIRTUAL"
+    words = [quote_name(column.name), format_type(column, dialect)]
+    words += [f"GENERATED ALWAYS AS ({column.generated_expr}) {kind}"]
+    return " ".join([*words, *([f"COMMENT {quote(column.comment)}"] if column.comment else [])])
+
+
 def _generate(column: ColumnInfo) -> list[Token]:
     return tokenize_with_spaces(f" GENERATED ALWAYS AS ({column.generated_expr}) STORED")
 

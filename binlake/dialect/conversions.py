@@ -171,7 +171,7 @@ class Alter:
         clocks = [quote_name(c.name) for c in self.before.columns if c.flag & t.FLAG_ON_UPDATE_NOW]
         fills = [f"{name} = {name}" for name in clocks]
         remade = self._find_recreated_indexes(specs, [one.target.name for one in conversions])
-        dropped = [_drop_index_tokens(former, index) for former, index in remade]
+        dropped = [drop_index_tokens(former, index) for former, index in remade]
         steps: list[str] = []
         for one in conversions:
             name = f"{SHADOW}{one.source.id}_{one.target.id}"
@@ -195,7 +195,7 @@ class Alter:
         statements += steps
         made = {fold_name(index.name) for _, index in remade}
         last = [spec for spec in last if fold_name((_read_index_rename(spec) or ("", ""))[1]) not in made]
-        added = [_add_index_tokens(index) for _, index in remade]
+        added = [add_index_tokens(index) for _, index in remade]
         statements.append(render([*self.head, *join_list([*dropped, *last, *added])]))
         return statements
 
@@ -293,11 +293,13 @@ def _read_index_rename(spec: Sequence[Token]) -> tuple[str, str] | None:
     return (spec[2].value, spec[4].value) if len(spec) > 4 and _is_of_index(spec, "RENAME") else None
 
 
-def _drop_index_tokens(former: str, index: IndexInfo) -> list[Token]:
+def drop_index_tokens(former: str, index: IndexInfo) -> list[Token]:
+    """The spec that drops `index`, which is called `former`."""
     return tokenize_with_spaces("DROP PRIMARY KEY" if index.primary else f"DROP INDEX {quote_name(former)}")
 
 
-def _add_index_tokens(index: IndexInfo) -> list[Token]:
+def add_index_tokens(index: IndexInfo) -> list[Token]:
+    """The spec that adds `index`."""
     parts = ", ".join(quote_name(p.name) + (f"({p.length})" if p.length > 0 else "") for p in index.columns)
     if index.primary:
         return tokenize(f" ADD PRIMARY KEY ({parts})")

@@ -49,10 +49,8 @@ _OTHER_FAMILY = (
     r"only the source can compute: a server of another family may compute it differently",
     r"after which the target would begin or cease to compute a generated column",
     r"a stored value cannot be converted as the source converted it",
-    r"a DDL cannot be expressed in",
-    r"has a generated column dependency",  # MySQL renames no column that a generated one reads
-    r"used in key specification without a key length",  # MySQL has no key on a whole text
-    r"can't have a default value",  # MySQL has no default of a text
+    r"a DDL cannot be expressed in \w+: values of .* convert differently",
+    r"a DDL cannot be expressed in \w+: SEQUENCE",
 )
 """Further reasons where the target is of the other family, which converts and computes differently."""
 
