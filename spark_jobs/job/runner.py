@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from spark_jobs.job.ahead import Ahead
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.failures import translate_errors
 from spark_jobs.job.lineage import Gathered
-from spark_jobs.job.passed import DerivedAhead, MergedWindow
+from spark_jobs.job.passed import MergedWindow
 from spark_jobs.job.results import CUT, SparkNeeded
 
 log = structlog.get_logger(__name__)
@@ -187,22 +187,42 @@ class _Sinks:
 
         `wait_for_next` waits for the next piece, which is derived while this one is applied.
         """
-        return _run_side_by_side([partial(self._run, chain, merged, wait_for_next) for chain in self._chains.values()])
+        # What compact derives of the piece, for the mirrors; None as soon as it will derive nothing.
+        compacted: Future[Any] = Future()
+        if "sql" not in self._chains:
+            compacted.set_result(None)
+        runs = {"sql": partial(self._run_sql, wait_for_next, compacted), "mirror": partial(self._run_mirror, compacted)}
+        return _run_side_by_side(
+            [partial(runs.get(sink, self._run_feed), chain, merged) for sink, chain in self._chains.items()]
+        )
 
-    def _run(
-        self, chain: Sequence[Stage], merged: MergedWindow, wait_for_next: Callable[[], MergedWindow] | None
+    def _run_sql(
+        self,
+        wait_for_next: Callable[[], MergedWindow] | None,
+        compacted: Future[Any],
+        chain: Sequence[Stage],
+        merged: MergedWindow,
     ) -> list[StageResult]:
-        names, feed, bounds = [stage.name for stage in chain], chain[0].feed, merged.bounds
-        given: MergedWindow | DerivedAhead = merged
-        before_apply = None
-        if chain[0].sink == "sql":
+        try:
             given = self._ahead.take() or merged
-            before_apply = partial(self._start_ahead, bounds, wait_for_next) if wait_for_next is not None else None
-        if not feed:
-            return run_sink(self._ctx, names, bounds, given=given, before_apply=before_apply)
+            before_apply = None
+            if wait_for_next is not None:
+                before_apply = partial(self._start_ahead, merged.bounds, wait_for_next)
+            names = [stage.name for stage in chain]
+            results = _run_stages(self._ctx, names, merged.bounds, "", given, before_apply)
+            return Gathered(_pass_on("compact", results, compacted)).list_results()
+        finally:
+            if not compacted.done():
+                compacted.set_result(None)
+
+    def _run_mirror(self, compacted: Future[Any], chain: Sequence[Stage], merged: MergedWindow) -> list[StageResult]:
+        return run_sink(self._ctx, [stage.name for stage in chain], merged.bounds, given=compacted.result() or merged)
+
+    def _run_feed(self, chain: Sequence[Stage], merged: MergedWindow) -> list[StageResult]:
+        names, feed, bounds = [stage.name for stage in chain], chain[0].feed, merged.bounds
         results: list[StageResult] = []
         try:
-            for result in _run_stages(self._ctx, names, bounds, feed, given):
+            for result in _run_stages(self._ctx, names, bounds, feed, merged):
                 results.append(result)
         except SparkNeeded:
             raise
@@ -228,21 +248,27 @@ def _build_failed_result(stage: str, bounds: Bounds, feed: str, error: Exception
     return StageResult(stage, state, bounds.lo, bounds.hi, detail=detail)
 
 
+def _pass_on(stage: str, results: Iterable[StageResult], derived: Future[Any]) -> Iterator[StageResult]:
+    """The `results`; what the first run of `stage` derived becomes the result of `derived` at once."""
+    for result in results:
+        if result.stage == stage and not derived.done():
+            derived.set_result(result.derived)
+        yield result
+
+
 def run_sink(
     ctx: StageContext,
     stages: Sequence[str],
     bounds: Bounds,
     *,
     feed: str = "",
-    given: MergedWindow | DerivedAhead | None = None,
-    before_apply: Callable[[Bounds], None] | None = None,
+    given: Any = None,
 ) -> list[StageResult]:
     """Run the stages of a sink up to `bounds.hi`, window by window: compact may end one earlier (stop point, size).
 
-    `given`: what was derived of `bounds` in this process. `before_apply` is called with each window that finalize is
-    about to apply.
+    `given`: what was derived of `bounds` in this process.
     """
-    return Gathered(_run_stages(ctx, stages, bounds, feed, given, before_apply)).list_results()
+    return Gathered(_run_stages(ctx, stages, bounds, feed, given)).list_results()
 
 
 def _run_stages(
@@ -250,9 +276,10 @@ def _run_stages(
     stages: Sequence[str],
     bounds: Bounds,
     feed: str,
-    given: MergedWindow | DerivedAhead | None = None,
+    given: Any = None,
     before_apply: Callable[[Bounds], None] | None = None,
 ) -> Iterator[StageResult]:
+    """As `run_sink`; `before_apply` is called with each window that finalize is about to apply."""
     chain, reached = ctx.begin_chain(), bounds.lo
     while True:
         window, passed = bounds, given

@@ -1,13 +1,14 @@
 """mirror: typed Delta replicas of the source's tables, from the mirror's own position to the window's end.
 
-Tasks compute the net changes; this process applies those of each group of linked tables through delta-rs
-(binlake.mirror). Old windows are skipped; each table records its own position, which makes a rerun after a crash exact.
+The net changes are those of compact if it derived them in this process, else tasks compute them; this process applies
+those of each group of linked tables through delta-rs (binlake.mirror). Old windows are skipped; each table records its
+own position, which makes a rerun after a crash exact.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -30,13 +31,14 @@ from binlake.window.lineage import Columns
 from binlake.window.targets import Naming
 from spark_jobs.engine.blocks import Store
 from spark_jobs.engine.engine import Engine
-from spark_jobs.engine.rows import Rows
+from spark_jobs.engine.rows import Rows, read_table
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lineage import Gathered, Sources, Written
 from spark_jobs.job.passed import MergedWindow
+from spark_jobs.tables.compacted import Compacted, Converted
 from spark_jobs.tables.held import read_window_changes
-from spark_jobs.tables.netchange import NetChange, ReduceGroup, count_groups, find_key_arrivals
-from spark_jobs.tables.netrows import split_by_place
+from spark_jobs.tables.netchange import NetChange, count_groups, find_key_arrivals
+from spark_jobs.tables.netrows import NetRows, split_by_place
 from spark_jobs.tables.sharedkeys import find_shared_tables, require_own_mirror_keys
 from spark_jobs.tables.sinks import SinkWindow, find_tables_at_end, read_mirror_window, require_merged
 
@@ -46,14 +48,16 @@ _ROWS = pa.schema(
     [NET.field(name) for name in (Change.OP, Change.BEFORE, Change.AFTER, Change.COPIES, Change.LAST_COMMIT_TS)]
 )
 """The columns of a net change that a mirror needs."""
+_CHANGE = pa.schema([*(NET.field(name) for name in SegmentTable._fields), *_ROWS])
 _THREADS = 4
 
 
-def run(ctx: StageContext, bounds: Bounds, given: MergedWindow | None = None) -> StageResult:
-    """Bring the mirrors to `bounds.hi`; `given`: the rows of one of the windows.
+Given = MergedWindow | Compacted | Converted | None
+"""What this process has derived of one of the windows: its rows, or their net changes as well."""
 
-    Raises IncompleteWindow if a window before it is not merged yet.
-    """
+
+def run(ctx: StageContext, bounds: Bounds, given: Given = None) -> StageResult:
+    """Bring the mirrors to `bounds.hi`. Raises IncompleteWindow if a window before it is not merged yet."""
     with ctx.hold_lock(BY_NAME["mirror"].lock):
         require_all_windows(ctx.paths, ctx.windows, ("mirror",))
         windows = _list_windows(ctx, bounds.hi)
@@ -76,13 +80,14 @@ def _list_windows(ctx: StageContext, hi: int) -> list[Bounds]:
     return [*begun, Bounds(reached, hi)] if hi > reached else begun
 
 
-def _apply_window(ctx: StageContext, window: Bounds, given: MergedWindow | None) -> StageResult:
+def _apply_window(ctx: StageContext, window: Bounds, given: Given) -> StageResult:
     began = time.monotonic()
-    merged = require_merged(ctx, window.lo, window.hi, given)
+    rows, net = _unpack(given)
+    merged = require_merged(ctx, window.lo, window.hi, rows)
     if not merged.empty:
         # Record the bounds before the first write: a rerun with other bounds would count a keyless table's rows twice.
         ctx.windows.record(WindowEvent("mirror", window.lo, window.hi, "started", run_id=ctx.run_id, sink="mirror"))
-    applied, lineage = (Applied(), None) if merged.empty else _apply(ctx, window, merged, given)
+    applied, lineage = (Applied(), None) if merged.empty else _apply(ctx, window, merged, rows, net)
     MirrorVersions(ctx.paths).record(applied.versions)
     seconds = time.monotonic() - began
     changed = sorted({(v.db, v.table) for v in applied.versions})
@@ -98,7 +103,17 @@ def _apply_window(ctx: StageContext, window: Bounds, given: MergedWindow | None)
     return StageResult("mirror", "done", window.lo, window.hi, applied.rows, seconds, "", detail)
 
 
-def _apply(ctx: StageContext, window: Bounds, merged: Merged, given: MergedWindow | None) -> tuple[Applied, Written]:
+def _unpack(given: Given) -> tuple[MergedWindow | None, NetRows | None]:
+    """(the rows, the net changes) of `given`."""
+    if given is None or isinstance(given, MergedWindow):
+        return given, None
+    compacted = given.compacted if isinstance(given, Converted) else given
+    return compacted.merged, compacted.net
+
+
+def _apply(
+    ctx: StageContext, window: Bounds, merged: Merged, given: MergedWindow | None, derived: NetRows | None
+) -> tuple[Applied, Written]:
     sink = read_mirror_window(ctx, window, merged, given)
     engine = ctx.choose_engine(size := ctx.measure(window))
     changes = read_window_changes(ctx, engine, window, merged.rows, given)
@@ -110,7 +125,7 @@ def _apply(ctx: StageContext, window: Bounds, merged: Merged, given: MergedWindo
     net = NetChange(changes.rows if changes else [], plan.cells, groups, bool(ctx.rules.routes))
     with engine.open_store(ctx.paths, "mirror") as store:
         _require_own_keys(ctx, engine, store, sink, net)
-        applied = _apply_components(ctx, plan, _derive_rows(engine, store, net))
+        applied = _apply_components(ctx, plan, _derive_rows(engine, store, net, derived))
     sources = Sources(Naming(ctx.rules), lambda: find_tables_at_end(ctx, sink.base, window.hi, sink.ddls))
     return applied, Written(sink.definitions, window.hi, sources, _list_mirror_columns)
 
@@ -131,29 +146,37 @@ RowsByPlace = Mapping[SegmentTable, Sequence[Rows]]
 """The net changes of each table and segment of a component, as tasks stored them."""
 
 
-def _derive_rows(engine: Engine, store: Store, net: NetChange) -> RowsByPlace:
-    """The net changes of the window by table and segment."""
+def _derive_rows(engine: Engine, store: Store, net: NetChange, derived: NetRows | None) -> RowsByPlace:
+    """The net changes of the window by table and segment; from `derived` if it has the same tables and segments."""
     if not net.cells:
         return {}
+    if derived is not None and derived.cells.issuperset(net.cells):
+        stored = engine.run(_StoreByPlace(_read_change, store), derived.groups)
+    else:
+        stored = engine.run(_StoreByPlace(net.reduce_group, store), net.group_runs(engine, store))
     found: dict[SegmentTable, list[Rows]] = {}
-    for stored in engine.run(_NetGroup(net.reduce_group, store), net.group_runs(engine, store)):
-        for place, rows in stored:
+    for one in stored:
+        for place, rows in one:
             found.setdefault(place, []).append(rows)
     return found
 
 
 @dataclass(frozen=True)
-class _NetGroup:
-    """Computes the net changes of a group of keys and stores them by place."""
+class _StoreByPlace:
+    """Stores the net changes of a group of keys by place; `derive` makes them of the group's rows."""
 
-    reduce: ReduceGroup
+    derive: Callable[[tuple[Rows, ...]], Iterable[pa.Table]]
     store: Store
 
     def __call__(self, group: tuple[int, tuple[Rows, ...]]) -> list[tuple[SegmentTable, Rows]]:
         """(place, its rows). Raises SchemaError."""
-        tables = [one for net in self.reduce(group[1]) for one in split_by_place(net)]
+        tables = [one for net in self.derive(group[1]) for one in split_by_place(net)]
         stored = self.store.put([net.select(_ROWS.names) for _, net in tables])
         return list(zip([place for place, _ in tables], stored, strict=True))
+
+
+def _read_change(rows: tuple[Rows, ...]) -> Iterator[pa.Table]:
+    yield read_table(rows, _CHANGE)
 
 
 def _apply_components(ctx: StageContext, plan: MirrorPlan, rows: RowsByPlace) -> Applied:

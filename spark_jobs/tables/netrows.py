@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from binlake.base.lakecolumns import Change
 from binlake.base.rowhash import Fold
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.tables import CHANGE
-from binlake.window.definitions import SegmentTable
+from binlake.window.definitions import Cell, SegmentTable
 from spark_jobs.engine.engine import Engine, Keeper
 from spark_jobs.engine.lakerows import list_written_rows
 from spark_jobs.engine.rows import HeldRows, Rows
@@ -27,12 +27,16 @@ Group = tuple[int, tuple[Rows, ...]]
 
 @dataclass(frozen=True)
 class NetRows:
-    """The net changes of a window: files, their fold, the rows by group, and the number of rows (copies) by place."""
+    """The net changes of a window: files, their fold, the rows by group, and the number of rows (copies) by place.
+
+    `cells`: the tables and segments whose changes they are.
+    """
 
     parts: tuple[Part, ...]
     fold: Fold
     groups: tuple[Group, ...]
     sizes: Mapping[SegmentTable, int]
+    cells: frozenset[Cell] = frozenset()
 
     @classmethod
     def join(cls, some: Iterable[NetRows]) -> NetRows:
@@ -109,4 +113,4 @@ def sum_sizes(parts: Iterable[Mapping[SegmentTable, int]]) -> dict[SegmentTable,
 def write_net_rows(engine: Engine, net: NetChange, groups: Iterable[Group], window: str, folder: str) -> NetRows:
     """Write the net changes of all `groups` (of runs), without a commit. Raises SchemaError, OSError."""
     written = engine.run(WriteGroup(net.reduce_group, window, folder, engine.make_keeper()), list(groups))
-    return NetRows.join(written)
+    return replace(NetRows.join(written), cells=frozenset(net.cells))

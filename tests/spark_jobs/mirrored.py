@@ -43,17 +43,22 @@ class Mirrored:
 
     def tables(self) -> dict[tuple[str, str], Any]:
         """All mirrors that are not dropped, as texts."""
-        latest = MirrorVersions(self.ctx.paths).read_latest()
-        at = SchemaHistory(self.ctx.paths)
-        found = {}
-        for name, version in latest.items():
-            if not version.dropped:
-                table = at.read_state_at(version.hi).find(*name)
-                assert table is not None
-                data = DeltaTable(self.ctx.paths.locate_mirror(*name), version=version.delta_version)
-                texts = read_mirror_texts(table, data.to_pyarrow_dataset().to_table())
-                found[name] = plain([dict(zip(texts, row, strict=True)) for row in zip(*texts.values(), strict=True)])
-        return found
+        return read_mirrors(self.ctx)
+
+
+def read_mirrors(ctx: StageContext) -> dict[tuple[str, str], Any]:
+    """All mirrors of a lake that are not dropped, as texts."""
+    latest = MirrorVersions(ctx.paths).read_latest()
+    at = SchemaHistory(ctx.paths)
+    found = {}
+    for name, version in latest.items():
+        if not version.dropped:
+            table = at.read_state_at(version.hi).find(*name)
+            assert table is not None
+            data = DeltaTable(ctx.paths.locate_mirror(*name), version=version.delta_version)
+            texts = read_mirror_texts(table, data.to_pyarrow_dataset().to_table())
+            found[name] = plain([dict(zip(texts, row, strict=True)) for row in zip(*texts.values(), strict=True)])
+    return found
 
 
 def power_cut(*_: object) -> None:

@@ -40,8 +40,8 @@ class Derived:
     given: Any
 
 
-def context(*feeds: str, sql: bool = True) -> StageContext:
-    stages = select_stages(sql=sql, mirror=False, feeds=feeds)
+def context(*feeds: str, sql: bool = True, mirror: bool = False) -> StageContext:
+    stages = select_stages(sql=sql, mirror=mirror, feeds=feeds)
     replication = SimpleNamespace(list_stages=lambda: stages)
     return cast("StageContext", SimpleNamespace(replication=replication, begin_chain=lambda: None))
 
@@ -78,7 +78,9 @@ class Stages:
         return [(lo, hi) for stage, lo, hi in self.done if stage == name]
 
 
-def run(monkeypatch: pytest.MonkeyPatch, stages: Stages, *feeds: str, sql: bool = True) -> list[StageResult]:
+def run(
+    monkeypatch: pytest.MonkeyPatch, stages: Stages, *feeds: str, sql: bool = True, mirror: bool = False
+) -> list[StageResult]:
     class AheadByStages(Ahead):
         """Derives ahead by `stages`, without a target."""
 
@@ -93,7 +95,7 @@ def run(monkeypatch: pytest.MonkeyPatch, stages: Stages, *feeds: str, sql: bool 
 
     monkeypatch.setattr(runner, "run_stage", stages)
     monkeypatch.setattr(runner, "Ahead", AheadByStages)
-    return runner.run_window(context(*feeds, sql=sql))
+    return runner.run_window(context(*feeds, sql=sql, mirror=mirror))
 
 
 def failing(stage: str, error: Exception, lo: int = 10) -> Act:
@@ -290,3 +292,26 @@ def test_missing_spark_is_not_a_failure_of_the_window(monkeypatch: pytest.Monkey
     ctx = cast("StageContext", SimpleNamespace(begin_stage=lambda *_: None))
     with pytest.raises(SparkNeeded, match="--without-spark"):
         runner.run_stage("merge", ctx, Bounds(0, 1))
+
+
+@pytest.mark.parametrize("sql", [True, False])
+def test_mirror_is_given_what_compact_derived_of_each_piece(monkeypatch: pytest.MonkeyPatch, sql: bool) -> None:
+    stages, derived = Stages(piece=12), list[Any]()
+    call = Stages.__call__
+
+    def noting(self: Stages, *args: Any, **options: Any) -> StageResult:
+        derived.append((result := call(self, *args, **options)).derived)
+        return result
+
+    monkeypatch.setattr(Stages, "__call__", noting)
+    run(monkeypatch, stages, sql=sql, mirror=True)
+    given = [one.given for one in derived if isinstance(one, Derived) and one.name == "mirror"]
+    assert [one.lo if isinstance(one, Derived) else one.bounds.lo for one in given] == [0, 12, 24]
+    assert {getattr(one, "name", "merge") for one in given} == {"compact" if sql else "merge"}
+
+
+def test_mirror_derives_by_itself_if_compact_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = Stages(PLANNED, failing("compact", Transient("no target"), lo=0))
+    with pytest.raises(Transient):
+        run(monkeypatch, stages, mirror=True)
+    assert stages.of("mirror") == [(0, PLANNED)]

@@ -1,0 +1,58 @@
+"""Mirrors apply the net changes that compact has derived, if their tables and segments are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from mirrored import read_mirrors
+from sqlsink import LandedShop, Sink
+from support.engines import HostileEngine
+from support.mariadb import MariaDb
+
+from spark_jobs.job.context import StageContext
+from spark_jobs.mirror import stage as mirror
+from spark_jobs.tables.netchange import NetChange
+
+pytestmark = pytest.mark.mariadb
+
+
+@pytest.mark.parametrize("hostile", [False, True], ids=["in this process", "by hostile tasks"])
+def test_mirrors_of_what_compact_derived_equal_the_source(
+    mariadb: MariaDb, tmp_path: Path, landed_shop: LandedShop, monkeypatch: pytest.MonkeyPatch, hostile: bool
+) -> None:  # 34
+    sink = Sink(None, tmp_path, mariadb, landed=landed_shop(3))
+    if hostile:
+        monkeypatch.setattr(StageContext, "choose_engine", lambda *_: HostileEngine(Random(3)))
+    derived: list[int] = []
+    group_runs = NetChange.group_runs
+
+    def count(net: NetChange, *places: Any) -> Any:
+        derived.append(len(net.cells))
+        return group_runs(net, *places)
+
+    has_cuts = []
+    for bounds in sink.windows:
+        compacted, *_ = sink.apply(bounds)
+        has_cuts.append(bool(compacted.derived.window.cuts))
+        derived.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(NetChange, "group_runs", count)
+            done = mirror.run(sink.ctx, bounds, compacted.derived)
+        assert (done.state, done.rows > 0) == ("done", True)
+        assert read_mirrors(sink.ctx) == sink.model(bounds.hi)
+        # At the target a DDL opens a segment for all tables, in the mirrors only for the tables that it concerns.
+        assert bool(derived) == has_cuts[-1]
+    assert len(set(has_cuts)) == 2
+
+
+def test_net_changes_of_another_window_are_not_used(
+    mariadb: MariaDb, tmp_path: Path, landed_shop: LandedShop
+) -> None:  # 34
+    sink = Sink(None, tmp_path, mariadb, landed=landed_shop(3))
+    first, second, _ = sink.windows
+    compacted, *_ = sink.apply(first)
+    mirror.run(sink.ctx, second, compacted.derived)
+    assert read_mirrors(sink.ctx) == sink.model(second.hi)
