@@ -50,7 +50,6 @@ from binlake.dialect.wholetexts import (
 )
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.statements.literal import quote
-from binlake.statements.writtencolumns import is_computed
 
 NO_EXPRESSION_INDEX = "MariaDB has no index on an expression"
 NO_WHOLE_TEXT_KEY = "MySQL has no unique key on a whole text"
@@ -59,7 +58,6 @@ NO_WHOLE_TEXT_KEY = "MySQL has no unique key on a whole text"
 def map_alter_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
     """The tokens of an ALTER TABLE as the target writes them, without what it has no words for. Raises Unmappable."""
     table = find_altered_table(statement, ddl)
-    _require_same_key(ddl, table, dialect)
     before = find_table(ddl.before, statement, ddl)
     listed, partitioning = split_partitioning(tokens[statement.rest :])
     parts = [part for spec in split_list(listed) for part in _split_added_columns(spec)]
@@ -69,9 +67,8 @@ def map_alter_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl, 
     specs = [_map_spec(part, before, table, dialect) for part in kept]
     specs += [[*tokenize_with_spaces("ADD"), *index] for index in make_foreign_key_indexes(parts, before, table)]
     specs += make_check_specs(before, table, dialect) if table is not None else []
-    if dialect == "mysql":
-        specs += make_key_specs(before, table)
-        specs += [_map_spec(part, before, table, dialect) for part in make_reader_specs(before, table, parts, dialect)]
+    specs += [_map_spec(part, before, table, dialect) for part in make_reader_specs(before, table, parts, dialect)]
+    specs += make_key_specs(before, table, parts) if dialect == "mysql" else []
     return [*tokens[: statement.rest], *join_list([spec for spec in specs if spec]), *partitioning]
 
 
@@ -167,21 +164,6 @@ def explain_left_out_index(tokens: Sequence[Token], ddl: RoutedDdl, dialect: Dia
     if dialect == "mysql" and (makes_whole_text_key(tokens, after) or names_whole_text_key(tokens, before)):
         return NO_WHOLE_TEXT_KEY
     return ""
-
-
-def _require_same_key(ddl: RoutedDdl, table: TableDef | None, dialect: Dialect) -> None:
-    """Raise Unmappable if a generated column would start or stop being computed by the target (`is_computed`).
-
-    That happens when the column enters or leaves the primary key, or when it or a column that it reads gets a type
-    for which the target does, or does not, compute alike.
-    """
-    for former in ddl.before.tables:
-        for column in former.columns:
-            now = table.find_column(column.name) if table is not None and table.id == former.id else None
-            if now is None or table is None or not (now.is_generated and column.is_generated):
-                continue
-            if is_computed(column, former, dialect) != is_computed(now, table, dialect):
-                raise Unmappable("a change after which the target would begin or cease to compute a generated column")
 
 
 def _map_spec(part: list[Token], before: TableDef | None, table: TableDef | None, dialect: Dialect) -> list[Token]:

@@ -100,41 +100,45 @@ def make_computed_once(
         computed[number] = [*spec[:end], *generation, *nullness, *spec[rest:]]
         later.append([*tokenize_with_spaces("MODIFY COLUMN"), *spec[at:rest]])
     for column in by_name.values():
-        words = f"MODIFY COLUMN {quote_name(column.name)} {format_type(column, dialect)}"
-        comment = f" COMMENT {quote(column.comment)}" if column.comment else ""
-        computed.append([*tokenize_with_spaces(words), *_generate(column), *tokenize_with_spaces(comment)])
-        later.append(tokenize_with_spaces(f"{words}{' NOT NULL' if column.not_null else ''}{comment}"))
+        for part, is_plain in ((computed, False), (later, True)):
+            part.append(tokenize_with_spaces(f"MODIFY COLUMN {_define(column, dialect, is_plain=is_plain)}"))
     return computed, later
 
 
 def make_reader_specs(
     before: TableDef | None, after: TableDef | None, specs: Sequence[Sequence[Token]], dialect: Dialect
 ) -> list[list[Token]]:
-    """The specs that define generated columns again which read a column that gets another name.
+    """The specs that define generated columns anew at the target, of those that `specs` do not define.
 
-    A MariaDB changes their expressions itself; a MySQL wants them in the same ALTER. Those that `specs` define are not
-    included.
+    They are those that the target begins or ceases to compute, because of another type of a column that they read or of
+    another primary key; and at MySQL, those that read a column with a new name: a MariaDB changes expressions itself.
     """
     if before is None or after is None:
         return []
-    had = {column.id: column.name for column in before.columns}
-    renamed = {quote_name(one.name).lower() for one in after.columns if had.get(one.id, one.name) != one.name}
+    had = {column.id: column for column in before.columns}
+    renamed = {quote_name(one.name).lower() for one in after.columns if one.id in had and had[one.id].name != one.name}
     defined = {fold_name(spec[at].value) for spec in specs if (at := _find_defined_name(spec))}
-    return [
-        tokenize_with_spaces(f"MODIFY COLUMN {_define(column, dialect)}")
-        for column in after.columns
-        if is_computed(column, after, dialect)
-        and had.get(column.id) == column.name
-        and fold_name(column.name) not in defined
-        and any(name in column.generated_expr.lower() for name in renamed)
-    ]
+    anew = {column.id for column in list_recomputed(before, after)}
+    made = []
+    for column in after.columns:
+        former = had.get(column.id)
+        if former is None or not (former.is_generated and column.is_generated) or fold_name(column.name) in defined:
+            continue
+        was, now = is_computed(former, before, dialect), is_computed(column, after, dialect)
+        reads = dialect == "mysql" and any(name in column.generated_expr.lower() for name in renamed)
+        # What is computed once becomes plain later (`make_computed_once`).
+        if (now and (reads or not was)) or (was and not now and column.id not in anew):
+            made.append(tokenize_with_spaces(f"MODIFY COLUMN {_define(column, dialect, is_plain=not now)}"))
+    return made
 
 
-def _define(column: ColumnInfo, dialect: Dialect) -> str:
-    """The definition of a generated column."""
-    kind = "STORED" if column.generated_stored else "VIRTUAL"
+def _define(column: ColumnInfo, dialect: Dialect, *, is_plain: bool) -> str:
+    """The definition of a generated column, or of the plain one with its values."""
     words = [quote_name(column.name), format_type(column, dialect)]
-    words += [f"GENERATED ALWAYS AS ({column.generated_expr}) {kind}"]
+    if is_plain:
+        words += ["NOT NULL"] if column.not_null else []
+    else:
+        words += [f"GENERATED ALWAYS AS ({column.generated_expr}) {'STORED' if column.generated_stored else 'VIRTUAL'}"]
     return " ".join([*words, *([f"COMMENT {quote(column.comment)}"] if column.comment else [])])
 
 

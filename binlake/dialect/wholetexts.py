@@ -19,6 +19,7 @@ from binlake.rows.schema.names import fold_name
 from binlake.statements.literal import quote, quote_name
 
 _KEY_WORDS = ("INDEX", "KEY", "UNIQUE")
+_NAME_AT = 2
 _EXPRESSED = t.BLOBS | {t.JSON}
 
 
@@ -30,12 +31,15 @@ def put_key_lengths(tokens: Sequence[Token], table: TableDef | None) -> list[Tok
     end = find_closing(tokens, head)
     parts = split_list(tokens[head + 1 : end])
     names = [fold_name(part[0].value) if part else "" for part in parts]
-    known = next((i for i in table.indexes if [fold_name(one.name) for one in i.columns] == names), None)
+    plain = (index for index in table.indexes if not index.unique)
+    known = next((i.columns for i in plain if [fold_name(one.name) for one in i.columns] == names), None)
     if known is None:
         return list(tokens)
     put = [
-        [part[0], *tokenize(f"({one.length})"), *part[1:]] if one.length > 0 and _is_whole(part, table) else part
-        for part, one in zip(parts, known.columns, strict=True)
+        [part[0], *tokenize(f"({known[at].length})"), *part[1:]]
+        if _is_whole(part, table) and known[at].length != t.UNSPECIFIED_LENGTH
+        else part
+        for at, part in enumerate(parts)
     ]
     return [*tokens[: head + 1], *join_list(put), *tokens[end:]]
 
@@ -56,10 +60,7 @@ def makes_whole_text_key(tokens: Sequence[Token], tables: Iterable[TableDef]) ->
 
 def names_whole_text_key(tokens: Sequence[Token], tables: Iterable[TableDef]) -> bool:
     """Whether it is `DROP|RENAME|ALTER INDEX name` of a key that is left out of one of `tables`, as before the DDL."""
-    at = next((i for i, token in enumerate(tokens[:3]) if token.is_word("INDEX", "KEY")), None)
-    if not tokens or not tokens[0].is_word("DROP", "RENAME", "ALTER") or at is None:
-        return False
-    name = next((fold_name(token.value) for token in tokens[at + 1 :] if token.kind is TokenKind.NAME), "")
+    name = _find_index_name(tokens, "DROP", "RENAME", "ALTER")
     return any(
         fold_name(index.name) == name for table in tables for index in table.indexes if is_whole_text_key(index, table)
     )
@@ -73,17 +74,30 @@ def is_whole_text_key(index: IndexInfo, table: TableDef) -> bool:
     return identity.kind == "row" or list(identity.columns) != [part.name for part in index.columns]
 
 
-def make_key_specs(before: TableDef | None, after: TableDef | None) -> list[list[Token]]:
-    """The specs that an ALTER at MySQL needs as well, as an index of `before` now reads a text, or no longer does."""
+def make_key_specs(
+    before: TableDef | None, after: TableDef | None, specs: Sequence[Sequence[Token]]
+) -> list[list[Token]]:
+    """The specs that an ALTER at MySQL needs as well, as an index of `before` now reads a text, or no longer does.
+
+    An index that `specs` drop is not among them.
+    """
     if before is None or after is None:
         return []
+    dropped = {_find_index_name(spec, "DROP") for spec in specs}
     former = {fold_name(index.name): index for index in before.indexes if index.state == PUBLIC}
     return [
         spec
         for index in after.indexes
-        if (was := former.get(fold_name(index.name))) is not None and _list_ids(was, before) == _list_ids(index, after)
+        if (was := former.get(name := fold_name(index.name))) is not None and name not in dropped
         for spec in _change_key(was, index, before, after)
     ]
+
+
+def _find_index_name(spec: Sequence[Token], *words: str) -> str:
+    """The (folded) index that `DROP INDEX name` is about, or another of `words`; "" for any other clause."""
+    if len(spec) <= _NAME_AT or not spec[0].is_word(*words) or not spec[1].is_word("INDEX", "KEY"):
+        return ""
+    return next((fold_name(token.value) for token in spec[_NAME_AT:] if token.kind is TokenKind.NAME), "")
 
 
 def _change_key(was: IndexInfo, now: IndexInfo, before: TableDef, after: TableDef) -> Iterator[list[Token]]:
@@ -128,20 +142,17 @@ def _find_key_head(tokens: Sequence[Token]) -> int | None:
 
 
 def _is_whole(part: Sequence[Token], table: TableDef) -> bool:
-    column = table.find_column(part[0].value) if part and part[0].kind is TokenKind.NAME else None
+    column = table.find_column(part[0].value) if part else None
     return column is not None and column.tp in t.BLOBS and not any(token.is_mark("(") for token in part)
 
 
 def _reads_whole_text(index: IndexInfo, table: TableDef) -> bool:
     columns = [(part.length, table.find_column(part.name)) for part in index.columns]
-    return any(length <= 0 and column is not None and column.tp in t.BLOBS for length, column in columns)
+    return any(
+        length == t.UNSPECIFIED_LENGTH and column is not None and column.tp in t.BLOBS for length, column in columns
+    )
 
 
 def _reads_text(index: IndexInfo, table: TableDef) -> bool:
     columns = [table.find_column(part.name) for part in index.columns]
     return any(column is not None and column.tp in t.BLOBS for column in columns)
-
-
-def _list_ids(index: IndexInfo, table: TableDef) -> list[int]:
-    columns = [table.find_column(part.name) for part in index.columns]
-    return [column.id if column is not None else 0 for column in columns]

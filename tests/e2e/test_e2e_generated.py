@@ -187,6 +187,10 @@ ANEW = {
         f"{BASE}, g VARCHAR(90) AS (HEX(d)) STORED, h VARCHAR(2) AS (HEX(v)) STORED",
         "MODIFY d INT, MODIFY v VARCHAR(3)",
     ),
+    "begun": (f"{BASE}, g VARCHAR(90) AS (HEX(v)) STORED", "MODIFY g TINYINT AS (v IS NULL) STORED FIRST"),
+    "begun_by": (f"{BASE}, g INT AS (u + 1) STORED, KEY (g)", "MODIFY u SMALLINT UNSIGNED"),
+    "ceased": (f"{BASE}, g TINYINT AS (v IS NULL) STORED", "MODIFY g VARCHAR(90) AS (HEX(v)) STORED"),
+    "ceased_by": (f"{BASE}, g INT AS (s + 1) STORED, KEY (g)", "MODIFY s INT"),
     "made": (f"{BASE}, g VARCHAR(90)", "MODIFY g VARCHAR(2) AS (HEX(v)) STORED"),
 }
 """Tables with an ALTER that computes their stored columns anew in a lenient session."""

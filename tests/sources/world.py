@@ -47,7 +47,6 @@ _SAME_FAMILY = (
 """Reasons (patterns) to set a table aside that no target can do without."""
 _OTHER_FAMILY = (
     r"only the source can compute: a server of another family may compute it differently",
-    r"after which the target would begin or cease to compute a generated column",
     r"a stored value cannot be converted as the source converted it",
     r"a DDL cannot be expressed in \w+: values of .* convert differently",
     r"a DDL cannot be expressed in \w+: SEQUENCE",
