@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from binlake.config.airflow import Airflow
 from binlake.errors import Permanent, Transient
+from binlake_airflow.dags.dagparts import KINDS, SYNC
 from binlake_airflow.jobs import FUSED, EndedWindows
 from binlake_airflow.operators import base, waiters
 from binlake_airflow.operators.stages import ConnectStageOperator, SubmitStageOperator
@@ -175,7 +176,8 @@ def test_run_ends_if_somebody_waits_for_it(monkeypatch: pytest.MonkeyPatch, task
     assert len(attempt()["results"]) == 4
 
 
-def test_run_goes_on_beside_an_audit_and_its_own_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_goes_on_beside_an_audit_and_its_own_run() -> None:
+    assert set(waiters.WRITING) == {*KINDS} - {SYNC, "audit"}
     now = [0.0]
     ti = Ti(runs={("orders", "running"): 1, ("orders.audit", "running"): 1, ("orders.backfill", "queued"): 1})
     asking = waiters.Waiters({"ti": ti}, clock=lambda: now[0])

@@ -50,12 +50,6 @@ from binlake_airflow.telemetry.reports import (
 )
 
 Results = list[dict[str, Any]]
-
-
-def _look_away() -> None:
-    """A child with one window reports it at its end."""
-
-
 Tables = Sequence[Sequence[str]]
 RECOVER = "recover"
 """The task that replaces a window whose source is gone."""
@@ -367,3 +361,7 @@ class ConnectStageOperator(StageOperator):
 
 
 RUNTIMES: dict[str, type[StageOperator]] = {"submit": SubmitStageOperator, "connect": ConnectStageOperator}
+
+
+def _look_away() -> None:
+    """A child with one window reports it at its end."""

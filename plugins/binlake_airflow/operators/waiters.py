@@ -8,12 +8,10 @@ from typing import Any
 
 import structlog
 
-from binlake_airflow.dags.dagparts import KINDS, SYNC
-
 log = structlog.get_logger(__name__)
 _QUIET_S = 3.0
-# `audit` only reads.
-_WRITING = [kind for kind in KINDS if kind not in (SYNC, "audit")]
+WRITING = ("bootstrap", "backfill", "restore", "recover", "verify", "maintain")
+"""The side DAGs whose runs may wait for the locks of a window: `audit` only reads."""
 
 
 class Waiters:
@@ -41,6 +39,6 @@ class Waiters:
         if self._ti.get_dr_count(self._dag_id, states=["queued"]):
             return "another run of the DAG waits"
         # They wait for locks and leases, which these windows would take again at once.
-        running = (kind for kind in _WRITING if self._ti.get_dr_count(f"{self._dag_id}.{kind}", states=["running"]))
+        running = (kind for kind in WRITING if self._ti.get_dr_count(f"{self._dag_id}.{kind}", states=["running"]))
         kind = next(running, "")
         return f"{self._dag_id}.{kind} is running" if kind else ""
