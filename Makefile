@@ -1,7 +1,7 @@
 # The commands for developers. `make help` lists the targets; every target can be run repeatedly.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo demo-mysql test all-tests test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-files bench-feeder bench-snapshot bench-proofs bench flame bench-steps bench-trace bench-record bench-all lint proto docs docs-site stop clean
+.PHONY: help setup setup-tests demo demo-mysql test all-tests test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-files bench-feeder bench-snapshot bench-proofs bench flame bench-steps bench-trace bench-record bench-all lint check-wheel licenses proto docs docs-site stop clean
 
 # The installers need only Python 3.11 and no packages. The system's Python is tried first: distributions compile it with
 # profile-guided optimisation, pyenv by default does not, and then everything takes up to a fifth more CPU.
@@ -128,6 +128,12 @@ bench-all: setup  ## Run every benchmark of bench/
 
 lint: setup  ## Check style, types, import rules, that generated files are up to date, and that cited ids exist
 	@$(PYTHON) -m deploy.checks
+
+check-wheel: setup  ## Install the wheel as a pump's host, into another Airflow and beside another Spark, and use it there (ONLY=pump; CONSTRAINT=FILE)
+	@$(PYTHON) -m deploy.wheel $(ONLY) $(if $(CONSTRAINT),--constraint $(CONSTRAINT))
+
+licenses: setup  ## List the licence of each package that `binlake[all]` installs
+	@$(PYTHON) -m deploy.licenses
 
 proto: setup  ## Generate binlake/wire from proto/
 	@$(PYTHON) -m deploy.checks proto

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ELSEWHERE = ("README.md", "CONTRIBUTING.md", "bench/README.md")
+ELSEWHERE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "bench/README.md")
 """Pages outside docs/, read in the repository."""
 LONGEST_CELL = 350
 """Most characters of a table cell: a longer one is a paragraph, which is hard to read in a column."""

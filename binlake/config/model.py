@@ -294,8 +294,9 @@ class Replication(Section):
     shard_mode: ShardMode = Field(
         "",
         description="DDL of tables that share a target. Empty: the target has the widest of their definitions; if"
-        " none contains all others, the pipeline stops. `optimistic`: the target has their joined definition, which"
-        " no table need have. `pessimistic`: a DDL, and the rows after it, wait until all tables have the DDL",
+        " none contains all others, the pipeline stops until `optimistic` is set. `optimistic`: the target has their"
+        " joined definition, which no table need have."
+        " `pessimistic`: a DDL, and the rows after it, wait until all tables have the DDL",
     )
     shard_lock_alert_s: int = Field(
         3600,

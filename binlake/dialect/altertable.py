@@ -19,7 +19,12 @@ from binlake.dialect.checks import (
 )
 from binlake.dialect.classify import Classified
 from binlake.dialect.clauses import drop_float_bounds, map_element, map_tidb_column
-from binlake.dialect.computed import find_computed_once, make_computed_once, require_no_filled_operands
+from binlake.dialect.computed import (
+    find_computed_once,
+    make_computed_once,
+    make_reader_specs,
+    require_no_filled_operands,
+)
 from binlake.dialect.conversions import Alter
 from binlake.dialect.defaults import find_fill_times, make_fill_specs, put_stored_set_default
 from binlake.dialect.errors import Unmappable
@@ -37,26 +42,33 @@ from binlake.dialect.tokens import (
     split_partitioning,
     tokenize_with_spaces,
 )
+from binlake.dialect.wholetexts import (
+    make_key_specs,
+    makes_whole_text_key,
+    names_whole_text_key,
+    spell_default_of_text,
+)
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.statements.literal import quote
-from binlake.statements.writtencolumns import is_computed
 
 NO_EXPRESSION_INDEX = "MariaDB has no index on an expression"
+NO_WHOLE_TEXT_KEY = "MySQL has no unique key on a whole text"
 
 
 def map_alter_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
     """The tokens of an ALTER TABLE as the target writes them, without what it has no words for. Raises Unmappable."""
     table = find_altered_table(statement, ddl)
-    _require_same_key(ddl, table, dialect)
     before = find_table(ddl.before, statement, ddl)
     listed, partitioning = split_partitioning(tokens[statement.rest :])
     parts = [part for spec in split_list(listed) for part in _split_added_columns(spec)]
-    kept = [p for p in parts if not is_on_expression_index(p, ddl, dialect)]
+    kept = [p for p in parts if not explain_left_out_index(p, ddl, dialect)]
     kept = [p for p in kept if table is None or not is_check_spec(p, before)]
     kept = [put_stored_partition(spell_foreign_key(part, before), before) for part in kept]
     specs = [_map_spec(part, before, table, dialect) for part in kept]
     specs += [[*tokenize_with_spaces("ADD"), *index] for index in make_foreign_key_indexes(parts, before, table)]
     specs += make_check_specs(before, table, dialect) if table is not None else []
+    specs += [_map_spec(part, before, table, dialect) for part in make_reader_specs(before, table, parts, dialect)]
+    specs += make_key_specs(before, table, parts) if dialect == "mysql" else []
     return [*tokens[: statement.rest], *join_list([spec for spec in specs if spec]), *partitioning]
 
 
@@ -75,15 +87,16 @@ def make_alter_statements(
     if len(clock) > 1 and dialect == "tidb":
         raise Unmappable("several new columns that the source filled with different times")
     specs, later = make_fill_specs(specs, added, len(clock) > 1, dialect)
-    specs, frozen = make_computed_once(specs, plain)
-    later += frozen
+    specs, frozen = make_computed_once(specs, plain, dialect)
+    later += [join_list(frozen)] if frozen else []  # together: an ALTER computes those anew that are still generated
     converted = alter.find_conversions(specs) if alter is not None else []
     if partitioning and not converted:
         specs[-1] = [*specs[-1], *partitioning]
     elif partitioning:
         # A conversion takes several statements; the partitioning is about their result.
         later = [*later, partitioning]
-    if alter is not None and (converted or alter.may_change_values(specs)):
+    cuts = bool(plain) and ddl.after.session.is_lenient  # a strict session refuses a computed value that does not fit
+    if alter is not None and (converted or cuts or alter.may_change_values(specs)):
         if clock and not alter.can_fill_times(converted):
             raise Unmappable("a conversion of values together with a new column that has the current time as default")
         texts = alter.make_statements(specs, converted, has_time=bool(clock))
@@ -139,31 +152,18 @@ def _set_default(part: list[Token], table: TableDef) -> list[Token]:
 
 def explain_empty_alter(specs: Sequence[Token], ddl: RoutedDdl, dialect: Dialect) -> str:
     """The reason why nothing remains of the clauses `specs` for the target."""
-    if any(is_on_expression_index(part, ddl, dialect) for part in split_list(specs)):
+    reasons = (explain_left_out_index(part, ddl, dialect) for part in split_list(specs))
+    return next(filter(None, reasons), "only options of TiDB remain, nothing for the target")
+
+
+def explain_left_out_index(tokens: Sequence[Token], ddl: RoutedDdl, dialect: Dialect) -> str:
+    """Why the target goes without the index that a clause is about; "" for any other clause."""
+    before, after = ddl.before.tables, ddl.after.tables
+    if dialect == "mariadb" and (makes_expression_index(tokens) or names_expression_index(tokens, before)):
         return NO_EXPRESSION_INDEX
-    return "only options of TiDB remain, nothing for the target"
-
-
-def is_on_expression_index(tokens: Sequence[Token], ddl: RoutedDdl, dialect: Dialect) -> bool:
-    """Whether a clause is about an index on an expression, which the target does not have."""
-    return dialect == "mariadb" and (
-        makes_expression_index(tokens) or names_expression_index(tokens, ddl.before.tables)
-    )
-
-
-def _require_same_key(ddl: RoutedDdl, table: TableDef | None, dialect: Dialect) -> None:
-    """Raise Unmappable if a generated column would start or stop being computed by the target (`is_computed`).
-
-    That happens when the column enters or leaves the primary key, or when it or a column that it reads gets a type
-    for which the target does, or does not, compute alike.
-    """
-    for former in ddl.before.tables:
-        for column in former.columns:
-            now = table.find_column(column.name) if table is not None and table.id == former.id else None
-            if now is None or table is None or not (now.is_generated and column.is_generated):
-                continue
-            if is_computed(column, former, dialect) != is_computed(now, table, dialect):
-                raise Unmappable("a change after which the target would begin or cease to compute a generated column")
+    if dialect == "mysql" and (makes_whole_text_key(tokens, after) or names_whole_text_key(tokens, before)):
+        return NO_WHOLE_TEXT_KEY
+    return ""
 
 
 def _map_spec(part: list[Token], before: TableDef | None, table: TableDef | None, dialect: Dialect) -> list[Token]:
@@ -171,6 +171,8 @@ def _map_spec(part: list[Token], before: TableDef | None, table: TableDef | None
         return []
     if len(part) > 1 and part[-1].is_word("VALIDATION") and part[-2].is_word("WITH", "WITHOUT"):
         return part[:-2]
+    if dialect == "mysql" and table is not None and (spelled := spell_default_of_text(part, table)) is not None:
+        return spelled
     column = _find_column_definition(part)
     if column and table is not None:
         plain = drop_checks(column)

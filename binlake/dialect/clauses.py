@@ -18,6 +18,7 @@ from binlake.dialect.errors import Unmappable
 from binlake.dialect.expressions import widen_index_expressions
 from binlake.dialect.tokens import Token, TokenKind, find_closing, tokenize, tokenize_with_spaces
 from binlake.dialect.unsigned import widen_unsigned
+from binlake.dialect.wholetexts import express_default, put_key_lengths
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.literal import quote
@@ -74,9 +75,11 @@ def map_element(
         info = table.find_column(column[0].value) if table is not None else None
         spelled = _put_stored_texts(_put_stored_expression(put_stored_type(column, info), info), info)
         mapped = put_stored_default(_escape_elements(_map_generated(spelled, info, table, dialect), info), info)
+        mapped = express_default(mapped, info) if dialect == "mysql" else mapped
         tokens = [*head, *_put_collation(mapped, info, table, dialect)]
     else:
         tokens = widen_index_expressions(tokens, table, dialect)
+        tokens = put_key_lengths(tokens, table) if dialect == "mysql" else tokens
     return map_clauses(tokens, dialect)
 
 

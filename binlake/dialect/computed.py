@@ -1,7 +1,8 @@
-"""A new stored generated column that is a plain column at the target: computed there once, for the rows that exist.
+"""A stored generated column that is a plain column at the target: computed there once, for the rows that exist.
 
-The target computes it in the same ALTER as the source, and a second ALTER makes it a plain column with these values.
-This is exact only if the target's server computes like the source's; otherwise no log has the values of older rows.
+An ALTER that adds it, or has it computed anew, makes it a generated column at the target, and a second ALTER makes it a
+plain column with these values. This is exact only if the target's server computes like the source's; otherwise no log
+has the values of older rows.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from binlake.base.dialects import Dialect
+from binlake.dialect.conversions import format_type
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.madeup import WAYS
 from binlake.dialect.tokens import Token, TokenKind, tokenize_with_spaces
@@ -16,7 +18,7 @@ from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema.names import fold_name
 from binlake.rows.schema.session import SourceSession
 from binlake.statements.generation import find_filled_operands, is_proven, list_recomputed, may_store
-from binlake.statements.literal import quote_name
+from binlake.statements.literal import quote, quote_name
 from binlake.statements.requiredrows import RequireNoRows
 from binlake.statements.writtencolumns import depends_on_zone, is_computed
 
@@ -33,17 +35,26 @@ def find_computed_once(
     """
     if before is None or after is None:
         return []
-    had, once = {column.id for column in before.columns}, []
-    for column in list_recomputed(before, after):
-        if is_computed(column, after, dialect):
-            continue
-        alike = session.family == dialect or (is_proven(column, after) and may_store(column, after, dialect))
-        if column.id in had or column.name in after.primary_key or depends_on_zone(column, after) or not alike:
-            raise Unmappable(
+    once = [column for column in list_recomputed(before, after) if not is_computed(column, after, dialect)]
+    for column in once:
+        why = _find_obstacle(column, after, session, dialect)
+        if why:
+            what = (
                 f"a stored generated column ({column.name}) whose values in existing rows only the source can compute"
             )
-        once.append(column)
+            raise Unmappable(f"{what}: {why}")
     return once
+
+
+def _find_obstacle(column: ColumnInfo, table: TableDef, session: SourceSession, dialect: Dialect) -> str:
+    """Why the target cannot compute the values of `column` as the source did; "" if it can."""
+    if column.name in table.primary_key:
+        return "it is in the primary key"
+    if depends_on_zone(column, table):
+        return "it depends on the time zone of the session that wrote each row"
+    if session.family == dialect or (is_proven(column, table) and may_store(column, table, dialect)):
+        return ""
+    return "a server of another family may compute it differently"
 
 
 def require_no_filled_operands(
@@ -69,23 +80,81 @@ def require_no_filled_operands(
 
 
 def make_computed_once(
-    specs: Sequence[list[Token]], columns: Sequence[ColumnInfo]
+    specs: Sequence[list[Token]], columns: Sequence[ColumnInfo], dialect: Dialect
 ) -> tuple[list[list[Token]], list[list[Token]]]:
-    """(`specs` that add `columns` as generated ones, specs that then make them plain)."""
+    """(`specs` that make `columns` generated ones, specs that then make them plain).
+
+    A column that no spec defines is computed anew because of a column that it reads.
+    """
     by_name = {fold_name(column.name): column for column in columns}
     computed, later = list(specs), []
     for number, spec in enumerate(specs):
-        at = next((i for i, token in enumerate(spec) if token.kind is TokenKind.NAME), None)
-        column = by_name.get(fold_name(spec[at].value)) if at is not None and spec[0].is_word("ADD") else None
-        if at is None or column is None:
+        at = _find_defined_name(spec)
+        column = by_name.pop(fold_name(spec[at].value), None) if at else None
+        if column is None:
             continue
-        generation = tokenize_with_spaces(f"GENERATED ALWAYS AS ({column.generated_expr}) STORED")
+        generation = _generate(column)
         end = _find_word(spec, at + 1, _AFTER_TYPE)
         rest = _find_word(spec, at + 1, _AFTER_DEFINITION)
         nullness = [token for token in spec[end:rest] if not token.is_word("NOT", "NULL")]
         computed[number] = [*spec[:end], *generation, *nullness, *spec[rest:]]
         later.append([*tokenize_with_spaces("MODIFY COLUMN"), *spec[at:rest]])
+    for column in by_name.values():
+        for part, is_plain in ((computed, False), (later, True)):
+            part.append(tokenize_with_spaces(f"MODIFY COLUMN {_define(column, dialect, is_plain=is_plain)}"))
     return computed, later
+
+
+def make_reader_specs(
+    before: TableDef | None, after: TableDef | None, specs: Sequence[Sequence[Token]], dialect: Dialect
+) -> list[list[Token]]:
+    """The specs that define generated columns anew at the target, of those that `specs` do not define.
+
+    They are those that the target begins or ceases to compute, because of another type of a column that they read or of
+    another primary key; and at MySQL, those that read a column with a new name: a MariaDB changes expressions itself.
+    """
+    if before is None or after is None:
+        return []
+    had = {column.id: column for column in before.columns}
+    renamed = {quote_name(one.name).lower() for one in after.columns if one.id in had and had[one.id].name != one.name}
+    defined = {fold_name(spec[at].value) for spec in specs if (at := _find_defined_name(spec))}
+    anew = {column.id for column in list_recomputed(before, after)}
+    made = []
+    for column in after.columns:
+        former = had.get(column.id)
+        if former is None or not (former.is_generated and column.is_generated) or fold_name(column.name) in defined:
+            continue
+        was, now = is_computed(former, before, dialect), is_computed(column, after, dialect)
+        reads = dialect == "mysql" and any(name in column.generated_expr.lower() for name in renamed)
+        # What is computed once becomes plain later (`make_computed_once`).
+        if (now and (reads or not was)) or (was and not now and column.id not in anew):
+            made.append(tokenize_with_spaces(f"MODIFY COLUMN {_define(column, dialect, is_plain=not now)}"))
+    return made
+
+
+def _define(column: ColumnInfo, dialect: Dialect, *, is_plain: bool) -> str:
+    """The definition of a generated column, or of the plain one with its values."""
+    words = [quote_name(column.name), format_type(column, dialect)]
+    if is_plain:
+        words += ["NOT NULL"] if column.not_null else []
+    else:
+        words += [f"GENERATED ALWAYS AS ({column.generated_expr}) {'STORED' if column.generated_stored else 'VIRTUAL'}"]
+    return " ".join([*words, *([f"COMMENT {quote(column.comment)}"] if column.comment else [])])
+
+
+def _generate(column: ColumnInfo) -> list[Token]:
+    return tokenize_with_spaces(f" GENERATED ALWAYS AS ({column.generated_expr}) STORED")
+
+
+def _find_defined_name(spec: Sequence[Token]) -> int:
+    """The index of the (new) name of the column that an ADD, MODIFY or CHANGE defines; 0 if there is none."""
+    if not spec or not spec[0].is_word("ADD", "MODIFY", "CHANGE"):
+        return 0
+    at = 1
+    while at < len(spec) and spec[at].is_word("COLUMN", "IF", "NOT", "EXISTS"):
+        at += 1
+    at += spec[0].is_word("CHANGE")
+    return at if at < len(spec) and spec[at].kind is TokenKind.NAME else 0
 
 
 def _find_word(spec: Sequence[Token], start: int, words: Sequence[str]) -> int:

@@ -171,7 +171,7 @@ class Alter:
         clocks = [quote_name(c.name) for c in self.before.columns if c.flag & t.FLAG_ON_UPDATE_NOW]
         fills = [f"{name} = {name}" for name in clocks]
         remade = self._find_recreated_indexes(specs, [one.target.name for one in conversions])
-        dropped = [_drop_index_tokens(former, index) for former, index in remade]
+        dropped = [drop_index_tokens(former, index) for former, index in remade]
         steps: list[str] = []
         for one in conversions:
             name = f"{SHADOW}{one.source.id}_{one.target.id}"
@@ -180,7 +180,7 @@ class Alter:
                 steps.append(self._make_cast_step(one, name).to_sql())
             else:
                 fills.append(f"{shadow} = {one.way.expression or _require_plain_value(one, self.session)}")
-            kind = f"{_format_type(one.target, self.dialect)} NULL DEFAULT NULL"
+            kind = f"{format_type(one.target, self.dialect)} NULL DEFAULT NULL"
             # The shadow column is next to the old one, so that it takes the old position whatever else the ALTER adds,
             # drops, renames or moves. If it exists already from a run that died, MySQL raises an error that may be
             # ignored.
@@ -195,7 +195,7 @@ class Alter:
         statements += steps
         made = {fold_name(index.name) for _, index in remade}
         last = [spec for spec in last if fold_name((_read_index_rename(spec) or ("", ""))[1]) not in made]
-        added = [_add_index_tokens(index) for _, index in remade]
+        added = [add_index_tokens(index) for _, index in remade]
         statements.append(render([*self.head, *join_list([*dropped, *last, *added])]))
         return statements
 
@@ -293,18 +293,21 @@ def _read_index_rename(spec: Sequence[Token]) -> tuple[str, str] | None:
     return (spec[2].value, spec[4].value) if len(spec) > 4 and _is_of_index(spec, "RENAME") else None
 
 
-def _drop_index_tokens(former: str, index: IndexInfo) -> list[Token]:
+def drop_index_tokens(former: str, index: IndexInfo) -> list[Token]:
+    """The spec that drops `index`, which is called `former`."""
     return tokenize_with_spaces("DROP PRIMARY KEY" if index.primary else f"DROP INDEX {quote_name(former)}")
 
 
-def _add_index_tokens(index: IndexInfo) -> list[Token]:
+def add_index_tokens(index: IndexInfo) -> list[Token]:
+    """The spec that adds `index`."""
     parts = ", ".join(quote_name(p.name) + (f"({p.length})" if p.length > 0 else "") for p in index.columns)
     if index.primary:
         return tokenize(f" ADD PRIMARY KEY ({parts})")
     return tokenize(f" ADD {'UNIQUE ' if index.unique else ''}INDEX {quote_name(index.name)} ({parts})")
 
 
-def _format_type(column: ColumnInfo, dialect: Dialect) -> str:
+def format_type(column: ColumnInfo, dialect: Dialect) -> str:
+    """The type of a column in a definition for a target of `dialect`, with its character set and collation."""
     if column.tp in (t.ENUM, t.SET):
         text = f"{column.type_name}({', '.join(quote(elem) for elem in column.elems)})"
     else:

@@ -111,7 +111,7 @@ def _put_stored(tail: Sequence[Token], info: ColumnInfo) -> list[Token]:
             f" which a {info.charset} column cannot hold; use ddl-replacement to make it a utf8mb4 column with that"
             " default, and accept its collation in target.tables, accept"
         )
-    end = _find_value_end(tail)
+    end = find_value_end(tail)
     literal = format_default(info)
     if literal is None or not end or _means_stored(tail[:end], info):
         return list(tail)
@@ -129,7 +129,7 @@ def _means_stored(value: Sequence[Token], info: ColumnInfo) -> bool:
     return ("\\" in text or text == info.default) and (quoted or numeric)
 
 
-def _find_value_end(tail: Sequence[Token]) -> int:
+def find_value_end(tail: Sequence[Token]) -> int:
     """Index after the value; 0 for NULL, a function or an expression, which stay unchanged."""
     at = next((i for i, token in enumerate(tail) if not (token.is_mark("-") or token.is_mark("+"))), len(tail))
     if at == len(tail) or tail[at].is_mark("(") or tail[at].is_word("NULL"):

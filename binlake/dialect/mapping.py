@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from binlake.base.dialects import Dialect
 from binlake.dialect.altertable import (
-    NO_EXPRESSION_INDEX,
     explain_empty_alter,
-    is_on_expression_index,
+    explain_left_out_index,
     make_alter_statements,
     map_alter_table,
     put_stored_defaults_into_alter,
@@ -46,6 +45,7 @@ from binlake.dialect.tokens import (
     tokenize,
     tokenize_with_spaces,
 )
+from binlake.dialect.wholetexts import makes_whole_text_key
 from binlake.errors import SchemaError, TargetRefused
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema.names import fold_name, fold_pair
@@ -142,8 +142,8 @@ def _find_skip_reason(tokens: Sequence[Token], statement: Classified, ddl: Route
         return "placement, resource group or another statement of TiDB's own"
     if _is_temporary(tokens, ddl):
         return "rows of a global temporary table are not in the binlog"
-    if statement.kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX) and is_on_expression_index(tokens, ddl, dialect):
-        return NO_EXPRESSION_INDEX
+    if statement.kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX) and (why := explain_left_out_index(tokens, ddl, dialect)):
+        return why
     if statement.kind is not Kind.ALTER_TABLE:
         return ""
     rest = tokens[statement.rest :]
@@ -190,6 +190,8 @@ def _map_create_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl
     if table is not None and not table.source:
         plain = [drop_float_bounds(part) for part in plain]
     kept = [part for part in plain if part and (dialect != "mariadb" or not makes_expression_index(part))]
+    if dialect == "mysql" and table is not None:
+        kept = [part for part in kept if not makes_whole_text_key(part, [table])]
     # `KEY ...` defines an index, even if a column is named `Key`.
     elements = [map_element(part, None if part[0].is_word(*KEY_HEADS) else part, table, dialect) for part in kept]
     elements += make_foreign_key_indexes(parts, None, table)

@@ -11,7 +11,8 @@ from binlake.dialect import make_inexpressible_error, map_ddl
 from binlake.dialect.replacement import needs_database
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
 from binlake.statements.batch import INJECTED, REPLACED, UNCHECKED, Phase, StatementBatch, compute_statement_digest
-from binlake.statements.literal import quote, quote_name
+from binlake.statements.literal import quote_name
+from binlake.statements.requiredrows import Refusal
 from binlake.statements.writtencolumns import is_computed
 from binlake.window.definitions import IGNORED, LandedDdl
 from binlake.window.manifest import ApplyManifest
@@ -19,8 +20,6 @@ from binlake.window.manifest import ApplyManifest
 _KIND_OF_DECISION: Mapping[str, Literal["replaced", "injected"]] = {"replaced": REPLACED, "injected": INJECTED}
 """The kind of an operator's statement, by its decision."""
 _SHOWN = 5
-_MESSAGE = 128
-"""The maximum length of MESSAGE_TEXT in characters."""
 
 
 def make_ddl_batch(segment: int, ddl: LandedDdl, dialect: Dialect) -> tuple[StatementBatch | None, str]:
@@ -92,8 +91,7 @@ def make_refusing_batch(segment: int, ddl: LandedDdl, why: str) -> StatementBatc
     So the DDL gets a ledger row if its tables are set aside, and otherwise an error: it is not skipped silently for a
     table that was brought back meanwhile.
     """
-    message = quote(f"{ddl.commit_ts}: {why}"[:_MESSAGE])
-    return _build_batch(segment, ddl, (f"SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = {message}",), "ddl")
+    return _build_batch(segment, ddl, (Refusal(why).to_sql(),), "ddl")
 
 
 def require_outside_ddl(ddls: Iterable[LandedDdl], lo: int, hi: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from binlake.dialect import Known, find_session_db, needs_standard, put_target_names, standardize_text
@@ -13,6 +13,8 @@ from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.statements.literal import quote_qualified_name
 from binlake.window.definitions import LandedDdl
+from binlake.window.joined import Conflict, join_tables
+from binlake.window.shards import describe_lacks
 from binlake.window.spelling import Spelling
 from binlake.window.targets import Naming, rename_database
 
@@ -20,6 +22,13 @@ Sides = tuple[Definitions, Definitions]
 NOTHING = Definitions((), ())
 NO_CHANGE = (NOTHING, NOTHING)
 NOTHING_KNOWN = Known(frozenset(), frozenset())
+_BY_HAND = (
+    "alter the target by hand to the shape of all its tables and name the commit_ts in filter.ignore-txn-commit-ts"
+)
+_JOIN = (
+    'set shard-mode = "optimistic" and run it again: the target then has the joined definition, with the columns of all'
+    " its tables"
+)
 DATABASE_ACTIONS = frozenset({Action.CREATE_SCHEMA, Action.DROP_SCHEMA, Action.SCHEMA_CHARSET, Action.RECOVER_SCHEMA})
 
 
@@ -144,13 +153,21 @@ class Decider:
             alert=alert,
         )
 
-    def _make_unmergeable_error(self, case: Case, what: str) -> SchemaError:
+    def _make_unlike_error(self, case: Case, what: str, tables: Sequence[TableDef]) -> SchemaError:
+        """The stop where none of `tables`, which share a target, holds the rows of all."""
+        what = f"{what}: {describe_lacks(tables)}"
+        try:
+            join_tables(tuple(self._naming.map_definition(table) for table in tables))
+        except (Conflict, SchemaError) as error:
+            return self._make_unmergeable_error(case, f"{what}; nor do they have a joined definition: {error}")
+        return self._make_unmergeable_error(case, what, _JOIN)
+
+    def _make_unmergeable_error(self, case: Case, what: str, hint: str = _BY_HAND) -> SchemaError:
         return SchemaError(
             f"a DDL of a table that shares its target cannot be merged: {what}",
             where={"commit_ts": case.ddl.commit_ts, "table": ".".join(case.name),
                    "query": case.ddl.query[:200]},
-            hint="alter the target by hand to the shape of all its tables and name the commit_ts in"
-            " filter.ignore-txn-commit-ts",
+            hint=hint,
         )  # fmt: skip
 
 

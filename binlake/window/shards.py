@@ -6,7 +6,7 @@ their next DDL stops the window.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from binlake.rows.schema import TableDef
@@ -50,6 +50,12 @@ def find_unlike_shards(tables: TargetTables, naming: Naming) -> list[UnlikeShard
         )
         unlike.append(UnlikeShards(*naming.map_table(group[0].db, group[0].name), widest is not None, shards))
     return sorted(unlike, key=lambda target: (target.db, target.table))
+
+
+def describe_lacks(tables: Sequence[TableDef]) -> str:
+    """What each of `tables` lacks of the others, for a message."""
+    lacks = {f"{table.db}.{table.name}": _describe_missing(table, tables) for table in tables}
+    return "; ".join(f"{name} lacks {', '.join(missing)}" for name, missing in lacks.items() if missing)
 
 
 def _describe_missing(table: TableDef, shape: Iterable[TableDef]) -> list[str]:

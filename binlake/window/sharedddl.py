@@ -30,6 +30,7 @@ from binlake.window.widening import write_alter
 REMOVES = frozenset(
     {Action.DROP_SCHEMA, Action.DROP_TABLE, Action.DROP_VIEW, Action.DROP_SEQUENCE, Action.TRUNCATE_TABLE}
 )
+_UNLIKE = "the tables that share a target differ in more than added columns"
 _SAME_SHAPE = "shared table: the target has the shape that all its tables need"
 
 
@@ -128,7 +129,7 @@ class SharedJudge(Decider):
         if known is not None and RowLayout(table).holds(RowLayout(known)) and RowLayout(known) != RowLayout(table):
             return self._widen(case, known, table)
         if known is None or not RowLayout(known).holds(RowLayout(table)):
-            raise self._make_unmergeable_error(case, describe_other_shape(known or others[0], table))
+            raise self._make_unlike_error(case, describe_other_shape(known or others[0], table), [*others, table])
         return self._skip(case, f"shared table: {format_table_name(others[0])} already created it", NO_CHANGE)
 
     def _widen(self, case: Case, known: TableDef, table: TableDef) -> LandedDdl:
@@ -154,7 +155,7 @@ class SharedJudge(Decider):
         sources = self._tables.list_sources(new[key])
         was, now = find_widest(neighbours.get(key, [])), find_widest(sources)
         if was is None or now is None:
-            raise self._make_unmergeable_error(case, "the tables that share a target differ in more than added columns")
+            raise self._make_unlike_error(case, _UNLIKE, sources if now is None else neighbours.get(key, sources))
         try:
             require_same_fill(old[key], new[key], fill_for_others(was, tuple(neighbours[key])))
         except Conflict as conflict:

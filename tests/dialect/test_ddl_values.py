@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -397,10 +398,24 @@ def test_a_new_stored_column_is_computed_once_and_then_plain(expression: str, fa
         table("t", *base),
         table("t", *base, col("g", comment="c", generated_expr_string=expression, generated_stored=True)),
     )
-    found = mapped(ADD.format(expression), after, before, dialect, SourceSession(family=family))
+    found = mapped(ADD.format(expression), after, before, dialect, SourceSession(family=family, sql_mode=1 << 22))
     assert [text.replace(" ", "") for text in found] == [
         f"ALTERTABLE`t`ADDCOLUMN`g`INTGENERATEDALWAYSAS({expression})STOREDCOMMENT'c'UNIQUEKEYFIRST".replace(" ", ""),
         "ALTERTABLE`t`MODIFYCOLUMN`g`INTNOTNULLCOMMENT'c'",
+    ]
+
+
+def test_values_that_a_source_computed_anew_are_computed_by_a_target_of_its_family() -> None:
+    # R-34: both columns are generated at once, and plain at once, as an ALTER computes generated ones again
+    read = col("h", t.VARCHAR, flen=9, comment="d", generated_expr_string="lower(`a`)", generated_stored=True)
+    sides = [table("t", TEXT, PLAIN, read), table("t", SMALL, HEX, read)]
+    query = "ALTER TABLE `t` ADD KEY `h` (`g`), MODIFY `g` VARCHAR(40) AS (hex(`a`)) STORED FIRST, MODIFY `a` SMALLINT"
+    found = mapped(query, sides[1], sides[0], "mysql", SourceSession(family="mysql", sql_mode=1 << 22))
+    of_h = "MODIFY COLUMN `h` varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    assert [re.sub(r"\s+(?=[(),])|(?<=[(])\s+", "", text) for text in found if text.startswith("ALTER")] == [
+        "ALTER TABLE `t` ADD KEY `h`(`g`), MODIFY `g` VARCHAR(40) GENERATED ALWAYS AS(hex(`a`)) STORED FIRST,"
+        f" MODIFY `a` SMALLINT, {of_h} GENERATED ALWAYS AS(lower(`a`)) STORED COMMENT 'd'",
+        f"ALTER TABLE `t` MODIFY COLUMN `g` VARCHAR(40), {of_h} COMMENT 'd'",
     ]
 
 
@@ -413,12 +428,10 @@ SMALL, TEXT, PLAIN = col("a", t.SHORT), col("a", t.VARCHAR, flen=9), col("g", t.
 @pytest.mark.parametrize(
     ("query", "before", "after", "why"),
     [
-        ("ADD `g` VARCHAR(40) AS (hex(`a`)) STORED", (TEXT,), (TEXT, HEX), "only the source can compute"),
+        ("ADD `g` VARCHAR(40) AS (hex(`a`)) STORED", (TEXT,), (TEXT, HEX), "another family"),
         ("MODIFY `g` VARCHAR(40) AS (lower(`a`)) STORED", (TEXT, HEX), (TEXT, LOWER), "only the source can compute"),
         ("MODIFY `g` VARCHAR(40) AS (hex(`a`)) STORED", (TEXT, PLAIN), (TEXT, HEX), "only the source"),
         ("MODIFY `a` VARCHAR(9)", (SMALL, HEX), (TEXT, HEX), "only the source can compute"),
-        ("MODIFY `a` INT", (SMALL, COUNTED := col("g", generated_expr_string="`a` + 1", generated_stored=True)),
-         (col("a"), COUNTED), "would begin or cease to compute"),
     ],
 )  # fmt: skip
 def test_values_that_only_the_source_computed_in_existing_rows_are_refused(
@@ -429,6 +442,31 @@ def test_values_that_only_the_source_computed_in_existing_rows_are_refused(
     with pytest.raises(TargetRefused, match=why) as refused:
         mapped(f"ALTER TABLE `t` {query}", table("t", *after), table("t", *before), session=session)
     assert "ddl-replacement" in refused.value.hint
+
+
+COUNTED = col("g", not_null=True, comment="c", generated_expr_string="`a` + 1", generated_stored=True)
+
+
+@pytest.mark.parametrize("dialect", ["mariadb", "mysql"])
+def test_a_column_that_the_target_begins_or_ceases_to_compute_is_defined_anew(dialect: Dialect) -> None:
+    # R-34: its values stay the same, or are those of a proven expression
+    small, large = (table("t", column, COUNTED, col("h")) for column in (SMALL, col("a")))
+    session = SourceSession(family="mysql", sql_mode=1 << 22)
+    ceases = mapped("ALTER TABLE `t` MODIFY `a` INT", large, small, dialect, session)
+    assert [squeeze(text) for text in ceases if text.startswith("ALTER")] == [
+        "ALTERTABLE`t`MODIFY`a`INT,MODIFYCOLUMN`g`intNOTNULLCOMMENT'c'"
+    ]
+    begins = mapped("ALTER TABLE `t` MODIFY `a` SMALLINT", small, large, dialect, session)
+    assert [squeeze(text) for text in begins if text.startswith("ALTER")] == [
+        "ALTERTABLE`t`MODIFY`a`SMALLINT,MODIFYCOLUMN`g`intGENERATEDALWAYSAS(`a`+1)STOREDCOMMENT'c'"
+    ]
+    hexed = table("t", col("a"), HEX, col("h"))
+    own = "ALTER TABLE `t` MODIFY `g` INT GENERATED ALWAYS AS (`a` + 1) STORED"
+    assert [squeeze(text) for text in mapped(own, small, hexed, dialect, session) if "`g`" in text] == [squeeze(own)]
+
+
+def squeeze(text: str) -> str:
+    return text.replace(" ", "")
 
 
 def numbered(name: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ A matrix of expressions that the servers compute differently, or that a strict s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 from support.feeding import FedCluster
 from support.feedload import run_windows
-from support.mariadb import MariaDb, execute, rows
+from support.mariadb import MariaDb, execute, mysql_in_memory, rows
 
 from binlake.errors import TargetRefused
 
@@ -163,6 +164,99 @@ def test_stored_columns_have_the_sources_values(
         with pytest.raises(TargetRefused, match=r"computed the stored generated column i anew .* c was NULL .*aside"):
             run_windows(cluster, target)
         assert [value for (value,) in rows(source, "SELECT i FROM fed.filled ORDER BY id")] == ["0", "8"]
+
+
+ANEW = {
+    "read": (
+        f"{BASE}, g VARCHAR(90) AS (HEX(v)) STORED, h VARCHAR(9) AS (UPPER(v)) STORED, KEY (g)",
+        "MODIFY v VARCHAR(9) CHARACTER SET latin1 FIRST",
+    ),
+    "own": (
+        f"{BASE}, g VARCHAR(90) AS (HEX(v)) STORED",
+        "MODIFY g VARCHAR(60) AS (CONCAT(v, l)) STORED COMMENT 'c' FIRST",
+    ),
+    "named": (
+        f"{BASE}, g VARCHAR(90) AS (HEX(v)) STORED",
+        "CHANGE g h INT AS (LENGTH(l)) STORED, RENAME COLUMN d TO e",
+    ),
+    "converted": (
+        f"{BASE}, g VARCHAR(90) AS (HEX(v)) STORED, KEY g (g)",
+        "CONVERT TO CHARACTER SET latin1, ADD KEY h (g, id)",
+    ),
+    "cut": (
+        f"{BASE}, g VARCHAR(90) AS (HEX(d)) STORED, h VARCHAR(2) AS (HEX(v)) STORED",
+        "MODIFY d INT, MODIFY v VARCHAR(3)",
+    ),
+    "begun": (f"{BASE}, g VARCHAR(90) AS (HEX(v)) STORED", "MODIFY g TINYINT AS (v IS NULL) STORED FIRST"),
+    "begun_by": (f"{BASE}, g INT AS (u + 1) STORED, KEY (g)", "MODIFY u SMALLINT UNSIGNED"),
+    "ceased": (f"{BASE}, g TINYINT AS (v IS NULL) STORED", "MODIFY g VARCHAR(90) AS (HEX(v)) STORED"),
+    "ceased_by": (f"{BASE}, g INT AS (s + 1) STORED, KEY (g)", "MODIFY s INT"),
+    "made": (f"{BASE}, g VARCHAR(90)", "MODIFY g VARCHAR(2) AS (HEX(v)) STORED"),
+}
+"""Tables with an ALTER that computes their stored columns anew in a lenient session."""
+
+
+@pytest.mark.parametrize("family", ["mariadb", "mysql"])
+def test_columns_computed_anew_have_the_sources_values_at_a_target_of_its_family(
+    family: str, request: pytest.FixtureRequest, empty_mariadb: MariaDb, tmp_path: Path
+) -> None:
+    # R-34: drawn sources
+    one: MariaDb = request.getfixturevalue("mariadb_source" if family == "mariadb" else "mysql")
+    one.wipe()
+    with ExitStack() as stack:
+        target = empty_mariadb if family == "mariadb" else stack.enter_context(mysql_in_memory())
+        cluster = stack.enter_context(FedCluster(tmp_path, one, [{"name": "one", "host": one.host, "port": one.port}]))
+        cluster.start_feeder()
+        lenient = "SET SESSION sql_mode = '', time_zone = '+00:00'"
+        insert = "INSERT INTO fed.{} (id, l, v, d, f, n, s, u, b, tm, at, day, ts, j, x) VALUES {}"
+        execute(
+            one,
+            lenient,
+            "CREATE DATABASE fed CHARACTER SET utf8mb4",
+            *(
+                text
+                for name, (columns, _) in ANEW.items()
+                for text in (
+                    f"CREATE TABLE fed.{name} ({columns})",
+                    insert.format(name, ROWS[0]),
+                    insert.format(name, ROWS[1]),
+                )
+            ),
+        )
+        cluster.follow(one)
+        to = {"host": target.host, "port": target.port, "user": "root", "db-type": family}
+        run_windows(cluster, to)
+        changed = "UPDATE fed.{} SET v = 'q', l = 'r' WHERE id = 1"
+        execute(
+            one,
+            lenient,
+            *(
+                text
+                for name, (_, alter) in ANEW.items()
+                for text in (f"ALTER TABLE fed.{name} {alter}", changed.format(name))
+            ),
+        )
+        cluster.follow(one)
+        run_windows(cluster, to)
+        for name in ANEW:
+            assert read_values(target, name) == read_values(one, name), name
+            assert read_columns(target, name) == read_columns(one, name), name
+        execute(one, lenient, "ALTER TABLE fed.read ADD i VARCHAR(90) AS (HEX(ts)) STORED")
+        cluster.follow(one)
+        with pytest.raises(TargetRefused, match="only the source can compute: it depends on the time zone"):
+            run_windows(cluster, to)
+    one.wipe()
+
+
+def read_columns(server: MariaDb, table: str) -> list[tuple[Any, ...]]:
+    """The names, types and comments of a table's columns, in order."""
+    shown = "column_name, column_type, column_comment, character_set_name"
+    return rows(
+        server,
+        f"SELECT {shown} FROM information_schema.columns WHERE table_schema = 'fed' AND table_name = %s"
+        " ORDER BY ordinal_position",
+        (table,),
+    )
 
 
 def read_values(server: MariaDb, table: str) -> dict[tuple[int, str], object]:

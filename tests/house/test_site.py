@@ -26,7 +26,7 @@ def build_site(root: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def house(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    for name in ("zensical.toml", "README.md", "CONTRIBUTING.md", "LICENSE"):
+    for name in ("zensical.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     return tmp_path
 

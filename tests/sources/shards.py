@@ -23,7 +23,7 @@ class Shards:
 
     The shards may be at two sources. One has even ids, the other odd ones. Both run the same DDL in the same order, if
     they `may_alter`: a full load of unlike shards is refused, except in the mode optimistic. A MODIFY needs a mode
-    (`may_modify`): without one, shards may differ in added columns only.
+    (`may_modify`): without one, shards may differ in added columns only, so one that drops a column waits.
     """
 
     def __init__(self, draw: Random, db: str) -> None:
@@ -59,7 +59,7 @@ class Shards:
         """Rows of one shard, or its next DDL."""
         place = draw.randrange(2)
         table = self.tables[place]
-        if self.may_alter and draw.random() < 0.35 and self._ran[place] - self._ran[1 - place] < _MOST_AHEAD:
+        if self.may_alter and draw.random() < 0.35 and self._may_go_on(place):
             return [(place, self._alter(place, draw))]
         keys = [self._key(place, draw.randrange(12)) for _ in range(3)]
         return [
@@ -79,6 +79,11 @@ class Shards:
         self._ran = [len(self._statements)] * 2
         return lacking
 
+    def _may_go_on(self, place: int) -> bool:
+        ahead = self._statements[self._ran[1 - place] : self._ran[place]]
+        drops = any(" DROP COLUMN " in statement for statement in ahead)
+        return len(ahead) < _MOST_AHEAD and (self.may_modify or not drops)
+
     def _alter(self, place: int, draw: Random) -> str:
         if self._ran[place] == len(self._statements):
             self._statements.append(self._draw_alter(draw))
@@ -88,7 +93,7 @@ class Shards:
 
     def _draw_alter(self, draw: Random) -> str:
         number = len(self._statements)
-        if self._added and draw.random() < 0.3:
+        if self._added and (self.may_modify or self._ran[0] == self._ran[1]) and draw.random() < 0.3:
             name = draw.choice(list(self._added))
             if self.may_modify and draw.random() < 0.5 and (kind := _WIDER.get(self._added[name])):
                 self._added[name] = kind

@@ -89,6 +89,10 @@ class FedShards:
             steps = read_steps("demo_shards.sql", shard=shard[-1], first=first[shard])
             execute(self.servers[shard], *steps[step])
 
+    def change(self, **settings: Any) -> None:
+        """Change keys of the imported replication, as an operator does between two windows."""
+        self._replication.update(settings)
+
     def replication(self) -> Replication:
         """The imported replication, with this cluster as source and a lake in this folder."""
         rules = {key: value for key, value in self._replication.items() if key not in ("name", "source", "lake")}

@@ -103,7 +103,8 @@ def test_incompatible_shards_stop_until_an_operator_decides() -> None:  # S4-03 
     with pytest.raises(SchemaError, match="differ in more than added columns") as error:
         plan(w, routes=[SHARDS])
     assert error.value.where["commit_ts"] == str(odd)
-    assert "ignore-txn-commit-ts" in error.value.hint
+    assert "s1.t_1 lacks column other; s2.t_2 lacks column n" in error.value.message
+    assert 'shard-mode = "optimistic"' in error.value.hint
     planned = plan(w, odd, routes=[SHARDS])
     assert planned[-1].reason == "ignore-txn-commit-ts"
 
@@ -111,8 +112,20 @@ def test_incompatible_shards_stop_until_an_operator_decides() -> None:  # S4-03 
 def test_new_shard_with_another_shape_is_refused() -> None:
     w = two_shards()
     w.create_table("s2", "t_3", [integer("id"), text("x"), text("y")], ["id"])
-    with pytest.raises(SchemaError, match=r"joins s1.t_1 .* another shape: it also has x, y and it lacks name"):
+    with pytest.raises(
+        SchemaError, match=r"joins s1.t_1 .* another shape: it also has x, y and it lacks name"
+    ) as error:
         plan(w, routes=[SHARDS])
+    assert 'shard-mode = "optimistic"' in error.value.hint
+
+
+def test_shards_without_a_joined_definition_are_left_to_the_operator() -> None:
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("n"))
+    w.add_column("s2", "t_2", text("n"))
+    with pytest.raises(SchemaError, match="nor do they have a joined definition: column n") as error:
+        plan(w, routes=[SHARDS])
+    assert "ignore-txn-commit-ts" in error.value.hint
 
 
 def test_shard_that_is_loaded_after_its_alter_widens_the_target() -> None:

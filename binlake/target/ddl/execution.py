@@ -12,7 +12,7 @@ from binlake.dialect.conversions import RESTORES, SHADOW
 from binlake.errors import TargetRefused
 from binlake.statements.castvalues import CastStep
 from binlake.statements.literal import quote_name, quote_qualified_name
-from binlake.statements.requiredrows import RequireNoRows
+from binlake.statements.requiredrows import Refusal, RequireNoRows
 from binlake.target.ddl.castvalues import run_cast_step
 from binlake.target.session.failures import get_error_code
 from binlake.target.session.session import Session
@@ -65,6 +65,9 @@ def _execute_all(session: Session, statements: Sequence[str]) -> list[TargetRefu
 def execute_step(session: Session, statement: str) -> None:
     """Run a statement of a DDL, or a step that Binlake itself makes. Raises TargetRefused."""
     step, required = CastStep.find_in(statement), RequireNoRows.find_in(statement)
+    refusal = Refusal.find_in(statement)
+    if refusal is not None:
+        raise TargetRefused(refusal.why, where={"target": session.place})
     if step is not None:
         run_cast_step(session, step)
     elif required is not None:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from binlake.base.dialects import Dialect
 from binlake.dialect import find_target_collation
+from binlake.dialect.wholetexts import is_whole_text_key
 from binlake.mysqlbinlog.definitions.descriptions import mask_four_byte_characters
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -115,6 +116,8 @@ def build_expected_form(table: TableDef, dialect: Dialect) -> TableForm:
     plain = [index for index in table.indexes if index.state == PUBLIC and not index.unique]
     # An index on an expression has a hidden column, which no target shows; MariaDB has no such index.
     named = [i for i in (*table.list_unique_keys(), *plain) if dialect != "mariadb" or not _is_on_expression(i, table)]
+    if dialect == "mysql":
+        named = [index for index in named if not is_whole_text_key(index, table)]
     indexes = frozenset(_build_index_form(index, table) for index in named)
     return TableForm("table", columns, indexes, frozenset(fold_name(name) for name in table.own))
 

@@ -1,0 +1,34 @@
+"""`make check-wheel`: the wheel has only Binlake's packages, and works in the three clean environments."""
+
+from __future__ import annotations
+
+import zipfile
+
+import pytest
+
+from deploy import wheel
+
+pytestmark = [pytest.mark.soak, pytest.mark.process]
+
+
+def test_wheel_has_sql_protos_pages_and_dag_files_below_its_packages() -> None:
+    with zipfile.ZipFile(wheel.build()) as opened:
+        names = set(opened.namelist())
+    assert {
+        "binlake/sql/checkpoint.sql",
+        "binlake/proto/binlake/wire/pump.proto",
+        "binlake/py.typed",
+        "binlake_airflow/dagfiles/binlake_replications.py",
+        "binlake_airflow/pages/templates/base.html",
+    } <= names
+    assert [name for name in names if name.startswith(("tests", "deploy", "bench", "sql", "dags"))] == []
+
+
+def test_stray_top_level_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheel, "TOP", wheel.TOP - {"spark_jobs"})
+    with pytest.raises(wheel.SetupError, match="spark_jobs"):
+        wheel.build()
+
+
+def test_wheel_works_on_a_pump_host_in_another_airflow_and_beside_another_spark() -> None:
+    assert wheel.main([]) == 0
