@@ -105,7 +105,7 @@ def _translate_storage_error(error: Exception) -> BinlakeError | None:
     try:
         from binlake.lake.damage import translate_storage_error
     except ModuleNotFoundError:
-        return describe_os_error(error) if isinstance(error, OSError) and error.filename else None
+        return describe_os_error(error) if isinstance(error, OSError) else None
     return translate_storage_error(error)
 
 

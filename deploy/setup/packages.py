@@ -51,8 +51,8 @@ def sync(venv: Path = VENV) -> str:
         environment.pop("VIRTUAL_ENV", None)
         run([str(uv), "sync", "--frozen", "--quiet", "--python", find_python()], REPOSITORY, environment)
         for remains in REPOSITORY.glob("*.egg-info"):
-            # If this folder is on the path (PYTHONPATH, -m), the build's egg-info counts as a second distribution:
-            # Airflow would find the plugin twice and show an import error.
+            # Left by a setuptools build, before 0.2. If this folder is on the path (PYTHONPATH, -m), it counts as a
+            # second distribution: Airflow would find the plugin twice and show an import error.
             shutil.rmtree(remains)
         _STAMP.write_text(wanted)
         return str(venv)

@@ -17,6 +17,7 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+from binlake.base.extras import require_one_pyspark
 from binlake.base.reachability import make_spark_unavailable_error, require_spark
 from binlake.errors import ConfigError
 
@@ -58,8 +59,9 @@ class Patience(DefaultPolicy):
 def connect_session(remote: str) -> SparkSession:
     """A session on the Connect server at `remote` (`sc://host:port`), which was started with `session.CONF`.
 
-    Raises Transient if the server does not answer, ConfigError if the URL is not valid.
+    Raises Transient if the server does not answer, ConfigError if the URL or the installed pyspark is not valid.
     """
+    require_one_pyspark()
     server = require_spark(remote)
     try:
         channel = DefaultChannelBuilder(remote, list(_CHANNEL))
