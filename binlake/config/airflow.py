@@ -81,6 +81,15 @@ class Airflow(Section):
         "submit", description="`connect`: a running Spark Connect server; `submit`: spark-submit"
     )
     spark_conn_id: str = Field("spark_default", description="Airflow connection of the Spark provider")
+    run_for_s: float = Field(
+        60.0,
+        ge=0,
+        description="layout `fused`: a scheduled run continues with the next windows in the same process for this many"
+        " seconds, while there are new transactions; half of deadline-s at most; 0 = one window a run",
+    )
+    run_every_s: float = Field(
+        1.0, ge=0, description="least seconds between the beginnings of two windows of a run; more = less CPU, more lag"
+    )
     retries: int = Field(2, ge=0, description="retries after a transient error")
     retry_delay_s: float = Field(5.0, ge=0, description="seconds between retries")
     wait_s: float = Field(
@@ -113,3 +122,11 @@ class Airflow(Section):
     backfill: BackfillRuns = Field(BackfillRuns())
     verify: VerifyRuns = Field(VerifyRuns())
     maintain: MaintainRuns = Field(MaintainRuns())
+
+    @property
+    def most_run_s(self) -> float:
+        """Seconds for which a scheduled run begins windows; 0 = it has one."""
+        if self.layout != "fused":
+            return 0.0
+        # A run that always took as long as the deadline would be reported each time.
+        return self.run_for_s if self.deadline_s is None else min(self.run_for_s, self.deadline_s / 2)

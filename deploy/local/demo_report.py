@@ -25,7 +25,8 @@ class WindowLine:
 
     @classmethod
     def of(cls, event: Mapping[str, Any], same_run: Sequence[Mapping[str, Any]], lag: float) -> WindowLine:
-        """From the event of finalize and all events of its run."""
+        """From the event of finalize and all events of its run, which may have other windows too."""
+        same_run = [other for other in same_run if event["lo"] <= other["lo"] and other["hi"] <= event["hi"]]
         # The mirrors may still be working when the target is finished.
         ended = [other for other in same_run if other["state"] != "started"]
         seconds = {other["stage"]: float(other["seconds"]) for other in ended}

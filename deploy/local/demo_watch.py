@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -104,11 +105,14 @@ class Watch:
         self._at = 0
         self._fed = False
         self._runs_looked = 0.0
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="runs")
+        self._runs: Future[list[dict[str, Any]]] | None = None
 
     def __enter__(self) -> Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
         self._pd.close()
         self._target.close()
 
@@ -179,7 +183,12 @@ class Watch:
         if fed and not self._fed:
             self._fed = True
             self._report.say(f"the capture has been replayed: {fed['transactions']} transactions in {fed['seconds']} s")
-        failed = [run for run in self._client.fetch_runs(self._dag) if run["state"] == "failed"]
+        # In a thread: on a busy machine Airflow may answer after the target has passed the state to compare.
+        self._runs = self._runs or self._pool.submit(self._client.fetch_runs, self._dag)
+        failed: list[dict[str, Any]] = []
+        if self._runs.done():
+            failed = [run for run in self._runs.result() if run["state"] == "failed"]
+            self._runs = None
         if failed:
             run_id = failed[0]["dag_run_id"]
             raise ProcessError(f"the run {run_id} failed: {self._describe_failed_tasks(run_id)}")

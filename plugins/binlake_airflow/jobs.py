@@ -24,6 +24,8 @@ CHANGED = "changed"
 MOST_TABLES = 200
 """Most tables of one window that are named to Airflow; if a window changed more, none is: XCom is for small values."""
 
+_MORE = "more"
+"""In the outcome of a window after which the job goes on."""
 _SPARK_NEEDED = "SparkNeeded"
 """The error class of a job that needs Spark but may not start it."""
 
@@ -35,7 +37,8 @@ class Job:
     """One try of one stage, or of all stages (`window`).
 
     `replication` is the TOML file; `began_s` is when its DAG run began (Unix seconds); `lo`, `hi`, `start_ts` and
-    `stop_ts` are commit_ts as decimal strings or None; `feed`: the feed, for a feed's stage.
+    `stop_ts` are commit_ts as decimal strings or None; `feed`: the feed, for a feed's stage. `run_for_s`: continue with
+    the next windows so long, each begun at least `run_every_s` after the one before; 0 = one window.
     """
 
     stage: str
@@ -48,6 +51,8 @@ class Job:
     start_ts: str | None = None
     stop_ts: str | None = None
     feed: str | None = None
+    run_for_s: float = 0.0
+    run_every_s: float = 0.0
 
     def build_arguments(self, result: Path, remote: str | None = None, *, without_spark: bool = False) -> list[str]:
         """Arguments of `python -m spark_jobs.commands.main`; the outcome goes to `result`, `remote` is a Connect URL.
@@ -62,6 +67,8 @@ class Job:
             "--start-ts": self.start_ts,
             "--stop-ts": self.stop_ts,
             "--feed": self.feed,
+            "--run-for": f"{self.run_for_s:g}" if self.run_for_s else None,
+            "--run-every": f"{self.run_every_s:g}" if self.run_for_s else None,
             "--remote": remote,
             "--result": str(result),
         }
@@ -102,12 +109,33 @@ def is_idle(landed: Mapping[str, Any], idle_s: int, stops: Collection[int]) -> b
     return first == last
 
 
+class EndedWindows:
+    """The windows that a job has written to the file `result`, while it goes on with the next one."""
+
+    def __init__(self, result: Path) -> None:
+        self._result = result
+        self._count = 0
+
+    def read_new(self) -> list[list[dict[str, Any]]]:
+        """The results of each window that has ended since the last call."""
+        # The last piece is empty, or a line that is still being written.
+        lines = self._result.read_text(encoding="utf-8").split("\n")[:-1] if self._result.exists() else []
+        outcomes = [outcome for outcome in map(json.loads, lines) if outcome.get(_MORE)]
+        new, self._count = outcomes[self._count :], len(outcomes)
+        return [_list_results(outcome) for outcome in new]
+
+
+def _read_last_outcome(result: Path) -> dict[str, Any] | None:
+    """The outcome with which the job ended; None if it died before."""
+    lines = result.read_text(encoding="utf-8").splitlines() if result.exists() else []
+    outcome: dict[str, Any] | None = json.loads(lines[-1]) if lines else None
+    return None if outcome is None or outcome.get(_MORE) else outcome
+
+
 def needs_spark_after_all(result: Path) -> bool:
     """Whether a job that was not allowed to start Spark ended because it needs it."""
-    if not result.exists():
-        return False
-    outcome = json.loads(result.read_text(encoding="utf-8"))
-    return not outcome["ok"] and outcome["error"]["class"] == _SPARK_NEEDED
+    outcome = _read_last_outcome(result)
+    return outcome is not None and not outcome["ok"] and bool(outcome["error"]["class"] == _SPARK_NEEDED)
 
 
 def read_results(result: Path, how_it_ended: str) -> list[dict[str, Any]]:
@@ -116,14 +144,18 @@ def read_results(result: Path, how_it_ended: str) -> list[dict[str, Any]]:
     Raises the job's own error by its class, and Transient if the job died before it could report: every stage can be
     repeated (DESIGN 2).
     """
-    if not result.exists():
+    outcome = _read_last_outcome(result)
+    if outcome is None:
         raise Transient(
             f"the job ended without a result: {how_it_ended}",
             hint="see the lines above; a job in cluster deploy mode cannot write to this machine: use client mode",
         )
-    outcome = json.loads(result.read_text(encoding="utf-8"))
     if not outcome["ok"]:
         raise build_error(outcome["error"])
+    return _list_results(outcome)
+
+
+def _list_results(outcome: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [_without_many_tables(item) for item in outcome["results"]]
 
 

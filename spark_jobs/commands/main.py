@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import structlog
+
 from binlake.base.extras import explain_missing
 from binlake.config import load_replication
 from binlake.errors import BinlakeError, Permanent
@@ -19,9 +21,12 @@ from binlake.pipeline import BY_NAME, FEED
 from spark_jobs.commands.recover import recover
 from spark_jobs.job.arguments import add_job, add_where, parse_commit_ts, parse_start_ts
 from spark_jobs.job.context import Bounds, StageContext, StageResult
+from spark_jobs.job.following import Pace, run_windows, wait_for_caller
 from spark_jobs.job.opening import make_session_factory
-from spark_jobs.job.results import build_error_outcome, build_outcome, write_outcome
+from spark_jobs.job.results import MORE, append_outcome, build_error_outcome, build_outcome, write_outcome
 from spark_jobs.job.runner import run_stage, run_window
+
+log = structlog.get_logger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +50,9 @@ def run_job(argv: Sequence[str]) -> dict[str, Any]:
     Only Binlake's own errors and a missing extra become an outcome; any other exception is a bug and is raised.
     """
     args = _parse(argv)
+    write, run = (append_outcome, _run_windows) if args.run_for else (write_outcome, _run_one)
     try:
-        outcome = build_outcome(execute(args.stage, args))
+        outcome = build_outcome(run(args))
     except BinlakeError as error:
         outcome = build_error_outcome(error)
     except ModuleNotFoundError as error:
@@ -54,8 +60,25 @@ def run_job(argv: Sequence[str]) -> dict[str, Any]:
         if missing is None:
             raise
         outcome = build_error_outcome(missing)
-    write_outcome(outcome, args.result)
+    write(outcome, args.result)
     return outcome
+
+
+def _run_one(args: argparse.Namespace) -> Sequence[StageResult]:
+    return execute(args.stage, args)
+
+
+def _run_windows(args: argparse.Namespace) -> Sequence[StageResult]:
+    """Run windows and write the outcome of each; see `run_windows`."""
+
+    def report(results: Sequence[StageResult]) -> None:
+        append_outcome({**build_outcome(results), MORE: True}, args.result)
+        # The caller looks for outcomes when a line comes.
+        log.info("window_ended", hi=str(results[-1].hi))
+
+    # The configuration is read again for each window: a change takes effect at the next one (DESIGN 2).
+    pace = Pace(args.run_for, args.run_every)
+    return run_windows(lambda: _run_one(args), report, pace, wait=wait_for_caller)
 
 
 def execute(stage: str, args: argparse.Namespace) -> list[StageResult]:
@@ -85,6 +108,12 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="spark_jobs.commands.main")
     parser.add_argument("stage", choices=[*BY_NAME, "window", "recover"])
     add_arguments(parser)
+    parser.add_argument(
+        "--run-for", type=float, default=0.0, metavar="SECONDS", help="window: continue with the next windows so long"
+    )
+    parser.add_argument(
+        "--run-every", type=float, default=0.0, metavar="SECONDS", help="least time between two of these windows"
+    )
     return parser.parse_args(argv)
 
 

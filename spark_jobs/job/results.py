@@ -11,6 +11,8 @@ from typing import Any
 from binlake.errors import BinlakeError, Permanent
 from binlake.window.manifest import OfWindow
 
+MORE = "more"
+"""In the outcome of a window after which the process goes on: the outcome of the whole follows."""
 CUT = "cut_at_bytes"
 """In the detail of a landed window: it ends below the requested hi, because it reached `window.max-bytes`."""
 
@@ -64,6 +66,13 @@ def build_outcome(results: Sequence[StageResult]) -> dict[str, Any]:
 def build_error_outcome(error: BinlakeError) -> dict[str, Any]:
     """The outcome of a job that failed; `kind` tells the caller whether to retry."""
     return {"ok": False, "error": {"kind": error.kind, "class": type(error).__name__, "message": str(error)}}
+
+
+def append_outcome(outcome: Mapping[str, Any], place: Path | None) -> None:
+    """Add the outcome to those in the file `place`, each in its own line, if the caller named one."""
+    if place is not None:
+        with place.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(outcome) + "\n")
 
 
 def write_outcome(outcome: Mapping[str, Any], place: Path | None) -> None:

@@ -108,6 +108,13 @@ def test_every_state_of_the_demo_is_equal(demo: KeptDemo) -> None:
     assert re.search(r"binlake audit row bank\.acct_00 0: \d+ changes", demo.printed)
 
 
+def test_scheduled_run_has_several_windows(demo: KeptDemo) -> None:
+    # Each state at which a window must end is reached by the same process, not by another task.
+    ended = [run["dag_run_id"] for run in demo.airflow.fetch_runs("demo") if run["state"] == "success"]
+    results = [demo.airflow.fetch_xcom("demo", run_id, "window")["results"] for run_id in ended]
+    assert max(sum(one["stage"] == "finalize" for one in of_run) for of_run in results) > 1
+
+
 def test_runs_are_triggered_with_a_login_and_valid_bounds_only(demo: KeptDemo) -> None:  # C-04 R-46
     url, body = "/api/v2/dags/demo/dagRuns", {"logical_date": None, "conf": {}}
     assert httpx.post(f"{demo.airflow.http.base_url}{url}", json=body, timeout=120).status_code == 401

@@ -40,6 +40,13 @@ def test_run_shows_its_window_and_each_stage() -> None:
     assert view["seconds"] == 3.78
 
 
+def test_run_of_several_windows_shows_their_range() -> None:
+    windows = [(T0, T0 + 5), (T0 + 5, T0 + 7), (T0 + 7, T0 + 9)]
+    view = build_run_view([event(stage, *window) for window in windows for stage in ("land", "merge")], "r")
+    assert [view["window"][side]["commit_ts"] for side in ("lo", "hi")] == [str(T0), str(T0 + 9)]
+    assert len(view["stages"]) == 6
+
+
 def test_blocked_run_names_the_blocking_pump() -> None:
     # S0-56
     why = f'{{"reason": "pump-2 since {T0} (online, watermark 5)"}}'

@@ -118,7 +118,7 @@ def test_engine_local_needs_no_connection_to_spark(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(base.BinlakeOperator, "run_child", run_child)
     monkeypatch.setattr(kind, "read_settings", lambda _task: SimpleNamespace(window=WindowSettings(engine="local")))
     task = operator(kind, "there-is-none")
-    assert task._run(Job("land", "/r.toml", "run 1", lo="1", hi="2")) == []
+    assert task._run(Job("land", "/r.toml", "run 1", lo="1", hi="2"), {}) == []
     assert ["--without-spark" in arguments for arguments in called] == [True]
 
 

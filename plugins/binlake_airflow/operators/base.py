@@ -84,8 +84,11 @@ class BinlakeOperator(BaseOperator, SkipMixin):
     def run_child(self, arguments: Sequence[str], env: Mapping[str, str] | None = None, module: str = MODULE) -> str:
         """Run `python -m module` with `arguments` in a child process of this interpreter; returns how it ended."""
         self._process = JobProcess(self.log.info, command=build_command(module))
-        status = self._process.run(arguments, {**os.environ, **(env or {})})
+        status = self._process.run(arguments, {**os.environ, **(env or {})}, self.look_at_child)
         return f"exit status {status}, last line: {self._process.last_line}"
+
+    def look_at_child(self) -> None:
+        """Called after each line that the child process writes."""
 
     def read_settings(self) -> Replication:
         """The replication by the present content of its file, without secrets."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import tempfile
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from binlake.errors import BinlakeError, ConfigError, IncompleteWindow, SourceUn
 from binlake.pipeline import STOPPED
 from binlake_airflow.jobs import (
     FUSED,
+    EndedWindows,
     Job,
     is_idle,
     needs_spark_after_all,
@@ -37,8 +39,15 @@ from binlake_airflow.operators.sparkaddress import (
     find_spark_master,
 )
 from binlake_airflow.operators.sparkconnect import ConnectSessions
+from binlake_airflow.operators.waiters import Waiters
 from binlake_airflow.telemetry import metrics
-from binlake_airflow.telemetry.reports import find_changed_tables, report_blocked, report_source_gone, report_stages
+from binlake_airflow.telemetry.reports import (
+    find_changed_tables,
+    report_blocked,
+    report_run,
+    report_source_gone,
+    report_stages,
+)
 
 Results = list[dict[str, Any]]
 Tables = Sequence[Sequence[str]]
@@ -53,6 +62,9 @@ class StageOperator(BinlakeOperator):
     connection of the Spark provider; `feed` the feed, for a feed's stage; `moves_assets` the stage after which assets
     are updated; `locks` the lake's locks that the stage takes: the task waits for their holder without a worker.
     Returns the StageResult as a dict with commit_ts as strings; the fused window returns `{"results": [...]}`.
+
+    A scheduled run of the fused window may have several windows, one after the other in the same child process; each is
+    reported while the next one runs.
     """
 
     def __init__(
@@ -76,6 +88,7 @@ class StageOperator(BinlakeOperator):
         self.applies = stage in ("finalize", FUSED)
         self._results: Results = []
         self._changed: Tables = ()
+        self._look: Callable[[], None] = _look_away
 
     @abstractmethod
     def run_spark(self, job: Job, result: Path) -> str:
@@ -83,8 +96,9 @@ class StageOperator(BinlakeOperator):
 
     def attempt(self, context: Mapping[str, Any], until: float) -> dict[str, Any]:
         """Run the stage. Raises the job's error by its class; if it stopped (blocked, …), later tasks are skipped."""
+        self._results, self._changed = [], ()
         try:
-            whole = self._run(self.build_job(context))
+            results = self._run(self.build_job(context), context)
         except SourceUnavailable as error:
             outcome = self._handle_source_gone(context, error)
             if outcome is None:
@@ -92,13 +106,14 @@ class StageOperator(BinlakeOperator):
             return outcome
         except BinlakeError as error:
             self._report_feed(error)
+            self._leave_results(context)
             raise
-        results = [prepare_result_for_xcom(result) for result in whole]
-        self._wait_for_pumps(results[0], context, until)
-        self._results, self._changed = whole, find_changed_tables(self, results, context)
-        report_stages(self, results, self._changed, context)
-        value = {"results": results} if self.stage == FUSED else results[0]
-        skipped = self._find_tasks_to_skip(results[0], context)
+        if results:
+            self._wait_for_pumps(results[0], context, until)
+            self._report(results, context)
+        report_run(self, self._results, context)
+        value = self._build_value()
+        skipped = self._find_tasks_to_skip(self._results[0], context)
         if skipped:
             # Skipping ends the task here, before Airflow stores its return value.
             context["ti"].xcom_push(key="return_value", value=value)
@@ -112,9 +127,33 @@ class StageOperator(BinlakeOperator):
 
         return lineage.build_lineage_of_stages(self.read_settings(), self._results, self._changed)
 
+    def look_at_child(self) -> None:
+        """Report the windows that have ended while the next one runs."""
+        self._look()
+
+    def _report(self, results: Results, context: Mapping[str, Any]) -> None:
+        """Report the results of one window, or of one stage."""
+        shown = [prepare_result_for_xcom(result) for result in results]
+        changed = find_changed_tables(self, shown, context)
+        report_stages(self, shown, changed, context)
+        self._results += results
+        self._changed = sorted({(db, table) for tables in (self._changed, changed) for db, table in tables})
+
+    def _build_value(self) -> dict[str, Any]:
+        """The XCom value of all results."""
+        shown = [prepare_result_for_xcom(result) for result in self._results]
+        return {"results": shown} if self.stage == FUSED else shown[0]
+
+    def _leave_results(self, context: Mapping[str, Any]) -> None:
+        """Before a failure: leave the windows that ended before it where a successful run has them."""
+        if self._results:
+            report_run(self, self._results, context)
+            context["ti"].xcom_push(key="return_value", value=self._build_value())
+
     def build_job(self, context: Mapping[str, Any]) -> Job:
         """The job of this task instance."""
         params = context["params"]
+        pace = self._find_pace(context)
         bounds = context["ti"].xcom_pull(task_ids=self.bounds_from) if self.bounds_from else {}
         if bounds is None:
             raise ConfigError(
@@ -131,11 +170,21 @@ class StageOperator(BinlakeOperator):
             start_ts=parse_moment(params.get("start_ts")),
             stop_ts=parse_moment(params.get("stop_ts")),
             feed=self.feed or None,
+            **pace,
         )
 
-    def _run(self, job: Job) -> Results:
+    def _find_pace(self, context: Mapping[str, Any]) -> dict[str, float]:
+        """How long the job runs windows; a run that a person started has one, and is not kept from its end."""
+        if self.stage != FUSED or context["dag_run"].run_type != "scheduled":
+            return {}
+        airflow = self.read_settings().airflow
+        return {"run_for_s": airflow.most_run_s, "run_every_s": airflow.run_every_s}
+
+    def _run(self, job: Job, context: Mapping[str, Any]) -> Results:
+        """Run the job; returns the results that have not been reported yet."""
         with tempfile.TemporaryDirectory(prefix="binlake-") as folder:
             result = Path(folder) / "result.json"
+            self._look = self._make_look(EndedWindows(result), context) if job.run_for_s else _look_away
             if not job.needs_spark:
                 how = self.run_child(job.build_arguments(result))
             elif self.read_settings().window.most_local_bytes is None:
@@ -143,10 +192,24 @@ class StageOperator(BinlakeOperator):
                 how = self.run_child(job.build_arguments(result, without_spark=True))
             else:
                 how = self.run_spark(job, result)
+            self._look()
             results = read_results(result, how)
         for one in results:
             self.log.info("stage_result", **{key: value for key, value in one.items() if key != "detail"})
         return results
+
+    def _make_look(self, ended: EndedWindows, context: Mapping[str, Any]) -> Callable[[], None]:
+        waiters = Waiters(context)
+
+        def look() -> None:
+            for results in ended.read_new():
+                self._report(results, context)
+                reason = waiters.find_reason_to_end()
+                if reason and self._process is not None:
+                    self.log.info("run_ends", reason=reason)
+                    self._process.close_input()
+
+        return look
 
     def _report_feed(self, error: BinlakeError) -> None:
         """Report the state of a feed after `error`, as its task ends without a result."""
@@ -255,7 +318,8 @@ class SubmitStageOperator(StageOperator):
             conf=conf,
             jars=",".join(list_delta_jars()),
             driver_memory=os.environ.get(DRIVER_MEMORY_ENV),
-            application_args=job.build_arguments(result),
+            # A JVM lives for one window.
+            application_args=replace(job, run_for_s=0.0).build_arguments(result),
             env_vars=build_driver_env(local),
         )
 
@@ -297,3 +361,7 @@ class ConnectStageOperator(StageOperator):
 
 
 RUNTIMES: dict[str, type[StageOperator]] = {"submit": SubmitStageOperator, "connect": ConnectStageOperator}
+
+
+def _look_away() -> None:
+    """A child with one window reports it at its end."""

@@ -110,17 +110,17 @@ def format_utc(ms: int) -> str:
 
 
 def build_run_view(events: Sequence[EventRow], run_id: str) -> dict[str, Any]:
-    """One run: its window (that of land, or of plan if nothing landed), totals, and each stage."""
+    """One run: its windows' range (as landed, or as planned if nothing landed), totals, and each stage."""
     # `started` only marks the beginning of a stage; its end has another row.
     rows = [
         _build_failure_row(event) if event["stage"] == FAILURE else build_stage_row(event)
         for event in events
         if (event["stage"] in BY_NAME or event["stage"] == FAILURE) and event["state"] != "started"
     ]
-    landing = next((r for r in rows if r["stage"] == "land" and r["state"] != "failed"), rows[0] if rows else None)
+    landings = [row for row in rows if row["stage"] == "land" and row["state"] != "failed"] or rows[:1]
     return {
         "run_id": run_id,
-        "window": {"lo": landing["lo"], "hi": landing["hi"]} if landing else None,
+        "window": {"lo": landings[0]["lo"], "hi": landings[-1]["hi"]} if landings else None,
         "blocked": next((_build_blocking_pump(row) for row in rows if row["blocked_by"]), None),
         "seconds": round(sum(row["seconds"] for row in rows), 2),
         "stages": rows,

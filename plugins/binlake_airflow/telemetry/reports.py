@@ -40,8 +40,7 @@ _LAG_OF = {"plan": ("landing", "lo"), "finalize": ("sql", "hi"), "publish": ("fe
 def report_stages(
     task: StageTask, results: Sequence[Result], changed: Sequence[Sequence[str]], context: Mapping[str, Any]
 ) -> None:
-    """Report the stage or stages that `task` has run; `changed`: tables of the target, as (db, table)."""
-    first, last, ti = results[0], _find_last(results), context["ti"]
+    """Report the stage or stages of one window that `task` has run; `changed`: tables of the target, as (db, table)."""
     done = {result["stage"]: result for result in results if result["state"] == "done"}
     if task.moves_assets in done:
         # First of all: a later try would find the window already applied and emit no events.
@@ -49,13 +48,18 @@ def report_stages(
     for result in results:
         if result["stage"] == "publish" and result["state"] == "done":
             assets.emit_feed_event(task.replication, result, context)
+    metrics.send(task.replication, results)
+    _warn(task, results, context)
+
+
+def report_run(task: StageTask, results: Sequence[Result], context: Mapping[str, Any]) -> None:
+    """Leave the range and the note of the run in XCom; `results`: of all its windows."""
+    first, last, ti = results[0], _find_last(results), context["ti"]
     ti.xcom_push(key="window", value=f"{first['lo']}-{max(first['hi'], last['hi'], key=int)}")
     if first["blocked_by"] or (first["stage"] == "plan" and first["state"] == "waiting"):
         report_blocked(first, context, task.log)
     elif last["state"] not in STOPPED:
         ti.xcom_push(key=KEY, value=(format_note_of_results(results) + _describe_waiting(results, ti))[:_LETTERS])
-    metrics.send(task.replication, results)
-    _warn(task, results, context)
 
 
 def find_changed_tables(
