@@ -19,7 +19,6 @@ from binlake.rows.schema.names import fold_name
 from binlake.statements.literal import quote, quote_name
 
 _KEY_WORDS = ("INDEX", "KEY", "UNIQUE")
-_NAME_AT = 2
 _EXPRESSED = t.BLOBS | {t.JSON}
 
 
@@ -95,9 +94,8 @@ def make_key_specs(
 
 def _find_index_name(spec: Sequence[Token], *words: str) -> str:
     """The (folded) index that `DROP INDEX name` is about, or another of `words`; "" for any other clause."""
-    if len(spec) <= _NAME_AT or not spec[0].is_word(*words) or not spec[1].is_word("INDEX", "KEY"):
-        return ""
-    return next((fold_name(token.value) for token in spec[_NAME_AT:] if token.kind is TokenKind.NAME), "")
+    is_index = len(spec) > 1 and spec[0].is_word(*words) and spec[1].is_word("INDEX", "KEY")
+    return next((fold_name(token.value) for token in spec if is_index and token.kind is TokenKind.NAME), "")
 
 
 def _change_key(was: IndexInfo, now: IndexInfo, before: TableDef, after: TableDef) -> Iterator[list[Token]]:

@@ -11,7 +11,7 @@ from support.tabledefs import col, key, primary, table
 from binlake.base.dialects import Dialect
 from binlake.dialect import DdlText, map_ddl
 from binlake.dialect.tokens import tokenize
-from binlake.dialect.wholetexts import put_key_lengths
+from binlake.dialect.wholetexts import names_whole_text_key, put_key_lengths
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
@@ -110,11 +110,18 @@ def test_an_index_changes_with_the_type_of_its_column(
     assert say(ADD + "COMMENT 'x'", *sides) == ADD + "COMMENT 'x'" + f",{more}" * bool(more)
 
 
+NAMING = ("DROP KEY `ua`", "ALTER INDEX `ua` VISIBLE", "RENAME KEY `ua` TO `x`")
+NOT_NAMING = ("DROP", "FORCE", "DROP `ua`", "DROP COLUMN `ua`", "ADD KEY `ua`", "DROP KEY `x`")
+
+
 def test_what_is_no_index_stays() -> None:
     made = of(ID, TEXT, keys=(key("a", ("a", 5), unique=False),))
     check = tokenize("CHECK (`a`)")
     assert put_key_lengths(check, made) == check
     assert say(ADD + "ADD KEY (`a`)", made) == ADD + "ADD KEY(`a`(5))"  # also if it is not known what was before
+    hashed = of(ID, TEXT, keys=(HASH,))
+    found = {one: names_whole_text_key(tokenize(one), [hashed]) for one in (*NAMING, *NOT_NAMING)}
+    assert found == dict.fromkeys(NAMING, True) | dict.fromkeys(NOT_NAMING, False)
     named = of(ID, col("index", t.BLOB))
     assert say(ADD + "ALTER INDEX `index` INVISIBLE", named, named) == ADD + "ALTER INDEX `index` INVISIBLE"
 
