@@ -146,6 +146,7 @@ def _run_windows(demo: Demo, rate: float) -> bool:
         demo.source.feed(rate)
         demo.report.say(f"replaying the capture, {rate:g} binlogs a second; the DAG `{NAME}` runs every 5 s")
         client.set_paused(NAME, False)
+        demo.report.say("waiting for Airflow to start the first run; its windows then follow each other in one task")
         with Watch(demo.read_replication(), demo.source, demo.stops, client, demo.report) as watch:
             equal = watch.compare_all_states()
             client.set_paused(NAME, True)

@@ -77,6 +77,7 @@ def _start(report: Report, starts: Mapping[str, Callable[[], object]], ends: Seq
         call()
         report.say(f"{name} up after {time.monotonic() - began:.1f} s")
 
+    report.say(f"starting {', '.join(starts)}; Spark and Airflow take the longest")
     with ThreadPoolExecutor(len(starts)) as pool:
         futures = [pool.submit(start, name, call) for name, call in starts.items()]
         try:

@@ -1,4 +1,5 @@
-"""The DAG `<name>`: one run is one window; `binlake.pipeline` lists its tasks (the stages) and their order.
+"""The DAG `<name>`: one run is one window; `binlake.pipeline` lists its tasks (the stages) and their order. In layout
+`fused` a scheduled run continues with the next windows for `run-for-s` seconds.
 
 Runs never overlap, and missed runs are not caught up one by one: a late run takes a larger window, which plan decides.
 If the source is gone, the task `recover` runs in place of the window (S3-10).
@@ -141,7 +142,8 @@ def _describe_run(stages: Sequence[Stage], *, recovers: bool) -> str:
     more = f"\n| `{RECOVER}` | {_RECOVER} |" if recovers else ""
     feeds = _FEEDS if any(stage.feed for stage in stages) else ""
     return (
-        "One run is one window (lo, hi] of commit_ts; the next run continues where it ended. If a pump or another "
+        "One run is one window (lo, hi] of commit_ts; the next run continues where it ended. In layout `fused` a "
+        "scheduled run continues with the next windows for a while. If a pump or another "
         f"writer blocks a run, it waits without occupying a worker.{feeds}\n\n"
         f"| Task | What it does |\n|---|---|\n{rows}{more}"
     )
