@@ -15,6 +15,8 @@ from typing import Any
 
 ELSEWHERE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "bench/README.md")
 """Pages outside docs/, read in the repository."""
+DECISIONS = "understand/decisions.md"
+"""The page below docs/ with a table of all decisions: a line is the number, the link to its page, and the date."""
 LONGEST_CELL = 350
 """Most characters of a table cell: a longer one is a paragraph, which is hard to read in a column."""
 
@@ -23,6 +25,7 @@ _FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]*`")
 _PATH = re.compile(r"`((?:binlake|pump_service|spark_jobs|plugins|dags|deploy|tests|bench|sql|proto)/[\w./*-]*)`")
 _FILE = re.compile(r"`(\w+\.(?:py|proto))`")
+_DECISION = re.compile(r"\| (\d+) \| \[.+\]\((decisions/(\d{3})-[a-z0-9-]+\.md)\) \| \d{4}-\d\d-\d\d( or before)? \|")
 _HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
 
 
@@ -37,11 +40,20 @@ def find_dead_links(root: Path) -> list[str]:
 
 
 def find_unlisted(root: Path) -> list[str]:
-    """Pages of docs/ that `nav` of zensical.toml does not name, and entries of `nav` without a page."""
+    """Pages of docs/ that `nav` of zensical.toml does not name, and entries of `nav` without a page.
+
+    The page DECISIONS names each decision once.
+    """
     site = tomllib.loads((root / "zensical.toml").read_text(encoding="utf-8"))["project"]
-    named = Counter(_list_entries(site["nav"]))
+    named = Counter([*_list_entries(site["nav"]), *_list_decisions(root)])
     there = {str(page.relative_to(root / "docs")) for page in (root / "docs").rglob("*.md")}
     return sorted({*(there ^ named.keys()), *(name for name, times in named.items() if times > 1)})
+
+
+def _list_decisions(root: Path) -> list[str]:
+    lines = (root / "docs" / DECISIONS).read_text(encoding="utf-8").splitlines()
+    found = (_DECISION.fullmatch(line) for line in lines)
+    return [f"understand/{line[2]}" for line in found if line is not None and int(line[1]) == int(line[3])]
 
 
 def find_dead_paths(root: Path) -> list[str]:
