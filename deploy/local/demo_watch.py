@@ -103,6 +103,7 @@ class Watch:
         self._clock: list[tuple[float, int]] = []
         self._shown: set[tuple[int, int]] = set()
         self._at = 0
+        self._compared: Checkpoint | None = None
         self._fed = False
         self._runs_looked = 0.0
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="runs")
@@ -145,6 +146,7 @@ class Watch:
                 # A state that was passed before it could be read counts as not equal.
                 self._report.print_missed_state(state, checkpoint.commit_ts if checkpoint else 0)
                 return False
+            self._compared = checkpoint
             result = compare_state(state, connection)
             tables = self._compare_each_table(state, connection) if not self._waiting else []
         self._report.add_comparison(result, len(self._waiting) + 1)
@@ -201,6 +203,6 @@ class Watch:
 
     def _finish(self) -> None:
         self._print_windows()
-        checkpoint = self._target.read_checkpoint()
-        if checkpoint is not None:
-            self._report.print_checkpoint(self._target.cluster_id, json.dumps(dict(checkpoint.raw)))
+        # By now another window may have moved the row.
+        if self._compared is not None:
+            self._report.print_checkpoint(self._target.cluster_id, json.dumps(dict(self._compared.raw)))

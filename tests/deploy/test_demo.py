@@ -17,6 +17,7 @@ import psutil
 import pytest
 from support.airflow_home import SLOW_PACE
 from support.exact import find_rounded_numbers
+from support.windows import wait_until
 
 from deploy.local.airflow_client import AirflowClient
 
@@ -110,9 +111,18 @@ def test_every_state_of_the_demo_is_equal(demo: KeptDemo) -> None:
 
 def test_scheduled_run_has_several_windows(demo: KeptDemo) -> None:
     # Each state at which a window must end is reached by the same process, not by another task.
-    ended = [run["dag_run_id"] for run in demo.airflow.fetch_runs("demo") if run["state"] == "success"]
-    results = [demo.airflow.fetch_xcom("demo", run_id, "window")["results"] for run_id in ended]
+    runs = [run["dag_run_id"] for run in demo.airflow.fetch_runs("demo")]
+    # The demo pauses the DAG: its task ends with the window that it has begun; the run may stay open.
+    wait_until(lambda: "running" not in _read_window_tasks(demo, runs).values(), _RUN_S, every=0.5)
+    done = [run_id for run_id, state in _read_window_tasks(demo, runs).items() if state == "success"]
+    results = [demo.airflow.fetch_xcom("demo", run_id, "window")["results"] for run_id in done]
     assert max(sum(one["stage"] == "finalize" for one in of_run) for of_run in results) > 1
+
+
+def _read_window_tasks(demo: KeptDemo, runs: list[str]) -> dict[str, str | None]:
+    """The state of the task `window` of each run."""
+    tasks = [task for run_id in runs for task in demo.airflow.fetch_tasks("demo", run_id)]
+    return {task["dag_run_id"]: task["state"] for task in tasks if task["task_id"] == "window"}
 
 
 def test_runs_are_triggered_with_a_login_and_valid_bounds_only(demo: KeptDemo) -> None:  # C-04 R-46
