@@ -25,7 +25,7 @@ from binlake.dialect.computed import (
     make_reader_specs,
     require_no_filled_operands,
 )
-from binlake.dialect.conversions import Alter
+from binlake.dialect.conversions import Alter, add_index_tokens, drop_index_tokens, drops_index
 from binlake.dialect.defaults import find_fill_times, make_fill_specs, put_stored_set_default
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.expressions import makes_expression_index, names_expression_index
@@ -49,6 +49,7 @@ from binlake.dialect.wholetexts import (
     spell_default_of_text,
 )
 from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema.names import fold_name
 from binlake.statements.literal import quote
 
 NO_EXPRESSION_INDEX = "MariaDB has no index on an expression"
@@ -69,7 +70,27 @@ def map_alter_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl, 
     specs += make_check_specs(before, table, dialect) if table is not None else []
     specs += [_map_spec(part, before, table, dialect) for part in make_reader_specs(before, table, parts, dialect)]
     specs += make_key_specs(before, table, parts) if dialect == "mysql" else []
+    specs += _narrow_unique_keys(before, table, parts) if dialect == "mariadb" else []
     return [*tokens[: statement.rest], *join_list([spec for spec in specs if spec]), *partitioning]
+
+
+def _narrow_unique_keys(
+    before: TableDef | None, after: TableDef | None, parts: Sequence[Sequence[Token]]
+) -> list[list[Token]]:
+    """Drops and adds the unique keys that lose a column and stay: else MariaDB refuses to drop the column (1072)."""
+    if before is None or after is None:
+        return []
+    stay = {column.id for column in after.columns}
+    gone = {fold_name(column.name) for column in before.columns if column.id not in stay}
+    # An integer primary key, which this one may become, is not among a table's indexes.
+    now = {fold_name(index.name): index for index in after.list_unique_keys()}
+    return [
+        spec
+        for was in before.list_unique_keys()
+        if gone & {fold_name(column.name) for column in was.columns}
+        if (index := now.get(fold_name(was.name))) is not None and not any(drops_index(part, was) for part in parts)
+        for spec in (drop_index_tokens(was.name, was), add_index_tokens(index))
+    ]
 
 
 def make_alter_statements(

@@ -288,6 +288,13 @@ def _is_of_index(spec: Sequence[Token], word: str) -> bool:
     return len(spec) > 2 and spec[0].is_word(word) and spec[1].is_word("INDEX", "KEY")
 
 
+def drops_index(spec: Sequence[Token], index: IndexInfo) -> bool:
+    """Whether the spec drops `index`."""
+    if index.primary:
+        return _is_of_primary(spec, "DROP")
+    return _is_of_index(spec, "DROP") and spec[2].value.lower() == index.name.lower()
+
+
 def _read_index_rename(spec: Sequence[Token]) -> tuple[str, str] | None:
     """(former, new) name of `RENAME INDEX … TO …`; None for another spec."""
     return (spec[2].value, spec[4].value) if len(spec) > 4 and _is_of_index(spec, "RENAME") else None

@@ -238,6 +238,22 @@ def test_generated_column_is_plain_in_mariadb_while_it_is_in_the_primary_key() -
         assert mapped(query, after, before=(before,), dialect="mysql") == query
 
 
+def test_unique_key_that_loses_a_column_is_made_again_in_mariadb() -> None:  # drawn sources, world 72000075
+    before = table("t", col("a"), col("c"), col("b"), keys=(primary("b", "a"), key("u", "c", "b"), key("v", "a", "c")))
+    after = table("t", col("a"), col("c"), keys=(primary("a"), key("u", "c"), key("v", "a", "c")))
+    dropped = "ALTER TABLE `t` DROP COLUMN `B`"
+    assert mapped(dropped, after, before=(before,)) == (
+        f"{dropped}, DROP PRIMARY KEY, ADD PRIMARY KEY (`a`), DROP INDEX `u`, ADD UNIQUE INDEX `u` (`c`)"
+    )
+    assert mapped(dropped, after, before=(before,), dialect="mysql") == dropped
+    number = col("a")
+    number["type"]["Flag"] |= t.FLAG_PRIMARY
+    handle = table("t", number, col("c"), keys=(key("u", "c"), key("v", "a", "c")), pk_is_handle=True)
+    assert mapped(dropped, handle, before=(before,)) == mapped(dropped, after, before=(before,))
+    own = f"{dropped}, DROP PRIMARY KEY, ADD PRIMARY KEY(`a`), DROP KEY `U`, ADD UNIQUE KEY `u`(`c`)"
+    assert mapped(own, after, before=(before,)) == own
+
+
 def test_expression_index_ddl_is_skipped_in_mariadb() -> None:
     # the source enforces the index; the rows are the same without it
     hidden = table("t", col("a"), keys=(key("e", "_v$_e_0", unique=False), key("i", "a", unique=False)))
