@@ -25,7 +25,7 @@ from binlake.dialect.computed import (
     make_reader_specs,
     require_no_filled_operands,
 )
-from binlake.dialect.conversions import Alter, add_index_tokens, drop_index_tokens, drops_index
+from binlake.dialect.conversions import Alter, add_index_tokens, drop_index_tokens, find_dropped_indexes
 from binlake.dialect.defaults import find_fill_times, make_fill_specs, put_stored_set_default
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.expressions import makes_expression_index, names_expression_index
@@ -80,7 +80,7 @@ def _narrow_unique_keys(
     """Drops and adds the unique keys that lose a column and stay: else MariaDB refuses to drop the column (1072)."""
     if before is None or after is None:
         return []
-    stay = {column.id for column in after.columns}
+    stay, dropped = {column.id for column in after.columns}, find_dropped_indexes(parts)
     gone = {fold_name(column.name) for column in before.columns if column.id not in stay}
     # An integer primary key, which this one may become, is not among a table's indexes.
     now = {fold_name(index.name): index for index in after.list_unique_keys()}
@@ -88,7 +88,7 @@ def _narrow_unique_keys(
         spec
         for was in before.list_unique_keys()
         if gone & {fold_name(column.name) for column in was.columns}
-        if (index := now.get(fold_name(was.name))) is not None and not any(drops_index(part, was) for part in parts)
+        if (index := now.get(name := fold_name(was.name))) is not None and name not in dropped
         for spec in (drop_index_tokens(was.name, was), add_index_tokens(index))
     ]
 

@@ -215,11 +215,7 @@ class Alter:
         The target would find neither by its new name. Indexes that the specs add or drop are not included.
         """
         renamed = {fold_name(new): old for old, new in filter(None, map(_read_index_rename, specs))}
-        gone = {fold_name(old) for old in renamed.values()} | {
-            fold_name(spec[2].value) for spec in specs if _is_of_index(spec, "DROP")
-        }
-        if any(_is_of_primary(spec, "DROP") for spec in specs):
-            gone.add(_PRIMARY)
+        gone = {fold_name(old) for old in renamed.values()} | find_dropped_indexes(specs)
         existing = {fold_name(index.name) for index in _list_indexes(self.before)} - gone
         wanted = {index.name for index in _find_touched_indexes(self.after, names)}
         indexes = []
@@ -288,11 +284,10 @@ def _is_of_index(spec: Sequence[Token], word: str) -> bool:
     return len(spec) > 2 and spec[0].is_word(word) and spec[1].is_word("INDEX", "KEY")
 
 
-def drops_index(spec: Sequence[Token], index: IndexInfo) -> bool:
-    """Whether the spec drops `index`."""
-    if index.primary:
-        return _is_of_primary(spec, "DROP")
-    return _is_of_index(spec, "DROP") and spec[2].value.lower() == index.name.lower()
+def find_dropped_indexes(specs: Sequence[Sequence[Token]]) -> set[str]:
+    """The (folded) names of the indexes that `specs` drop."""
+    dropped = {fold_name(spec[2].value) for spec in specs if _is_of_index(spec, "DROP")}
+    return dropped | ({_PRIMARY} if any(_is_of_primary(spec, "DROP") for spec in specs) else set())
 
 
 def _read_index_rename(spec: Sequence[Token]) -> tuple[str, str] | None:

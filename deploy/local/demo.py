@@ -104,7 +104,7 @@ enabled = true
 
 [airflow]
 schedule = "every 5s"
-# One task for each window: with one for each stage, seven more Python processes would start for each window.
+# One task for all windows of a run: with one for each stage, seven more Python processes would start for each window.
 layout = "fused"
 engine = "connect"
 spark-conn-id = "{SPARK_CONNECTION}"
