@@ -129,10 +129,26 @@ class Source(Section):
         return int(self.cluster_id or 0)
 
 
+class LakeStorage(Section):
+    """How an object store with the lake is reached. Credentials come from the environment (AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN) or the machine's role, never from this file."""
+
+    endpoint: str = Field(
+        "",
+        pattern=r"^(https?://\S+)?$",
+        description="URL of a store other than AWS; empty = AWS_ENDPOINT_URL, else AWS",
+    )
+    region: str = Field("", description="region; empty = AWS_REGION, else us-east-1")
+
+
 class Lake(Section):
     """Where the Delta tables live."""
 
-    path: str = Field(description="root folder or URI; tables are under <path>/<replication>/")
+    path: str = Field(
+        description="root folder, or `s3://bucket/prefix` (with window.engine = local); tables are under"
+        " <path>/<replication>/"
+    )
+    storage: LakeStorage = Field(LakeStorage())
     retention_days: int = Field(400, ge=1, description="days of time travel on mirrors (set when a mirror is created)")
 
 

@@ -133,6 +133,17 @@ def _check_store_address(uri: str) -> Iterator[str]:
         yield f"`relay.log-dir`: {error}"
 
 
+def _check_object_store(replication: Replication) -> Iterator[str]:
+    scheme, _, rest = replication.lake.path.partition("://")
+    if scheme not in ("s3", "s3a") or not rest.strip("/"):
+        yield f"`lake.path`: {replication.lake.path!r} is neither a folder nor `s3://bucket/prefix`"
+    if replication.window.engine != "local":
+        yield (
+            f"`window.engine`: {replication.window.engine!r}, but Spark does not reach a lake in an object store yet:"
+            " set `local`"
+        )
+
+
 def _check_paths(replication: Replication) -> Iterator[str]:
     path, folder = replication.lake.path, replication.relay.log_dir
     if not path.strip():
@@ -142,6 +153,8 @@ def _check_paths(replication: Replication) -> Iterator[str]:
             f"`lake.path`: {path!r} is relative, so it depends on the working directory; it must begin with / or a"
             " scheme"
         )
+    elif "://" in path and not path.startswith("file://"):
+        yield from _check_object_store(replication)
     if "://" in folder:
         yield from _check_store_address(folder)
     elif folder and (folder != folder.strip() or not folder.startswith("/")):

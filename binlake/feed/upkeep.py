@@ -16,8 +16,9 @@ from binlake import tso
 from binlake.base.lakecolumns import Message
 from binlake.feed.state import find_greatest_hi_of_feed, read_state
 from binlake.lake.lock import hold_lake_lock
-from binlake.lake.opentable import load_table
+from binlake.lake.opentable import is_table, load_table
 from binlake.lake.paths import LakePaths
+from binlake.lake.store import list_folders
 from binlake.lake.tables import MESSAGE, WORKING_DAYS, make_message_table
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import name_feed_lock
@@ -25,7 +26,7 @@ from binlake.pipeline import name_feed_lock
 _DAY_MS = 86_400_000
 _AT_ONCE = 500
 """The number of windows per commit."""
-_NOTE = CommitProperties(custom_metadata={"userMetadata": '{"stage": "maintain"}'})
+_NOTE = CommitProperties(custom_metadata={"userMetadata": '{"stage": "maintain"}'}, max_commit_retries=0)
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,8 @@ class Tidied:
 
 def list_feeds_in_lake(paths: LakePaths, configured: Iterable[str]) -> list[str]:
     """The feeds that have a table, whether `configured` or not."""
-    folder = paths.local / MESSAGE.name if paths.local is not None else None
-    tables = {place.name for place in folder.iterdir()} if folder is not None and folder.is_dir() else set()
-    names = sorted({*configured, *tables})
-    return [name for name in names if DeltaTable.is_deltatable(paths.locate_table(make_message_table(name).name))]
+    names = sorted({*configured, *list_folders(paths.locate_table(MESSAGE.name))})
+    return [name for name in names if is_table(paths.locate_table(make_message_table(name).name))]
 
 
 def tidy_feed(paths: LakePaths, windows: WindowLog, feed: str, landed_ts: int) -> Tidied:

@@ -21,7 +21,8 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from binlake.lake.controlrows import ControlRows, read_control_rows
 from binlake.lake.damage import name_damage, require_space
-from binlake.lake.opentable import is_newest, open_table
+from binlake.lake.opentable import is_newest, is_table, open_table
+from binlake.lake.store import make_delta_options
 from binlake.lake.tables import LakeTable
 
 log = structlog.get_logger(__name__)
@@ -145,7 +146,7 @@ class ControlTable:
 
     def exists(self) -> bool:
         """True when the table has been written."""
-        return bool(DeltaTable.is_deltatable(self.path))
+        return is_table(self.path)
 
     def tidy(self) -> dict[str, int]:
         """Join small files, write a checkpoint, and delete expired files. Returns the counts of files."""
@@ -187,6 +188,7 @@ class ControlTable:
                 description=self._definition.comment if table is None else None,
                 configuration=self._definition.build_properties() if table is None else None,
                 writer_properties=_WRITER,
+                storage_options=make_delta_options(self.path),
             )
             if table is not None and table.version() % COMPACT_EVERY == 0:
                 self._compact(table)

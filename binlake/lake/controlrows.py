@@ -19,7 +19,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as fs
 from deltalake import DeltaTable
 
-from binlake.lake.dataset import open_dataset, open_files
+from binlake.lake.dataset import open_dataset, open_table_files
 
 SMALL_BYTES = 64 << 10
 """Files up to this size are cached in memory: some hundred events."""
@@ -116,7 +116,7 @@ def _read_files(
     if table.protocol().reader_features:
         # Raises for features that change the meaning of a file, such as deletion vectors.
         open_dataset(table)
-    filesystem = open_files(table)
+    filesystem = open_table_files(table)
     partitions = [name for name in adds.column_names if name.startswith(_PARTITION)]
     read = {}
     for add in adds.filter(ds.field("size_bytes") <= SMALL_BYTES).select(["path", *partitions]).to_pylist():

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow.lib import ArrowException
 
 from binlake.base.oserrors import SPACE_HINT, describe_os_error
-from binlake.errors import BinlakeError, LostRange, Transient
+from binlake.errors import BinlakeError, LostRange, Permanent, Transient
+from binlake.lake.store import is_remote, make_delta_options, open_parquet
 
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _WRAPPERS = re.compile(
@@ -29,6 +29,11 @@ _WRAPPERS = re.compile(
 )
 _STORE = re.compile(r"Generic \w+ error")
 """Arrow passes on the object store's errors, also those of its network."""
+_OBJECT_STORE = re.compile(r"Generic (S3|GCS|MicrosoftAzure) error|\bAWS Error [A-Z_]+")
+"""How delta-rs and Arrow begin an error of an object store."""
+_REFUSALS = ("NO_SUCH_BUCKET", "NoSuchBucket", "ACCESS_DENIED", "AccessDenied", "INVALID_ACCESS_KEY_ID",
+             "InvalidAccessKeyId", "SIGNATURE_DOES_NOT_MATCH", "SignatureDoesNotMatch")  # fmt: skip
+"""Words in such an error that mean that a retry does not help."""
 _VALUE = re.compile(r"'[^']*'|\"[^\"]*\"")
 _OS_CODE = re.compile(r"\(os error (\d+)\)|\bOs \{ code: (\d+)")
 """The errno in the text of an error of Rust: no attribute has it."""
@@ -71,6 +76,8 @@ def is_storage_error(error: BaseException) -> bool:
 def translate_storage_error(error: BaseException) -> BinlakeError | None:
     """The error for people if `error` is one of the disk, of the lake's storage or of its files; else None."""
     text = describe_storage_text(error)
+    if (failure := translate_object_store_error(error)) is not None:
+        return failure
     if _is_damage(error):
         return LostRange(f"a file of the lake is damaged: {text}", hint=_RESTORE)
     if isinstance(error, DeltaError):
@@ -78,6 +85,22 @@ def translate_storage_error(error: BaseException) -> BinlakeError | None:
     if isinstance(error, OSError):
         return describe_os_error(error, text)
     return None
+
+
+def translate_object_store_error(error: BaseException) -> BinlakeError | None:
+    """The error for people if `error` is one of a lake's object store or of the way to it; else None."""
+    if _OBJECT_STORE.search(str(error)) is None or isinstance(error, FileNotFoundError):
+        return None
+    text = describe_storage_text(error)
+    if any(word in text for word in _REFUSALS):
+        return Permanent(
+            f"the lake's object store refuses: {text}",
+            hint="check the bucket, its permissions, and the credentials in the environment (AWS_ACCESS_KEY_ID, …)",
+        )
+    return Transient(
+        f"the lake's object store does not answer: {text}",
+        hint="check `lake.storage` and that the store is reachable; then run it again",
+    )
 
 
 def find_os_code(error: BaseException) -> int | None:
@@ -116,7 +139,7 @@ def require_space(path: str) -> None:
     On a full disk, threads of delta-rs panic, and print so, before its error arrives here.
     """
     folder = Path(path)
-    if "://" in path:
+    if is_remote(path):
         return
     while not folder.exists():
         folder = folder.parent
@@ -154,6 +177,8 @@ def name_damaged_file(file: str) -> Iterator[None]:
     try:
         yield
     except (ArrowException, OSError) as error:
+        if (failure := translate_object_store_error(error)) is not None:
+            raise failure from error
         raise _make_damage_error(Path(file).parent.parent.name, file, error) from error
 
 
@@ -166,11 +191,9 @@ def _make_damage_error(table: str, file: str, cause: Exception) -> LostRange:
 
 
 def _find_damaged_file(path: str, version: int | None, *, missing: bool) -> tuple[str, Exception] | None:
-    """The first file of the table that cannot be read, and why; None also if the lake is not on a local disk."""
-    if "://" in path:
-        return None
+    """The first file of the table that cannot be read, and why."""
     try:
-        uris = DeltaTable(path, version=version).file_uris()
+        uris = DeltaTable(path, version=version, storage_options=make_delta_options(path)).file_uris()
     except DeltaError:
         return None
     for uri in uris:
@@ -181,11 +204,11 @@ def _find_damaged_file(path: str, version: int | None, *, missing: bool) -> tupl
             if missing:
                 return file, FileNotFoundError("it is missing")
         except (ArrowException, OSError) as error:
-            return file, error
+            return None if translate_object_store_error(error) is not None else (file, error)
     return None
 
 
 def _read_all(file: str) -> None:
-    with pq.ParquetFile(file) as parquet:
+    with open_parquet(file) as parquet:
         for group in range(parquet.metadata.num_row_groups):
             parquet.read_row_group(group)

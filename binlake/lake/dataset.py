@@ -2,7 +2,7 @@
 
 delta-rs gives Arrow a file system written in Python. Arrow still closes files in its threads when the interpreter
 exits, and a thread that then requests the interpreter's lock aborts the process (measured: 9 of 12 short programs,
-after they had done their work). On a local disk, Arrow's own file system does the same without Python.
+after they had done their work). Arrow's own file systems do the same without Python.
 """
 
 from __future__ import annotations
@@ -13,21 +13,19 @@ import pyarrow.dataset as ds
 import pyarrow.fs as fs
 from deltalake import DeltaTable
 
+from binlake.lake.store import open_files
+
 
 def open_dataset(table: DeltaTable, repeated: Iterable[str] = ()) -> ds.Dataset:
     """The files of `table` at its opened version. Columns in `repeated` are read as dictionaries."""
     options = ds.ParquetReadOptions(dictionary_columns=set(repeated))
-    return table.to_pyarrow_dataset(filesystem=_make_local_file_system(table), parquet_read_options=options)
+    return table.to_pyarrow_dataset(filesystem=open_table_files(table), parquet_read_options=options)
 
 
-def open_files(table: DeltaTable) -> fs.FileSystem:
+def open_table_files(table: DeltaTable) -> fs.FileSystem:
     """A file system rooted at the folder of `table`, for the paths of its files."""
-    local = _make_local_file_system(table)
-    return open_dataset(table).filesystem if local is None else local
-
-
-def _make_local_file_system(table: DeltaTable) -> fs.FileSystem | None:
-    place = table.table_uri
+    place = table.table_uri.rstrip("/")
     if place.startswith("file://"):
         place = fs.FileSystem.from_uri(place)[1]
-    return None if "://" in place else fs.SubTreeFileSystem(place, fs.LocalFileSystem())
+    files, root = open_files(place)
+    return fs.SubTreeFileSystem(root, files)

@@ -1,6 +1,7 @@
 """Ensures one writing process per lake: local log stores exclude writers only within a process (hazards R-41).
 
-A lake on a local disk is locked by flock, which the kernel releases when the holder ends, for whatever reason.
+A lake on a local disk is locked by flock, which the kernel releases when the holder ends, for whatever reason. One in
+an object store is locked by a lease (`lease`): a process on another machine may write it.
 """
 
 from __future__ import annotations
@@ -10,10 +11,20 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from binlake.errors import ConfigError, LeaseHeld
+from deltalake import CommitProperties
+
+from binlake.errors import LeaseHeld
+from binlake.lake.lease import find_lease_holder, hold_lease
+from binlake.lake.opentable import is_table, open_table
 from binlake.lake.paths import LakePaths
+from binlake.lake.store import list_folders, open_objects
+from binlake.lake.tables import make_message_table
+from binlake.pipeline import BY_NAME, FEED, STAGES
+
+_FENCE = CommitProperties(custom_metadata={"userMetadata": '{"stage": "fence"}'})
 
 
 @contextmanager
@@ -24,11 +35,9 @@ def hold_lake_lock(paths: LakePaths, name: str, *, wait_s: float = 60.0) -> Iter
     """
     root = paths.local
     if root is None:
-        raise ConfigError(
-            "this lake is not on a local disk, so it cannot be locked",
-            where={"lake": paths.root},
-            hint="only local lakes are supported for now; see docs/understand/decisions.md",
-        )
+        with hold_lease(open_objects(paths.root), name, wait_s=wait_s, fence=partial(_fence_tables, paths, name)):
+            yield
+        return
     folder = root / "_locks"
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -43,11 +52,31 @@ def hold_lake_lock(paths: LakePaths, name: str, *, wait_s: float = 60.0) -> Iter
 
 def lock_holder(paths: LakePaths, names: Sequence[str]) -> str:
     """The present holder of one of the locks `names`, or "". Takes no lock: for processes that wait."""
-    folder = paths.local / "_locks" if paths.local is not None else None
-    for path in [folder / f"{name}.lock" for name in names] if folder is not None else []:
+    if paths.local is None:
+        objects = open_objects(paths.root)
+        return next((f"{name}: {by}" for name in names if (by := find_lease_holder(objects, name))), "")
+    for path in [paths.local / "_locks" / f"{name}.lock" for name in names]:
         if path.exists() and not _is_free(path):
             return f"{path.stem}: {path.read_text(encoding='utf-8') or 'an unknown process'}"
     return ""
+
+
+def _fence_tables(paths: LakePaths, name: str) -> None:
+    """Commit to each table that is written under the lock `name`, so that commits of its last holder are refused.
+
+    That holder may be stopped between a table's opening and its commit, which is for the version after the opened one.
+    """
+    tables = [table for stage in STAGES if stage.lock == name for table in stage.writes]
+    if name == BY_NAME["mirror"].lock:
+        databases = [f"mirror/{folder}" for folder in list_folders(paths.locate_table("mirror"))]
+        tables = [f"{db}/{folder}" for db in databases for folder in list_folders(paths.locate_table(db))]
+    if name.startswith(f"{FEED}-"):
+        tables = [make_message_table(name.removeprefix(f"{FEED}-")).name]
+    for table in tables:
+        place = paths.locate_table(table)
+        if is_table(place):
+            opened = open_table(place)
+            opened.create_write_transaction([], "append", opened.schema(), commit_properties=_FENCE)
 
 
 def _is_free(path: Path) -> bool:

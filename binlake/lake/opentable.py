@@ -2,7 +2,7 @@
 
 The cost of opening a table grows with its files and with the commits after its last checkpoint. Asking delta-rs for
 newer commits takes milliseconds even if there are none, and a small window did so sixty times. On a local disk,
-checking for the next log file is enough.
+checking for the next log file is enough; an object store is asked for it.
 
 delta-rs takes a log file of 0 bytes, as a power cut leaves it, for a commit without changes. Here it is an error.
 """
@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from binlake.errors import LostRange
+from binlake.lake.store import delete_folder, is_remote, make_delta_options
 
 _MOST_TABLES = 256
 """The number of cached tables, the last used ones: a process may use many lakes."""
@@ -39,8 +40,10 @@ class _Commit:
 
 @dataclass(frozen=True)
 class _CachedTable:
+    """`commit`: the newest one that was read; None in an object store."""
+
     table: DeltaTable
-    commit: _Commit
+    commit: _Commit | None
 
 
 _lock = threading.Lock()
@@ -50,13 +53,14 @@ _tables: dict[str, _CachedTable] = {}
 def open_table(path: str) -> DeltaTable:
     """The table at `path` at its newest version. For repeated reads make one dataset. Raises TableNotFoundError."""
     with _lock:
-        cached = _tables.pop(path, None)
+        cached = _tables.get(path)
     table = None if cached is None else _update_cached(path, cached)
     if table is None:
         table = load_table(path)
     commit = _find_commit(path, table.version())
-    if commit is not None:
+    if commit is not None or is_remote(path):
         with _lock:
+            _tables.pop(path, None)  # the last used one is at the end
             _tables[path] = _CachedTable(table, commit)
             if len(_tables) > _MOST_TABLES:
                 del _tables[next(iter(_tables))]
@@ -69,17 +73,37 @@ def is_newest(path: str, table: DeltaTable, version: int) -> bool:
         cached = _tables.get(path)
     return (
         cached is not None
+        and cached.commit is not None
         and cached.table is table
         and table.version() == version
         and _find_commit(path, cached.commit.version) == cached.commit
-        and not _may_have_newer(path, cached)
+        and not _may_have_newer(path, cached.table, cached.commit)
     )
+
+
+def is_table(path: str) -> bool:
+    """Whether there is a table at `path`."""
+    if not is_remote(path):
+        return bool(DeltaTable.is_deltatable(path))
+    # delta-rs keeps Python's lock while it asks a store for this, so that no other thread could renew a lease.
+    try:
+        open_table(path)
+    except TableNotFoundError:
+        return False
+    return True
+
+
+def delete_table(path: str) -> None:
+    """Delete the table at `path` with all its files, if it exists. Raises OSError."""
+    with _lock:
+        _tables.pop(path, None)
+    delete_folder(path)
 
 
 def load_table(path: str, version: int | None = None) -> DeltaTable:
     """The table at `path` (at `version`, if given), not from the cache. Raises LostRange, TableNotFoundError."""
     try:
-        table = DeltaTable(path) if version is None else DeltaTable(path, version=version)
+        table = DeltaTable(path, version=version, storage_options=make_delta_options(path))
     except DeltaError:
         # The table's first commit is empty: delta-rs then finds no definition.
         _require_contents(path, 0, _REPLAYED)
@@ -89,13 +113,18 @@ def load_table(path: str, version: int | None = None) -> DeltaTable:
 
 
 def _require_contents(path: str, first: int, last: int) -> None:
-    """Require that no commit from `first` to `last` is empty; older ones are in a checkpoint. Raises LostRange."""
+    """Require that no commit from `first` to `last` is empty; older ones are in a checkpoint. Raises LostRange.
+
+    An object store has whole objects only.
+    """
+    if is_remote(path):
+        return
     for version in range(first, last + 1):
         file = _commit_file(path, version)
         try:
             size = file.stat().st_size
         except OSError:
-            continue  # removed with the old part of the log, or the lake is not on a local disk
+            continue  # removed with the old part of the log
         if size == 0:
             raise LostRange(
                 f"a file of the log of the lake's table `{file.parent.parent.name}` is empty, as after a power cut",
@@ -107,18 +136,21 @@ def _require_contents(path: str, first: int, last: int) -> None:
 
 def _update_cached(path: str, cached: _CachedTable) -> DeltaTable | None:
     """The cached table at its newest version; None if another table replaced it, or its log was truncated."""
+    if cached.commit is None:
+        cached.table.update_incremental()
+        return cached.table
     if _find_commit(path, cached.commit.version) != cached.commit:
         return None
-    if _may_have_newer(path, cached):
+    if _may_have_newer(path, cached.table, cached.commit):
         cached.table.update_incremental()
         _require_contents(path, cached.commit.version + 1, cached.table.version())
     return cached.table
 
 
-def _may_have_newer(path: str, cached: _CachedTable) -> bool:
+def _may_have_newer(path: str, table: DeltaTable, commit: _Commit) -> bool:
     # While a log is cleaned up, the next commit may already be removed when an older one still exists.
-    is_old = time.time_ns() - cached.commit.written_ns > _FRESH_NS
-    return is_old or _commit_file(path, cached.table.version() + 1).exists()
+    is_old = time.time_ns() - commit.written_ns > _FRESH_NS
+    return is_old or _commit_file(path, table.version() + 1).exists()
 
 
 def _find_commit(path: str, version: int) -> _Commit | None:

@@ -9,14 +9,15 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from binlake.base.lakecolumns import Binlog, Message, Mutation, Statement
+from binlake.lake.store import open_files
 from binlake.lake.tables import LakeTable
 
 _SQL = f"{Statement.SQL}.list.element"
@@ -45,27 +46,25 @@ class Part:
 
 
 def write_parts(folder: str, table: LakeTable, batches: Iterable[Rows]) -> list[Part]:
-    """Write `batches` of a `table` partitioned by one column to the local `folder`. An error leaves no file.
+    """Write `batches` of a `table` partitioned by one column to its `folder`. An error leaves no file.
 
     Writes one file per value of the column (a day, a window) and one row group per batch. Raises what `batches` raises,
     and OSError.
     """
     (name,) = table.partitioned_by
-    writers: dict[str, tuple[Path, pq.ParquetWriter]] = {}
+    files, root = open_files(folder)
+    writers: dict[str, _Writer] = {}
     try:
         for batch in batches:
             for value, rows in _split_by_value(batch, name):
                 if value not in writers:
-                    writers[value] = _open_writer(Path(folder) / f"{name}={value}", rows.schema)
-                writers[value][1].write(rows)
-        for _, writer in writers.values():
-            writer.close()
+                    writers[value] = _Writer(files, root, f"{name}={value}", rows.schema)
+                writers[value].write(rows)
+        return [writer.close(table, {name: value}) for value, writer in writers.items()]
     except BaseException:
-        for path, writer in writers.values():
-            writer.close()
-            path.unlink(missing_ok=True)
+        for writer in writers.values():
+            writer.discard()
         raise
-    return [_make_part(Path(folder), path, {name: value}, table) for value, (path, _) in writers.items()]
 
 
 def _split_by_value(batch: Rows, name: str) -> Iterator[tuple[str, Rows]]:
@@ -76,33 +75,57 @@ def _split_by_value(batch: Rows, name: str) -> Iterator[tuple[str, Rows]]:
         yield str(value.as_py()), rows if len(values) == 1 else rows.filter(pc.equal(column, value))
 
 
-def _open_writer(folder: Path, schema: pa.Schema) -> tuple[Path, pq.ParquetWriter]:
-    path = folder / f"part-{uuid.uuid4()}.zstd.parquet"
-    path.parent.mkdir(parents=True, exist_ok=True)
+class _Writer:
+    """Writes one new file below `root`."""
+
+    def __init__(self, files: fs.FileSystem, root: str, folder: str, schema: pa.Schema) -> None:
+        self._files, self._root = files, root
+        self._path = f"{folder}/part-{uuid.uuid4()}.zstd.parquet"
+        if isinstance(files, fs.LocalFileSystem):
+            files.create_dir(f"{root}/{folder}")
+        self._sink = files.open_output_stream(f"{root}/{self._path}")
+        self._written: list[pq.FileMetaData] = []
+        self._parquet = _open_parquet_writer(self._sink, schema, self._written)
+
+    def write(self, rows: Rows) -> None:
+        """Append `rows`."""
+        self._parquet.write(rows)
+
+    def close(self, table: LakeTable, values: dict[str, str]) -> Part:
+        """Complete the file."""
+        self._parquet.close()
+        size = int(self._sink.tell())
+        self._sink.close()
+        (metadata,) = self._written
+        stats = json.dumps(_compute_file_statistics(metadata, table.indexed), separators=(",", ":"))
+        return Part(self._path, values, size, metadata.num_rows, stats)
+
+    def discard(self) -> None:
+        """Delete the file, complete or not."""
+        self._parquet.close()
+        self._sink.close()
+        self._files.delete_file(f"{self._root}/{self._path}")
+
+
+def _open_parquet_writer(sink: pa.NativeFile, schema: pa.Schema, written: list[pq.FileMetaData]) -> pq.ParquetWriter:
     maps = [field.name for field in schema if pa.types.is_map(field.type)]
     plain = [_build_leaf_path(field) for field in schema if field.name not in maps]
     repeated = [name for name in plain if name not in _UNIQUE] + [f"{name}.key_value.key" for name in maps]
-    writer = pq.ParquetWriter(
-        path,
+    return pq.ParquetWriter(
+        sink,
         schema,
         compression="zstd",
         compression_level=1,
         use_dictionary=repeated,
         write_statistics=[name for name in plain if name not in _LONG],
         store_schema=False,
+        metadata_collector=written,
     )
-    return path, writer
 
 
 def _build_leaf_path(field: pa.Field) -> str:
     """The Parquet path of a column that is not a map."""
     return f"{field.name}.list.element" if pa.types.is_list(field.type) else str(field.name)
-
-
-def _make_part(folder: Path, path: Path, values: dict[str, str], table: LakeTable) -> Part:
-    metadata = pq.read_metadata(path)
-    stats = json.dumps(_compute_file_statistics(metadata, table.indexed), separators=(",", ":"))
-    return Part(str(path.relative_to(folder)), values, path.stat().st_size, metadata.num_rows, stats)
 
 
 def _compute_file_statistics(metadata: pq.FileMetaData, indexed: Iterable[str]) -> dict[str, object]:

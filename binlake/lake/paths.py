@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from binlake.config import Replication
+from binlake.lake.store import Access, is_remote, register_access
 
 _SIGNS = re.compile(r'[\x00-\x1f\x7f/\\%=\[\]{}|^#?*:<>"`]')
 """Characters that are unsafe in folder names: delta-rs, globs, URIs or SQL would interpret them."""
@@ -21,18 +22,26 @@ class LakePaths:
 
     @classmethod
     def of(cls, replication: Replication) -> LakePaths:
-        """The paths of `replication`. A relative local path is relative to the working folder."""
+        """The paths of `replication`. A relative local path is relative to the working folder.
+
+        From now on this process reaches a lake in an object store as the section `lake.storage` says.
+        """
         base = replication.lake.path.rstrip("/")
         if base.startswith("file://"):
             base = unquote(base.removeprefix("file://"))
-        if "://" not in base:
+        if is_remote(base):
+            base = f"s3://{base.partition('://')[2]}"
+        else:
             base = str(Path(base).expanduser().absolute())
-        return cls(f"{base}/{replication.name}")
+        root, storage = f"{base}/{replication.name}", replication.lake.storage
+        if is_remote(root):
+            register_access(root, Access(storage.endpoint, storage.region))
+        return cls(root)
 
     @property
     def local(self) -> Path | None:
         """The root as a local folder; None when it is on an object store."""
-        return None if "://" in self.root else Path(self.root)
+        return None if is_remote(self.root) else Path(self.root)
 
     def locate_table(self, name: str) -> str:
         """The path of the Delta table `name`."""

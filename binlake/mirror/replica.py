@@ -21,6 +21,7 @@ from binlake.lake.columntypes import build_schema
 from binlake.lake.continuity import require_not_restored
 from binlake.lake.dataset import open_dataset
 from binlake.lake.opentable import load_table
+from binlake.lake.store import make_delta_options
 from binlake.mirror.rows import Reshaper, build_typed_rows, read_image_texts
 from binlake.rows.schema import TableDef
 from binlake.statements.literal import quote_name
@@ -100,9 +101,10 @@ class Replica:
                     "delta.logRetentionDuration": f"interval {max(self._days, 30)} days",
                     "delta.checkpointInterval": "50",
                 },
+                storage_options=make_delta_options(self._path),
             )
         write_deltalake(
-            self._path,
+            self._require(),
             rows,
             mode="overwrite",
             schema_mode="overwrite",
@@ -216,7 +218,7 @@ class Replica:
 
     def _compact(self, table: DeltaTable) -> int:
         """Join small files and return their number. Like every version, the new one has the position."""
-        properties = CommitProperties(custom_metadata={UPTO: str(self.read_position())})
+        properties = CommitProperties(custom_metadata={UPTO: str(self.read_position())}, max_commit_retries=0)
         return int(table.optimize.compact(commit_properties=properties)["numFilesRemoved"])
 
     def _open(self) -> DeltaTable | None:
@@ -244,6 +246,8 @@ def _build_rows(table: TableDef, net: pa.Table) -> tuple[pa.Table, pa.Array]:
 
 def _build_commit_properties(upto: int | None) -> CommitProperties:
     if upto is None:
-        return CommitProperties()
+        return CommitProperties(max_commit_retries=0)
     metadata: Mapping[str, Any] = {UPTO: str(upto)}
-    return CommitProperties(custom_metadata=dict(metadata), app_transactions=[Transaction(APP, upto)])
+    return CommitProperties(
+        custom_metadata=dict(metadata), app_transactions=[Transaction(APP, upto)], max_commit_retries=0
+    )

@@ -6,7 +6,6 @@ process is killed, and the original feed's position does not change.
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass, replace
 
 import xxhash
@@ -18,6 +17,7 @@ from binlake.feed.changefeed.section import dump_section_keys, make_section
 from binlake.feed.schemaorder import SchemaOrder
 from binlake.feed.sink import forget_position
 from binlake.feed.state import read_state, record_removal
+from binlake.lake.opentable import delete_table
 from binlake.lake.tables import make_message_table
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import name_feed_sink
@@ -48,7 +48,7 @@ def emit(ctx: StageContext, name: str, lo: int, hi: int, to: Destination) -> lis
     results = [encode.run(own, range_, feed.name), publish.run(own, range_, feed.name, order.may_follow)]
     life = read_state(ctx.windows, feed.name).life
     forget_position(feed, ctx.replication.name, life)
-    shutil.rmtree(ctx.paths.locate_table(make_message_table(feed.name).name), ignore_errors=True)
+    delete_table(ctx.paths.locate_table(make_message_table(feed.name).name))
     # Last: until then the window log shows what was sent, so a run that is killed before this line sends nothing twice.
     record_removal(ctx.windows, feed.name, run_id=ctx.run_id, reason="the range is sent")
     rows, seconds = results[-1].rows, sum(one.seconds for one in results)

@@ -6,6 +6,7 @@ A file is written by one attempt of one task, under a new name; readers get its 
 from __future__ import annotations
 
 import shutil
+import tempfile
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -41,7 +42,9 @@ class FileStore:
 
     @classmethod
     def of(cls, paths: LakePaths, purpose: str) -> FileStore:
-        """A new folder in the lake, which all workers can reach."""
+        """A new folder in the lake, which all workers can reach; for a lake in an object store, on this machine."""
+        if paths.local is None:
+            return cls(str(Path(tempfile.gettempdir()) / f"binlake-{purpose}-{uuid.uuid4().hex}"))
         return cls(paths.locate_staging(f"{purpose}-{uuid.uuid4().hex}"), purpose)
 
     def __enter__(self) -> FileStore:

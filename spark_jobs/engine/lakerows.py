@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from urllib.parse import unquote
 
-import pyarrow.parquet as pq
-
 from binlake.base.lakecolumns import History, OfSegment
 from binlake.lake.damage import name_damaged_file
 from binlake.lake.opentable import open_table
 from binlake.lake.parts import Part
 from binlake.lake.paths import LakePaths
+from binlake.lake.store import read_metadata
 from binlake.lake.tables import LakeTable
 from spark_jobs.engine.rows import FileRows
 
@@ -48,7 +47,7 @@ def _list_files(paths: LakePaths, table: LakeTable, predicate: str) -> list[str]
 def _list_groups(file: str, lo: int | None = None, hi: int | None = None) -> Iterator[_Group]:
     """The row groups of `file` that may have rows with lo < commit_ts <= hi."""
     with name_damaged_file(file):
-        metadata = pq.read_metadata(file)
+        metadata = read_metadata(file)
     column = metadata.schema.names.index(History.COMMIT_TS) if lo is not None else -1
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)

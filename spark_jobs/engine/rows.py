@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc as ipc
-import pyarrow.parquet as pq
 
 from binlake.base.lakecolumns import History
 from binlake.lake.damage import name_damaged_file
+from binlake.lake.store import open_parquet, read_metadata
 
 READ_BYTES = 8 << 20
 """Average bytes of rows that are decoded at a time."""
@@ -81,7 +81,7 @@ class FileRows:
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """As Rows."""
         for path, groups in self.files:
-            with name_damaged_file(path), pq.ParquetFile(path) as file:
+            with name_damaged_file(path), open_parquet(path) as file:
                 folder = [name for name in columns if name not in file.schema_arrow.names]
                 stored = [name for name in columns if name not in folder]
                 if self.within is not None and History.COMMIT_TS not in stored:
@@ -99,7 +99,7 @@ class FileRows:
         runs: list[Run] = []
         for path, groups in self.files:
             with name_damaged_file(path):
-                metadata = pq.read_metadata(path)
+                metadata = read_metadata(path)
             column = metadata.schema.names.index(History.COMMIT_TS)
             for number in groups or range(metadata.num_row_groups):
                 known = metadata.row_group(number).column(column).statistics

@@ -22,9 +22,10 @@ from binlake.base.lakecolumns import Binlog, Change, Ddl, History, OfSegment, St
 from binlake.base.rowhash import Fold
 from binlake.errors import Transient
 from binlake.lake.damage import describe_storage_text, require_space
-from binlake.lake.opentable import open_table
+from binlake.lake.opentable import is_table, open_table
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.paths import LakePaths
+from binlake.lake.store import make_delta_options, open_files
 from binlake.lake.tables import STAGE_TABLES, LakeTable, parse_schema
 from spark_jobs.engine.engine import Engine
 from spark_jobs.engine.rows import Rows
@@ -53,7 +54,7 @@ def ensure_tables(paths: LakePaths) -> None:
 def ensure_table(paths: LakePaths, table: LakeTable) -> None:
     """Create the table if it is missing. The caller holds the lock under which it is written."""
     place = paths.locate_table(table.name)
-    if not DeltaTable.is_deltatable(place):
+    if not is_table(place):
         # `parquet.block.size` is a setting of Spark's writer that Delta does not know.
         DeltaTable.create(
             place,
@@ -62,6 +63,7 @@ def ensure_table(paths: LakePaths, table: LakeTable) -> None:
             description=table.comment,
             configuration=table.build_properties(),
             raise_if_key_not_exists=False,
+            storage_options=make_delta_options(place),
         )
 
 
@@ -107,10 +109,9 @@ def replace_history(
             commit_parts(paths, table, parts, replaced, note, opened=opened)
         return
     predicate = f"{History.COMMIT_TS} > {lo}" + ("" if hi is None else f" AND {History.COMMIT_TS} <= {hi}")
-    place = paths.locate_table(table.name)
-    rows = _read_parts(place, table, parts)
+    rows = _read_parts(paths.locate_table(table.name), table, parts)
     try:
-        write_deltalake(place, rows, mode="overwrite", predicate=predicate, commit_properties=commit_properties(note),
+        write_deltalake(opened, rows, mode="overwrite", predicate=predicate, commit_properties=commit_properties(note),
                         writer_properties=_WRITER)  # fmt: skip
     except (DeltaError, OSError) as error:
         raise Transient(
@@ -141,10 +142,12 @@ def _read_parts(place: str, table: LakeTable, parts: Sequence[Part]) -> pa.Recor
     (name,) = table.partitioned_by
     schema = parse_schema(table.build_spark_schema())
     days = ds.partitioning(pa.schema([schema.field(name)]), flavor="hive")
-    files = [f"{place}/{part.path}" for part in parts]
-    if not files:
+    files, root = open_files(place)
+    names = [f"{root}/{part.path}" for part in parts]
+    if not names:
         return pa.RecordBatchReader.from_batches(schema, [])
-    scanner = ds.dataset(files, schema, partitioning=days, partition_base_dir=place).scanner(batch_readahead=1)
+    dataset = ds.dataset(names, schema, filesystem=files, format="parquet", partitioning=days, partition_base_dir=root)
+    scanner = dataset.scanner(batch_readahead=1)
     return scanner.to_reader()
 
 
@@ -213,8 +216,12 @@ def encode_note(note: Mapping[str, str]) -> str:
 
 
 def commit_properties(note: Mapping[str, str]) -> CommitProperties:
-    """The `note` in the form that a commit by delta-rs takes."""
-    return CommitProperties(custom_metadata={"userMetadata": encode_note(note)})
+    """The `note` in the form that a commit by delta-rs takes.
+
+    The commit is refused if another one came first: these tables have one writer at a time, so that was a writer that
+    had taken over this one's lock.
+    """
+    return CommitProperties(custom_metadata={"userMetadata": encode_note(note)}, max_commit_retries=0)
 
 
 def clear_rows(paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> None:

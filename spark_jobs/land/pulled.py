@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from binlake.base.lakecolumns import Binlog
 from binlake.lake.parts import Part, write_parts
+from binlake.lake.store import delete_file
 from binlake.lake.tables import BINLOG, parse_schema
 from binlake.rows.schema import WindowDdl
 from spark_jobs.engine.engine import Keeper
@@ -120,7 +120,7 @@ class Pulled:
         own = {part.path for part in but.sum_stored().parts} if but is not None else set()
         for part in self.sum_stored().parts:
             if part.path not in own:
-                Path(self._folder, part.path).unlink(missing_ok=True)
+                delete_file(f"{self._folder}/{part.path}")
 
 
 def _add_part(before: PumpPart | None, part: PumpPart, bounds: Bounds) -> PumpPart:

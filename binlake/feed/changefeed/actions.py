@@ -6,7 +6,6 @@ command can be repeated.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from binlake import tso
@@ -23,6 +22,7 @@ from binlake.feed.ownposition import adopt_position
 from binlake.feed.sink import forget_position
 from binlake.feed.state import read_progress, read_state, record_pause, record_removal, record_resume, require_in_lake
 from binlake.lake.lock import hold_lake_lock
+from binlake.lake.opentable import delete_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import make_message_table
 from binlake.lake.windowlog import WindowLog
@@ -175,6 +175,6 @@ def remove_feed(file: ReplicationFile, feed: Feed, path: Path, *, force: bool) -
     if windows.exists():
         with hold_lake_lock(paths, name_feed_lock(feed.name)):
             record_removal(windows, feed.name, reason="removed by command")
-            shutil.rmtree(paths.locate_table(make_message_table(feed.name).name), ignore_errors=True)
+            delete_table(paths.locate_table(make_message_table(feed.name).name))
     path.unlink()
     return stays

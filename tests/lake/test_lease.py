@@ -1,0 +1,178 @@
+"""The lock of a lake in an object store: one holder, dead and stopped holders, commits of a holder that was replaced."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from binlake.errors import LeaseHeld, Transient
+from binlake.lake import lease
+from binlake.lake.lock import hold_lake_lock, lock_holder
+from binlake.lake.opentable import open_table
+from binlake.lake.paths import LakePaths
+from binlake.lake.store import Access, register_access
+from binlake.lake.tables import DDL
+from deploy.local.s3 import S3
+from spark_jobs.job.lake import ensure_tables
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def paths(s3: S3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LakePaths]:
+    """A lake in a new bucket, whose leases end after a second."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+    monkeypatch.setattr(lease, "LEASE_S", 1.0)
+    monkeypatch.setattr(lease, "RENEW_S", 0.1)
+    monkeypatch.setattr(lease, "_POLL_S", 0.05)
+    bucket = f"lease-{time.time_ns()}"
+    s3.create_bucket(bucket)
+    root = f"s3://{bucket}/lakes/live"
+    register_access(root, Access(s3.url))
+    yield LakePaths(root)
+
+
+def die_holding(paths: LakePaths, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the lock as a process that then dies: it neither renews nor releases it."""
+    with monkeypatch.context() as patch, ExitStack() as stack:
+        patch.setattr(lease._Renewal, "_renew", lambda self: None)
+        patch.setattr(lease._Renewal, "stop", lambda self: None)
+        stack.enter_context(hold_lake_lock(paths, name))
+
+
+def test_of_many_threads_one_holds_the_lock_at_a_time(paths: LakePaths) -> None:  # R-41
+    inside, most, lock = [0], [0], threading.Lock()
+
+    def work() -> None:
+        for _ in range(3):
+            with hold_lake_lock(paths, "merge"):
+                with lock:
+                    inside[0] += 1
+                    most[0] = max(most[0], inside[0])
+                with lock:
+                    inside[0] -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+
+
+def test_a_holder_that_renews_is_waited_for_and_named(paths: LakePaths) -> None:
+    with hold_lake_lock(paths, "merge"):
+        assert lock_holder(paths, ["landing", "merge"]).startswith(f"merge: pid {os.getpid()} on ")
+        started = time.monotonic()
+        with pytest.raises(LeaseHeld, match=f"pid {os.getpid()}"), hold_lake_lock(paths, "merge", wait_s=2.5):
+            raise AssertionError("two hold the lock")
+        assert time.monotonic() - started > 2.5 > 2 * lease.LEASE_S
+    assert lock_holder(paths, ["merge"]) == ""
+
+
+def test_a_dead_holders_lock_is_taken_over_and_the_tables_are_fenced(
+    paths: LakePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure_tables(paths)
+    versions = {name: open_table(paths.locate_table(name)).version() for name in ("mutation", "ddl", "binlog")}
+    die_holding(paths, "merge", monkeypatch)
+    with hold_lake_lock(paths, "merge", wait_s=0):
+        later = {name: open_table(paths.locate_table(name)).version() for name in versions}
+    assert later == {"mutation": versions["mutation"] + 1, "ddl": versions["ddl"] + 1, "binlog": versions["binlog"]}
+    with hold_lake_lock(paths, "merge"):  # released in the meantime, so there is nothing to fence
+        assert open_table(paths.locate_table("ddl")).version() == later["ddl"]
+
+
+def test_a_renewal_whose_answer_is_lost_keeps_the_lease(paths: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, lost = lease._write, threading.Event()
+
+    def put_and_lose_one_answer(*args: object) -> object:
+        written = put(*args)  # type: ignore[arg-type]
+        if not lost.is_set() and args[3] is not None:
+            lost.set()
+            raise Transient("the answer was lost")
+        return written
+
+    monkeypatch.setattr(lease, "_write", put_and_lose_one_answer)
+    with hold_lake_lock(paths, "merge"):
+        assert lost.wait(60)
+        with pytest.raises(LeaseHeld), hold_lake_lock(paths, "merge", wait_s=2):
+            raise AssertionError("two hold the lock")
+    assert lock_holder(paths, ["merge"]) == ""
+
+
+def test_a_lost_lease_is_an_error_at_the_end_of_its_block(paths: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    renew = lease._Renewal._renew
+    go_on = threading.Event()
+    monkeypatch.setattr(lease._Renewal, "_renew", lambda self: (go_on.wait(60), renew(self)))
+    with pytest.raises(Transient, match="taken over by another process"), hold_lake_lock(paths, "merge"):
+        with monkeypatch.context() as patch:
+            patch.setattr(lease._Renewal, "_renew", renew)
+            with hold_lake_lock(paths, "merge"):
+                pass
+        go_on.set()
+
+
+_WRITER = """
+import sys
+from binlake.lake.lock import hold_lake_lock
+from binlake.lake.opentable import open_table
+from binlake.lake.paths import LakePaths
+from binlake.lake.parts import write_parts
+from binlake.lake.store import Access, register_access
+from binlake.lake.tables import DDL
+from spark_jobs.job.lake import build_local_table, commit_parts
+
+root, endpoint = sys.argv[1:]
+register_access(root, Access(endpoint))
+paths = LakePaths(root)
+with hold_lake_lock(paths, "merge"):
+    opened = open_table(paths.locate_table("ddl"))
+    print("opened", flush=True)
+    sys.stdin.readline()
+    try:
+        commit_parts(paths, DDL, [], [], {"run": "late"}, opened=opened)
+        print("committed", flush=True)
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+"""
+
+
+def test_a_stopped_holder_that_wakes_up_cannot_commit(paths: LakePaths, s3: S3) -> None:  # R-41
+    ensure_tables(paths)
+    command = [sys.executable, "-c", _WRITER, paths.root, s3.url]
+    writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None and writer.stdin is not None
+    try:
+        assert next(line for line in writer.stdout if line == "opened\n")
+        writer.send_signal(signal.SIGSTOP)
+        with hold_lake_lock(paths, "merge"):
+            taken_over = open_table(paths.locate_table(DDL.name)).version()
+        writer.send_signal(signal.SIGCONT)
+        printed, _ = writer.communicate("go on\n", timeout=60)
+    finally:
+        writer.kill()
+        writer.communicate()
+    assert printed.startswith("Transient "), printed
+    assert writer.returncode, "a lost lease must end the block with an error"
+    assert open_table(paths.locate_table(DDL.name)).version() == taken_over
+
+
+def test_a_store_that_does_not_answer_is_a_clear_transient_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+    register_access("s3://bucket/none", Access("http://127.0.0.1:9"))
+    with pytest.raises(Transient, match="object store does not answer") as refused:
+        with hold_lake_lock(LakePaths("s3://bucket/none"), "merge"):
+            raise AssertionError("there is no lock")
+    assert "lake.storage" in str(refused.value)
