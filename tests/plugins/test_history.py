@@ -6,14 +6,14 @@ from typing import Any
 
 from binlake.cluster.source.hearing import HeardSource, Hearing
 from binlake.config import Replication
+from binlake.health.positions import build_status_view
+from binlake.health.values import format_utc
 from binlake_airflow.pages.history import (
     PAGE,
     build_checkpoints_view,
     build_notices_view,
     build_run_view,
-    build_status_view,
     build_windows_view,
-    format_utc,
 )
 
 T0 = 449_000_000_000_000_001

@@ -26,9 +26,9 @@ from binlake import tso
 from binlake.cluster.placement import EtcdClient
 from binlake.compare.capture import Capture
 from binlake.config import load_replication
+from binlake.health import nodes, reachability, sources
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake_airflow.pages import nodes, reachability, sources
 from deploy.local.ports import free_port
 from pump_service.replay.outcomes import Outcomes
 from pump_service.replay.status_server import StatusServer

@@ -15,9 +15,9 @@ from support.replication_files import write_replication
 from binlake import tso
 from binlake.cluster.placement import EtcdClient
 from binlake.config import load_replication
+from binlake.health.nodes import read_tidb_heartbeats
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake_airflow.pages.nodes import read_tidb_heartbeats
 from pump_service.replay.status_server import StatusServer
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from binlake_airflow.pages.history import format_utc
+from binlake.health.values import format_utc
 
 STATES = ("paused", "failing", "blocked", "unreachable", "standing", "behind", "attention")
 """The states of a replication besides `empty` and `running`; if several apply, the first one counts."""

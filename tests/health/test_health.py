@@ -16,14 +16,16 @@ from binlake import tso
 from binlake.cluster.source.hearing import HeardSource, Hearing
 from binlake.config import Replication
 from binlake.errors import SourceUnavailable, TargetUnavailable, Transient
+from binlake.health import reachability
+from binlake.health.orchestration import DagFacts, LastRun, SchedulerFacts
+from binlake.health.positions import build_status_view
+from binlake.health.state import Surroundings, build_health_view
 from binlake.lake.baseload import BaseLoad, BaseTable
 from binlake.lake.failures import record_failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake_airflow.pages import reachability
-from binlake_airflow.pages.health import Surroundings, build_health_view
-from binlake_airflow.pages.history import build_run_view, build_status_view
-from binlake_airflow.pages.runs import DagFacts, LastRun, SchedulerFacts
+from binlake_airflow.pages.history import build_run_view
+from binlake_airflow.pages.sparkserver import find_spark_address
 from deploy.local.ports import free_port
 
 T0 = tso.compose(time.time_ns() // 1_000_000)
@@ -245,6 +247,11 @@ def test_run_shows_its_failures(log: WindowLog) -> None:
     ]
 
 
+def reach(raw: Mapping[str, Any]) -> dict[str, bool | None]:
+    replication = Replication.model_validate(raw)
+    return reachability.build_reach_view(replication, lambda: find_spark_address(replication))
+
+
 def test_addresses_are_checked_concurrently_and_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     target, spark = free_port(), free_port()
     connection = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark}
@@ -254,11 +261,11 @@ def test_addresses_are_checked_concurrently_and_cached(monkeypatch: pytest.Monke
     raw: dict[str, Any] = {"name": "orders", "lake": {"path": "/l"}, "target": {"host": "127.0.0.1", "port": target},
                            "airflow": {"engine": "connect", "spark-conn-id": "here"}}  # fmt: skip
     for _ in range(2):
-        assert reachability.build_reach_view(Replication.model_validate(raw)) == {"target": True, "spark": False}
+        assert reach(raw) == {"target": True, "spark": False}
     assert sorted(asked) == sorted([target, spark])
     # Spark in this process, or on a cluster manager: there is no address to check.
     raw = {**raw, "target": None, "airflow": {"spark-conn-id": "nowhere"}}
-    assert reachability.build_reach_view(Replication.model_validate(raw)) == {"target": None, "spark": None}
+    assert reach(raw) == {"target": None, "spark": None}
 
 
 LOADING = replace(

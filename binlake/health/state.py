@@ -14,16 +14,15 @@ from typing import Any
 from binlake.cluster.holding import describe_hold, name_consumer
 from binlake.cluster.source.hearing import Hearing
 from binlake.config import Replication
+from binlake.health.orchestration import SYNC, DagFacts, SchedulerFacts
+from binlake.health.problem import STATES, Problem
+from binlake.health.reachability import list_servers_of_feed
+from binlake.health.sourceproblems import find_lag_problems, find_source_problems
+from binlake.health.values import Events, build_ts_view, format_utc
 from binlake.lake import baseload
 from binlake.lake.failures import FAILURE, Failure
 from binlake.pipeline import BY_NAME, ENDED
 from binlake.window import rewrites
-from binlake_airflow.dags.dagparts import SYNC
-from binlake_airflow.pages.history import Events, build_ts_view, format_utc
-from binlake_airflow.pages.problem import STATES, Problem
-from binlake_airflow.pages.reachability import list_servers_of_feed
-from binlake_airflow.pages.runs import DagFacts, SchedulerFacts
-from binlake_airflow.pages.sourceproblems import find_lag_problems, find_source_problems
 
 _LOOK = 25
 """How many of the newest failures are searched; a stage that fails every few seconds fills them all, and is shown."""
@@ -40,14 +39,14 @@ _DEAD = {
 @dataclass(frozen=True)
 class Surroundings:
     """The lake's surroundings: DAGs by kind, which servers listen (as `build_reach_view`), the registry (as
-    `build_nodes_view`), the sources, Airflow's scheduler.
+    `build_nodes_view`), the sources, Airflow's scheduler (None: it was not asked).
     """
 
     dags: Mapping[str, DagFacts]
     reach: Mapping[str, bool | None]
     nodes: Mapping[str, Any]
     hearing: Hearing
-    scheduler: SchedulerFacts
+    scheduler: SchedulerFacts | None
 
 
 def build_health_view(
@@ -129,7 +128,7 @@ def _choose_state(kind: str) -> str:
 def _find_scheduler_problems(around: Surroundings, now_ms: int) -> list[Problem]:
     """A scheduler without heartbeats; without a schedule or an active run nothing waits for it."""
     waits = any(not dag.paused and (dag.active or dag.due_ms is not None) for dag in around.dags.values())
-    if around.scheduler.healthy or not waits:
+    if around.scheduler is None or around.scheduler.healthy or not waits:
         return []
     heard_ms = around.scheduler.heard_ms
     age_s = None if heard_ms is None else (now_ms - heard_ms) / 1000

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from binlake.cluster.source.hearing import HeardSource, Hearing
-from binlake_airflow.pages.problem import Problem
+from binlake.health.problem import Problem
 
 _PLACES = {"sql": "the target", "mirror": "the mirrors"}
 
