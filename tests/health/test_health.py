@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Mapping
@@ -25,7 +24,6 @@ from binlake.lake.failures import record_failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake_airflow.pages.history import build_run_view
-from binlake_airflow.pages.sparkserver import find_spark_address
 from deploy.local.ports import free_port
 
 T0 = tso.compose(time.time_ns() // 1_000_000)
@@ -247,25 +245,20 @@ def test_run_shows_its_failures(log: WindowLog) -> None:
     ]
 
 
-def reach(raw: Mapping[str, Any]) -> dict[str, bool | None]:
-    replication = Replication.model_validate(raw)
-    return reachability.build_reach_view(replication, lambda: find_spark_address(replication))
-
-
 def test_addresses_are_checked_concurrently_and_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     target, spark = free_port(), free_port()
-    connection = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark}
-    monkeypatch.setenv("AIRFLOW_CONN_HERE", json.dumps(connection))
     asked: list[int] = []
     monkeypatch.setattr(reachability, "is_listening", lambda _host, port, _s: asked.append(port) or port == target)
-    raw: dict[str, Any] = {"name": "orders", "lake": {"path": "/l"}, "target": {"host": "127.0.0.1", "port": target},
-                           "airflow": {"engine": "connect", "spark-conn-id": "here"}}  # fmt: skip
+    raw: dict[str, Any] = {"name": "orders", "lake": {"path": "/l"}, "target": {"host": "127.0.0.1", "port": target}}
+    replication = Replication.model_validate(raw)
     for _ in range(2):
-        assert reach(raw) == {"target": True, "spark": False}
+        view = reachability.build_reach_view(replication, lambda: (("127.0.0.1", spark),))
+        assert view == {"target": True, "spark": False}
     assert sorted(asked) == sorted([target, spark])
-    # Spark in this process, or on a cluster manager: there is no address to check.
-    raw = {**raw, "target": None, "airflow": {"spark-conn-id": "nowhere"}}
-    assert reach(raw) == {"target": None, "spark": None}
+    # Spark in this process, on a cluster manager, or known only to Airflow: there is no address to check.
+    raw = {**raw, "target": None}
+    view = reachability.build_reach_view(Replication.model_validate(raw), tuple)
+    assert view == {"target": None, "spark": None}
 
 
 LOADING = replace(
