@@ -34,11 +34,7 @@ def build_status_view(replication: Replication, log: Events, now_ms: int, hearin
     names = list_stage_names(replication)
     landed = log.read_newest(("land",), WINDOWS)
     last_plan = log.read_last_event(("plan", "land"))
-    blocked = (
-        build_blocking_pump(build_stage_row(last_plan))
-        if last_plan is not None and last_plan["state"] == "blocked"
-        else None
-    )
+    blocked = _build_blocked_view(log, last_plan) if last_plan and last_plan["state"] == "blocked" else None
     return {
         "name": replication.name,
         "state": "blocked" if blocked else "empty" if not landed else "running",
@@ -48,13 +44,17 @@ def build_status_view(replication: Replication, log: Events, now_ms: int, hearin
             for sink, stage in _LAST_OF_SINK.items()
             if stage in names
         },
-        "blocked": {**blocked, "since": format_utc(_find_blocked_since(log, last_plan))}
-        if blocked and last_plan
-        else None,
+        "blocked": blocked,
         "set_aside": _list_tables_set_aside(log),
         "shard_locks": _list_shard_locks(log),
         "rows": _find_last_window_with_rows(landed),
     }
+
+
+def _build_blocked_view(log: Events, last_plan: EventRow) -> dict[str, Any]:
+    since_ms = _find_blocked_since(log, last_plan)
+    who = build_blocking_pump(build_stage_row(last_plan))
+    return {**who, "since": format_utc(since_ms), "since_ms": since_ms}
 
 
 def list_stage_names(replication: Replication) -> list[str]:

@@ -103,7 +103,9 @@ def _list_told(view: View) -> list[tuple[str, str]]:
 
 def _parse_told(text: str) -> list[tuple[str, str]]:
     told = re.findall(
-        r"<li><strong>(\w+):</strong> (.*?)(?: \(since <time.*?</time>\))?(?:, run\s.*?)?</li>", text, re.S
+        r"<li><strong>(\w+):</strong> (.*?)(?: \(since <time.*?</time>\))?(?:, run\s.*?)?(?:<br><code>.*?)?</li>",
+        text,
+        re.S,
     )
     lags = re.findall(r'<span class="lag">\((?:lag (unknown)|.*?behind the source)\)', text)
     problems = [(state.lower(), re.sub(r"[\d.,]+", "#", html.unescape(one.strip()))) for state, one in told]
