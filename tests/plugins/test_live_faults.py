@@ -26,9 +26,9 @@ from binlake import tso
 from binlake.cluster.placement import EtcdClient
 from binlake.compare.capture import Capture
 from binlake.config import load_replication
+from binlake.health import nodes, reachability, sources
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake_airflow.pages import nodes, reachability, sources
 from deploy.local.ports import free_port
 from pump_service.replay.outcomes import Outcomes
 from pump_service.replay.status_server import StatusServer
@@ -103,7 +103,9 @@ def _list_told(view: View) -> list[tuple[str, str]]:
 
 def _parse_told(text: str) -> list[tuple[str, str]]:
     told = re.findall(
-        r"<li><strong>(\w+):</strong> (.*?)(?: \(since <time.*?</time>\))?(?:, run\s.*?)?</li>", text, re.S
+        r"<li><strong>(\w+):</strong> (.*?)(?: \(since <time.*?</time>\))?(?:, run\s.*?)?(?:<br><code>.*?)?</li>",
+        text,
+        re.S,
     )
     lags = re.findall(r'<span class="lag">\((?:lag (unknown)|.*?behind the source)\)', text)
     problems = [(state.lower(), re.sub(r"[\d.,]+", "#", html.unescape(one.strip()))) for state, one in told]
