@@ -191,9 +191,11 @@ def _translate_errors(path: str) -> Iterator[None]:
         yield
     except BaseError as error:
         failure = translate_object_store_error(error)
-        raise failure if failure is not None else Transient(
-            f"the lake's lock cannot be used: {describe_storage_text(error)}", where={"object": path}
-        ) from error
+        if failure is None:
+            failure = Transient(
+                f"the lake's lock cannot be used: {describe_storage_text(error)}", where={"object": path}
+            )
+        raise failure from error
 
 
 def _name_this_process() -> str:

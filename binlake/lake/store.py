@@ -17,10 +17,8 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
-    from obstore.store import S3Store
+    from obstore.store import S3Config, S3Store
 
-SCHEMES = ("s3", "s3a")
-"""Schemes of object stores; Hadoop's name `s3a` means the same store as `s3`."""
 _REGION = "us-east-1"
 _RETRIES = {"max_retries": "10", "retry_timeout": "60s"}
 
@@ -76,10 +74,10 @@ def open_objects(path: str) -> S3Store:
 
     access = _find_access(path)
     bucket, _, prefix = path.partition("://")[2].partition("/")
-    options: dict[str, str] = {"endpoint": access.endpoint} if access.endpoint else {}
-    return S3Store(
-        bucket, prefix=prefix, region=access.region, client_options={"allow_http": _is_plain(access)}, **options
-    )  # type: ignore[call-overload,no-any-return]
+    config: S3Config = {"region": access.region}
+    if access.endpoint:
+        config["endpoint"] = access.endpoint
+    return S3Store(bucket, prefix=prefix, config=config, client_options={"allow_http": _is_plain(access)})
 
 
 def open_parquet(path: str) -> pq.ParquetFile:

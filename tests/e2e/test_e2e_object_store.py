@@ -1,4 +1,4 @@
-"""A lake in an object store: the same rows, target, mirrors and answers as on a local disk, and clear stops without it."""
+"""A lake in an object store: the same rows, target, mirrors and answers as on a local disk, and clear errors."""
 
 from __future__ import annotations
 

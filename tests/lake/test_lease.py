@@ -1,4 +1,4 @@
-"""The lock of a lake in an object store: one holder, dead and stopped holders, commits of a holder that was replaced."""
+"""The lock of a lake in an object store: one holder, dead and stopped holders, late commits."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -28,7 +26,7 @@ pytestmark = pytest.mark.process
 
 
 @pytest.fixture
-def paths(s3: S3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LakePaths]:
+def paths(s3: S3, monkeypatch: pytest.MonkeyPatch) -> LakePaths:
     """A lake in a new bucket, whose leases end after a second."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
@@ -39,14 +37,14 @@ def paths(s3: S3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[L
     s3.create_bucket(bucket)
     root = f"s3://{bucket}/lakes/live"
     register_access(root, Access(s3.url))
-    yield LakePaths(root)
+    return LakePaths(root)
 
 
 def die_holding(paths: LakePaths, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the lock as a process that then dies: it neither renews nor releases it."""
     with monkeypatch.context() as patch, ExitStack() as stack:
-        patch.setattr(lease._Renewal, "_renew", lambda self: None)
-        patch.setattr(lease._Renewal, "stop", lambda self: None)
+        patch.setattr(lease._Renewal, "_renew", lambda _: None)
+        patch.setattr(lease._Renewal, "stop", lambda _: None)
         stack.enter_context(hold_lake_lock(paths, name))
 
 
@@ -115,12 +113,16 @@ def test_a_lost_lease_is_an_error_at_the_end_of_its_block(paths: LakePaths, monk
     renew = lease._Renewal._renew
     go_on = threading.Event()
     monkeypatch.setattr(lease._Renewal, "_renew", lambda self: (go_on.wait(60), renew(self)))
-    with pytest.raises(Transient, match="taken over by another process"), hold_lake_lock(paths, "merge"):
+
+    def take_over() -> None:
         with monkeypatch.context() as patch:
             patch.setattr(lease._Renewal, "_renew", renew)
             with hold_lake_lock(paths, "merge"):
                 pass
         go_on.set()
+
+    with pytest.raises(Transient, match="taken over by another process"), hold_lake_lock(paths, "merge"):
+        take_over()
 
 
 _WRITER = """
@@ -152,7 +154,7 @@ def test_a_stopped_holder_that_wakes_up_cannot_commit(paths: LakePaths, s3: S3) 
     ensure_tables(paths)
     command = [sys.executable, "-c", _WRITER, paths.root, s3.url]
     writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert writer.stdout is not None and writer.stdin is not None
+    assert writer.stdout is not None
     try:
         assert next(line for line in writer.stdout if line == "opened\n")
         writer.send_signal(signal.SIGSTOP)
@@ -172,7 +174,7 @@ def test_a_store_that_does_not_answer_is_a_clear_transient_error(monkeypatch: py
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
     register_access("s3://bucket/none", Access("http://127.0.0.1:9"))
-    with pytest.raises(Transient, match="object store does not answer") as refused:
-        with hold_lake_lock(LakePaths("s3://bucket/none"), "merge"):
-            raise AssertionError("there is no lock")
+    paths = LakePaths("s3://bucket/none")
+    with pytest.raises(Transient, match="object store does not answer") as refused, hold_lake_lock(paths, "merge"):
+        raise AssertionError("there is no lock")
     assert "lake.storage" in str(refused.value)
