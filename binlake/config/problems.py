@@ -136,7 +136,9 @@ def _check_store_address(uri: str) -> Iterator[str]:
 def _check_object_store(replication: Replication) -> Iterator[str]:
     scheme, _, rest = replication.lake.path.partition("://")
     if scheme not in ("s3", "s3a") or not rest.strip("/"):
-        yield f"`lake.path`: {replication.lake.path!r} is neither a folder nor `s3://bucket/prefix`"
+        yield f"`lake.path`: a URI with the scheme {scheme!r} is neither a folder nor `s3://bucket/prefix`"
+    if "@" in rest.partition("/")[0]:
+        yield "`lake.path`: has credentials, which belong into the environment (AWS_ACCESS_KEY_ID, …)"
     if replication.window.engine != "local":
         yield (
             f"`window.engine`: {replication.window.engine!r}, but Spark does not reach a lake in an object store yet:"

@@ -19,6 +19,7 @@ from binlake.config.problems import find_notifier_problems, find_problems
 from binlake.errors import ConfigError
 
 TS = "470583292723200001"
+LOCAL = {"engine": "local"}
 BASE: dict[str, Any] = {"name": "demo", "lake": {"path": "/var/lib/lake"}, "target": {"db-type": "mariadb"}}
 
 
@@ -62,6 +63,10 @@ def merge(change: dict[str, Any]) -> dict[str, Any]:
         ({"source": {"security": {"ssl-cert": "/c.pem"}}}, "set both ssl-cert and ssl-key"),
         ({"source": {"timeout-s": float("inf")}}, "finite"),
         ({"lake": {"path": ""}}, "`lake.path`: empty"),
+        ({"lake": {"path": "s3://bucket/lake"}}, "`window.engine`: 'auto', but Spark does not reach a lake"),
+        ({"lake": {"path": "gs://bucket/lake"}, "window": LOCAL}, "`lake.path`: a URI with the scheme 'gs'"),
+        ({"lake": {"path": "s3://"}, "window": LOCAL}, "`lake.path`: a URI with the scheme 's3'"),
+        ({"lake": {"path": "s3://key:secret@bucket/lake"}, "window": LOCAL}, "`lake.path`: has credentials"),
         ({"lake": {"path": "lake"}}, "depends on the working directory"),
         ({"relay": {"log-dir": "relay"}}, "`relay.log-dir`"),
         ({"relay": {"log-dir": "s3:///relay"}}, "`relay.log-dir`"),
@@ -113,7 +118,7 @@ def refusal(change: dict[str, Any]) -> str:
     [
         {}, {"initial-commit-ts": "0"}, {"initial-commit-ts": TS}, {"window": {"stop-at": [TS, str(int(TS) + 1)]}},
         {"source": {"pd-urls": "pd1:2379, https://pd2.example.org:2379/", "status-url": "http://[::1]:10080"}},
-        {"lake": {"path": "s3a://bucket/lake"}}, {"target": None},
+        {"lake": {"path": "s3a://bucket/lake"}, "window": LOCAL}, {"target": None},
         {"target": {"tables": [{"db-name": "~.", "tbl-name": "t"}]}},
         {"airflow": {"schedule": "every 10s", "verify": {"schedule": "@daily"}, "maintain": {"schedule": ""}}},
         {"airflow": {"schedule": "@continuous", "on-failure": {"notifier": "json.dumps"}}},
@@ -139,18 +144,20 @@ def check(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, st
 def test_check_needs_and_prints_no_passwords(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     airflow = 'on-failure = {notifier = "json.dumps", kwargs = {token = "Hidden1", to = ["Hidden2"], key = "env:KEY"}}'
     sql = 'sql = {host = "tidb", password = "Hidden3"}'
-    lake = 'path = "s3a://user:Hidden4@bucket/lake"'
-    file = write_replication(tmp_path, "demo", airflow=airflow, source=sql, lake=lake)
+    file = write_replication(tmp_path, "demo", airflow=airflow, source=sql)
     status, out, err = check(capsys, str(file))
     shown = json.loads(out)
     assert (status, err) == (0, "")
     assert "Hidden" not in out
     assert shown["target"]["password"] == "env:BINLAKE_TEST_UNSET_PASSWORD"
     assert shown["airflow"]["on-failure"]["kwargs"] == {"token": "***", "to": ["***"], "key": "env:KEY"}
-    file = write_replication(tmp_path, "demo", target='password = "Hidden5"\nhost = "a b"')
-    status, out, err = check(capsys, str(file))
-    assert (status, out) == (1, "")
-    assert "Hidden" not in err
+    for section in (
+        {"target": 'password = "Hidden5"\nhost = "a b"'},
+        {"lake": 'path = "s3a://user:Hidden4@bucket/lake"', "window": 'engine = "local"'},
+    ):
+        status, out, err = check(capsys, str(write_replication(tmp_path, "demo", **section)))
+        assert (status, out) == (1, "")
+        assert "Hidden" not in err
 
 
 def test_check_without_an_existing_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

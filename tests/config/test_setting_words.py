@@ -35,6 +35,7 @@ CASES: list[tuple[str, str, str]] = [
     ("[window]\nstop-at = ['5 s']", "window.stop-at.0", "it must be a commit_ts, or -1"),
     ("[source]\npd-urls = 5", "source.pd-urls", "it must be a list"),
     ("[source]\ncluster-id = 'x'", "source.cluster-id", "it must be digits only"),
+    ("[lake.storage]\nendpoint = 'minio:9000'", "lake.storage.endpoint", "it must be a URL that begins with http"),
     ("[source.sql]\nport = 4", "source.sql.host", "it is missing"),
     ("[airflow]\nwait-s = nan", "airflow.wait-s", "it must be a finite number"),
     ("[airflow]\nwait-s = -1", "airflow.wait-s", "it must be at least 0"),

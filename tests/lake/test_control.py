@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from binlake.config.model import Lake, Replication
-from binlake.errors import ConfigError, ImmutableWindow, LeaseHeld
+from binlake.errors import ImmutableWindow, LeaseHeld
 from binlake.lake.control import COMPACT_EVERY, ControlTable
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.members import MemberTable
@@ -118,8 +118,3 @@ def test_second_writer_waits_and_names_the_holder_of_the_lake(paths: LakePaths) 
             pass
     finally:
         holder.kill()
-
-
-def test_lake_without_a_lock_is_refused() -> None:
-    with pytest.raises(ConfigError, match="cannot be locked"), hold_lake_lock(LakePaths("s3a://bucket/r"), "landing"):
-        pass

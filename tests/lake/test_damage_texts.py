@@ -23,7 +23,7 @@ from deltalake import DeltaTable, WriterProperties, write_deltalake
 from deltalake.exceptions import DeltaError, SchemaMismatchError
 from pyarrow.lib import ArrowException
 
-from binlake.errors import BinlakeError, LostRange
+from binlake.errors import BinlakeError, LostRange, Permanent, Transient
 from binlake.lake.damage import (
     ARROW_DAMAGE,
     DELTA_DAMAGE,
@@ -210,7 +210,14 @@ def test_silent_object_store_is_no_damage() -> None:
     }  # fmt: skip
     (error,) = raised(partial(DeltaTable, "s3://b/t", storage_options=options))
     assert find_os_code(error) == errno.ECONNREFUSED
-    assert type(translate_storage_error(error)) is BinlakeError
+    assert type(translate_storage_error(error)) is Transient
+
+
+def test_refusal_of_an_object_store_is_permanent_and_names_the_credentials() -> None:
+    for text in ("AWS Error NO_SUCH_BUCKET during CreateMultipartUpload", "Generic S3 error: … AccessDenied"):
+        found = translate_storage_error(OSError(f"When writing: {text}"))
+        assert isinstance(found, Permanent)
+        assert "AWS_ACCESS_KEY_ID" in found.hint
 
 
 def test_faults_of_the_program_stay_what_they_are(tmp_path: Path) -> None:

@@ -15,7 +15,3 @@ def test_held_lock_is_visible_and_looking_takes_no_lock(tmp_path: Path) -> None:
     assert lock_holder(paths, ["mirror", "sql"]) == ""
     with hold_lake_lock(paths, "sql", wait_s=0):
         assert lock_holder(paths, ["sql"]) != ""
-
-
-def test_lake_without_a_lock_has_no_holder() -> None:
-    assert lock_holder(LakePaths("s3a://bucket/orders"), ["sql"]) == ""

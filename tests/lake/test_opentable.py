@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -88,9 +89,9 @@ def test_tables_not_used_for_long_are_evicted(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(module, "_tables", {})
     opened: list[str] = []
 
-    def opening(path: str) -> DeltaTable:
+    def opening(path: str, **options: Any) -> DeltaTable:
         opened.append(Path(path).name)
-        return DeltaTable(path)
+        return DeltaTable(path, **options)
 
     monkeypatch.setattr(module, "DeltaTable", opening)
     for name in ("a", "b", "c"):
