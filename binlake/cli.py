@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import NoReturn, Protocol, TextIO
 
+from binlake.base.exitstatus import Exit
 from binlake.base.extras import explain_missing, list_versions
 from binlake.base.garbage import collect_rarely
 from binlake.base.lightimport import import_lightly
@@ -55,29 +56,28 @@ def main() -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Run `binlake ARGUMENTS`; returns the exit status.
 
-    0 = done, 1 = an error was printed, 2 = invalid arguments, 3 = not found, 130 = interrupted, 141 = the reader of
-    the output has closed the pipe.
+    Its meanings are those of `Exit`.
     """
     try:
         return _run(arguments)
     except BinlakeError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return Exit.ERROR
     except KeyboardInterrupt:
-        return 130
+        return Exit.INTERRUPTED
     except Exception as error:
         if missing := explain_missing(error):
             print(f"error: {missing}", file=sys.stderr)
-            return 1
+            return Exit.ERROR
         if isinstance(error, BrokenPipeError) and _is_unread(sys.stdout):
             # Discard the rest of the output: a flush would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 141
+            return Exit.PIPE_CLOSED
         storage_error = _translate_storage_error(error)
         if storage_error is None:
             raise
         print(f"error: {storage_error}", file=sys.stderr)
-        return 1
+        return Exit.ERROR
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 
 from binlake import tso
 
@@ -23,3 +24,21 @@ def read_moment(text: str) -> int:
         return tso.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def parse_seconds(text: str) -> float:
+    """The argparse type of an option whose value is a number of seconds above 0."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def parse_count(text: str) -> int:
+    """The argparse type of an option whose value is a number above 0."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return int(text)

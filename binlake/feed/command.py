@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from binlake import tso
-from binlake.base.arguments import add_output, read_moment
+from binlake.base.arguments import add_output, parse_count, read_moment
 from binlake.base.filestore import open_store
 from binlake.base.terminal import escape_invisible
 from binlake.config import load_replication
@@ -46,7 +46,7 @@ class FeedCommand:
             "--from", dest="lo", type=read_moment, metavar="TS", help="only changes with commit_ts > TS (or a time)"
         )
         read.add_argument("--to", dest="hi", type=read_moment, metavar="TS", help="only changes with commit_ts <= TS")
-        read.add_argument("--limit", type=_parse_count, metavar="N", help="stop after N messages")
+        read.add_argument("--limit", type=parse_count, metavar="N", help="stop after N messages")
         add_output(read)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -143,9 +143,3 @@ def _parse_table(text: str | None) -> tuple[str, str] | None:
     if not table:
         raise ConfigError(f"{text!r} does not name a table", hint="write it as db.table")
     return db, table
-
-
-def _parse_count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return int(text)

@@ -127,9 +127,14 @@ class WindowLog:
         return events[0] if events else None
 
     def read_last_events(
-        self, stages: Sequence[str], count: int, states: Sequence[str] | None = None, *, sink: str | None = None
+        self,
+        stages: Sequence[str] | None,
+        count: int,
+        states: Sequence[str] | None = None,
+        *,
+        sink: str | None = None,
     ) -> list[EventRow]:
-        """The `count` last recorded events of `stages` in one of `states` (None: any), newest first."""
+        """The `count` last recorded events of `stages` (None: all) in one of `states` (None: any), newest first."""
         return self._select_newest(Window.AT_MS, count, _match_sink(_match_stages(stages, states), sink))
 
     def list_landed(self, within: tuple[int, int] | None = None) -> list[tuple[int, int]]:
@@ -265,8 +270,8 @@ def _match_overlap(lo: int, hi: int) -> ds.Expression:
     return (ds.field(Window.LO) < hi) & (ds.field(Window.HI) > lo)
 
 
-def _match_stages(stages: Sequence[str], states: Sequence[str] | None) -> ds.Expression:
-    where = ds.field(Window.STAGE).isin(list(stages))
+def _match_stages(stages: Sequence[str] | None, states: Sequence[str] | None) -> ds.Expression:
+    where = ds.field(Window.STAGE).is_valid() if stages is None else ds.field(Window.STAGE).isin(list(stages))
     return where if states is None else where & ds.field(Window.STATE).isin(list(states))
 
 

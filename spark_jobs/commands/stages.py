@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Collection, Sequence
 
 from binlake import tso
-from binlake.base.arguments import add_output
+from binlake.base.arguments import add_output, parse_count
 from binlake.base.terminal import print_table
-from binlake.config import load_replication
+from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError
 from binlake.feed import state as feed_state
 from binlake.lake.failures import FAILURE, Failure
@@ -49,6 +48,9 @@ class WindowCommand:
         parser.add_argument("action", choices=("run", "list"))
         add_arguments(parser)
         parser.add_argument("--sink", help="list: the events of one sink only (sql, mirror, feed.NAME)")
+        parser.add_argument(
+            "--limit", type=parse_count, metavar="N", help="list: only the N last events, the newest first"
+        )
         add_output(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -63,10 +65,7 @@ class WindowCommand:
 
 
 def _list(args: argparse.Namespace) -> None:
-    replication = load_replication(args.replication)
-    events = WindowLog(LakePaths.of(replication)).read_events()
-    if args.sink is not None:
-        events = _filter_by_sink(events, args.sink, {stage.sink for stage in replication.list_stages() if stage.sink})
+    events = _read_events(load_replication(args.replication), args.sink, args.limit)
     if args.output == "json":
         shown = [{**event, "lo": str(event["lo"]), "hi": str(event["hi"])} for event in events]
         print(json.dumps(shown))
@@ -89,9 +88,19 @@ def _describe_cause(event: EventRow) -> str:
     return event["blocked_by"]
 
 
-def _filter_by_sink(events: Sequence[EventRow], sink: str, known: Collection[str]) -> list[EventRow]:
-    """The events of `sink`, which may be a former sink. Raises ConfigError for a name that was never used."""
+def _read_events(replication: Replication, sink: str | None, limit: int | None) -> list[EventRow]:
+    """All events in order of time, or the `limit` last, the newest first; only of `sink`, which may be a former one.
+
+    Raises ConfigError for a sink that was never used.
+    """
+    log = WindowLog(LakePaths.of(replication))
+    if limit is not None and (found := log.read_last_events(None, limit, sink=sink)):
+        return found
+    events = log.read_events()
+    if sink is None:
+        return events
     of_sink = [event for event in events if event["sink"] == sink]
+    known = {stage.sink for stage in replication.list_stages() if stage.sink}
     if not of_sink and sink not in known:
         used = sorted({*known, *(event["sink"] for event in events if event["sink"])})
         raise ConfigError("there is no such sink", where={"sink": sink}, hint=f"use one of {', '.join(used)}")

@@ -17,11 +17,12 @@ from binlake.cluster.control.commands import UpdateDrainerCommand
 from binlake.cluster.control.drainercommands import OfflineDrainerCommand, PauseDrainerCommand, ResumeDrainerCommand
 from binlake.cluster.source.hearing import Hearing
 from binlake.errors import ConfigError
+from binlake.health.nodes import build_nodes_view
+from binlake.health.orchestration import SchedulerFacts
+from binlake.health.positions import build_status_view
+from binlake.health.state import Surroundings, build_health_view
 from binlake.lake.holdups import find_blocking_reason
-from binlake_airflow.pages.health import Surroundings, build_health_view
-from binlake_airflow.pages.history import build_run_view, build_status_view
-from binlake_airflow.pages.nodes import build_nodes_view
-from binlake_airflow.pages.runs import SchedulerFacts
+from binlake_airflow.pages.history import build_run_view
 from spark_jobs.bootstrap.loading import Loader
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.runner import run_stage, run_window

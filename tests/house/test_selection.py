@@ -43,9 +43,12 @@ def test_cost_of_a_test_is_that_of_its_dearest_requirement(
 
 
 @pytest.mark.parametrize(
-    ("cases", "expected"), [(3, 6), (4, 4), (20, 20)], ids=["few cases", "four cases", "many cases"]
+    ("body", "expected"), [("...", 20), ("assert server == 'MySQL'", 40)], ids=["alike", "told apart"]
 )
-def test_each_case_of_many_runs_on_one_server(pytester: pytest.Pytester, cases: int, expected: int) -> None:
+def test_each_case_runs_on_one_server_unless_the_test_tells_them_apart(
+    pytester: pytest.Pytester, body: str, expected: int
+) -> None:
+    cases = 20
     pytester.makeconftest("""
 from support import servers
 from support.servers import pytest_generate_tests
@@ -57,7 +60,7 @@ import pytest
 @pytest.fixture
 def server(): ...
 @pytest.mark.parametrize("case", range({cases}))
-def test_one(server, case): ...
+def test_one(server, case): {body}
 """)
     chosen, left = (_collect(pytester, "-m", marks) for marks in ("not soak", "soak"))
     assert len(chosen) == expected

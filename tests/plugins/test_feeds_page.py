@@ -15,11 +15,11 @@ from binlake.config import load_replication
 from binlake.errors import Transient
 from binlake.feed.registry import SchemaRefused
 from binlake.feed.state import read_state, record_feed_error, record_removal, record_resume
+from binlake.health import feeds
 from binlake.lake.failures import record_failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.pipeline import name_feed_sink
-from binlake_airflow.pages import feeds
 from deploy.local.ports import free_port
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]

@@ -6,14 +6,14 @@ from typing import Any
 
 from binlake.cluster.source.hearing import HeardSource, Hearing
 from binlake.config import Replication
+from binlake.health.positions import build_status_view
+from binlake.health.values import format_utc
 from binlake_airflow.pages.history import (
     PAGE,
     build_checkpoints_view,
     build_notices_view,
     build_run_view,
-    build_status_view,
     build_windows_view,
-    format_utc,
 )
 
 T0 = 449_000_000_000_000_001
@@ -123,7 +123,8 @@ def test_blocked_state_lasts_until_something_lands() -> None:
     before = event("plan", T0, T0, "ready", at=1000)
     blocked = [event("plan", T0, T0, "blocked", at=at, blocked_by="pump-2") for at in (2000, 3000, 4000)]
     view = build_status_view(REPLICATION, Log(before, *blocked), NOW_MS, HEARD)
-    assert view["blocked"] == {"by": "pump-2", "reason": "", "since": "1970-01-01T00:00:02+00:00"}
+    assert view["blocked"] == {"by": "pump-2", "reason": "", "since": "1970-01-01T00:00:02+00:00",
+                               "since_ms": 2000}  # fmt: skip
     assert view["state"] == "blocked"
     later = event("land", T0, T0 + 5, at=5000)
     assert build_status_view(REPLICATION, Log(before, *blocked, later), NOW_MS, HEARD)["blocked"] is None

@@ -8,7 +8,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from binlake_airflow.pages.runs import DagFacts, LastRun, read_dag_facts, read_scheduler_facts
+from binlake.health.orchestration import DagFacts, LastRun
+from binlake_airflow.pages.runs import read_dag_facts, read_scheduler_facts
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 

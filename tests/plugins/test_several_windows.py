@@ -16,7 +16,8 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from binlake.config.airflow import Airflow
 from binlake.errors import Permanent, Transient
-from binlake_airflow.dags.dagparts import KINDS, SYNC
+from binlake.health.orchestration import SYNC
+from binlake_airflow.dags.dagparts import KINDS
 from binlake_airflow.jobs import FUSED, EndedWindows
 from binlake_airflow.operators import base, waiters
 from binlake_airflow.operators.stages import ConnectStageOperator, SubmitStageOperator

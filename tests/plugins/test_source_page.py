@@ -10,48 +10,35 @@ from typing import Any
 
 import httpx
 import pytest
+from support.fakefeeder import FakeFeeder
 from support.replication_files import write_replication
 
 from binlake import tso
+from binlake.cli import run
 from binlake.cluster.placement import EtcdClient
 from binlake.config import load_replication
+from binlake.health.nodes import read_tidb_heartbeats
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake_airflow.pages.nodes import read_tidb_heartbeats
-from pump_service.replay.status_server import StatusServer
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
 NASTY = "<b>refused</b>"
 
 
-class Feeder:
-    """A feeder's status port whose page shows one source."""
-
-    def __init__(self) -> None:
-        self.source: dict[str, Any] = {
-            "source": "shard-1", "state": "reading", "heard": True, "heard_s": 0.5, "lag_s": 0.0,
-            "server": "db1:3306", "gtids": "0-1-42", "last_commit_ts": "0", "trouble": "",
-        }  # fmt: skip
-        pages = {"/feeder": lambda: (json.dumps({"sources": [self.source]}), "application/json")}
-        self.port = StatusServer({"version": "x"}, self, self, lambda: 1, pages=pages)
-
-    def answer(self, _key: bytes, _now: int) -> dict[str, Any]:
-        return {}
-
-    def list_finished_jobs(self, _now: int, _start_job_id: int = 0, _limit: int = 0) -> list[dict[str, Any]]:
-        return []
-
-
 @pytest.fixture
-def feeder() -> Iterator[Feeder]:
-    made = Feeder()
+def feeder() -> Iterator[FakeFeeder]:
+    made = FakeFeeder()
     with made.port:
         yield made
 
 
 def test_page_shows_what_the_feeder_says_and_no_lag_without_it(
-    server: httpx.Client, folder: Path, bearer: dict[str, str], feeder: Feeder
+    server: httpx.Client,
+    folder: Path,
+    bearer: dict[str, str],
+    feeder: FakeFeeder,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = write_replication(folder, "fed", source=f'status-url = "{feeder.port.url}"\npd-urls = "http://127.0.0.1:1"')
     log, now = WindowLog(LakePaths.of(load_replication(path, secrets=False))), tso.compose(time.time_ns() // 1_000_000)
@@ -71,6 +58,13 @@ def test_page_shows_what_the_feeder_says_and_no_lag_without_it(
     assert (view["state"], view["landed"]["lag_seconds"], view["sinks"]["sql"]["lag_seconds"]) == (
         "unreachable", None, None,
     )  # fmt: skip
+    # `binlake status` computes the same; only it may name the file.
+    assert run(["status", str(path), "--output", "json"]) == 5
+    told = json.loads(capsys.readouterr().out)[0]
+    assert [(one["state"], one["text"]) for one in told["problems"]] == [
+        (one["state"], one["text"]) for one in view["problems"]
+    ]
+    assert (told["state"], str(path) in json.dumps(view)) == (view["state"], False)
     assert f"the source shard-1 makes no progress: {NASTY}" in [one["text"] for one in view["problems"]]
     assert ("lag unknown" in page, "&lt;b&gt;refused" in page, NASTY in page) == (True, True, False)
     feeder.port.stop()

@@ -13,9 +13,9 @@ from support.mariadb import MariaDb, execute, rows
 from support.workload import Workload, integer
 
 from binlake.errors import CheckpointConflict, TargetRefused
+from binlake.health.values import build_stage_row
 from binlake.rows.schema import Action
 from binlake.target.commands.release import release_ddl
-from binlake_airflow.pages.history import build_stage_row
 from spark_jobs.compact import stage as compact
 from spark_jobs.convert import stage as convert
 from spark_jobs.finalize import stage as finalize

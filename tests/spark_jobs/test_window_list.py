@@ -56,6 +56,21 @@ def test_events_of_one_sink_are_listed(replication: Path, capsys: pytest.Capture
     assert len(json.loads(capsys.readouterr().out)) == 5
 
 
+def test_limit_lists_the_last_events_the_newest_first(replication: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["window", "list", "--replication", str(replication), "--output", "json", "--limit"]
+
+    def show(*arguments: str) -> list[str]:
+        assert main([*command, *arguments]) == 0
+        return [one["stage"] for one in json.loads(capsys.readouterr().out)]
+
+    assert show("2") == ["feed", "failure"]
+    assert show("9")[-1] == "land"
+    assert show("1", "--sink", "feed.audit") == ["encode"]
+    assert show("1", "--sink", "mirror") == []
+    with pytest.raises(SystemExit):
+        main([*command, "0"])
+
+
 def test_failure_of_a_feed_is_shown_with_its_message(replication: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["window", "list", "--replication", str(replication), "--sink", "feed.orders"])
     shown = " ".join(capsys.readouterr().out.split())

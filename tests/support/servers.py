@@ -1,9 +1,10 @@
-"""Run tests that ask for `server` on both MariaDB and MySQL, because Binlake must behave the same on each target.
+"""Run tests that ask for `server` on MariaDB or on MySQL, because Binlake must behave the same on each target.
 
-A folder takes part if its conftest has `pytest_generate_tests`, `server` and `empty_server`.
+A folder takes part if its conftest has `pytest_generate_tests`, `server` and `empty_server`. `make test` runs each case
+of a test on one of the servers, and `make soak` on the other one as well. A test that names a server in its own text,
+because it expects something else of each, runs on both in `make test`.
 `@pytest.mark.servers("mariadb")` limits a test to some servers. `@pytest.mark.soak_on("mysql")` leaves one server's
-half of a test to `make soak`; `soak_on()` exempts a test from its module's mark. Tests with many cases run each case on
-one of the servers, and `make soak` on the others.
+half of a test to `make soak`; `soak_on()` exempts a test from its module's mark.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 from deploy.local.mariadb import MariaDb
 
 _FIXTURES = {"mariadb": "mariadb", "mysql": "mysql_target"}
-_MANY_CASES = 4
+_FAMILIES = ("mariadb", "mysql")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -44,24 +45,28 @@ def empty_server(server: MariaDb) -> MariaDb:
 
 
 def leave_other_server_to_soak(items: Sequence[pytest.Item]) -> None:
-    """Mark `soak` all but one server of each case of a test with `_MANY_CASES` cases or more.
+    """Mark `soak` all but one server of each case of a test, unless the test tells the servers apart.
 
-    A checksum of the case's name chooses the server, so that no parameter of the test goes with one server alone.
+    A checksum of the case's id chooses the server, so that no test and no parameter goes with one server alone.
     """
-    tests: dict[str, dict[str, list[pytest.Item]]] = {}
+    cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         server = _server_of(item)
         if server and item.get_closest_marker("soak") is None:
             test, _, parameters = item.nodeid.partition("[")
-            case = parameters.replace(server, "", 1)
-            tests.setdefault(test, {}).setdefault(case, []).append(item)
-    for cases in tests.values():
-        if len(cases) >= _MANY_CASES:
-            for case, servers in cases.items():
-                chosen = servers[crc32(case.encode()) % len(servers)]
-                for item in servers:
-                    if item is not chosen:
-                        item.add_marker(pytest.mark.soak)
+            cases.setdefault(f"{test} {parameters.replace(server, '', 1)}", []).append(item)
+    for case, servers in cases.items():
+        chosen = servers[crc32(case.encode()) % len(servers)]
+        for item in servers:
+            if item is not chosen and not _names_a_server(item):
+                item.add_marker(pytest.mark.soak)
+
+
+def _names_a_server(item: pytest.Item) -> bool:
+    """True if a text in the test's own function names a server."""
+    code = getattr(getattr(item, "function", None), "__code__", None)
+    texts = [one for one in getattr(code, "co_consts", ()) if isinstance(one, str)]
+    return any(family in text.lower() for text in texts for family in _FAMILIES)
 
 
 def _server_of(item: pytest.Item) -> str:

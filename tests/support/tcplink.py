@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import socket
 import threading
@@ -13,7 +14,8 @@ class TcpLink:
     """Forwards `port` to (host, port) of a server.
 
     `cut`: open connections end, and new ones end at once. `freeze`: open connections stay open, but carry nothing in
-    either direction. `mend`: new connections work.
+    either direction. `meter`: all connections together carry only so much of the server's answers. `mend`: new
+    connections work.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -25,6 +27,8 @@ class TcpLink:
         """By the event that asks a connection to end, the event that says it has ended."""
         self._frozen = threading.Event()
         self._is_cut = False
+        self._allowance = math.inf
+        """Bytes that the server may still send."""
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
@@ -52,10 +56,15 @@ class TcpLink:
         """Forward nothing any more, but leave the connections open."""
         self._frozen.set()
 
+    def meter(self, allowance: int) -> None:
+        """Forward about `allowance` more bytes from the server, then nothing until the next call or `mend`."""
+        with self._lock:
+            self._allowance = allowance
+
     def mend(self) -> None:
         """Forward new connections again."""
         with self._lock:
-            self._is_cut = False
+            self._is_cut, self._allowance = False, math.inf
             self._frozen = threading.Event()
 
     def _spawn(self, work: object, *arguments: object) -> None:
@@ -78,6 +87,10 @@ class TcpLink:
             else:
                 self._spawn(self._carry_until, client, end, frozen, ended)
 
+    def _spend(self, size: int) -> None:
+        with self._lock:
+            self._allowance -= size
+
     def _carry_until(
         self, client: socket.socket, end: threading.Event, frozen: threading.Event, ended: threading.Event
     ) -> None:
@@ -92,13 +105,15 @@ class TcpLink:
             for one in (client, server):
                 waiting.register(one, select.POLLIN)
             while not end.is_set():
-                if frozen.is_set():
+                if frozen.is_set() or self._allowance <= 0:
                     end.wait(0.05)
                     continue
                 for number, _ in waiting.poll(50):
                     source, target = (client, server) if number == client.fileno() else (server, client)
                     with contextlib.suppress(OSError):
                         data = source.recv(1 << 16)
+                        if source is server:
+                            self._spend(len(data))
                         if data and not frozen.is_set():
                             target.sendall(data)
                         if data:

@@ -16,10 +16,10 @@ from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from binlake.config import Replication
 from binlake.errors import Permanent, Transient, UnknownOutcome
+from binlake.health.orchestration import SYNC
 from binlake_airflow.telemetry import addresses
 from binlake_airflow.telemetry.alerts import OnFailure, notify_failure
 
-SYNC = "sync"
 KINDS = (SYNC, "bootstrap", "backfill", "restore", "recover", "audit", "verify", "maintain")
 """Kinds of DAGs of a replication."""
 START = datetime(2024, 1, 1, tzinfo=UTC)

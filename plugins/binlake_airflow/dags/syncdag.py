@@ -13,8 +13,9 @@ from typing import Any
 from airflow.sdk import DAG, Param, TaskGroup
 
 from binlake.config.sinkuri import mask_sink_uri
+from binlake.health.orchestration import SYNC
 from binlake.pipeline import Stage, list_locks, parse_feed_sink
-from binlake_airflow.dags.dagparts import SYNC, ReplicationFile, make_deadline_alert, make_empty_dag, make_moment_param
+from binlake_airflow.dags.dagparts import ReplicationFile, make_deadline_alert, make_empty_dag, make_moment_param
 from binlake_airflow.dags.schedule import parse_schedule
 from binlake_airflow.jobs import FUSED
 from binlake_airflow.operators.commands import RecoverOperator

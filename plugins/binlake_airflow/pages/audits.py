@@ -13,6 +13,7 @@ from binlake.audit.audit import Audit
 from binlake.audit.preview import preview_rows
 from binlake.config import Replication
 from binlake.errors import LostRange
+from binlake.health.values import build_ts_view
 from binlake.lake.ddls import read_newest_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import Row, RowVersion
@@ -25,7 +26,7 @@ from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
 from binlake.rules import Rules
 from binlake.window.targets import TargetTables
-from binlake_airflow.pages.history import PAGE, build_ts_view
+from binlake_airflow.pages.history import PAGE
 from binlake_airflow.pages.request import LONGEST, BadRequest, PageRequest
 from binlake_airflow.pages.workers import SEARCH_S
 

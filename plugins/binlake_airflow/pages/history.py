@@ -1,4 +1,4 @@
-"""What the pages show from the table `window`: positions, lag, blockers, windows with their stages, checkpoints.
+"""What the pages show from the table `window`: windows with their stages, checkpoints, notices.
 
 A commit_ts is a string with its UTC time (hazards R-46). Every read is by range or starts at the newest event.
 """
@@ -6,91 +6,33 @@ A commit_ts is a string with its UTC time (hazards R-46). Every read is by range
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
-from binlake import tso
-from binlake.cluster.source.hearing import Hearing
 from binlake.config import Replication
 from binlake.feed.state import STAGE as FEED_STATE
+from binlake.health.positions import list_stage_names
+from binlake.health.values import (
+    Events,
+    build_blocking_pump,
+    build_stage_row,
+    build_ts_view,
+    format_utc,
+    parse_detail,
+)
 from binlake.lake import moved
 from binlake.lake.failures import FAILURE, Failure
-from binlake.pipeline import BY_NAME, ENDED, name_task, parse_feed_sink
-from binlake.window import asides, rewrites, waitingddl
+from binlake.pipeline import BY_NAME, ENDED, parse_feed_sink
+from binlake.window import asides, rewrites
 from binlake.window.eventrow import EventRow
 
 _NOTICES = 10
-_ASIDE_EVENTS = 200
 # Late transactions, forgotten pumps, released windows, skipped transactions, injections that never run, rows changed
 # manually, tables that were set aside or brought back, a checkpoint that was moved by hand or is back.
 _NOTED = ("incident", "forget", "release", "skip", "injection", "repair", "rollback", "emit", "validation",
           asides.STAGE, moved.STAGE)  # fmt: skip
 PAGE = 25
 """Rows of a list; older ones are on the next page."""
-# The stage whose end shows a sink's position.
-_LAST_OF_SINK = {"sql": "finalize", "mirror": "mirror"}
-
-
-class Events(Protocol):
-    """The reads of `binlake.lake.windowlog.WindowLog` that these views need."""
-
-    def read_events(self, *, stage: str | None = ..., within: tuple[int, int] | None = ...) -> list[EventRow]: ...
-
-    def read_newest(
-        self, stages: Sequence[str], count: int, upto: int | None = ..., states: Sequence[str] | None = ...
-    ) -> list[EventRow]: ...
-
-    def read_last_event(self, stages: Sequence[str]) -> EventRow | None: ...
-
-    def read_last_events(
-        self, stages: Sequence[str], count: int, states: Sequence[str] | None = ..., *, sink: str | None = ...
-    ) -> list[EventRow]: ...
-
-
-def build_ts_view(commit_ts: int) -> dict[str, str]:
-    """A commit_ts for JSON: decimal text and its UTC time."""
-    return {"commit_ts": str(commit_ts), "time": tso.to_datetime(commit_ts).isoformat(timespec="milliseconds")}
-
-
-def build_age_view(commit_ts: int | None, now_ms: int) -> dict[str, Any] | None:
-    """As `build_ts_view`, with its age at `now_ms` (Unix ms) in seconds; None for None."""
-    if commit_ts is None:
-        return None
-    age_s = max(now_ms - tso.extract_physical(commit_ts), 0) / 1000
-    return {**build_ts_view(commit_ts), "age_seconds": round(age_s, 1)}
-
-
-def build_position_view(commit_ts: int | None, now_ms: int, hearing: Hearing) -> dict[str, Any] | None:
-    """As `build_ts_view`, with the seconds that it is behind the sources at `now_ms`: None while one is not heard."""
-    if commit_ts is None:
-        return None
-    lag_s = hearing.measure_lag_s(tso.extract_physical(commit_ts), now_ms)
-    return {**build_ts_view(commit_ts), "lag_seconds": None if lag_s is None else round(lag_s, 1)}
-
-
-def build_stage_row(event: EventRow) -> dict[str, Any]:
-    """One event: stage, state, bounds, rows, seconds, what blocks and why, when it ended (Unix ms, and UTC text).
-
-    `task`: the stage's unique name, which for a feed's stage includes the feed; `engine`: empty if one process ran it.
-    """
-    detail = _parse_detail(event)
-    return {
-        "stage": event["stage"],
-        "task": name_task(event["stage"], event["sink"]),
-        "sink": event["sink"] or "",
-        "state": event["state"],
-        "lo": build_ts_view(event["lo"]),
-        "hi": build_ts_view(event["hi"]),
-        "rows": event["rows"],
-        "seconds": round(event["seconds"], 2),
-        "blocked_by": event["blocked_by"] or "",
-        "reason": str(detail.get("reason", "")) or waitingddl.describe(detail),
-        "engine": f"Spark, {detail['spark_tasks']:,} tasks" if "spark_tasks" in detail else "",
-        "run_id": event["run_id"],
-        "at_ms": event["at_ms"],
-        "at": format_utc(event["at_ms"]),
-    }
 
 
 def _build_failure_row(event: EventRow) -> dict[str, Any]:
@@ -102,11 +44,6 @@ def _build_failure_row(event: EventRow) -> dict[str, Any]:
         "task": failure.task,
         "reason": str(failure).removeprefix(f"{failure.task} failed: "),
     }
-
-
-def format_utc(ms: int) -> str:
-    """Unix ms as ISO 8601 in UTC, to the second."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def build_run_view(events: Sequence[EventRow], run_id: str) -> dict[str, Any]:
@@ -121,37 +58,9 @@ def build_run_view(events: Sequence[EventRow], run_id: str) -> dict[str, Any]:
     return {
         "run_id": run_id,
         "window": {"lo": landings[0]["lo"], "hi": landings[-1]["hi"]} if landings else None,
-        "blocked": next((_build_blocking_pump(row) for row in rows if row["blocked_by"]), None),
+        "blocked": next((build_blocking_pump(row) for row in rows if row["blocked_by"]), None),
         "seconds": round(sum(row["seconds"] for row in rows), 2),
         "stages": rows,
-    }
-
-
-def build_status_view(replication: Replication, log: Events, now_ms: int, hearing: Hearing) -> dict[str, Any]:
-    """State of a replication: landed ts, each sink's position and lag (s), what blocks it, its last rows."""
-    names = list_stage_names(replication)
-    landed = log.read_newest(("land",), PAGE)
-    last_plan = log.read_last_event(("plan", "land"))
-    blocked = (
-        _build_blocking_pump(build_stage_row(last_plan))
-        if last_plan is not None and last_plan["state"] == "blocked"
-        else None
-    )
-    return {
-        "name": replication.name,
-        "state": "blocked" if blocked else "empty" if not landed else "running",
-        "landed": build_position_view(_find_highest_hi(landed), now_ms, hearing),
-        "sinks": {
-            sink: build_position_view(_find_highest_hi(log.read_newest((stage,), 1)), now_ms, hearing)
-            for sink, stage in _LAST_OF_SINK.items()
-            if stage in names
-        },
-        "blocked": {**blocked, "since": format_utc(_find_blocked_since(log, last_plan))}
-        if blocked and last_plan
-        else None,
-        "set_aside": _list_tables_set_aside(log),
-        "shard_locks": _list_shard_locks(log),
-        "rows": _find_last_window_with_rows(landed),
     }
 
 
@@ -196,7 +105,7 @@ def build_notices_view(log: Events) -> list[dict[str, Any]]:
     events += log.read_last_events((FEED_STATE,), _NOTICES)
     return [
         {"at": format_utc(event["at_ms"]), "what": _describe_event(event), "window": f"{event['lo']}-{event['hi']}",
-         "text": json.dumps(_parse_detail(event), sort_keys=True)}
+         "text": json.dumps(parse_detail(event), sort_keys=True)}
         for event in sorted(events, key=lambda event: -event["at_ms"])[:_NOTICES]
     ]  # fmt: skip
 
@@ -209,54 +118,6 @@ def _describe_event(event: EventRow) -> str:
     return f"feed {feed} {event['state']}" if event["stage"] == FEED_STATE else str(event["stage"])
 
 
-def list_stage_names(replication: Replication) -> list[str]:
-    """The stages of its DAG, in order; a feed's stages with its name."""
-    return [stage.task for stage in replication.list_stages()]
-
-
-def _list_shard_locks(log: Events) -> list[dict[str, Any]]:
-    """The tables whose rows waited for others at the end of the last merged window."""
-    merged = log.read_newest(("merge",), 1)
-    locks = _parse_detail(merged[0]).get("shard_locks", ()) if merged else ()
-    return [{**lock, "since": build_ts_view(int(lock["since"]))} for lock in locks]
-
-
-def _list_tables_set_aside(log: Events) -> list[dict[str, Any]]:
-    """The tables that are set aside, according to the last event of each."""
-    events = log.read_last_events((asides.STAGE,), _ASIDE_EVENTS)[::-1]
-    return [{**table, "since": build_ts_view(int(table["since"]))} for table in asides.list_set_aside(events)]
-
-
-def _find_blocked_since(log: Events, last_plan: EventRow) -> int:
-    """Unix ms of the first of the consecutive blocked plans up to `last_plan`."""
-    since: int = last_plan["at_ms"]
-    plans = log.read_events(stage="plan", within=(last_plan["lo"] - 1, last_plan["lo"] + 1))
-    for event in reversed([event for event in plans if event["lo"] == last_plan["lo"]]):
-        if event["state"] != "blocked":
-            break
-        since = event["at_ms"]
-    return since
-
-
 def _format_checkpoint_detail(event: EventRow) -> str:
-    detail = _parse_detail(event)
+    detail = parse_detail(event)
     return ", ".join(f"{detail[name]} {name}" for name in ("segments", "batches", "ddl") if name in detail)
-
-
-def _parse_detail(event: EventRow) -> dict[str, Any]:
-    detail: dict[str, Any] = json.loads(event["detail"] or "{}")
-    return detail
-
-
-def _find_highest_hi(events: Sequence[EventRow]) -> int | None:
-    return events[0]["hi"] if events else None
-
-
-def _find_last_window_with_rows(landed: Sequence[EventRow]) -> dict[str, Any]:
-    """The newest window that had a transaction: commit time may advance while no transaction arrives."""
-    newest = next((event for event in landed if event["rows"]), None)
-    return {"window": build_ts_view(newest["hi"]) if newest else None, "looked_at": len(landed)}
-
-
-def _build_blocking_pump(row: Mapping[str, Any]) -> dict[str, str]:
-    return {"by": row["blocked_by"], "reason": row["reason"]}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 from binlake.config import Replication
-from binlake.pipeline import name_feed_sink
 from binlake_airflow.pages.request import PageRequest
 
 View = Callable[[Replication, PageRequest], dict[str, Any]]
@@ -103,25 +101,15 @@ def build_table_page(replication: Replication, query: PageRequest) -> dict[str, 
 
 
 def _read_status(replication: Replication, lake: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The replication's status, from the lake and its surroundings, and the registry's nodes."""
-    from binlake_airflow.pages.feeds import build_feeds_view
-    from binlake_airflow.pages.health import Surroundings, build_health_view
-    from binlake_airflow.pages.history import build_status_view
-    from binlake_airflow.pages.nodes import build_nodes_view
-    from binlake_airflow.pages.reachability import build_reach_view
+    """The replication's status, from the lake, its surroundings and Airflow, and the registry's nodes."""
+    from binlake.health.reading import Orchestration, read_health
     from binlake_airflow.pages.runs import read_dag_facts, read_scheduler_facts
-    from binlake_airflow.pages.sources import build_sources_view, hear_sources
+    from binlake_airflow.pages.sparkserver import find_spark_address
 
-    now_ms, nodes = time.time_ns() // 1_000_000, build_nodes_view(replication)
-    hearing = hear_sources(replication, nodes["tidb"])
-    status = build_status_view(replication, lake.log, now_ms, hearing)
-    feeds = build_feeds_view(replication, lake.log, now_ms, hearing)
-    status["sinks"] |= {name_feed_sink(feed["name"]): feed["position"] for feed in feeds}
-    around = Surroundings(
-        read_dag_facts(replication.name), build_reach_view(replication), nodes, hearing, read_scheduler_facts()
+    airflow = Orchestration(
+        read_dag_facts(replication.name), read_scheduler_facts(), lambda: find_spark_address(replication)
     )
-    health = build_health_view(replication, lake.log, status, around, now_ms, feeds)
-    return {**status, **health, "source": build_sources_view(hearing, now_ms), "feeds": feeds}, nodes
+    return read_health(replication, lake.log, airflow)
 
 
 def _open_lake(replication: Replication) -> Any:

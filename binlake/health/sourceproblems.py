@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from binlake.cluster.source.hearing import HeardSource, Hearing
-from binlake_airflow.pages.problem import Problem
+from binlake.health.problem import DIAGNOSE, FEEDER_CHECK, FEEDER_STATUS, LIST_WINDOWS, Problem
 
 _PLACES = {"sql": "the target", "mirror": "the mirrors"}
 
@@ -21,26 +21,30 @@ def find_source_problems(hearing: Hearing, now_ms: int) -> list[Problem]:
     if hearing.silent and not has_tidb:
         known = "a feeder" if hearing.sources else "the source"
         text = f"the status port of {known} does not answer (source.status-url): what is committed there is not known"
-        problems.append(Problem("unreachable", text))
+        problems.append(Problem("unreachable", text, remedy=DIAGNOSE))
     elif hearing.silent:
-        problems.append(Problem("attention", f"{len(hearing.silent)} of the addresses in source.status-url are silent"))
+        text = f"{len(hearing.silent)} of the addresses in source.status-url are silent"
+        problems.append(Problem("attention", text, remedy=DIAGNOSE))
     return problems
 
 
 def _find_problems_of_source(source: HeardSource, now_ms: int) -> list[Problem]:
     if source.state == "failed":
-        return [Problem("failing", f"the feeder has stopped reading the source {source.name}: {source.trouble}")]
+        text = f"the feeder has stopped reading the source {source.name}: {source.trouble}"
+        return [Problem("failing", text, remedy=FEEDER_CHECK)]
     since = None if source.is_heard or source.heard_s is None else now_ms - int(source.heard_s * 1000)
     if source.trouble:
-        return [Problem("unreachable", f"the source {source.name} makes no progress: {source.trouble}", since)]
+        text = f"the source {source.name} makes no progress: {source.trouble}"
+        return [Problem("unreachable", text, since, remedy=FEEDER_CHECK)]
     if source.is_heard:
         return []
     if source.state == "loading":
         load = source.load or {}
         rows = f"{load.get('rows', 0):,} rows, {load.get('tables_done', 0)} of {load.get('tables', 0)} tables"
-        return [Problem("attention", f"the full load of the source {source.name} has not ended: {rows}")]
+        text = f"the full load of the source {source.name} has not ended: {rows}"
+        return [Problem("attention", text, remedy=FEEDER_STATUS)]
     state = "silent" if source.state == "reading" else source.state
-    return [Problem("unreachable", f"the source {source.name} is not read: {state}", since)]
+    return [Problem("unreachable", f"the source {source.name} is not read: {state}", since, remedy=FEEDER_CHECK)]
 
 
 def find_lag_problems(status: Mapping[str, Any], limit_s: int) -> list[Problem]:
@@ -53,4 +57,5 @@ def find_lag_problems(status: Mapping[str, Any], limit_s: int) -> list[Problem]:
         for place, position in places.items()
         if position is not None and position["lag_seconds"] is not None and position["lag_seconds"] > limit_s
     ]
-    return [Problem("behind", f"more than {limit_s:,} s behind the source: {', '.join(late)}")] if late else []
+    text = f"more than {limit_s:,} s behind the source: {', '.join(late)}"
+    return [Problem("behind", text, remedy=LIST_WINDOWS)] if late else []

@@ -1,7 +1,7 @@
 """Whether a server listens at the addresses of a replication's target, Spark and feeds: parallel TCP connections, 1 s.
 
 No login is tried, because pages have no passwords. Results are cached for some seconds, so that not every page waits
-for a dead address. PD and pumps are checked in `binlake_airflow.pages.nodes`.
+for a dead address. PD and pumps are checked in `binlake.health.nodes`.
 """
 
 from __future__ import annotations
@@ -15,24 +15,20 @@ from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlsplit
 
-import structlog
-
-from binlake.base.reachability import CONNECT_PORT, is_listening, parse_address
+from binlake.base.reachability import is_listening, parse_address
 from binlake.config import Replication
 from binlake.config.feed import Feed
 from binlake.pipeline import name_feed_sink
 
-log = structlog.get_logger(__name__)
-
 TIMEOUT_S = 1.0
 _KEEP_S = {True: 5.0, False: 15.0}
 """Seconds for which a positive or negative answer is cached."""
-_SPARK_PORT = 7077
 _KAFKA_PORT = 9092
 _MOST_THREADS = 16
 
 _REGISTRY_PORTS = {"http": 80, "https": 443}
 Address = tuple[str, int]
+FindAddresses = Callable[[], Sequence[Address]]
 
 
 @dataclass(frozen=True)
@@ -53,11 +49,11 @@ _known: dict[Address, tuple[float, bool]] = {}
 _lock = threading.Lock()
 
 
-def build_reach_view(replication: Replication) -> dict[str, bool | None]:
+def build_reach_view(replication: Replication, find_spark: FindAddresses) -> dict[str, bool | None]:
     """For target, Spark and the servers of feeds: whether a server listens there; None if there is no address."""
-    checks: dict[str, Callable[[], Sequence[Address]]] = {
+    checks: dict[str, FindAddresses] = {
         "target": lambda: _find_target_address(replication),
-        "spark": lambda: _find_spark_address(replication),
+        "spark": find_spark,
     }
     servers = [server for feed in replication.feed for server in list_servers_of_feed(feed)]
     checks |= {server.key: partial(getattr, server, "addresses") for server in servers}
@@ -88,7 +84,7 @@ def _parse_addresses(urls: Sequence[str], default_port: int) -> tuple[Address, .
     return tuple(address for address in addresses if address[0])
 
 
-def _check_addresses(addresses: Callable[[], Sequence[Address]]) -> bool | None:
+def _check_addresses(addresses: FindAddresses) -> bool | None:
     """Whether one of the addresses answers; None if there are no addresses."""
     known = addresses()
     return any(_check_address(server) for server in known) if known else None
@@ -108,19 +104,3 @@ def _check_address(server: Address) -> bool:
 def _find_target_address(replication: Replication) -> Sequence[Address]:
     target = replication.target
     return () if target is None else ((target.host, target.port),)
-
-
-def _find_spark_address(replication: Replication) -> Sequence[Address]:
-    """The Connect server or standalone master of the replication's connection, if this process knows it."""
-    from airflow.sdk import BaseHook
-
-    conn_id = replication.airflow.spark_conn_id
-    try:
-        connection = BaseHook.get_connection(conn_id)
-        host, port = connection.host or "", connection.port
-        if replication.airflow.engine == "connect":
-            return (parse_address(f"{host}:{port or CONNECT_PORT}", CONNECT_PORT),)
-        return (parse_address(host, port or _SPARK_PORT),) if host.startswith("spark://") else ()
-    except Exception as error:  # noqa: BLE001 - the connection may be known only to tasks
-        log.info("spark_address_unknown", spark_conn_id=conn_id, error=str(error))
-        return ()

@@ -1,4 +1,4 @@
-"""The registry's pumps and drainers for a page: one short request; if PD is unreachable, the page says so at once."""
+"""The registry's pumps and drainers now: one short request; if PD is unreachable, the answer says so at once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from binlake.cluster.control.nodes import is_stale
 from binlake.cluster.placement import EtcdClient, NodeStatus, Registry
 from binlake.config import Replication
 from binlake.errors import BinlakeError, SourceUnavailable
+from binlake.health.values import build_age_view
 from binlake.rpc import Tls
-from binlake_airflow.pages.history import build_age_view
 
 log = structlog.get_logger(__name__)
 

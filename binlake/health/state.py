@@ -14,16 +14,26 @@ from typing import Any
 from binlake.cluster.holding import describe_hold, name_consumer
 from binlake.cluster.source.hearing import Hearing
 from binlake.config import Replication
+from binlake.health.orchestration import SYNC, DagFacts, SchedulerFacts
+from binlake.health.problem import (
+    CHECK_SCHEDULER,
+    DIAGNOSE,
+    FILE,
+    FIX_TARGET,
+    LIST_PUMPS,
+    LIST_WINDOWS,
+    PD,
+    SHOW_CHECKPOINT,
+    STATES,
+    Problem,
+)
+from binlake.health.reachability import list_servers_of_feed
+from binlake.health.sourceproblems import find_lag_problems, find_source_problems
+from binlake.health.values import Events, build_ts_view, format_utc
 from binlake.lake import baseload
 from binlake.lake.failures import FAILURE, Failure
 from binlake.pipeline import BY_NAME, ENDED
 from binlake.window import rewrites
-from binlake_airflow.dags.dagparts import SYNC
-from binlake_airflow.pages.history import Events, build_ts_view, format_utc
-from binlake_airflow.pages.problem import STATES, Problem
-from binlake_airflow.pages.reachability import list_servers_of_feed
-from binlake_airflow.pages.runs import DagFacts, SchedulerFacts
-from binlake_airflow.pages.sourceproblems import find_lag_problems, find_source_problems
 
 _LOOK = 25
 """How many of the newest failures are searched; a stage that fails every few seconds fills them all, and is shown."""
@@ -40,14 +50,14 @@ _DEAD = {
 @dataclass(frozen=True)
 class Surroundings:
     """The lake's surroundings: DAGs by kind, which servers listen (as `build_reach_view`), the registry (as
-    `build_nodes_view`), the sources, Airflow's scheduler.
+    `build_nodes_view`), the sources, Airflow's scheduler (None: it was not asked).
     """
 
     dags: Mapping[str, DagFacts]
     reach: Mapping[str, bool | None]
     nodes: Mapping[str, Any]
     hearing: Hearing
-    scheduler: SchedulerFacts
+    scheduler: SchedulerFacts | None
 
 
 def build_health_view(
@@ -66,10 +76,10 @@ def build_health_view(
     applying, verified, validated = _find_window_being_applied(log), _read_last_verify(log), _read_last_validation(log)
     own_tasks = frozenset(stage.task for stage in replication.list_stages() if stage.feed)
     problems = [
-        *_find_dag_problems(around.dags, now_ms),
+        *_find_dag_problems(replication.name, around.dags, now_ms),
         *_find_scheduler_problems(around, now_ms),
         *(of_feeds := [problem for feed in feeds for problem in _find_feed_problems(feed)]),
-        *_find_failures(log, around.dags, own_tasks, {problem.run_id for problem in of_feeds}),
+        *_find_failures(replication.name, log, around.dags, own_tasks, {problem.run_id for problem in of_feeds}),
         *_find_blocking_problems(status),
         *_find_hold_problems(replication, around.nodes),
         *find_source_problems(around.hearing, now_ms),
@@ -103,23 +113,28 @@ def _find_loading_problems(log: Events) -> list[Problem]:
     return [Problem("attention", text, event["at_ms"], event["run_id"])]
 
 
-def _find_dag_problems(dags: Mapping[str, DagFacts], now_ms: int) -> list[Problem]:
+def _find_dag_problems(name: str, dags: Mapping[str, DagFacts], now_ms: int) -> list[Problem]:
     """DAGs that Airflow does not run; for side DAGs this only counts as `attention`."""
     problems = []
     for kind, dag in dags.items():
+        unpause = f"airflow dags unpause {_name_dag(name, kind)}"
         if dag.paused and kind == SYNC:
             waits = f"; run {dag.active[0]} waits until it is unpaused" if dag.active else ""
-            problems.append(Problem("paused", f"its DAG is paused: no window starts{waits}"))
+            problems.append(Problem("paused", f"its DAG is paused: no window starts{waits}", remedy=unpause))
         elif dag.paused and dag.active:
             text = f"run {dag.active[0]} of its DAG {kind} waits because the DAG is paused: unpause it"
-            problems.append(Problem("attention", text, None, dag.active[0]))
+            problems.append(Problem("attention", text, None, dag.active[0], unpause))
         elif dag.alive_ms is not None and now_ms - dag.alive_ms > _LIFELESS_MS:
             text = f"run {dag.active[0]} is active but nobody works on it: are Airflow's scheduler and workers alive?"
-            problems.append(Problem(_choose_state(kind), text, dag.alive_ms, dag.active[0]))
+            problems.append(Problem(_choose_state(kind), text, dag.alive_ms, dag.active[0], CHECK_SCHEDULER))
         elif kind == SYNC and dag.due_ms is not None and not dag.active and now_ms - dag.due_ms > _LATE_MS:
             text = "a run is due but none has started: is the scheduler alive?"
-            problems.append(Problem("standing", text, dag.due_ms))
+            problems.append(Problem("standing", text, dag.due_ms, remedy=CHECK_SCHEDULER))
     return problems
+
+
+def _name_dag(name: str, kind: str) -> str:
+    return name if kind == SYNC else f"{name}.{kind}"
 
 
 def _choose_state(kind: str) -> str:
@@ -129,30 +144,32 @@ def _choose_state(kind: str) -> str:
 def _find_scheduler_problems(around: Surroundings, now_ms: int) -> list[Problem]:
     """A scheduler without heartbeats; without a schedule or an active run nothing waits for it."""
     waits = any(not dag.paused and (dag.active or dag.due_ms is not None) for dag in around.dags.values())
-    if around.scheduler.healthy or not waits:
+    if around.scheduler is None or around.scheduler.healthy or not waits:
         return []
     heard_ms = around.scheduler.heard_ms
     age_s = None if heard_ms is None else (now_ms - heard_ms) / 1000
     age = "has never sent a heartbeat" if age_s is None else f"has sent no heartbeat for {age_s:,.0f} s"
-    return [Problem("standing", f"Airflow's scheduler {age}: no run starts or goes on", heard_ms)]
+    text = f"Airflow's scheduler {age}: no run starts or goes on"
+    return [Problem("standing", text, heard_ms, remedy=CHECK_SCHEDULER)]
 
 
 def _find_feed_problems(feed: Mapping[str, Any]) -> list[Problem]:
     """Why a feed has stopped, or the failure that its next window will retry."""
     name, failure, error = feed["name"], feed["failure"], feed["error"]
+    resume, query = (f"binlake changefeed {action} --replication {FILE} -c {name}" for action in ("resume", "query"))
     at_ms, run_id = (failure["at_ms"], failure["run_id"]) if failure is not None else (None, "")
     if feed["state"] == "error" and error is not None:
         hint = f" Hint: {error['hint']}" if error["hint"] else ""
         text = f"the feed {name} is in state error: {error['stage']}: {error['text']}{hint}"
-        return [Problem("attention", text, at_ms, run_id)]
+        return [Problem("attention", text, at_ms, run_id, resume)]
     if feed["state"] == "stopped":
         why = f": {feed['reason']}" if feed["reason"] else ""
-        return [Problem("attention", f"the feed {name} is stopped until it is resumed{why}")]
-    return [Problem("attention", failure["text"], at_ms, run_id)] if failure is not None else []
+        return [Problem("attention", f"the feed {name} is stopped until it is resumed{why}", remedy=resume)]
+    return [Problem("attention", failure["text"], at_ms, run_id, query)] if failure is not None else []
 
 
 def _find_failures(
-    log: Events, dags: Mapping[str, DagFacts], feed_tasks: Collection[str], shown_runs: Collection[str]
+    name: str, log: Events, dags: Mapping[str, DagFacts], feed_tasks: Collection[str], shown_runs: Collection[str]
 ) -> list[Problem]:
     """The last failure of each stage that has not succeeded since; for side DAGs, the failure of their last run.
 
@@ -165,24 +182,24 @@ def _find_failures(
     current = [failure for failure in last_of.values() if _is_unresolved(failure, log, ended, dags)]
     current_runs = {*shown_runs, *(failure.run_id for failure in current)}
     problems = [
-        Problem(_classify_stage(failure.stage), str(failure), failure.at_ms, failure.run_id)
+        Problem(_classify_stage(failure.stage), str(failure), failure.at_ms, failure.run_id, LIST_WINDOWS)
         for failure in sorted(current, key=lambda failure: -failure.at_ms)
     ]
     for kind, dag in dags.items():
         if dag.last is not None and dag.last.state == "failed" and dag.last.run_id not in current_runs:
-            problems.append(_build_run_failure(kind, dag, feed_tasks))
+            problems.append(_build_run_failure(name, kind, dag, feed_tasks))
     return problems
 
 
-def _build_run_failure(kind: str, dag: DagFacts, feed_tasks: Collection[str]) -> Problem:
+def _build_run_failure(name: str, kind: str, dag: DagFacts, feed_tasks: Collection[str]) -> Problem:
     assert dag.last is not None
     of_feeds = bool(dag.last.tasks) and all(task in feed_tasks for task in dag.last.tasks)
     which = "the last run" if kind == SYNC else f"the last run of its DAG {kind}"
     tasks = f" in {', '.join(dag.last.tasks)}" if dag.last.tasks else ""
     text = f"{which} failed{tasks}: see its log"
-    return Problem(
-        "failing" if kind == SYNC and not of_feeds else "attention", text, dag.last.ended_ms, dag.last.run_id
-    )
+    state = "failing" if kind == SYNC and not of_feeds else "attention"
+    show = f"airflow tasks states-for-dag-run {_name_dag(name, kind)} {dag.last.run_id}"
+    return Problem(state, text, dag.last.ended_ms, dag.last.run_id, show)
 
 
 def _is_unresolved(failure: Failure, log: Events, ended: Mapping[str, str], dags: Mapping[str, DagFacts]) -> bool:
@@ -215,30 +232,38 @@ def _list_stages_that_clear(stage: str) -> tuple[str, ...]:
 
 def _find_blocking_problems(status: Mapping[str, Any]) -> list[Problem]:
     blocked = status["blocked"]
-    return [Problem("blocked", f"blocked by {blocked['by']}: {blocked['reason']}")] if blocked else []
+    if not blocked:
+        return []
+    text = f"blocked by {blocked['by']}: {blocked['reason']}"
+    return [Problem("blocked", text, blocked["since_ms"], remedy=LIST_PUMPS)]
 
 
 def _find_hold_problems(replication: Replication, nodes: Mapping[str, Any]) -> list[Problem]:
     """What an operator has asked by `pause-drainer` or `offline-drainer`."""
     own = name_consumer(replication.name)
     states = [node["state"] for node in nodes["nodes"] if node["id"] == own and node["kind"] == "drainer"]
-    return [Problem("paused", text) for text in (describe_hold(own, state) for state in states) if text]
+    resume = f"binlake resume-drainer --pd-urls {PD} --node-id {own}"
+    holds = [describe_hold(own, state) for state in states]
+    return [Problem("paused", text, remedy=resume) for text in holds if text]
 
 
 def _find_unreachable_servers(around: Surroundings) -> list[Problem]:
-    problems = [Problem("unreachable", text) for name, text in _DEAD.items() if around.reach.get(name) is False]
+    dead = [text for name, text in _DEAD.items() if around.reach.get(name) is False]
+    problems = [Problem("unreachable", text, remedy=DIAGNOSE) for text in dead]
     if not around.nodes["reachable"]:
-        problems.append(Problem("unreachable", str(around.nodes["why"])))
+        problems.append(Problem("unreachable", str(around.nodes["why"]), remedy=DIAGNOSE))
     silent = [str(node["id"]) for node in around.nodes["nodes"] if node["stale"]]
     if silent:
-        problems.append(Problem("unreachable", f"without a heartbeat: {', '.join(silent)}"))
+        problems.append(Problem("unreachable", f"without a heartbeat: {', '.join(silent)}", remedy=LIST_PUMPS))
     return problems
 
 
 def _find_unreachable_of_feeds(replication: Replication, reach: Mapping[str, bool | None]) -> list[Problem]:
     """Servers of feeds at which nothing listens: they block only that feed."""
     return [
-        Problem("attention", f"nothing listens at {server.what} of the feed {feed.name}: {server.where}")
+        Problem(
+            "attention", f"nothing listens at {server.what} of the feed {feed.name}: {server.where}", remedy=DIAGNOSE
+        )
         for feed in replication.feed
         for server in list_servers_of_feed(feed)
         if reach.get(server.key) is False
@@ -275,7 +300,7 @@ def _find_open_window_problems(
         f"the window {window} was started at the target {age_s:,.0f} s ago and has not ended: "
         "the target may match no state of the source (consistent = false) until a run finishes it"
     )
-    return [Problem("attention", text, applying["at_ms"], applying["run_id"])]
+    return [Problem("attention", text, applying["at_ms"], applying["run_id"], SHOW_CHECKPOINT)]
 
 
 def _read_last_verify(log: Events) -> dict[str, Any] | None:
@@ -306,17 +331,18 @@ def _find_difference_problems(
             f"verify found differences at {verified['hi']['commit_ts']}: {verified['missing']} rows missing, "
             f"{verified['extra']} only at the target, {verified['different']} different"
         )
-        problems.append(Problem("attention", text, verified["at_ms"], verified["run_id"]))
+        problems.append(Problem("attention", text, verified["at_ms"], verified["run_id"], FIX_TARGET))
     aside: Sequence[Mapping[str, Any]] = status["set_aside"]
     if aside:
         names = ", ".join(str(table["table"]) for table in aside)
-        problems.append(Problem("attention", f"set aside, so the target differs from the source in: {names}"))
+        text = f"set aside, so the target differs from the source in: {names}"
+        problems.append(Problem("attention", text, remedy=f"binlake table list --replication {FILE}"))
     behind_ddl = log.read_last_events((rewrites.STAGE,), 1, rewrites.FOUND)
     if behind_ddl and behind_ddl[0]["state"] == "different":
         event = behind_ddl[0]
         if verified is None or verified["at_ms"] < event["at_ms"]:
             text = "a table differs after a DDL that changed its rows: see the notices"
-            problems.append(Problem("attention", text, event["at_ms"], event["run_id"]))
+            problems.append(Problem("attention", text, event["at_ms"], event["run_id"], FIX_TARGET))
     return problems
 
 
@@ -353,4 +379,5 @@ def _find_validation_problems(validated: Mapping[str, Any] | None) -> list[Probl
         return []
     tables = ", ".join(sorted({str(row["table"]) for row in validated["listed"]}))
     text = f"validation found {validated['errors']} rows that differ, in {tables}: see `binlake validation show`"
-    return [Problem("attention", text, validated["at_ms"], validated["run_id"])]
+    show = f"binlake validation show --replication {FILE}"
+    return [Problem("attention", text, validated["at_ms"], validated["run_id"], show)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Mapping
@@ -16,14 +15,15 @@ from binlake import tso
 from binlake.cluster.source.hearing import HeardSource, Hearing
 from binlake.config import Replication
 from binlake.errors import SourceUnavailable, TargetUnavailable, Transient
+from binlake.health import reachability
+from binlake.health.orchestration import DagFacts, LastRun, SchedulerFacts
+from binlake.health.positions import build_status_view
+from binlake.health.state import Surroundings, build_health_view
 from binlake.lake.baseload import BaseLoad, BaseTable
 from binlake.lake.failures import record_failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake_airflow.pages import reachability
-from binlake_airflow.pages.health import Surroundings, build_health_view
-from binlake_airflow.pages.history import build_run_view, build_status_view
-from binlake_airflow.pages.runs import DagFacts, LastRun, SchedulerFacts
+from binlake_airflow.pages.history import build_run_view
 from deploy.local.ports import free_port
 
 T0 = tso.compose(time.time_ns() // 1_000_000)
@@ -247,18 +247,18 @@ def test_run_shows_its_failures(log: WindowLog) -> None:
 
 def test_addresses_are_checked_concurrently_and_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     target, spark = free_port(), free_port()
-    connection = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark}
-    monkeypatch.setenv("AIRFLOW_CONN_HERE", json.dumps(connection))
     asked: list[int] = []
     monkeypatch.setattr(reachability, "is_listening", lambda _host, port, _s: asked.append(port) or port == target)
-    raw: dict[str, Any] = {"name": "orders", "lake": {"path": "/l"}, "target": {"host": "127.0.0.1", "port": target},
-                           "airflow": {"engine": "connect", "spark-conn-id": "here"}}  # fmt: skip
+    raw: dict[str, Any] = {"name": "orders", "lake": {"path": "/l"}, "target": {"host": "127.0.0.1", "port": target}}
+    replication = Replication.model_validate(raw)
     for _ in range(2):
-        assert reachability.build_reach_view(Replication.model_validate(raw)) == {"target": True, "spark": False}
+        view = reachability.build_reach_view(replication, lambda: (("127.0.0.1", spark),))
+        assert view == {"target": True, "spark": False}
     assert sorted(asked) == sorted([target, spark])
-    # Spark in this process, or on a cluster manager: there is no address to check.
-    raw = {**raw, "target": None, "airflow": {"spark-conn-id": "nowhere"}}
-    assert reachability.build_reach_view(Replication.model_validate(raw)) == {"target": None, "spark": None}
+    # Spark in this process, on a cluster manager, or known only to Airflow: there is no address to check.
+    raw = {**raw, "target": None}
+    view = reachability.build_reach_view(Replication.model_validate(raw), tuple)
+    assert view == {"target": None, "spark": None}
 
 
 LOADING = replace(

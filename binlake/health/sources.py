@@ -1,4 +1,4 @@
-"""The sources of a replication for a page: one short request to each status port; a silent one is shown at once."""
+"""The sources of a replication now: one short request to each status port; a silent one is shown at once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from binlake import tso
 from binlake.cluster.source.hearing import HeardSource, Hearing, combine, listen
 from binlake.config import Replication
+from binlake.health.values import build_ts_view, format_utc
 from binlake.rpc import Tls
-from binlake_airflow.pages.history import build_ts_view, format_utc
 
 TIMEOUT_S = 1.0
 _REST_S = 5.0

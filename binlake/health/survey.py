@@ -1,0 +1,119 @@
+"""The health of several replications at once: a lake that hangs or fails hides no other, and is `unknown`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
+from typing import Any
+
+from binlake.base.deadline import begin
+from binlake.base.exitstatus import Exit
+from binlake.config import Replication
+from binlake.config.folder import find_replications, find_replications_folder
+from binlake.config.load import load_replication
+from binlake.errors import BinlakeError, ConfigError
+from binlake.health.problem import STATES, Problem, fill_in
+from binlake.health.reading import Orchestration, read_health
+from binlake.lake.damage import translate_storage_error
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowLog
+
+UNKNOWN = "unknown"
+"""The state of a replication whose file or lake cannot be read."""
+ORDER = (UNKNOWN, *STATES, "empty", "running")
+"""All states, the worst first."""
+_GOES_ON = frozenset({"behind", "attention"})
+_WELL = frozenset({"empty", "running"})
+Row = dict[str, Any]
+
+
+def find_files(names: Sequence[str]) -> tuple[dict[Path, Replication], dict[Path, ConfigError]]:
+    """The replications that are named by name or file (none: all of the folder), and the files that are not valid.
+
+    Raises ConfigError for a name that no file has.
+    """
+    if not names:
+        found = find_replications()
+        return dict(found.good), dict(found.broken)
+    good: dict[Path, Replication] = {}
+    broken: dict[Path, ConfigError] = {}
+    for name in names:
+        path = find_file(name)
+        try:
+            good[path] = load_replication(path, secrets=False)
+        except ConfigError as error:
+            broken[path] = error
+    return good, broken
+
+
+def find_file(name: str) -> Path:
+    """The file of a replication that is named by its name or its file. Raises ConfigError."""
+    if name.endswith(".toml") or Path(name).is_file():
+        return Path(name)
+    found = find_replications()
+    path = next((path for path, one in found.good.items() if one.name == name), None)
+    # A file that is not valid has no name to compare: by custom it is that of the file.
+    path = path or next((path for path in found.broken if path.stem == name), None)
+    if path is None:
+        known = ", ".join(sorted(one.name for one in found.good.values())) or "none"
+        raise ConfigError(
+            "there is no such replication",
+            where={"name": name, "folder": find_replications_folder()},
+            hint=f"known are: {known}; or name its file",
+        )
+    return path
+
+
+def read_rows(good: Mapping[Path, Replication], broken: Mapping[Path, ConfigError], timeout_s: float) -> list[Row]:
+    """A row for each file, the worst first: what `read_health` returns, its `file`, and `orchestration` (unknown)."""
+    until = time.monotonic() + timeout_s
+    work = {path: begin(_make_reader(path, one), f"status-{one.name}") for path, one in good.items()}
+    rows = [_build_unknown_row(path, path.stem, str(error)) for path, error in broken.items()]
+    rows += [_await_row(path, good[path].name, future, until, timeout_s) for path, future in work.items()]
+    return sorted(rows, key=lambda row: (ORDER.index(row["state"]), row["name"]))
+
+
+def choose_status(rows: Sequence[Row]) -> Exit:
+    """The exit status for these rows."""
+    states = {row["state"] for row in rows}
+    if UNKNOWN in states:
+        return Exit.UNKNOWN
+    if states - _GOES_ON - _WELL:
+        return Exit.STOPPED
+    return Exit.ATTENTION if states & _GOES_ON else Exit.DONE
+
+
+def _make_reader(path: Path, replication: Replication) -> Callable[[], Row]:
+    return lambda: _read_row(path, replication)
+
+
+def _read_row(path: Path, replication: Replication) -> Row:
+    status, _ = read_health(replication, WindowLog(LakePaths.of(replication)), Orchestration())
+    for problem in status["problems"]:
+        problem["remedy"] = fill_in(problem["remedy"], path, replication.source.pd_urls)
+    return {**status, "file": str(path), "orchestration": UNKNOWN}
+
+
+def _await_row(path: Path, name: str, future: Future[Row], until: float, timeout_s: float) -> Row:
+    try:
+        return future.result(max(until - time.monotonic(), 0.0))
+    except FutureTimeout:
+        return _build_unknown_row(path, name, f"its lake did not answer within {timeout_s:g} s")
+    except BinlakeError as error:
+        return _build_unknown_row(path, name, str(error))
+    except Exception as error:
+        known = translate_storage_error(error)
+        if known is None:
+            raise
+        return _build_unknown_row(path, name, str(known))
+
+
+def _build_unknown_row(path: Path, name: str, text: str) -> Row:
+    problem = Problem(UNKNOWN, text, remedy=f"binlake doctor {path}")
+    return {
+        "name": name, "file": str(path), "state": UNKNOWN, "problems": [problem.to_dict()], "landed": None, "sinks": {},
+        "feeds": [], "source": None, "orchestration": UNKNOWN,
+    }  # fmt: skip
