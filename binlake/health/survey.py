@@ -15,7 +15,7 @@ from binlake.config import Replication
 from binlake.config.folder import find_replications, find_replications_folder
 from binlake.config.load import load_replication
 from binlake.errors import BinlakeError, ConfigError
-from binlake.health.problem import FILE, PD, STATES, Problem
+from binlake.health.problem import STATES, Problem, fill_in
 from binlake.health.reading import Orchestration, read_health
 from binlake.lake.damage import translate_storage_error
 from binlake.lake.paths import LakePaths
@@ -93,13 +93,8 @@ def _make_reader(path: Path, replication: Replication) -> Callable[[], Row]:
 def _read_row(path: Path, replication: Replication) -> Row:
     status, _ = read_health(replication, WindowLog(LakePaths.of(replication)), Orchestration())
     for problem in status["problems"]:
-        problem["remedy"] = _fill_in(problem["remedy"], path, replication)
+        problem["remedy"] = fill_in(problem["remedy"], path, replication.source.pd_urls)
     return {**status, "file": str(path), "orchestration": UNKNOWN}
-
-
-def _fill_in(remedy: str, path: Path, replication: Replication) -> str:
-    known = {FILE: str(path), PD: ",".join(replication.source.pd_urls)}
-    return " ".join(known.get(word, word) for word in remedy.split(" "))
 
 
 def _await_row(path: Path, name: str, future: Future[Row], until: float, timeout_s: float) -> Row:

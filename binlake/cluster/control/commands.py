@@ -162,6 +162,18 @@ def _format_remark(node: NodeStatus, now: int, *, stale: bool) -> str:
     return ", ".join(word for word in ("stale" * stale, ahead) if word)
 
 
+def read_pump_problems(nodes: Sequence[NodeStatus], cluster_id: int, tls: Tls | None) -> dict[str, str]:
+    """The problem that each answering pump reports, by node id; an original pump reports none."""
+    problems = {}
+    for node in nodes:
+        if node.state in ("offline", "paused"):
+            continue
+        with contextlib.suppress(SourceUnavailable, WireError):
+            problem = PumpReader(node.host, cluster_id, timeout_s=_PROBE_S, tls=tls).read_info().last_error
+            problems.update({node.node_id: problem} if problem else {})
+    return problems
+
+
 class PumpsCommand(_Listing):
     """`binlake pumps`."""
 
@@ -171,15 +183,7 @@ class PumpsCommand(_Listing):
         return registry.list_pumps()
 
     def _read_problems(self, nodes: Sequence[NodeStatus], cluster_id: int, tls: Tls | None) -> dict[str, str]:
-        """The problem that each answering pump reports; an original pump reports none."""
-        problems = {}
-        for node in nodes:
-            if node.state in ("offline", "paused"):
-                continue
-            with contextlib.suppress(SourceUnavailable, WireError):
-                problem = PumpReader(node.host, cluster_id, timeout_s=_PROBE_S, tls=tls).read_info().last_error
-                problems.update({node.node_id: problem} if problem else {})
-        return problems
+        return read_pump_problems(nodes, cluster_id, tls)
 
 
 class DrainersCommand(_Listing):
