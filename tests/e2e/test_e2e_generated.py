@@ -206,7 +206,7 @@ ANEW = {
 """Tables with an ALTER that computes their stored columns anew in a lenient session."""
 
 
-@pytest.mark.parametrize("family", ["mariadb", "mysql"])
+@pytest.mark.parametrize("family", ["mariadb", pytest.param("mysql", marks=pytest.mark.soak)])
 def test_columns_computed_anew_have_the_sources_values_at_a_target_of_its_family(
     family: str, request: pytest.FixtureRequest, empty_mariadb: MariaDb, tmp_path: Path
 ) -> None:
