@@ -12,8 +12,8 @@ from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import Json
 from binlake.rows.schema.info import SOURCE_KEY
-from binlake.statements.generation import find_filled_operands, is_exact, is_proven, list_recomputed
-from binlake.statements.writtencolumns import is_computed
+from binlake.statements.generation import find_filled_operands, is_exact, is_proven, list_expressions, list_recomputed
+from binlake.statements.writtencolumns import depends_on_zone, is_computed
 
 COLUMNS = (
     col("id"), col("s", t.SHORT), col("u", t.LONG, unsigned=True), col("big", t.LONGLONG), col("v", t.VARCHAR, flen=20),
@@ -77,6 +77,31 @@ def test_only_proven_expressions_whose_values_fit_are_left_to_the_target(
     found = make(expression, tp)
     assert (is_proven(*found), is_exact(*found)) == (proven, exact)
     assert [is_computed(*found, dialect) for dialect in ("mariadb", "mysql")] == [exact, exact]
+
+
+@pytest.mark.parametrize(
+    ("expression", "tp", "exact", "zoned"),
+    [
+        ("`s` + 1", t.LONG, True, False),
+        ("hour(`at`)", t.LONG, True, False),
+        ("`s` + 1", t.TINY, False, False),  # what does not fit is cut in the source's session
+        ("length(`v`)", t.LONG, False, False),
+        ("hour(`ts`)", t.LONG, False, True),
+    ],
+)
+@pytest.mark.parametrize("outer", ["`via` + 1", "`via` is null", "`VIA` is null"])
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_column_computed_from_a_virtual_one_is_only_as_good_as_that(
+    expression: str, tp: int, exact: bool, zoned: bool, outer: str, stored: bool
+) -> None:
+    # the target computes the virtual column itself; a stored one has the source's values
+    made = [col("via", tp, generated_expr_string=expression, generated_stored=stored)]
+    made.append(col("g", t.LONGLONG, generated_expr_string=outer, generated_stored=True))
+    whole = table("t", *COLUMNS, *made, keys=(primary("id"),))
+    found = whole.find_column("g")
+    assert found is not None
+    assert (is_exact(found, whole), depends_on_zone(found, whole)) == (exact or stored, zoned and not stored)
+    assert list(list_expressions(found, whole)) == ([outer] if stored else [outer, expression])
 
 
 @pytest.mark.parametrize(("source", "computed"), [("", True), ("one", False)])
