@@ -118,7 +118,7 @@ def prepare(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     points = {point.name: point for point in entry_points(group=GROUP)}
     parser = _make_parser(points)
     name = parser.parse_args(arguments[:1]).command
-    command: Command = _load(points[name])
+    command: Command = load(points[name])
     return command, make_parser(name, command).parse_args(arguments[1:])
 
 
@@ -130,7 +130,8 @@ def make_parser(name: str, command: Command) -> argparse.ArgumentParser:
     return parser
 
 
-def _load(point: EntryPoint) -> Command:
+def load(point: EntryPoint) -> Command:
+    """The command of an entry point. Raises ConfigError that names the extra if a package of it is missing."""
     try:
         command: Command = point.load()()
     except ModuleNotFoundError as error:
