@@ -97,8 +97,9 @@ class MaintainCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Run maintenance and print what was done."""
         replication = load_replication(args.replication)
-        with translate_errors():
-            done = maintain(build_context(replication, "maintain", args, "maintain"))
+        ctx = build_context(replication, "maintain", args, "maintain")
+        with translate_errors(ctx.paths.root):
+            done = maintain(ctx)
         if args.output == "json":
             print(json.dumps([asdict(result) for result in done]))
             return 0
