@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import NoReturn, Protocol, TextIO
 
 from binlake.base.exitstatus import Exit
+from binlake.base.explained import explain_actions
 from binlake.base.extras import explain_missing, list_versions
 from binlake.base.garbage import collect_rarely
 from binlake.base.lightimport import import_lightly
@@ -33,6 +34,8 @@ class Command(Protocol):
     """One command of the CLI; shells register theirs under the entry point group `binlake.commands`."""
 
     help: str
+    examples: Sequence[str]
+    """Command lines for `--help`: one or two of the command, or of each of its actions."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the command's arguments."""
@@ -115,13 +118,20 @@ def prepare(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     points = {point.name: point for point in entry_points(group=GROUP)}
     parser = _make_parser(points)
     name = parser.parse_args(arguments[:1]).command
-    command: Command = _load(points[name])
-    own = argparse.ArgumentParser(prog=f"binlake {name}", description=command.help)
-    command.add_arguments(own)
-    return command, own.parse_args(arguments[1:])
+    command: Command = load(points[name])
+    return command, make_parser(name, command).parse_args(arguments[1:])
 
 
-def _load(point: EntryPoint) -> Command:
+def make_parser(name: str, command: Command) -> argparse.ArgumentParser:
+    """The parser of one command; each action shows only its own options and examples."""
+    parser = argparse.ArgumentParser(prog=f"binlake {name}", description=command.help)
+    command.add_arguments(parser)
+    explain_actions(parser, command.examples)
+    return parser
+
+
+def load(point: EntryPoint) -> Command:
+    """The command of an entry point. Raises ConfigError that names the extra if a package of it is missing."""
     try:
         command: Command = point.load()()
     except ModuleNotFoundError as error:

@@ -33,13 +33,19 @@ class AuditCommand:
     """Ask the lake about the past."""
 
     name = "audit"
+    examples = (
+        "binlake audit row shop.item '[\"7\"]' --follow --replication orders.toml",
+        "binlake audit table shop.item --at 2026-11-29T10:00:00Z --replication orders.toml",
+        "binlake audit transaction 470548480035651584 --replication orders.toml",
+        "binlake audit sql --table shop.item --replication orders.toml",
+    )
     help = "show a row's history, a table as of a time, or a transaction"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`row TABLE KEY`, `table TABLE --at`, `transaction TS`, `sql`."""
         actions = parser.add_subparsers(dest="action", required=True)
         row = actions.add_parser("row", help="all changes of one row")
-        row.add_argument("table", metavar="DB.TABLE")
+        row.add_argument("table", metavar="DB.TABLE", help="its name at the source")
         row.add_argument("key", nargs="+", help="the key's values in order, or one JSON array; keyless: the whole row")
         row.add_argument("--at", type=parse_moment, metavar="TS", help="only the last change up to a commit_ts or time")
         row.add_argument(
@@ -47,7 +53,7 @@ class AuditCommand:
         )
         row.add_argument("--follow", action="store_true", help="also follow the row to other keys")
         table = actions.add_parser("table", help="a table as it was at a commit_ts or time")
-        table.add_argument("table", metavar="DB.TABLE")
+        table.add_argument("table", metavar="DB.TABLE", help="its name at the source")
         table.add_argument(
             "--at", "--as-of", dest="at", type=parse_moment, required=True, metavar="TS",
             help="commit_ts, or a time (ISO 8601, UTC when it names no zone)",
@@ -56,7 +62,7 @@ class AuditCommand:
         transaction = actions.add_parser("transaction", help="all changes of one transaction, in order")
         transaction.add_argument("ts", type=parse_commit_ts, metavar="TS", help="its commit_ts or start_ts")
         sql = actions.add_parser("sql", help="print SQL for Spark: the audit views; with --table the table as of --at")
-        sql.add_argument("--table", metavar="DB.TABLE")
+        sql.add_argument("--table", metavar="DB.TABLE", help="a table of the source: print it as of --at")
         sql.add_argument(
             "--at", type=parse_moment, metavar="TS", help="commit_ts or time (default: the end of the lake)"
         )

@@ -33,10 +33,19 @@ from spark_jobs.job.opening import build_context
 from spark_jobs.job.outcomes import DIFFERENT, run_and_report, show_results
 from spark_jobs.job.results import StageResult
 
+_RANGE = "--from 470548480035651584 --to 470549480035651584"
+
 
 class BackfillCommand:
     """Rebuild, repair, replay, roll back or resend a range."""
 
+    examples = (
+        f"binlake backfill rebuild {_RANGE} --replication orders.toml",
+        "binlake backfill repair --commit-ts 470548480035651584 --replication orders.toml",
+        f"binlake backfill replay --into copy.toml {_RANGE} --replication orders.toml",
+        "binlake backfill rollback --commit-ts 470548480035651584 --write-to target --replication orders.toml",
+        f"binlake backfill emit --feed kafka-avro --topic again {_RANGE} --replication orders.toml",
+    )
     help = "work on a past range of commit_ts: rebuild, repair, replay elsewhere, roll back, or send it to a feed again"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -48,7 +57,9 @@ class BackfillCommand:
         replay_ = actions.add_parser("replay", help="apply it to another target, up to exactly --to")
         replay_.add_argument("--into", required=True, metavar="FILE", help="TOML whose [target] receives the range")
         rollback_ = actions.add_parser("rollback", help="undo it with new changes")
-        rollback_.add_argument("--write-to", choices=("source", "target", "file"), required=True)
+        rollback_.add_argument(
+            "--write-to", choices=("source", "target", "file"), required=True, help="where the changes that undo it go"
+        )
         rollback_.add_argument("--file", type=Path, help="with --write-to file: the file to write")
         rollback_.add_argument("--force", action="store_true", help="overwrite later changes of the same keys")
         emit_ = actions.add_parser("emit", help="encode and send it again as a feed does; the feed itself continues")

@@ -86,6 +86,7 @@ class Maintained:
 class MaintainCommand:
     """Run the lake's maintenance once."""
 
+    examples = ("binlake maintain --replication orders.toml",)
     help = "join small files, sort history for audits, delete what is no longer needed"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

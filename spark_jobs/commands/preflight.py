@@ -43,6 +43,7 @@ class PreflightCommand:
     """Compare the source's tables with the target's, and with what feeds can send."""
 
     name = "preflight"
+    examples = ("binlake preflight --replication orders.toml",)
     help = "compare the replicated tables with the target's and check the feeds; write nothing"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -48,13 +48,22 @@ _SUMS = ("chunks", "compared", "missing", "extra", "different", "unlisted")
 class VerifyCommand:
     """Compare the target with the lake or the source."""
 
+    examples = (
+        "binlake verify --replication orders.toml",
+        "binlake verify --sample 0.1 --fix --replication orders.toml",
+    )
     help = "compare the target with the lake, or the source, at its checkpoint; optionally repair it"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """What to compare, how much of it, what to do with differences."""
         add_job(parser)
         add_output(parser)
-        parser.add_argument("--against", choices=("lake", "source"), default="lake")
+        parser.add_argument(
+            "--against",
+            choices=("lake", "source"),
+            default="lake",
+            help="what the target must equal (default: lake)",
+        )
         parser.add_argument(
             "--table", action="append", default=[], metavar="DB.TABLE", help="compare only this table (repeatable)"
         )
@@ -104,6 +113,7 @@ class VerifyCommand:
 class RepairCommand:
     """Run a fix file."""
 
+    examples = ("binlake repair --from-file fixes.json --replication orders.toml",)
     help = "run the fixes that verify wrote, if the target is still at the checkpoint they were made for"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

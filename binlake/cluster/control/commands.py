@@ -177,6 +177,7 @@ def read_pump_problems(nodes: Sequence[NodeStatus], cluster_id: int, tls: Tls | 
 class PumpsCommand(_Listing):
     """`binlake pumps`."""
 
+    examples = ("binlake pumps --pd-urls http://10.0.0.5:2379 --show-offline-nodes",)
     help = "list the pumps of a cluster: address, state, watermark, last heartbeat, what blocks them"
 
     def _list_nodes(self, registry: Registry) -> Sequence[NodeStatus]:
@@ -189,6 +190,7 @@ class PumpsCommand(_Listing):
 class DrainersCommand(_Listing):
     """`binlake drainers`."""
 
+    examples = ("binlake drainers --pd-urls http://10.0.0.5:2379",)
     help = "list the consumers of a cluster: address, state, position"
 
     def _list_nodes(self, registry: Registry) -> Sequence[NodeStatus]:
@@ -211,6 +213,7 @@ class _Update:
 class UpdatePumpCommand(_Update):
     """`binlake update-pump`."""
 
+    examples = ("binlake update-pump --node-id pump-1 --state paused --pd-urls http://10.0.0.5:2379",)
     help = "rewrite a pump's state in the registry, regardless of what the pump does (unsafe: see the runbook)"
 
     def run(self, args: argparse.Namespace) -> int:
@@ -235,6 +238,7 @@ class UpdatePumpCommand(_Update):
 class UpdateDrainerCommand(_Update):
     """`binlake update-drainer`."""
 
+    examples = ("binlake update-drainer --node-id drainer-1 --state offline --pd-urls http://10.0.0.5:2379",)
     help = "rewrite a consumer's state in the registry, regardless of what it does"
 
     def run(self, args: argparse.Namespace) -> int:
@@ -283,6 +287,7 @@ class Action:
 class PausePumpCommand(Action):
     """`binlake pause-pump`."""
 
+    examples = ("binlake pause-pump --node-id pump-1 --token-file admin-token --pd-urls http://10.0.0.5:2379",)
     help = "stop a pump that will be started again: its data is still needed"
     action = "pause"
 
@@ -290,6 +295,7 @@ class PausePumpCommand(Action):
 class OfflinePumpCommand(Action):
     """`binlake offline-pump`."""
 
+    examples = ("binlake offline-pump --node-id pump-1 --token-file admin-token --pd-urls http://10.0.0.5:2379",)
     help = "remove a pump permanently: it accepts no more prewrites, waits for its consumers, and goes offline"
     action = "close"
 

@@ -94,7 +94,7 @@ def _check_pumps(patient: Patient) -> Iterator[Finding]:
         pumps, now = placement.registry.list_pumps(), placement.pd.fetch_ts()
         cluster, tls = placement.pd.fetch_cluster_id(), placement.tls
     if not pumps:
-        yield Finding("pumps", "failure", "no pump is registered", "binlake pump serve")
+        yield Finding("pumps", "failure", "no pump is registered", "start one: binlake pump --config pump.toml")
     problems = read_pump_problems(pumps, cluster, tls)
     for pump in pumps:
         yield _judge_pump(pump, now, problems.get(pump.node_id, ""))
