@@ -46,5 +46,5 @@ def _list_variables(tokens: Sequence[Token], family: str) -> Iterator[str]:
 def _names_days(form: Sequence[Token]) -> bool:
     """Whether the format of a DATE_FORMAT has names of days or months, or may have them."""
     *charset, text = form
-    is_literal = text.kind is TokenKind.STRING and len(charset) < 2
+    is_literal = text.kind is TokenKind.STRING and all(token.kind is TokenKind.WORD for token in charset)
     return not is_literal or bool(_NAMES_OF_DAYS.search(text.value))

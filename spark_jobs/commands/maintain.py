@@ -99,8 +99,9 @@ class MaintainCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Run maintenance and print what was done."""
         replication = load_replication(args.replication)
-        with translate_errors(), show_progress("maintain") as tell:
-            done = maintain(build_context(replication, "maintain", args, "maintain"), tell)
+        ctx = build_context(replication, "maintain", args, "maintain")
+        with translate_errors(ctx.paths.root), show_progress("maintain") as tell:
+            done = maintain(ctx, tell)
         if args.output == "json":
             print(json.dumps([asdict(result) for result in done]))
             return 0

@@ -24,12 +24,14 @@ DEPENDING = {
     "DATE_FORMAT(at, '%M %Y')": "lc_time_names",
     "DATE_FORMAT(day, '%a')": "lc_time_names",
     "DATE_FORMAT(day, v)": "lc_time_names",
+    "DATE_FORMAT(day, '%W ' '%d')": "lc_time_names",
     "DATE_FORMAT(day, CONCAT('%W', '%d'))": "lc_time_names",
     "HEX(AES_ENCRYPT(v, 'key'))": "block_encryption_mode",
     "AES_DECRYPT(v, 'key')": "block_encryption_mode",
 }
 INDEPENDENT = (
-    "d * 3", "d DIV 3", "d % 3", "HEX(v)", "CONCAT(v, '/')", "WEEK(day, 3)", "YEARWEEK(day)", "WEEKOFYEAR(day)",
+    "d * 3", "d DIV 3", "d % 3", "HEX(v)", "CONCAT(v, '/')", "WEEK(day, 3)", "WEEK((day), 3)", "YEARWEEK(day)",
+    "WEEKOFYEAR(day)", "day + INTERVAL 1 WEEK",
     "DATE_FORMAT(day, '%Y-%m-%d %j %u')", "EXTRACT(YEAR_MONTH FROM day)", "TIME_FORMAT(at, '%H %p')", "FORMAT(d, 2)",
     "STR_TO_DATE('3 March 2020', '%d %M %Y')", "DAYOFWEEK(day)", "SHA2(v, 256)", "`week` + 1", "`dayname`",
     "ROUND(d, 1)", "TRUNCATE(d, 1)", "POW(d, 0.5)",
