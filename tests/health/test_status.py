@@ -72,6 +72,7 @@ def test_source_that_is_not_heard_makes_every_lag_unknown(fleet: Fleet, capsys: 
     assert re.search(r"crm: unreachable for \d s: the source shard-1 makes no progress: refused\n", out)
 
 
+@pytest.mark.long
 def test_file_that_is_not_valid_and_lake_that_hangs_are_unknown_and_hide_no_other(
     fleet: Fleet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
