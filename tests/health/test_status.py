@@ -140,3 +140,14 @@ def test_durations_are_in_the_unit_that_a_person_would_use() -> None:
 def test_seconds_must_be_a_number_above_zero(text: str) -> None:
     with pytest.raises(arguments.argparse.ArgumentTypeError):
         arguments.parse_seconds(text)
+
+
+def test_airflow_that_cannot_be_read_is_said_and_no_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_replication: Any) -> Any:
+        raise ValueError("no such table: dag")
+
+    monkeypatch.setattr(command, "find_airflow", lambda: refuse)
+    status, out = show(capsys, "crm", "--airflow")
+    assert (status, "Airflow's database cannot be read: ValueError" in out, "was not asked" in out) == (6, True, False)
