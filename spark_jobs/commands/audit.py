@@ -15,6 +15,7 @@ from typing import Any
 from binlake import tso
 from binlake.audit.audit import Audit, TableAsOf
 from binlake.base.arguments import add_output
+from binlake.base.progressline import show_progress
 from binlake.base.terminal import escape_invisible, format_value, print_table
 from binlake.config import load_replication
 from binlake.errors import ConfigError
@@ -101,7 +102,8 @@ def _run_row(paths: LakePaths, args: argparse.Namespace) -> int:
     audit = Audit(paths, args.rules)
     after, upto = args.between or (-1, args.at)
     ask = audit.read_row_history_across_keys if args.follow else audit.read_row_history
-    versions = ask(*_parse_name(args.table), parse_key(args.key), after=after, upto=upto)
+    with show_progress(f"reading the versions of {args.table}"):
+        versions = ask(*_parse_name(args.table), parse_key(args.key), after=after, upto=upto)
     versions = versions[-1:] if args.at is not None else versions
     if not versions:
         first, last = audit.read_merged_range()
@@ -155,7 +157,8 @@ def _format_image(image: Mapping[str, str | None] | None) -> str:
 
 
 def _run_table(paths: LakePaths, args: argparse.Namespace) -> int:
-    table = Audit(paths, args.rules).read_table_as_of(*_parse_name(args.table), args.at)
+    with show_progress(f"reading {args.table}"):
+        table = Audit(paths, args.rules).read_table_as_of(*_parse_name(args.table), args.at)
     if args.output == "json":
         rows = [[row[name] for name in table.columns] for row in table.rows]
         time = tso.to_datetime(table.ts).isoformat(timespec="milliseconds")
@@ -182,7 +185,8 @@ def _print_table(table: TableAsOf, args: argparse.Namespace) -> None:
 
 def _run_transaction(paths: LakePaths, args: argparse.Namespace) -> int:
     audit = Audit(paths, args.rules)
-    transaction = audit.find_transaction(args.ts)
+    with show_progress(f"looking for the transaction {args.ts}"):
+        transaction = audit.find_transaction(args.ts)
     if transaction is None:
         first, last = audit.read_merged_range()
         print(f"no transaction with commit_ts or start_ts {args.ts}; the lake holds ({first}, {last}]", file=sys.stderr)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from binlake.base.arguments import add_output
+from binlake.base.progressline import show_progress
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError
 from binlake.lake.lock import hold_lake_lock
@@ -86,7 +87,8 @@ class BackfillCommand:
             "rollback": lambda: [_rollback(replication, args)],
             "emit": lambda: _emit(replication, args),
         }[args.action]
-        results = run_and_report(args, lambda: _run_under_lock(replication, act))
+        with show_progress(f"backfill {args.action}") as args.tell:
+            results = run_and_report(args, lambda: _run_under_lock(replication, act))
         show_results(args, results)
         return DIFFERENT if any(result.state == "changed" for result in results) else 0
 
@@ -122,7 +124,7 @@ def _run_under_lock(replication: Replication, act: Callable[[], list[StageResult
 
 def _open_progress(replication: Replication, args: argparse.Namespace) -> BackfillProgress:
     name = args.run_id or f"{args.action}-{args.from_ts}-{args.to_ts}"
-    return BackfillProgress(WindowLog(LakePaths.of(replication)), name, args.from_ts, args.to_ts)
+    return BackfillProgress(WindowLog(LakePaths.of(replication)), name, args.from_ts, args.to_ts, args.tell)
 
 
 def _rebuild(replication: Replication, args: argparse.Namespace) -> list[StageResult]:

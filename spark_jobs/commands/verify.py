@@ -18,6 +18,7 @@ import structlog
 from deltalake.exceptions import DeltaError
 
 from binlake.base.arguments import add_output
+from binlake.base.progressline import Tell, show_progress, tell_nobody
 from binlake.base.redaction import are_row_values_shown
 from binlake.config import Replication, load_replication
 from binlake.errors import BinlakeError
@@ -101,9 +102,10 @@ class VerifyCommand:
             args.wait, args.fresh, args.source_stands_still,
         )  # fmt: skip
         lines: list[str] = []
-        results = run_and_report(
-            args, lambda: run_verify(replication, options, args.run_id, args.fix_file, args.fix, lines)
-        )
+        with show_progress("verify") as tell:
+            results = run_and_report(
+                args, lambda: run_verify(replication, options, args.run_id, args.fix_file, args.fix, lines, tell)
+            )
         show_results(args, results, lines)
         if results[-1].stage == "repair" and _is_all_listed(results[0]):
             return 0
@@ -133,11 +135,17 @@ class RepairCommand:
 
 
 def run_verify(
-    replication: Replication, options: VerifyOptions, run_id: str, fix_file: Path | None, fix: bool, lines: list[str]
+    replication: Replication,
+    options: VerifyOptions,
+    run_id: str,
+    fix_file: Path | None,
+    fix: bool,
+    lines: list[str],
+    tell: Tell = tell_nobody,
 ) -> list[StageResult]:
     """The result of verify and, if `fix` is set and rows differ, of the repair. Adds the text output to `lines`."""
     run_id = run_id or f"verify-{uuid.uuid4().hex[:12]}"
-    verification = verify(replication, options)
+    verification = verify(replication, options, tell=tell)
     result = _build_result(verification)
     # A task's output goes to a log, so row values are left out there.
     clear = are_row_values_shown() or sys.stdout.isatty()
