@@ -49,7 +49,7 @@ test: setup  ## Install, lint and run all tests except the long ones of `make so
 	@$(MAKE) --no-print-directory --jobs=2 lint all-tests
 
 all-tests: setup-tests
-	@$(PYTHON) -m pytest $(PARALLEL) --draw-one-of 4 $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest $(PARALLEL) --draw-one-of 6 $(PYTEST_ARGS)
 
 test-quick: setup  ## Run the tests that are cheap and need no server, chosen by marks (tests/support/selection.py): one or two minutes
 	@$(PYTHON) -m pytest $(PARALLEL) --quick $(PYTEST_ARGS)

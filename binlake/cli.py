@@ -12,10 +12,12 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import NoReturn, Protocol, TextIO
 
 from binlake.base.exitstatus import Exit
+from binlake.base.explained import explain_actions
 from binlake.base.extras import explain_missing, list_versions
 from binlake.base.garbage import collect_rarely
 from binlake.base.lightimport import import_lightly
 from binlake.base.oserrors import describe_os_error
+from binlake.base.terminal import escape_invisible
 from binlake.errors import BinlakeError
 
 GROUP = "binlake.commands"
@@ -33,6 +35,8 @@ class Command(Protocol):
     """One command of the CLI; shells register theirs under the entry point group `binlake.commands`."""
 
     help: str
+    examples: Sequence[str]
+    """Command lines for `--help`: one or two of the command, or of each of its actions."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the command's arguments."""
@@ -61,13 +65,13 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return _run(arguments)
     except BinlakeError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _print_error(error)
         return Exit.ERROR
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except Exception as error:
         if missing := explain_missing(error):
-            print(f"error: {missing}", file=sys.stderr)
+            _print_error(missing)
             return Exit.ERROR
         if isinstance(error, BrokenPipeError) and _is_unread(sys.stdout):
             # Discard the rest of the output: a flush would fail again.
@@ -76,7 +80,7 @@ def run(arguments: Sequence[str]) -> int:
         storage_error = _translate_storage_error(error)
         if storage_error is None:
             raise
-        print(f"error: {storage_error}", file=sys.stderr)
+        _print_error(storage_error)
         return Exit.ERROR
 
 
@@ -90,6 +94,11 @@ def _run(arguments: Sequence[str]) -> int:
     status = command.run(args)
     sys.stdout.flush()
     return status
+
+
+def _print_error(error: BinlakeError) -> None:
+    """One line; what a server or a file put into the text moves no cursor and changes no colour."""
+    print(f"error: {escape_invisible(str(error))}", file=sys.stderr)
 
 
 def _is_unread(stream: TextIO) -> bool:
@@ -115,13 +124,20 @@ def prepare(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     points = {point.name: point for point in entry_points(group=GROUP)}
     parser = _make_parser(points)
     name = parser.parse_args(arguments[:1]).command
-    command: Command = _load(points[name])
-    own = argparse.ArgumentParser(prog=f"binlake {name}", description=command.help)
-    command.add_arguments(own)
-    return command, own.parse_args(arguments[1:])
+    command: Command = load(points[name])
+    return command, make_parser(name, command).parse_args(arguments[1:])
 
 
-def _load(point: EntryPoint) -> Command:
+def make_parser(name: str, command: Command) -> argparse.ArgumentParser:
+    """The parser of one command; each action shows only its own options and examples."""
+    parser = argparse.ArgumentParser(prog=f"binlake {name}", description=command.help)
+    command.add_arguments(parser)
+    explain_actions(parser, command.examples)
+    return parser
+
+
+def load(point: EntryPoint) -> Command:
+    """The command of an entry point. Raises ConfigError that names the extra if a package of it is missing."""
     try:
         command: Command = point.load()()
     except ModuleNotFoundError as error:

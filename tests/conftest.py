@@ -87,7 +87,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="only tests that need no server (make test-quick)")
-    parser.addoption("--draw-one-of", type=int, default=1, metavar="N", help="draw one of N examples (make test: 4)")
+    parser.addoption("--draw-one-of", type=int, default=1, metavar="N", help="draw one of N examples (make test: 6)")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

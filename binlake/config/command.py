@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from binlake.config.load import check_replication
@@ -19,12 +20,22 @@ from binlake.errors import ConfigError
 class ConfigCommand:
     """Check a replication file, or print the reference of all keys."""
 
+    examples: Sequence[str] = (
+        "binlake config check orders.toml",
+        "binlake config reference",
+    )
     help = "check a replication's TOML, or print the reference of all keys"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`check FILE` or `reference`."""
-        parser.add_argument("action", choices=("check", "reference"))
-        parser.add_argument("file", nargs="?", help="the replication's TOML (for check)")
+        actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+        check = actions.add_parser("check", help="print the effective settings of a file, or what is wrong with it")
+        check.add_argument("file", nargs="?", metavar="FILE", help="the replication's TOML")
+        self.add_check_arguments(check)
+        actions.add_parser("reference", help="print the reference of all keys in Markdown")
+
+    def add_check_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """More arguments of `check`; the file alone is checked here."""
 
     def run(self, args: argparse.Namespace) -> int:
         """Print the effective configuration without secrets, or the reference in Markdown. Raises ConfigError."""

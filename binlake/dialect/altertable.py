@@ -24,6 +24,7 @@ from binlake.dialect.computed import (
     make_computed_once,
     make_reader_specs,
     require_no_filled_operands,
+    require_no_unlogged_values,
 )
 from binlake.dialect.conversions import Alter, add_index_tokens, drop_index_tokens, find_dropped_indexes
 from binlake.dialect.defaults import find_fill_times, make_fill_specs, put_stored_set_default
@@ -116,8 +117,9 @@ def make_alter_statements(
     elif partitioning:
         # A conversion takes several statements; the partitioning is about their result.
         later = [*later, partitioning]
-    cuts = bool(plain) and ddl.after.session.is_lenient  # a strict session refuses a computed value that does not fit
-    if alter is not None and (converted or cuts or alter.may_change_values(specs)):
+    # As in the source's session: values are cut, times rounded, CHARs padded. A TiDB was strict or said so.
+    sets = bool(plain) and (ddl.after.session.is_lenient or (alter is not None and alter.is_native))
+    if alter is not None and (converted or sets or alter.may_change_values(specs)):
         if clock and not alter.can_fill_times(converted):
             raise Unmappable("a conversion of values together with a new column that has the current time as default")
         texts = alter.make_statements(specs, converted, has_time=bool(clock))
@@ -128,6 +130,7 @@ def make_alter_statements(
         texts = (f"SET SESSION timestamp = {moment}", *texts, "SET SESSION timestamp = DEFAULT")
     name = render(head[2:]).strip()
     required = list_requirements(name, before, after, ddl.after.session) if before and after else []
+    required += require_no_unlogged_values(name, plain, after, ddl.after.session, dialect)
     required += require_no_filled_operands(name, before, after, ddl.after.session, dialect)
     return (*required, *texts, *(render([*head, *spec]) for spec in later))
 

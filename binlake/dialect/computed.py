@@ -1,8 +1,8 @@
 """A stored generated column that is a plain column at the target: computed there once, for the rows that exist.
 
 An ALTER that adds it, or has it computed anew, makes it a generated column at the target, and a second ALTER makes it a
-plain column with these values. This is exact only if the target's server computes like the source's; otherwise no log
-has the values of older rows.
+plain column with these values. This is exact only if the target's server computes like the source's, and no variable of
+the source's session counts that the log does not have; otherwise no log has the values of older rows.
 """
 
 from __future__ import annotations
@@ -14,10 +14,17 @@ from binlake.dialect.conversions import format_type
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.madeup import WAYS
 from binlake.dialect.tokens import Token, TokenKind, tokenize_with_spaces
+from binlake.dialect.unlogged import find_unlogged_variable
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema.names import fold_name
 from binlake.rows.schema.session import SourceSession
-from binlake.statements.generation import find_filled_operands, is_proven, list_recomputed, may_store
+from binlake.statements.generation import (
+    find_filled_operands,
+    is_proven,
+    list_expressions,
+    list_recomputed,
+    may_store,
+)
 from binlake.statements.literal import quote, quote_name
 from binlake.statements.requiredrows import RequireNoRows
 from binlake.statements.writtencolumns import depends_on_zone, is_computed
@@ -55,6 +62,26 @@ def _find_obstacle(column: ColumnInfo, table: TableDef, session: SourceSession, 
     if session.family == dialect or (is_proven(column, table) and may_store(column, table, dialect)):
         return ""
     return "a server of another family may compute it differently"
+
+
+def require_no_unlogged_values(
+    table: str, once: Sequence[ColumnInfo], after: TableDef | None, session: SourceSession, dialect: Dialect
+) -> list[str]:
+    """The steps before an ALTER of `table` (SQL text) that computes the columns `once`: the table has no rows if a
+    variable of the source's session, which no log has, made their values."""
+    if after is None:
+        return []
+    return [
+        RequireNoRows(
+            table,
+            "TRUE",
+            f"the source computed the stored generated column {column.name} with its session's {variable}, which is not"
+            f" in the log{WAYS}",
+        ).to_sql()
+        for column in once
+        for expression in list_expressions(column, after)
+        if (variable := find_unlogged_variable(expression, session.family or dialect))
+    ]
 
 
 def require_no_filled_operands(

@@ -31,8 +31,11 @@ SHADOW = "_binlake_cast_"
 
 _LENIENT = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
 _LENIENT_NATIVE = "NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION"
-_MODES = {1 << 23: "NO_ZERO_IN_DATE", 1 << 24: "NO_ZERO_DATE", 1 << 25: "ALLOW_INVALID_DATES"}
-"""Bits of sql_mode that affect converted values in lenient sessions, in both families."""
+_MODES = {
+    1 << 6: "NO_UNSIGNED_SUBTRACTION", 1 << 23: "NO_ZERO_IN_DATE", 1 << 24: "NO_ZERO_DATE",
+    1 << 25: "ALLOW_INVALID_DATES", 1 << 31: "PAD_CHAR_TO_FULL_LENGTH",
+}  # fmt: skip
+"""Bits of sql_mode that affect converted or computed values in lenient sessions, in both families."""
 _TRUNCATES, _ROUNDS = 1 << 32, 1 << 34
 """MySQL's TIME_TRUNCATE_FRACTIONAL, MariaDB's TIME_ROUND_FRACTIONAL."""
 _PRIMARY = "primary"

@@ -8,8 +8,10 @@ then the source had none either.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from binlake.dialect.tokens import TokenKind, tokenize
+from binlake.dialect.unlogged import find_unlogged_variable
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.session import SourceSession
@@ -37,7 +39,8 @@ _FIXED = frozenset(
         "UPPER", "VARCHAR", "WEEKDAY", "YEAR",
     }
 )  # fmt: skip
-"""Functions and types whose result depends on their arguments alone; for any other function it is not known."""
+"""Functions and types whose result depends on their arguments alone, or for some of them on a variable that
+`find_unlogged_variable` names; for any other function it is not known."""
 _UTC = ("+00:00", "UTC", "SYSTEM", "ETC/UTC")
 WAYS = (
     ": let the other tables continue (`binlake table aside`), copy the table from the source, and bring it back with"
@@ -85,16 +88,17 @@ def _find_made_up(former: ColumnInfo | None, column: ColumnInfo, session: Source
 def _is_reproducible(column: ColumnInfo, session: SourceSession) -> bool:
     functions = _list_functions(column.default or "")
     timed = bool(session.moment) and session.zone.upper() in _UTC
+    if find_unlogged_variable(column.default or "", session.family):
+        return False
     return functions <= _FIXED | _CLOCKS and (timed or not functions & _CLOCKS)
 
 
 def _list_functions(expression: str) -> set[str]:
     """The functions that an expression calls, and the clocks that it names without parentheses."""
-    tokens = tokenize(expression)
-    following = [*tokens[1:], None]
     return {
         token.text.upper()
-        for token, after in zip(tokens, following, strict=True)
-        if token.kind is TokenKind.WORD
+        for token, after in pairwise([*tokenize(expression), None])
+        if token is not None
+        and token.kind is TokenKind.WORD
         and ((after is not None and after.is_mark("(")) or token.text.upper() in _CLOCKS)
     }

@@ -29,6 +29,10 @@ from binlake.feed.registry import Registry
 class FeedCommand:
     """Read the messages that a feed wrote."""
 
+    examples = (
+        "binlake feed read 'kafka://127.0.0.1:9092/shop?protocol=canal-json' --limit 10",
+        "binlake feed read --feed kafka-avro --table shop.item --replication orders.toml",
+    )
     help = "decode the messages of a feed's topic or files"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

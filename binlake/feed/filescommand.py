@@ -24,6 +24,10 @@ from binlake.lake.paths import LakePaths
 class FilesCommand:
     """List and verify binlog files."""
 
+    examples = (
+        "binlake files list --feed backup --replication orders.toml",
+        "binlake files verify --feed backup --replication orders.toml",
+    )
     help = "list and verify binlog files (of a feed with protocol pb, or of TiDB's drainer)"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from binlake.health.values import format_utc
@@ -19,6 +21,12 @@ SHOW_CHECKPOINT = f"binlake checkpoint show --replication {FILE}"
 FIX_TARGET = f"binlake verify --replication {FILE} --fix"
 FEEDER_CHECK = "binlake feeder check --config feeder.toml"
 FEEDER_STATUS = "binlake feeder status --config feeder.toml"
+
+
+def fill_in(remedy: str, file: Path, pd_urls: Sequence[str]) -> str:
+    """The remedy as it can be run."""
+    known = {FILE: str(file), PD: ",".join(pd_urls)}
+    return " ".join(known.get(word, word) for word in remedy.split(" "))
 
 
 @dataclass(frozen=True)

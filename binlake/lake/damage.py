@@ -49,7 +49,9 @@ DELTA_DAMAGE = (
 """The layers named in a DeltaError that has read a damaged file. All errors of delta-rs have one of five types."""
 STORE_DAMAGE = ("Requested range was invalid",)
 """What an OSError of the object store says about a file that is too short."""
-_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ENFILE})
+_ERRNOS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ENFILE}
+)
 _LETTERS = 300
 _SPARE_BYTES = 16 << 20
 """More than the largest control table's compaction and checkpoint write."""

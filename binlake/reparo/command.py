@@ -36,6 +36,7 @@ _FLAGS = {
 class ReparoCommand:
     """Apply binlog files, or print them."""
 
+    examples = ("binlake reparo -config reparo.toml",)
     help = (
         "apply binlog files (of TiDB's drainer, or of a feed with the protocol pb) to MySQL, MariaDB or TiDB, exactly"
         " once, or print them (dest-type print)"

@@ -102,9 +102,18 @@ def _list_stored(table: TableDef) -> list[ColumnInfo]:
     return [column for column in table.columns if column.is_generated and column.generated_stored]
 
 
+def list_expressions(column: ColumnInfo, table: TableDef) -> Iterator[str]:
+    """The expression of a generated column, and those of the virtual columns that it reads."""
+    if column.is_generated:
+        yield column.generated_expr
+    for one in _list_operands(column, table):
+        if not one.generated_stored:
+            yield from list_expressions(one, table)
+
+
 def _list_operands(column: ColumnInfo, table: TableDef) -> list[ColumnInfo]:
     """The columns that the expression of a generated column names; none for a plain column."""
-    names = set(_list_names(column.generated_expr))
+    names = set(list_names(column.generated_expr))
     return [one for one in table.columns if one.name.lower() in names and one.id != column.id]
 
 
@@ -147,7 +156,8 @@ def _rename(expression: str, names: dict[str, str]) -> str:
     return re.sub(r"\s+", "", text).lower()
 
 
-def _list_names(expression: str) -> Iterator[str]:
+def list_names(expression: str) -> Iterator[str]:
+    """The names (folded) of the columns that an expression has."""
     yield from (name.replace("``", "`").lower() for name in _NAME.findall(expression))
 
 
@@ -163,8 +173,11 @@ def _find_range(column: ColumnInfo, table: TableDef) -> _Range | None:
     """The integers that the expression of `column` may give; None if it is not proven."""
     if column.tp not in _BITS:
         return None
-    named = set(_list_names(column.generated_expr))
-    columns = (c for c in table.columns if c.name.lower() in named)
+    named = set(list_names(column.generated_expr))
+    columns = [c for c in table.columns if c.name.lower() in named]
+    # The target computes a virtual column itself; of a stored one it has the source's values.
+    if any(c.is_generated and not c.generated_stored and not is_exact(c, table) for c in columns):
+        return None
     return _read_expression(column.generated_expr, tuple((c.name.lower(), c.tp, c.unsigned) for c in columns))
 
 

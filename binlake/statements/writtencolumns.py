@@ -8,9 +8,8 @@ from binlake.base.dialects import Dialect
 from binlake.errors import SchemaError
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements.generation import is_exact, may_store
+from binlake.statements.generation import is_exact, list_expressions, list_names, may_store
 
-_NAMES = re.compile(r"`((?:[^`]|``)+)`")
 _ZONED = re.compile(r"\b(?:from_unixtime|unix_timestamp)\s*\(", re.IGNORECASE)
 
 
@@ -35,10 +34,12 @@ def _is_computed_alike(column: ColumnInfo, table: TableDef, dialect: Dialect) ->
 
 def depends_on_zone(column: ColumnInfo, table: TableDef) -> bool:
     """True if a generated column reads a TIMESTAMP, or uses a function that converts between timestamps and local
-    time."""
-    named = {name.replace("``", "`").lower() for name in _NAMES.findall(column.generated_expr)}
+    time; itself, or by way of a virtual column."""
     stamps = {each.name.lower() for each in table.columns if each.tp == t.TIMESTAMP}
-    return bool(named & stamps) or _ZONED.search(column.generated_expr) is not None
+    return any(
+        _ZONED.search(expression) or not stamps.isdisjoint(list_names(expression))
+        for expression in list_expressions(column, table)
+    )
 
 
 def list_written_columns(table: TableDef, dialect: Dialect) -> list[ColumnInfo]:

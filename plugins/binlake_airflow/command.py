@@ -17,11 +17,12 @@ _PACKAGE = Path(__file__).resolve().parent
 class AirflowCommand:
     """`binlake airflow`."""
 
+    examples = ("binlake airflow dags /opt/airflow/dags",)
     help = "put Binlake's DAG files into an Airflow's folder of DAGs"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
-        parser.add_argument("action", choices=["dags"])
+        parser.add_argument("action", choices=["dags"], help="write the DAG file")
         parser.add_argument("folder", type=Path, help="Airflow's `[core] dags_folder`")
 
     def run(self, args: argparse.Namespace) -> int:

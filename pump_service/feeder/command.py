@@ -33,6 +33,11 @@ class FeederCommand:
     """The command; needs PD, at least one pump, and the servers named in feeder.toml."""
 
     name = "feeder"
+    examples = (
+        "binlake feeder run --config /etc/binlake/feeder.toml",
+        "binlake feeder status --config /etc/binlake/feeder.toml",
+        "binlake feeder check --config /etc/binlake/feeder.toml --output json",
+    )
     help = "read MySQL and MariaDB servers and send their transactions to the pumps"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

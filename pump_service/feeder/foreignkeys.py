@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from binlake.dialect.classify import Kind
-from binlake.dialect.tokens import Token, find_closing, split_list, tokenize
+from binlake.dialect.tokens import Token, split_list, tokenize
 from binlake.mysqlbinlog.cascades import (
     Cascade,
     Name,
@@ -135,8 +135,8 @@ class ForeignKeys:
         elif _drops_column(clause) and name not in self._altered:
             self._put(name, tuple(key for key in keys if fold_name(clause[-1].value) not in key.own))
         elif clause[0].is_word("ADD"):
-            new = [read_foreign_key(child, part) for part in _list_additions(clause)]
-            self._put(name, (*keys, *(key for key in new if key is not None)))
+            new = read_foreign_key(child, _find_addition(clause))
+            self._put(name, keys if new is None else (*keys, new))
 
     def _put(self, name: Name, keys: tuple[Cascade, ...]) -> None:
         self._keys.pop(name, None)
@@ -168,14 +168,12 @@ def _read_keys(child: Name, create: Sequence[Token]) -> tuple[Cascade, ...]:
     return tuple(read_foreign_keys(child, create))
 
 
-def _list_additions(clause: Sequence[Token]) -> list[Sequence[Token]]:
-    """What an ADD clause adds: each part of a list, without ADD COLUMN IF NOT EXISTS."""
+def _find_addition(clause: Sequence[Token]) -> Sequence[Token]:
+    """What an ADD clause adds, without COLUMN IF NOT EXISTS; `split_ddl` has made a clause of each part of a list."""
     at = 1
-    while at < len(clause) - 1 and clause[at].is_word("COLUMN", "IF", "NOT", "EXISTS"):
+    while clause[at].is_word("COLUMN", "IF", "NOT", "EXISTS"):
         at += 1
-    if clause[at].is_mark("("):
-        return list(split_list(clause[at + 1 : find_closing(clause, at)]))
-    return [clause[at:]]
+    return clause[at:]
 
 
 def _drops_column(clause: Sequence[Token]) -> bool:

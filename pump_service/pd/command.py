@@ -15,6 +15,7 @@ from pump_service.waits import wait_for_event
 class PdCommand:
     """Run the embedded placement driver until SIGTERM or SIGINT."""
 
+    examples = ("binlake pd --addr 10.0.0.5:2379 --data-dir /var/lib/binlake/pd",)
     help = "run the embedded placement driver (PD's timestamps and registry)"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -23,8 +24,12 @@ class PdCommand:
         parser.add_argument(
             "--advertise-addr", default="", metavar="HOST:PORT", help="address by which other machines reach it"
         )
-        parser.add_argument("--data-dir", default="data.pd", metavar="DIR")
-        parser.add_argument("--cluster-id", type=int, help="refuse a data directory of another cluster")
+        parser.add_argument(
+            "--data-dir", default="data.pd", metavar="DIR", help="folder of its data (default %(default)s)"
+        )
+        parser.add_argument(
+            "--cluster-id", type=int, metavar="NUMBER", help="refuse a data directory of another cluster"
+        )
         parser.add_argument(
             "--led",
             action="store_true",

@@ -45,6 +45,12 @@ class PumpCommand:
     """The command. Its options have the original's names where the original has such an option (tidb-binlog 2.12)."""
 
     name = "pump"
+    examples = (
+        "binlake pump --config /etc/binlake/pump.toml",
+        "binlake pump config",
+        "binlake pump forget pump-1 --replication orders.toml",
+        "binlake pump set-aside --accept-loss",
+    )
     help = "run a pump: stores binlogs durably and serves complete transactions in commit order"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -27,6 +27,10 @@ class CaptureCommand:
     """The command; `replay` needs a `binlake pd` whose clock is held, and at least one pump."""
 
     name = "capture"
+    examples = (
+        "binlake capture replay tests/captures/keys --rate 1000",
+        "binlake capture info tests/captures/keys",
+    )
     help = "replay a recorded TiDB capture into the pumps, or show what it contains"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

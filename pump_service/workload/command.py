@@ -38,6 +38,7 @@ class WorkloadCommand:
     """The command; needs a `binlake pd` (or PD) and at least one pump."""
 
     name = "workload"
+    examples = ("binlake workload --transactions 1000 --seed 7 --pd-urls http://127.0.0.1:2379",)
     help = "write a generated load to the pumps as TiDB would, and serve its status port"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from binlake import tso
 from binlake.audit.audit import Audit, TableAsOf
 from binlake.base.arguments import add_output
+from binlake.base.progressline import show_progress
 from binlake.base.terminal import escape_invisible, format_value, print_table
 from binlake.config import load_replication
 from binlake.errors import ConfigError
@@ -33,13 +34,19 @@ class AuditCommand:
     """Ask the lake about the past."""
 
     name = "audit"
+    examples = (
+        "binlake audit row shop.item '[\"7\"]' --follow --replication orders.toml",
+        "binlake audit table shop.item --at 2026-11-29T10:00:00Z --replication orders.toml",
+        "binlake audit transaction 470548480035651584 --replication orders.toml",
+        "binlake audit sql --table shop.item --replication orders.toml",
+    )
     help = "show a row's history, a table as of a time, or a transaction"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`row TABLE KEY`, `table TABLE --at`, `transaction TS`, `sql`."""
         actions = parser.add_subparsers(dest="action", required=True)
         row = actions.add_parser("row", help="all changes of one row")
-        row.add_argument("table", metavar="DB.TABLE")
+        row.add_argument("table", metavar="DB.TABLE", help="its name at the source")
         row.add_argument("key", nargs="+", help="the key's values in order, or one JSON array; keyless: the whole row")
         row.add_argument("--at", type=parse_moment, metavar="TS", help="only the last change up to a commit_ts or time")
         row.add_argument(
@@ -47,7 +54,7 @@ class AuditCommand:
         )
         row.add_argument("--follow", action="store_true", help="also follow the row to other keys")
         table = actions.add_parser("table", help="a table as it was at a commit_ts or time")
-        table.add_argument("table", metavar="DB.TABLE")
+        table.add_argument("table", metavar="DB.TABLE", help="its name at the source")
         table.add_argument(
             "--at", "--as-of", dest="at", type=parse_moment, required=True, metavar="TS",
             help="commit_ts, or a time (ISO 8601, UTC when it names no zone)",
@@ -56,7 +63,7 @@ class AuditCommand:
         transaction = actions.add_parser("transaction", help="all changes of one transaction, in order")
         transaction.add_argument("ts", type=parse_commit_ts, metavar="TS", help="its commit_ts or start_ts")
         sql = actions.add_parser("sql", help="print SQL for Spark: the audit views; with --table the table as of --at")
-        sql.add_argument("--table", metavar="DB.TABLE")
+        sql.add_argument("--table", metavar="DB.TABLE", help="a table of the source: print it as of --at")
         sql.add_argument(
             "--at", type=parse_moment, metavar="TS", help="commit_ts or time (default: the end of the lake)"
         )
@@ -95,7 +102,8 @@ def _run_row(paths: LakePaths, args: argparse.Namespace) -> int:
     audit = Audit(paths, args.rules)
     after, upto = args.between or (-1, args.at)
     ask = audit.read_row_history_across_keys if args.follow else audit.read_row_history
-    versions = ask(*_parse_name(args.table), parse_key(args.key), after=after, upto=upto)
+    with show_progress(f"reading the versions of {args.table}"):
+        versions = ask(*_parse_name(args.table), parse_key(args.key), after=after, upto=upto)
     versions = versions[-1:] if args.at is not None else versions
     if not versions:
         first, last = audit.read_merged_range()
@@ -149,7 +157,8 @@ def _format_image(image: Mapping[str, str | None] | None) -> str:
 
 
 def _run_table(paths: LakePaths, args: argparse.Namespace) -> int:
-    table = Audit(paths, args.rules).read_table_as_of(*_parse_name(args.table), args.at)
+    with show_progress(f"reading {args.table}"):
+        table = Audit(paths, args.rules).read_table_as_of(*_parse_name(args.table), args.at)
     if args.output == "json":
         rows = [[row[name] for name in table.columns] for row in table.rows]
         time = tso.to_datetime(table.ts).isoformat(timespec="milliseconds")
@@ -176,7 +185,8 @@ def _print_table(table: TableAsOf, args: argparse.Namespace) -> None:
 
 def _run_transaction(paths: LakePaths, args: argparse.Namespace) -> int:
     audit = Audit(paths, args.rules)
-    transaction = audit.find_transaction(args.ts)
+    with show_progress(f"looking for the transaction {args.ts}"):
+        transaction = audit.find_transaction(args.ts)
     if transaction is None:
         first, last = audit.read_merged_range()
         print(f"no transaction with commit_ts or start_ts {args.ts}; the lake holds ({first}, {last}]", file=sys.stderr)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from binlake.base.arguments import add_output
+from binlake.base.progressline import show_progress
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError
 from binlake.lake.lock import hold_lake_lock
@@ -33,10 +34,19 @@ from spark_jobs.job.opening import build_context
 from spark_jobs.job.outcomes import DIFFERENT, run_and_report, show_results
 from spark_jobs.job.results import StageResult
 
+_RANGE = "--from 470548480035651584 --to 470549480035651584"
+
 
 class BackfillCommand:
     """Rebuild, repair, replay, roll back or resend a range."""
 
+    examples = (
+        f"binlake backfill rebuild {_RANGE} --replication orders.toml",
+        "binlake backfill repair --commit-ts 470548480035651584 --replication orders.toml",
+        f"binlake backfill replay --into copy.toml {_RANGE} --replication orders.toml",
+        "binlake backfill rollback --commit-ts 470548480035651584 --write-to target --replication orders.toml",
+        f"binlake backfill emit --feed kafka-avro --topic again {_RANGE} --replication orders.toml",
+    )
     help = "work on a past range of commit_ts: rebuild, repair, replay elsewhere, roll back, or send it to a feed again"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -48,7 +58,9 @@ class BackfillCommand:
         replay_ = actions.add_parser("replay", help="apply it to another target, up to exactly --to")
         replay_.add_argument("--into", required=True, metavar="FILE", help="TOML whose [target] receives the range")
         rollback_ = actions.add_parser("rollback", help="undo it with new changes")
-        rollback_.add_argument("--write-to", choices=("source", "target", "file"), required=True)
+        rollback_.add_argument(
+            "--write-to", choices=("source", "target", "file"), required=True, help="where the changes that undo it go"
+        )
         rollback_.add_argument("--file", type=Path, help="with --write-to file: the file to write")
         rollback_.add_argument("--force", action="store_true", help="overwrite later changes of the same keys")
         emit_ = actions.add_parser("emit", help="encode and send it again as a feed does; the feed itself continues")
@@ -75,7 +87,8 @@ class BackfillCommand:
             "rollback": lambda: [_rollback(replication, args)],
             "emit": lambda: _emit(replication, args),
         }[args.action]
-        results = run_and_report(args, lambda: _run_under_lock(replication, act))
+        with show_progress(f"backfill {args.action}") as args.tell:
+            results = run_and_report(args, lambda: _run_under_lock(replication, act))
         show_results(args, results)
         return DIFFERENT if any(result.state == "changed" for result in results) else 0
 
@@ -111,7 +124,7 @@ def _run_under_lock(replication: Replication, act: Callable[[], list[StageResult
 
 def _open_progress(replication: Replication, args: argparse.Namespace) -> BackfillProgress:
     name = args.run_id or f"{args.action}-{args.from_ts}-{args.to_ts}"
-    return BackfillProgress(WindowLog(LakePaths.of(replication)), name, args.from_ts, args.to_ts)
+    return BackfillProgress(WindowLog(LakePaths.of(replication)), name, args.from_ts, args.to_ts, args.tell)
 
 
 def _rebuild(replication: Replication, args: argparse.Namespace) -> list[StageResult]:

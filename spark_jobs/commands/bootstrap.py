@@ -45,6 +45,7 @@ class BootstrapCommand:
     """The command."""
 
     name = "bootstrap"
+    examples = ("binlake bootstrap --without-spark --replication orders.toml",)
     help = "load all rows of the source, or follow the feeder's load, until the lake and the target have them"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

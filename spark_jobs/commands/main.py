@@ -32,16 +32,34 @@ log = structlog.get_logger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """All arguments of a job except the first, the stage."""
     add_job(parser)
-    parser.add_argument("--lo", type=int, help="commit_ts, exclusive (all stages but plan and window)")
-    parser.add_argument("--hi", type=int, help="commit_ts, inclusive (all stages but plan and window)")
-    parser.add_argument(
-        "--start-ts", type=parse_start_ts, help="plan from this commit_ts (see docs/operate/runbook.md)"
-    )
-    parser.add_argument(
-        "--stop-ts", type=parse_commit_ts, help="plan windows up to this commit_ts only, and wait until it is reached"
-    )
-    parser.add_argument("--feed", default="", help="the feed whose stage to run (encode and publish)")
+    add_bounds(parser)
+    add_plan(parser)
+    add_feed(parser)
     add_where(parser)
+
+
+def add_bounds(parser: argparse.ArgumentParser) -> None:
+    """Declare `--lo` and `--hi`: all stages but plan need them."""
+    parser.add_argument("--lo", type=int, metavar="TS", help="commit_ts at which the window begins, exclusive")
+    parser.add_argument("--hi", type=int, metavar="TS", help="commit_ts at which the window ends, inclusive")
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """Declare `--start-ts` and `--stop-ts`, for plan."""
+    parser.add_argument(
+        "--start-ts", type=parse_start_ts, metavar="TS", help="plan from this commit_ts (see docs/operate/runbook.md)"
+    )
+    parser.add_argument(
+        "--stop-ts",
+        type=parse_commit_ts,
+        metavar="TS",
+        help="plan windows up to this commit_ts only, and wait until it is reached",
+    )
+
+
+def add_feed(parser: argparse.ArgumentParser) -> None:
+    """Declare `--feed`, for encode and publish."""
+    parser.add_argument("--feed", default="", metavar="NAME", help="the feed whose stage to run")
 
 
 def run_job(argv: Sequence[str]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from deltalake.transaction import RemoveAction
 from binlake import tso
 from binlake.base.arguments import add_output
 from binlake.base.lakecolumns import History
+from binlake.base.progressline import Tell, show_progress, tell_nobody
 from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.feed.upkeep import list_feeds_in_lake, tidy_feed
@@ -86,6 +87,7 @@ class Maintained:
 class MaintainCommand:
     """Run the lake's maintenance once."""
 
+    examples = ("binlake maintain --replication orders.toml",)
     help = "join small files, sort history for audits, delete what is no longer needed"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -97,8 +99,9 @@ class MaintainCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Run maintenance and print what was done."""
         replication = load_replication(args.replication)
-        with translate_errors():
-            done = maintain(build_context(replication, "maintain", args, "maintain"))
+        ctx = build_context(replication, "maintain", args, "maintain")
+        with translate_errors(ctx.paths.root), show_progress("maintain") as tell:
+            done = maintain(ctx, tell)
         if args.output == "json":
             print(json.dumps([asdict(result) for result in done]))
             return 0
@@ -109,8 +112,11 @@ class MaintainCommand:
         return 0
 
 
-def maintain(ctx: StageContext) -> list[Maintained]:
-    """Maintain all tables, one by one. Raises LeaseHeld if a stage holds a table for too long, TargetUnavailable."""
+def maintain(ctx: StageContext, tell: Tell = tell_nobody) -> list[Maintained]:
+    """Maintain all tables, one by one; `tell` gets which.
+
+    Raises LeaseHeld if a stage holds a table for too long, TargetUnavailable.
+    """
     landed = ctx.windows.find_landed_range()
     if landed is None:
         return []
@@ -126,7 +132,11 @@ def maintain(ctx: StageContext) -> list[Maintained]:
         ("mirror", lambda: _maintain_mirrors(ctx)),
         *((make_message_table(name).name, partial(_maintain_feed, ctx, name, landed[1])) for name in _list_feeds(ctx)),
     ]
-    return [_run_step(name, step) for name, step in steps]
+    done = []
+    for number, (name, step) in enumerate(steps, 1):
+        tell(f"{name}, {number} of {len(steps)} tables")
+        done.append(_run_step(name, step))
+    return done
 
 
 def _run_step(name: str, step: Callable[[], Maintained]) -> Maintained:

@@ -43,6 +43,7 @@ class PreflightCommand:
     """Compare the source's tables with the target's, and with what feeds can send."""
 
     name = "preflight"
+    examples = ("binlake preflight --replication orders.toml",)
     help = "compare the replicated tables with the target's and check the feeds; write nothing"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -54,7 +55,7 @@ class PreflightCommand:
         """Print the reports."""
         replication = load_replication(args.replication)
         target = replication.target if replication.feed else replication.require_sql_target()
-        reports = _build_reports_of(replication, target) if target is not None else []
+        reports = build_reports_of(replication, target) if target is not None else []
         feeds = build_feed_reports(replication)
         if args.output == "json":
             tables = [report.to_dict() for report in reports]
@@ -70,7 +71,8 @@ class PreflightCommand:
         return 1 if is_refused or any(feed.refused for feed in feeds) else 0
 
 
-def _build_reports_of(replication: Replication, target: Target) -> list[TableReport]:
+def build_reports_of(replication: Replication, target: Target) -> list[TableReport]:
+    """A report for each table that the source has or will have."""
     known = _read_tables(replication)
     tables, newest = list_tables(replication, known.at_start), list_tables(replication, known.newest)
     if tables or known.is_landed:

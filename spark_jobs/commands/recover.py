@@ -41,6 +41,7 @@ MakeContext = Callable[[Replication], "StageContext"]
 class RecoverCommand:
     """Finish the window in which the target was left."""
 
+    examples = ("binlake recover --replication orders.toml",)
     help = (
         "when PD is gone and the target was left inside a window: finish that window from the lake or from relay files"
     )

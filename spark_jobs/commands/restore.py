@@ -45,6 +45,7 @@ SINK_STAGES = list_required_stages("sql")
 class RestoreCommand:
     """Bring the target of a replication to its state at a commit_ts."""
 
+    examples = ("binlake restore --into copy.toml --to 2026-11-29T10:00:00Z --replication orders.toml",)
     help = "bring a database to any landed commit_ts: from a dump (or its present rows) and the lake, without source"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

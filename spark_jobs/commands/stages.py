@@ -14,22 +14,35 @@ from binlake.feed import state as feed_state
 from binlake.lake.failures import FAILURE, Failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
-from binlake.pipeline import BY_NAME, name_task
+from binlake.pipeline import BY_NAME, FEED, Stage, name_task
 from binlake.window.eventrow import EventRow
-from spark_jobs.commands.main import add_arguments, execute
+from spark_jobs.commands.main import add_bounds, add_feed, add_plan, execute
+from spark_jobs.job.arguments import add_job, add_where
 from spark_jobs.job.outcomes import show
+
+_BOUNDS = "--lo 470548480035651584 --hi 470549480035651584"
+_STAGE_EXAMPLES = tuple(
+    f"binlake stage {name}{'' if name == 'plan' else f' {_BOUNDS}'}{' --feed kafka-avro' * (stage.sink == FEED)}"
+    " --replication orders.toml"
+    for name, stage in BY_NAME.items()
+)
 
 
 class StageCommand:
     """Run one stage of a window."""
 
+    examples = _STAGE_EXAMPLES
     help = "run one stage of a window"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The stage and the arguments of a job."""
-        parser.add_argument("stage", choices=list(BY_NAME))
-        add_arguments(parser)
-        add_output(parser)
+        stages = parser.add_subparsers(dest="stage", metavar="STAGE", required=True)
+        for name, stage in BY_NAME.items():
+            own = stages.add_parser(name, help=f"run {name} of one window")
+            add_job(own)
+            _add_stage_arguments(own, stage)
+            add_where(own)
+            add_output(own)
 
     def run(self, args: argparse.Namespace) -> int:
         """Run it and print its result."""
@@ -41,17 +54,25 @@ class StageCommand:
 class WindowCommand:
     """Run the next window through all stages, or list windows."""
 
+    examples = (
+        "binlake window run --replication orders.toml",
+        "binlake window list --limit 20 --replication orders.toml",
+    )
     help = "run the next window through all its stages, or list windows"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`run` or `list`, and the arguments of a job."""
-        parser.add_argument("action", choices=("run", "list"))
-        add_arguments(parser)
-        parser.add_argument("--sink", help="list: the events of one sink only (sql, mirror, feed.NAME)")
-        parser.add_argument(
-            "--limit", type=parse_count, metavar="N", help="list: only the N last events, the newest first"
-        )
-        add_output(parser)
+        actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+        run = actions.add_parser("run", help="run the next window through all its stages")
+        add_job(run)
+        add_plan(run)
+        add_where(run)
+        list_ = actions.add_parser("list", help="list what the stages of all windows did, and their failures")
+        list_.add_argument("--replication", required=True, metavar="FILE", help="the replication's TOML")
+        list_.add_argument("--sink", help="the events of one sink only (sql, mirror, feed.NAME)")
+        list_.add_argument("--limit", type=parse_count, metavar="N", help="only the N last events, the newest first")
+        for each in (run, list_):
+            add_output(each)
 
     def run(self, args: argparse.Namespace) -> int:
         """Run the next window, or print the events of windows."""
@@ -86,6 +107,17 @@ def _describe_cause(event: EventRow) -> str:
         state = feed_state.parse_state(event)
         return str(state.error) if state.error is not None else state.reason
     return event["blocked_by"]
+
+
+def _add_stage_arguments(parser: argparse.ArgumentParser, stage: Stage) -> None:
+    """What the stage takes; for the rest, what `execute` expects if it is not given."""
+    parser.set_defaults(lo=None, hi=None, start_ts=None, stop_ts=None, feed="")
+    if stage.name == "plan":
+        add_plan(parser)
+    else:
+        add_bounds(parser)
+    if stage.sink == FEED:
+        add_feed(parser)
 
 
 def _read_events(replication: Replication, sink: str | None, limit: int | None) -> list[EventRow]:

@@ -35,6 +35,11 @@ from spark_jobs.job.results import StageResult
 class TableCommand:
     """List the tables that are set aside, set tables aside, bring a table back."""
 
+    examples = (
+        "binlake table list --replication orders.toml",
+        "binlake table aside --table shop.item --reason 'a column is too narrow' --replication orders.toml",
+        "binlake table back --table shop.item --replication orders.toml",
+    )
     help = "set aside a table that cannot be applied, so that the others continue; list such tables; bring one back"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -32,6 +32,13 @@ _SAMPLE = 60
 class ValidationCommand:
     """Show, ignore, resolve and clear errors of continuous validation."""
 
+    examples = (
+        "binlake validation status --replication orders.toml",
+        "binlake validation show --status new --replication orders.toml",
+        "binlake validation ignore --error 7 --replication orders.toml",
+        "binlake validation resolve --error 7 --replication orders.toml",
+        "binlake validation clear --all --replication orders.toml",
+    )
     help = "show what continuous validation found at the target; ignore, resolve or clear its errors"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -18,6 +18,7 @@ import structlog
 from deltalake.exceptions import DeltaError
 
 from binlake.base.arguments import add_output
+from binlake.base.progressline import Tell, show_progress, tell_nobody
 from binlake.base.redaction import are_row_values_shown
 from binlake.config import Replication, load_replication
 from binlake.errors import BinlakeError
@@ -48,13 +49,22 @@ _SUMS = ("chunks", "compared", "missing", "extra", "different", "unlisted")
 class VerifyCommand:
     """Compare the target with the lake or the source."""
 
+    examples = (
+        "binlake verify --replication orders.toml",
+        "binlake verify --sample 0.1 --fix --replication orders.toml",
+    )
     help = "compare the target with the lake, or the source, at its checkpoint; optionally repair it"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """What to compare, how much of it, what to do with differences."""
         add_job(parser)
         add_output(parser)
-        parser.add_argument("--against", choices=("lake", "source"), default="lake")
+        parser.add_argument(
+            "--against",
+            choices=("lake", "source"),
+            default="lake",
+            help="what the target must equal (default: lake)",
+        )
         parser.add_argument(
             "--table", action="append", default=[], metavar="DB.TABLE", help="compare only this table (repeatable)"
         )
@@ -92,9 +102,10 @@ class VerifyCommand:
             args.wait, args.fresh, args.source_stands_still,
         )  # fmt: skip
         lines: list[str] = []
-        results = run_and_report(
-            args, lambda: run_verify(replication, options, args.run_id, args.fix_file, args.fix, lines)
-        )
+        with show_progress("verify") as tell:
+            results = run_and_report(
+                args, lambda: run_verify(replication, options, args.run_id, args.fix_file, args.fix, lines, tell)
+            )
         show_results(args, results, lines)
         if results[-1].stage == "repair" and _is_all_listed(results[0]):
             return 0
@@ -104,6 +115,7 @@ class VerifyCommand:
 class RepairCommand:
     """Run a fix file."""
 
+    examples = ("binlake repair --from-file fixes.json --replication orders.toml",)
     help = "run the fixes that verify wrote, if the target is still at the checkpoint they were made for"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -123,11 +135,17 @@ class RepairCommand:
 
 
 def run_verify(
-    replication: Replication, options: VerifyOptions, run_id: str, fix_file: Path | None, fix: bool, lines: list[str]
+    replication: Replication,
+    options: VerifyOptions,
+    run_id: str,
+    fix_file: Path | None,
+    fix: bool,
+    lines: list[str],
+    tell: Tell = tell_nobody,
 ) -> list[StageResult]:
     """The result of verify and, if `fix` is set and rows differ, of the repair. Adds the text output to `lines`."""
     run_id = run_id or f"verify-{uuid.uuid4().hex[:12]}"
-    verification = verify(replication, options)
+    verification = verify(replication, options, tell=tell)
     result = _build_result(verification)
     # A task's output goes to a log, so row values are left out there.
     clear = are_row_values_shown() or sys.stdout.isatty()

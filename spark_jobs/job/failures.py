@@ -19,28 +19,30 @@ _LOST = re.compile(r"INVALID_HANDLE\.(SESSION_\w+|OPERATION_NOT_FOUND)")
 
 
 @contextmanager
-def translate_errors() -> Iterator[None]:
-    """Raise what `translate` finds in an exception, else the exception itself."""
+def translate_errors(lake: str = "") -> Iterator[None]:
+    """Raise what `translate` finds in an exception, else the exception itself. `lake`: the path of its folder."""
     try:
         yield
     except Exception as error:
-        ours = translate(error)
+        ours = translate(error, lake)
         if ours is None or ours is error:
             raise
         raise ours from error
 
 
-def translate(error: Exception) -> BinlakeError | None:
+def translate(error: Exception, lake: str = "") -> BinlakeError | None:
     """The BinlakeError for an exception; None for a fault of the program."""
     if isinstance(error, BinlakeError):
         return error
-    return _detect_lost_server(error) or _detect_storage_error(error)
+    return _detect_lost_server(error) or _detect_storage_error(error, lake)
 
 
-def _detect_storage_error(error: Exception) -> BinlakeError | None:
+def _detect_storage_error(error: Exception, lake: str) -> BinlakeError | None:
     """The error for people if the lake's disk or one of its files failed; None for a fault of the program."""
     ours = translate_storage_error(error)
-    return ours if isinstance(ours, LostRange) or is_storage_error(error) else None
+    if ours is None or not (isinstance(ours, LostRange) or is_storage_error(error)):
+        return None
+    return ours if ours.where or not lake else type(ours)(ours.message, hint=ours.hint, where={"lake": lake})
 
 
 def _detect_lost_server(error: Exception) -> Transient | None:

@@ -19,9 +19,10 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from binlake.base import rowhash
 from binlake.base.lakecolumns import Binlog, Change, Ddl, History, OfSegment, Statement
+from binlake.base.oserrors import SPACE_HINT
 from binlake.base.rowhash import Fold
 from binlake.errors import Transient
-from binlake.lake.damage import describe_storage_text, require_space
+from binlake.lake.damage import describe_storage_text, find_os_code, require_space
 from binlake.lake.opentable import is_table, open_table
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.paths import LakePaths
@@ -87,9 +88,7 @@ def overwrite(rows: pa.Table, paths: LakePaths, table: LakeTable, predicate: str
         elif data.num_rows:
             write_deltalake(place, data, mode="append", commit_properties=about, writer_properties=_WRITER)
     except (DeltaError, OSError) as error:
-        raise Transient(
-            f"rows of `{table.name}` could not be written: {describe_storage_text(error)}", hint=AGAIN
-        ) from error
+        raise _make_write_error(paths, table, error) from error
     return int(data.num_rows)
 
 
@@ -114,9 +113,7 @@ def replace_history(
         write_deltalake(opened, rows, mode="overwrite", predicate=predicate, commit_properties=commit_properties(note),
                         writer_properties=_WRITER)  # fmt: skip
     except (DeltaError, OSError) as error:
-        raise Transient(
-            f"rows of `{table.name}` could not be written: {describe_storage_text(error)}", hint=AGAIN
-        ) from error
+        raise _make_write_error(paths, table, error) from error
 
 
 def _find_files_of_range(table: DeltaTable, lo: int, hi: int | None) -> list[RemoveAction] | None:
@@ -205,9 +202,16 @@ def commit_parts(
             commit_properties=commit_properties(note),
         )
     except DeltaError as error:
-        raise Transient(
-            f"the rows of a window could not be committed: {describe_storage_text(error)}", hint=AGAIN
-        ) from error
+        raise _make_write_error(paths, table, error) from error
+
+
+def _make_write_error(paths: LakePaths, table: LakeTable, error: Exception) -> Transient:
+    # Only the operating system's errors have a code: a disk without space, or of another user.
+    return Transient(
+        f"rows of `{table.name}` could not be written: {describe_storage_text(error)}",
+        where={"path": paths.locate_table(table.name)},
+        hint=AGAIN if find_os_code(error) is None else SPACE_HINT,
+    )
 
 
 def encode_note(note: Mapping[str, str]) -> str:

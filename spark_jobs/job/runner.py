@@ -48,7 +48,7 @@ def run_stage(
     if feed and bounds is not None and (skipped := _skip_if_stopped(name, stage, bounds, feed)) is not None:
         return skipped
     try:
-        with translate_errors():
+        with translate_errors(ctx.paths.root):
             asked = (start_ts,) if name == "plan" else (bounds, feed) if feed else (bounds,)
             passed = () if given is None else (given,)
             result: StageResult = module.run(stage, *asked, *passed)

@@ -247,3 +247,18 @@ def test_batch_rows_are_those_set_or_those_of_the_mode(text: str, mode: str, row
 def test_batch_without_rows_is_refused(value: object) -> None:
     with pytest.raises(ValidationError):
         Target.model_validate({"txn-batch": value})
+
+
+@pytest.mark.parametrize(("compression", "warned"), [("none", False), ("gzip", True), ("zstd", True)])
+def test_files_that_the_original_cannot_read_are_named_where_they_are_chosen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], compression: str, warned: bool
+) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text(
+        f'name = "r"\n[lake]\npath = "{tmp_path}/lake"\n[[feed]]\nname = "old"\n'
+        f'sink-uri = "file:///p?protocol=pb&compression={compression}"\n'
+    )
+    assert run(["config", "check", str(file)]) == 0
+    told = capsys.readouterr().err
+    assert ("feed old: compression=" + compression in told) is warned
+    assert ("magic mismatch" in told) is warned

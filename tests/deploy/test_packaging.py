@@ -101,7 +101,13 @@ def test_versions_are_ranges_and_only_the_lock_pins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [*PROJECT["entry-points"]["binlake.commands"].items(), ("binlake", "binlake.cli:main")]
+    ("name", "value"),
+    [
+        *PROJECT["entry-points"]["binlake.commands"].items(),
+        *PROJECT["entry-points"]["binlake.checks"].items(),
+        *PROJECT["entry-points"]["binlake.orchestration"].items(),
+        ("binlake", "binlake.cli:main"),
+    ],
 )
 def test_extra_of_a_command_installs_what_it_imports(name: str, value: str) -> None:
     point = EntryPoint(name, value, "binlake.commands")

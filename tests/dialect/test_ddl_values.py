@@ -399,7 +399,7 @@ def test_a_new_stored_column_is_computed_once_and_then_plain(expression: str, fa
         table("t", *base, col("g", comment="c", generated_expr_string=expression, generated_stored=True)),
     )
     found = mapped(ADD.format(expression), after, before, dialect, SourceSession(family=family, sql_mode=1 << 22))
-    assert [text.replace(" ", "") for text in found] == [
+    assert [text.replace(" ", "") for text in found if text.startswith("ALTER")] == [
         f"ALTERTABLE`t`ADDCOLUMN`g`INTGENERATEDALWAYSAS({expression})STOREDCOMMENT'c'UNIQUEKEYFIRST".replace(" ", ""),
         "ALTERTABLE`t`MODIFYCOLUMN`g`INTNOTNULLCOMMENT'c'",
     ]

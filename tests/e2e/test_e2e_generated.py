@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 from support.feeding import FedCluster
 from support.feedload import run_windows
+from support.hostile import hostile
 from support.mariadb import MariaDb, execute, mysql_in_memory, rows
 
 from binlake.errors import TargetRefused
@@ -93,6 +94,7 @@ FILLED = (
     "id INT PRIMARY KEY, a INT, b INT, c INT, g VARCHAR(20) AS (HEX(a)) STORED, h TINYINT AS (b IS NULL) STORED,"
     " i VARCHAR(20) AS (HEX(c)) STORED"
 )
+THROUGH = "h INT AS (HOUR(ts)) VIRTUAL, g INT AS (h + 1) STORED, n TINYINT AS (h IS NULL) STORED"
 OF_MYSQL = {
     "m1": "VARCHAR(40) AS (DATE_FORMAT(at, '%W %M'))",
     "m2": "INT AS (v + 0)",
@@ -145,6 +147,11 @@ def test_stored_columns_have_the_sources_values(
             "UPDATE fed.later SET g = 9 WHERE id = 1",
             f"CREATE TABLE fed.filled ({FILLED})",
             "INSERT INTO fed.filled (id, a, b, c) VALUES (1, 5, NULL, NULL), (2, 6, 7, 8)",
+            # The virtual column is computed in the zone of each writer, and the stored one with it.
+            f"CREATE TABLE fed.through (id INT PRIMARY KEY, ts TIMESTAMP NULL, {THROUGH})",
+            "SET time_zone = '+05:00'",
+            "INSERT INTO fed.through (id, ts) VALUES (1, '2020-06-01 12:00:00'), (2, NULL)",
+            "SET time_zone = '+00:00'",
             # No row has NULL; the target computes `h` itself.
             "ALTER TABLE fed.filled MODIFY a INT NOT NULL, MODIFY b INT NOT NULL",
         )
@@ -152,9 +159,12 @@ def test_stored_columns_have_the_sources_values(
         with capture_logs() as logs:
             run_windows(cluster, target, mirror={"enabled": True})
         said = {line["table"]: set(line["columns"]) for line in logs if line["event"] == "generated_columns_from_log"}
-        assert said == {"fed.t": set(written), "fed.alike": set(written), "fed.later": {"g"}, "fed.filled": {"g", "i"}}
+        assert said == {"fed.t": set(written), "fed.alike": set(written), "fed.later": {"g"}, "fed.filled": {"g", "i"},
+                        "fed.through": {"g", "n"}}  # fmt: skip
         for name in ("t", "alike", "later", "filled"):
             assert read_values(mariadb, name) == read_values(source, name)
+        through = "SELECT id, g, n FROM fed.through ORDER BY id"
+        assert rows(mariadb, through) == rows(source, through) == [(1, 13, 0), (2, None, 1)]
         computed = "SELECT column_name FROM information_schema.columns WHERE table_schema = 'fed' AND table_name = 't'"
         found = {name for (name,) in rows(mariadb, f"{computed} AND extra LIKE '%%GENERATED%%'")}
         assert found == set(COMPUTED)
@@ -196,7 +206,7 @@ ANEW = {
 """Tables with an ALTER that computes their stored columns anew in a lenient session."""
 
 
-@pytest.mark.parametrize("family", ["mariadb", "mysql"])
+@pytest.mark.parametrize("family", ["mariadb", pytest.param("mysql", marks=pytest.mark.soak)])
 def test_columns_computed_anew_have_the_sources_values_at_a_target_of_its_family(
     family: str, request: pytest.FixtureRequest, empty_mariadb: MariaDb, tmp_path: Path
 ) -> None:
@@ -244,6 +254,61 @@ def test_columns_computed_anew_have_the_sources_values_at_a_target_of_its_family
         execute(one, lenient, "ALTER TABLE fed.read ADD i VARCHAR(90) AS (HEX(ts)) STORED")
         cluster.follow(one)
         with pytest.raises(TargetRefused, match="only the source can compute: it depends on the time zone"):
+            run_windows(cluster, to)
+    one.wipe()
+
+
+UNLOGGED = {"mysql": "DATE_FORMAT(at, '%W')", "mariadb": "REGEXP_REPLACE('a b', ' ', '')"}
+"""As `d / 3`: it depends on a variable of the source's session that no log has (lc_time_names, default_regex_flags)."""
+
+
+@pytest.mark.parametrize("family", [pytest.param("mariadb", marks=pytest.mark.soak), "mysql"])
+def test_values_that_a_variable_of_the_session_made_are_not_computed_again(
+    family: str, request: pytest.FixtureRequest, empty_mariadb: MariaDb, tmp_path: Path
+) -> None:
+    # R-34 R-29: all globals of the source are hostile
+    one: MariaDb = request.getfixturevalue("mariadb_source" if family == "mariadb" else "mysql")
+    one.wipe()
+    columns = f"ADD g VARCHAR(40) AS (d / 3) STORED, ADD h VARCHAR(40) AS ({UNLOGGED[family]}) STORED"
+    made = "(id INT PRIMARY KEY, d DECIMAL(12,2), at DATETIME, tm TIME(3), c CHAR(5))"
+    mode = "TIME_ROUND_FRACTIONAL" if family == "mariadb" else "TIME_TRUNCATE_FRACTIONAL,PAD_CHAR_TO_FULL_LENGTH"
+    # A MariaDB stores no column whose values depend on its modes (error 1901).
+    moded = (
+        "g INT AS (id + 1)" if family == "mariadb" else "g TIME AS (tm) STORED, ADD h VARCHAR(9) AS (CONCAT(c, '.'))"
+    )
+    with ExitStack() as stack:
+        target = empty_mariadb if family == "mariadb" else stack.enter_context(mysql_in_memory())
+        cluster = stack.enter_context(FedCluster(tmp_path, one, [{"name": "one", "host": one.host, "port": one.port}]))
+        cluster.start_feeder()
+        execute(one, "CREATE DATABASE fed CHARACTER SET utf8mb4")
+        with hostile(one) as session, session.cursor() as cursor:
+            of_servers = "div_precision_increment", "lc_time_names"
+            cursor.execute("SET " + ", ".join(f"{name} = @@GLOBAL.{name}" for name in of_servers))
+            for text in (
+                f"CREATE TABLE fed.empty {made}",
+                f"ALTER TABLE fed.empty {columns}",
+                "INSERT INTO fed.empty (id, d, at) VALUES (1, 10, '2021-03-03')",
+                f"CREATE TABLE fed.moded {made}",
+                "INSERT INTO fed.moded (id, tm, c) VALUES (1, '01:02:03.9', 'a')",
+                f"SET sql_mode = 'STRICT_ALL_TABLES,{mode}'",
+                f"ALTER TABLE fed.moded ADD {moded} STORED",
+                f"CREATE TABLE fed.full {made}",
+                "INSERT INTO fed.full (id, d, at) VALUES (1, 10, '2021-03-03')",
+            ):
+                cursor.execute(text)
+        cluster.follow(one)
+        to = {"host": target.host, "port": target.port, "user": "root", "db-type": family}
+        run_windows(cluster, to)
+        assert read_values(target, "empty") == read_values(one, "empty")
+        if family == "mysql":  # a MariaDB computes it as the session did that opened the table first
+            assert read_values(target, "empty")[1, "g"] == "3.33"
+        # sql_mode is in the log: times are rounded as there, and texts have the same spaces.
+        assert read_values(target, "moded") == read_values(one, "moded")
+        with hostile(one) as session, session.cursor() as cursor:
+            cursor.execute("SET " + ", ".join(f"{name} = @@GLOBAL.{name}" for name in of_servers))
+            cursor.execute(f"ALTER TABLE fed.full {columns}")
+        cluster.follow(one)
+        with pytest.raises(TargetRefused, match=r"column g with its session's div_precision_increment.*aside"):
             run_windows(cluster, to)
     one.wipe()
 

@@ -295,7 +295,7 @@ def test_ignored_transactions_leave_no_row_and_are_reported(
 
 
 @pytest.mark.parametrize(
-    ("driver_bytes", "rows_written"), [(64 << 20, 20), (300, 9), pytest.param(0, 9, marks=pytest.mark.soak)]
+    ("driver_bytes", "rows_written"), [(64 << 20, 20), (300, 6), pytest.param(0, 9, marks=pytest.mark.soak)]
 )
 def test_window_ends_at_its_size_limit_and_the_next_continues_after_it(
     source: LiveSource, context: Callable[..., StageContext], driver_bytes: int, rows_written: int

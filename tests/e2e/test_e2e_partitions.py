@@ -137,7 +137,7 @@ UNKNOWN = {
 }
 
 
-@pytest.fixture(params=["mariadb_source", "mysql"])
+@pytest.fixture(params=["mariadb_source", pytest.param("mysql", marks=pytest.mark.soak)])
 def source(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
     server: MariaDb = request.getfixturevalue(request.param)
     server.wipe()

@@ -25,6 +25,7 @@ from deploy.setup import axe
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
 ORDER = BASE + 12 * (1000 << 18) + 1
+SOURCE = 'pd-urls = "http://127.0.0.1:1"'
 RUN = "scheduled__2026-11-20T10:01:00+00:00"
 
 
@@ -42,11 +43,19 @@ def page(chromium: Chromium, server: httpx.Client, token: str) -> Iterator[Page]
         yield page
 
 
-@pytest.fixture
-def shop(folder: Path) -> str:
-    """The replication `shop` with its lake."""
-    path = write_replication(folder, "shop", source='pd-urls = "http://127.0.0.1:1"')
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The section [lake] of a replication `shop` with the sample in its lake, which tests only read."""
+    folder = tmp_path_factory.mktemp("shop")
+    path = write_replication(folder, "shop", source=SOURCE)
     build_sample(LakePaths.of(load_replication(path, secrets=False)), note="<script>alert(1)</script>")
+    return f'path = "{folder / "lake"}"'
+
+
+@pytest.fixture
+def shop(folder: Path, lake: str) -> str:
+    """The replication `shop` with its lake."""
+    write_replication(folder, "shop", source=SOURCE, lake=lake)
     return "shop"
 
 
@@ -163,7 +172,7 @@ def test_feed_in_error_is_resumed_by_its_button(page: Page, server: httpx.Client
     # S2-39; the browser itself sends the form's origin.
     uri = "kafka://127.0.0.1:1/t?protocol=avro"
     feeds = [f'name = "{name}"\nsink-uri = "{uri}"\nschema-registry = "http://127.0.0.1:1"' for name in ("a", "b")]
-    path = write_replication(folder, "shop", source='pd-urls = "http://127.0.0.1:1"', feeds=feeds)
+    path = write_replication(folder, "shop", source=SOURCE, feeds=feeds)
     paths = LakePaths.of(load_replication(path, secrets=False))
     build_sample(paths, note="")
     log = WindowLog(paths)

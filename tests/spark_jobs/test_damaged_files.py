@@ -162,6 +162,9 @@ def test_storage_errors_are_plain_text_in_a_stage(error: Exception, kind: Any, t
     assert str(found).startswith(text)
     assert "\x1b" not in str(found)
     assert "secret" not in str(found)
+    told = translate(error, "/lakes/demo")
+    assert told is not None
+    assert (type(told), told.where) == (kind, {"lake": "/lakes/demo"})
 
 
 def test_real_error_of_delta_rs_has_no_colours(tmp_path: Path) -> None:

@@ -12,8 +12,16 @@ from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import Json
 from binlake.rows.schema.info import SOURCE_KEY
-from binlake.statements.generation import find_filled_operands, is_exact, is_proven, list_recomputed
-from binlake.statements.writtencolumns import is_computed
+from binlake.statements import generation
+from binlake.statements.generation import (
+    find_filled_operands,
+    is_exact,
+    is_proven,
+    list_expressions,
+    list_recomputed,
+    may_store,
+)
+from binlake.statements.writtencolumns import depends_on_zone, is_computed
 
 COLUMNS = (
     col("id"), col("s", t.SHORT), col("u", t.LONG, unsigned=True), col("big", t.LONGLONG), col("v", t.VARCHAR, flen=20),
@@ -28,6 +36,12 @@ def make(expression: str, tp: int = t.LONG, **more: Any) -> tuple[ColumnInfo, Ta
     found = whole.find_column("g")
     assert found is not None
     return found, whole
+
+
+@pytest.fixture(autouse=True)
+def unread() -> None:
+    """Nothing is known of an expression from another test."""
+    generation._read_expression.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -68,6 +82,24 @@ def make(expression: str, tp: int = t.LONG, **more: Any) -> tuple[ColumnInfo, Ta
         ("`none`", t.LONG, False, False),
         ("(`id` + 1", t.LONGLONG, False, False),
         ("(`s` is null) + 1", t.TINY, True, True),
+        ("not `s`", t.TINY, True, True),
+        ("127", t.TINY, True, True),
+        ("128", t.TINY, True, False),
+        ("-128", t.TINY, True, True),
+        ("rand()", t.LONG, False, False),
+        ("month(`day`) - 1", t.LONG, False, False),  # 0 in a date of zeros
+        ("`s` + 1 is not null", t.TINY, True, True),
+        ("`s` + 1 is not 5", t.TINY, False, False),
+        ("`s` + 1 is null 5", t.TINY, False, False),
+        ("`v` is null 5", t.TINY, False, False),
+        ("`v` is not null 5", t.TINY, False, False),
+        ("`v` is 5", t.TINY, False, False),
+        ("`s` * 2 * 3", t.LONG, True, True),
+        ("`u` * `u`", t.LONGLONG, True, False),  # below 2 ** 64, as one of them is unsigned
+        ("`u` * 3", t.LONGLONG, True, True),
+        ("`big` * 2", t.LONGLONG, False, False),
+        ("ifnull(`u`, 1) * 4294967296", t.LONGLONG, True, False),
+        ("ifnull(1, `u`) * 4294967296", t.LONGLONG, True, False),
     ],
 )  # fmt: skip
 def test_only_proven_expressions_whose_values_fit_are_left_to_the_target(
@@ -77,6 +109,67 @@ def test_only_proven_expressions_whose_values_fit_are_left_to_the_target(
     found = make(expression, tp)
     assert (is_proven(*found), is_exact(*found)) == (proven, exact)
     assert [is_computed(*found, dialect) for dialect in ("mariadb", "mysql")] == [exact, exact]
+
+
+@pytest.mark.parametrize(
+    ("expression", "tp", "exact", "zoned"),
+    [
+        ("`s` + 1", t.LONG, True, False),
+        ("hour(`at`)", t.LONG, True, False),
+        ("`s` + 1", t.TINY, False, False),  # what does not fit is cut in the source's session
+        ("length(`v`)", t.LONG, False, False),
+        ("hour(`ts`)", t.LONG, False, True),
+    ],
+)
+@pytest.mark.parametrize("outer", ["`via` + 1", "`via` is null", "`VIA` is null"])
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_column_computed_from_a_virtual_one_is_only_as_good_as_that(
+    expression: str, tp: int, exact: bool, zoned: bool, outer: str, stored: bool
+) -> None:
+    # R-29: the target computes the virtual column itself; a stored one has the source's values
+    made = [col("via", tp, generated_expr_string=expression, generated_stored=stored)]
+    made.append(col("g", t.LONGLONG, generated_expr_string=outer, generated_stored=True))
+    whole = table("t", *COLUMNS, *made, keys=(primary("id"),))
+    found = whole.find_column("g")
+    assert found is not None
+    assert (is_exact(found, whole), depends_on_zone(found, whole)) == (exact or stored, zoned and not stored)
+    assert list(list_expressions(found, whole)) == ([outer] if stored else [outer, expression])
+
+
+@pytest.mark.parametrize(
+    ("tp", "unsigned", "added", "exact"),
+    [
+        (t.TINY, False, 0, True), (t.TINY, False, 1, False), (t.TINY, False, -1, False),
+        (t.TINY, True, 0, True), (t.TINY, True, 1, False), (t.LONGLONG, True, 0, True), (t.LONGLONG, True, 1, False),
+    ],
+)  # fmt: skip
+def test_results_must_be_within_the_bounds_of_the_column(tp: int, unsigned: bool, added: int, exact: bool) -> None:
+    made = col("g", tp, unsigned=unsigned, generated_expr_string=f"`a` {'-' if added < 0 else '+'} {abs(added)}",
+               generated_stored=True)  # fmt: skip
+    whole = table("t", col("a", tp, unsigned=unsigned), made)
+    found = whole.find_column("g")
+    assert found is not None
+    assert is_exact(found, whole) is exact
+
+
+def test_greatest_number_of_an_unsigned_column_fits() -> None:
+    assert [is_exact(*make(text, t.TINY, unsigned=True)) for text in ("255", "256")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("operand", "stores"),
+    [
+        (col("c", t.STRING, flen=9), False),
+        (col("c", t.STRING, flen=9, charset="binary"), True),
+        (col("c", t.VARCHAR, flen=9), True),
+        (col("c"), True),
+    ],
+)
+def test_mariadb_stores_nothing_that_reads_a_char(operand: Json, stores: bool) -> None:  # error 1901
+    whole = table("t", operand, col("g", t.TINY, generated_expr_string="`c` is null", generated_stored=True))
+    found = whole.find_column("g")
+    assert found is not None
+    assert [may_store(found, whole, dialect) for dialect in ("mariadb", "mysql", "tidb")] == [stores, True, True]
 
 
 @pytest.mark.parametrize(("source", "computed"), [("", True), ("one", False)])
@@ -96,6 +189,10 @@ A, WIDE = col("a", t.SHORT), col("a", t.LONG)
 TEXT, LONGER, LATIN = (
     col("a", t.VARCHAR, flen=9), col("a", t.VARCHAR, flen=20), col("a", t.VARCHAR, flen=9, charset="latin1"),
 )  # fmt: skip
+BYTES, MORE = (col("a", t.STRING, flen=n, charset="binary") for n in (4, 8))
+FEW, MANY = (col("a", t.VARCHAR, flen=n, charset="binary") for n in (4, 8))
+SAME = col("a", t.STRING, flen=4, charset="binary")
+LETTERS, LONG_LETTERS = (col("a", t.STRING, flen=n) for n in (4, 8))
 
 
 def g(expression: str = "hex(`a`)", *, stored: bool = True) -> Json:
@@ -125,6 +222,14 @@ PLAIN = col("g", t.VARCHAR, flen=40)
         ((A, g()), (TEXT, g()), ["g"]),
         ((TEXT, g()), (LONGER, g()), []),
         ((LONGER, g()), (TEXT, g()), ["g"]),
+        ((WIDE, g()), (TEXT, g()), ["g"]),
+        ((TEXT, g()), (A, g()), ["g"]),
+        ((TEXT, g()), (TEXT, g()), []),
+        ((BYTES, g()), (BYTES, g()), []),
+        ((BYTES, g()), (MORE, g()), ["g"]),  # a longer BINARY is padded
+        ((FEW, g()), (MANY, g()), []),
+        ((FEW, g()), (SAME, g()), ["g"]),
+        ((LETTERS, g()), (LONG_LETTERS, g()), []),
         ((TEXT, g()), (LATIN, g()), ["g"]),
         ((A, g()), (col("b", t.SHORT), g("hex(`b`)")), []),
         # By way of another generated column.

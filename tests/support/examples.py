@@ -1,4 +1,4 @@
-"""How many random examples a test runs: all that it wants, a quarter in `make test`, a fifth in `make test-quick`."""
+"""How many random examples a test runs: all that it wants, a sixth in `make test`, a fifth in `make test-quick`."""
 
 from __future__ import annotations
 

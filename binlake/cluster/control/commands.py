@@ -162,29 +162,35 @@ def _format_remark(node: NodeStatus, now: int, *, stale: bool) -> str:
     return ", ".join(word for word in ("stale" * stale, ahead) if word)
 
 
+def read_pump_problems(nodes: Sequence[NodeStatus], cluster_id: int, tls: Tls | None) -> dict[str, str]:
+    """The problem that each answering pump reports, by node id; an original pump reports none."""
+    problems = {}
+    for node in nodes:
+        if node.state in ("offline", "paused"):
+            continue
+        with contextlib.suppress(SourceUnavailable, WireError):
+            problem = PumpReader(node.host, cluster_id, timeout_s=_PROBE_S, tls=tls).read_info().last_error
+            problems.update({node.node_id: problem} if problem else {})
+    return problems
+
+
 class PumpsCommand(_Listing):
     """`binlake pumps`."""
 
+    examples = ("binlake pumps --pd-urls http://10.0.0.5:2379 --show-offline-nodes",)
     help = "list the pumps of a cluster: address, state, watermark, last heartbeat, what blocks them"
 
     def _list_nodes(self, registry: Registry) -> Sequence[NodeStatus]:
         return registry.list_pumps()
 
     def _read_problems(self, nodes: Sequence[NodeStatus], cluster_id: int, tls: Tls | None) -> dict[str, str]:
-        """The problem that each answering pump reports; an original pump reports none."""
-        problems = {}
-        for node in nodes:
-            if node.state in ("offline", "paused"):
-                continue
-            with contextlib.suppress(SourceUnavailable, WireError):
-                problem = PumpReader(node.host, cluster_id, timeout_s=_PROBE_S, tls=tls).read_info().last_error
-                problems.update({node.node_id: problem} if problem else {})
-        return problems
+        return read_pump_problems(nodes, cluster_id, tls)
 
 
 class DrainersCommand(_Listing):
     """`binlake drainers`."""
 
+    examples = ("binlake drainers --pd-urls http://10.0.0.5:2379",)
     help = "list the consumers of a cluster: address, state, position"
 
     def _list_nodes(self, registry: Registry) -> Sequence[NodeStatus]:
@@ -207,6 +213,7 @@ class _Update:
 class UpdatePumpCommand(_Update):
     """`binlake update-pump`."""
 
+    examples = ("binlake update-pump --node-id pump-1 --state paused --pd-urls http://10.0.0.5:2379",)
     help = "rewrite a pump's state in the registry, regardless of what the pump does (unsafe: see the runbook)"
 
     def run(self, args: argparse.Namespace) -> int:
@@ -231,6 +238,7 @@ class UpdatePumpCommand(_Update):
 class UpdateDrainerCommand(_Update):
     """`binlake update-drainer`."""
 
+    examples = ("binlake update-drainer --node-id drainer-1 --state offline --pd-urls http://10.0.0.5:2379",)
     help = "rewrite a consumer's state in the registry, regardless of what it does"
 
     def run(self, args: argparse.Namespace) -> int:
@@ -279,6 +287,7 @@ class Action:
 class PausePumpCommand(Action):
     """`binlake pause-pump`."""
 
+    examples = ("binlake pause-pump --node-id pump-1 --token-file admin-token --pd-urls http://10.0.0.5:2379",)
     help = "stop a pump that will be started again: its data is still needed"
     action = "pause"
 
@@ -286,6 +295,7 @@ class PausePumpCommand(Action):
 class OfflinePumpCommand(Action):
     """`binlake offline-pump`."""
 
+    examples = ("binlake offline-pump --node-id pump-1 --token-file admin-token --pd-urls http://10.0.0.5:2379",)
     help = "remove a pump permanently: it accepts no more prewrites, waits for its consumers, and goes offline"
     action = "close"
 

@@ -24,13 +24,14 @@ from binlake.rules import Rules
 class ConfigCommand(command.ConfigCommand):
     """Check a replication file, alone or against the source's tables, or print the reference of all keys."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Those of the check of a file, and `--against`."""
-        super().add_arguments(parser)
+    examples: Sequence[str] = (*command.ConfigCommand.examples, "binlake config check orders.toml --against source")
+
+    def add_check_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """`--against`."""
         parser.add_argument(
             "--against",
             choices=("source",),
-            help="check: print, instead of the settings, which of the source's tables each rule matches",
+            help="print, instead of the settings, which of the source's tables each rule matches",
         )
 
     def run(self, args: argparse.Namespace) -> int:

@@ -38,6 +38,7 @@ class _DrainerAction(Action, abc.ABC):
 class PauseDrainerCommand(_DrainerAction):
     """`binlake pause-drainer`."""
 
+    examples = ("binlake pause-drainer --node-id binlake-orders --pd-urls http://10.0.0.5:2379",)
     help = "stop a drainer that will be started again, or let no window of a replication start until resume-drainer"
     action = "pause"
 
@@ -52,6 +53,7 @@ class PauseDrainerCommand(_DrainerAction):
 class OfflineDrainerCommand(_DrainerAction):
     """`binlake offline-drainer`."""
 
+    examples = ("binlake offline-drainer --node-id binlake-orders --pd-urls http://10.0.0.5:2379",)
     help = "remove a consumer permanently: pumps no longer wait for it"
     action = "close"
 
@@ -65,6 +67,7 @@ class OfflineDrainerCommand(_DrainerAction):
 class ResumeDrainerCommand:
     """`binlake resume-drainer`."""
 
+    examples = ("binlake resume-drainer --node-id binlake-orders --pd-urls http://10.0.0.5:2379",)
     help = "let the windows of a replication start again after pause-drainer or offline-drainer"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ from binlake.errors import ConfigError
 class GenerateMetaCommand:
     """Writes `<data-dir>/savepoint` with the newest timestamp of PD."""
 
+    examples = ("binlake generate_meta --data-dir /var/lib/drainer --pd-urls http://10.0.0.5:2379",)
     help = "write a savepoint file with PD's newest timestamp"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

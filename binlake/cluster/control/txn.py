@@ -16,6 +16,12 @@ from binlake.errors import BinlakeError, ConfigError, Permanent
 class TxnCommand:
     """Show a stored binlog, or decide an orphan prewrite."""
 
+    examples = (
+        "binlake txn show 470548480035651584 --pump pump-1",
+        "binlake txn list --pump pump-1",
+        "binlake txn resolve 470548480035651584 --rolled-back --pump pump-1 --token-file admin-token",
+        "binlake txn give-up 470548480035651584 --commit-ts 470548480035651600 --pump pump-1 --accept-loss",
+    )
     help = "show a stored binlog; decide a prewrite whose outcome no source can report"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

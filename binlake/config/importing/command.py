@@ -31,11 +31,12 @@ _LAKE = "/var/lib/binlake/lake"
 class DmCommand:
     """`import TASK SOURCE...`."""
 
+    examples = ("binlake dm import task.yaml source1.yaml --lake /var/lib/binlake/lake --out replications",)
     help = "write a replication and a feeder.toml from DM's task file and source files"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the files, and settings that they do not contain."""
-        parser.add_argument("action", choices=("import",))
+        parser.add_argument("action", choices=("import",), help="write the replication's TOML")
         parser.add_argument("task", type=Path, help="DM's task file")
         parser.add_argument("sources", type=Path, nargs="+", help="the source file of each of the task's instances")
         parser.add_argument("--pd-urls", default="http://127.0.0.1:2379", help="address of the pumps' PD (%(default)s)")
@@ -62,11 +63,12 @@ class DmCommand:
 class DrainerCommand:
     """`import FILE`."""
 
+    examples = ("binlake drainer import drainer.toml --lake /var/lib/binlake/lake --out replications",)
     help = "write a replication from a drainer's configuration file"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the file, and settings that it does not contain."""
-        parser.add_argument("action", choices=("import",))
+        parser.add_argument("action", choices=("import",), help="write the replication's TOML")
         parser.add_argument("file", type=Path, help="drainer.toml")
         parser.add_argument("--name", default="drainer", help="name of the replication (%(default)s)")
         parser.add_argument("--status-url", default="http://127.0.0.1:10080", help="TiDB's status port (%(default)s)")

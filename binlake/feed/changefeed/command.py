@@ -25,6 +25,16 @@ from binlake.feed.state import FeedState, read_state, record_pause, record_resum
 class ChangefeedCommand:
     """Create and control feeds."""
 
+    examples = (
+        "binlake changefeed create -c kafka-avro --sink-uri 'kafka://127.0.0.1:9092/?protocol=avro'"
+        " --schema-registry http://127.0.0.1:8081 --replication orders.toml",
+        "binlake changefeed list --replication orders.toml",
+        "binlake changefeed query -c kafka-avro -s --replication orders.toml",
+        "binlake changefeed pause -c kafka-avro --reason 'the topic is moved' --replication orders.toml",
+        "binlake changefeed resume -c kafka-avro --replication orders.toml",
+        "binlake changefeed update -c kafka-avro --tz Europe/Berlin --replication orders.toml",
+        "binlake changefeed remove -c kafka-avro --replication orders.toml",
+    )
     help = "create, list, query, pause, resume, update or remove feeds (changefeeds)"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

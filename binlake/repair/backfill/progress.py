@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from binlake.base.progressline import Tell, tell_nobody
 from binlake.errors import ConfigError
 from binlake.lake.windowlog import WindowEvent, WindowLog
 
@@ -18,10 +19,11 @@ Bounds = tuple[int, int]
 
 
 class BackfillProgress:
-    """The backfill `name` over (lo, hi]. The caller must hold the lake's lock `backfill`."""
+    """The backfill `name` over (lo, hi]; `tell` gets how far it is. The caller must hold the lake's lock `backfill`."""
 
-    def __init__(self, windows: WindowLog, name: str, lo: int, hi: int) -> None:
+    def __init__(self, windows: WindowLog, name: str, lo: int, hi: int, tell: Tell = tell_nobody) -> None:
         self._windows, self.name, self._lo, self._hi = windows, name, lo, hi
+        self._tell, self._done, self._all = tell, 0, 0
 
     def list_remaining(self) -> list[Bounds]:
         """The landed windows that overlap the range, clipped to it, except those that are done.
@@ -38,15 +40,23 @@ class BackfillProgress:
             )
         cut = [(max(lo, self._lo), min(hi, self._hi)) for lo, hi in landed]
         done = self._read_done()
-        return [bounds for bounds in cut if bounds not in done]
+        remaining = [bounds for bounds in cut if bounds not in done]
+        self._done, self._all = len(cut) - len(remaining), len(cut)
+        self._tell_done()
+        return remaining
 
     def record_done(self, bounds: Bounds, rows: int, seconds: float, detail: Mapping[str, Any]) -> None:
         """Record that one window is done."""
         self._windows.record(WindowEvent(STAGE, *bounds, "done", rows, seconds, self.name, detail=detail))
+        self._done += 1
+        self._tell_done()
 
     def finish(self, detail: Mapping[str, Any]) -> None:
         """Record that all windows are done."""
         self._windows.record(WindowEvent(STAGE, self._lo, self._hi, _FINISHED, run_id=self.name, detail=detail))
+
+    def _tell_done(self) -> None:
+        self._tell(f"{self._done} of {self._all} windows")
 
     def _read_done(self) -> set[Bounds]:
         done: set[Bounds] = set()

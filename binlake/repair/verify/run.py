@@ -18,6 +18,7 @@ from typing import Literal
 import structlog
 
 from binlake.audit.audit import Audit
+from binlake.base.progressline import Tell, tell_nobody
 from binlake.config import Replication
 from binlake.config.model import Target
 from binlake.errors import ConfigError
@@ -100,9 +101,13 @@ class Verification:
 
 
 def verify(
-    replication: Replication, options: VerifyOptions | None = None, *, hook: Callable[[str], None] | None = None
+    replication: Replication,
+    options: VerifyOptions | None = None,
+    *,
+    tell: Tell = tell_nobody,
+    hook: Callable[[str], None] | None = None,
 ) -> Verification:
-    """Compare the target. `hook` is called with `chunk` after each chunk (for tests).
+    """Compare the target. `tell` gets what is compared; `hook` is called with `chunk` after each chunk (for tests).
 
     Raises Transient (the target is inside a window, a DDL waits), LeaseHeld (another verify runs), LostRange (the lake
     does not have the checkpoint), ConfigError, TargetUnavailable, TargetRefused.
@@ -114,7 +119,7 @@ def verify(
     with hold_lake_lock(paths, "verify", wait_s=options.lock_wait_s):
         cluster_id = read_cluster_id(WindowLog(paths))
         with open_target_snapshot(target, cluster_id, replication.name, options.wait_s) as snapshot:
-            return _Run(replication, paths, options, snapshot, hook).run()
+            return _Run(replication, paths, options, snapshot, tell, hook).run()
 
 
 class _Run:
@@ -124,11 +129,13 @@ class _Run:
         paths: LakePaths,
         options: VerifyOptions,
         snapshot: Snapshot,
+        tell: Tell,
         hook: Callable[[str], None] | None,
     ) -> None:
         self._replication, self._paths, self._options, self._snapshot = replication, paths, options, snapshot
         self._target, self._ts = replication.require_sql_target(), snapshot.checkpoint.commit_ts
-        self._hook = hook
+        self._tell, self._hook = tell, hook
+        self._place, self._chunks = "", 0
         self._pace = Pace(options.rows_per_second)
         self._audit = Audit(paths, Rules.of(replication))
         self._state = VerifyState(paths, self._ts, options.against)
@@ -144,7 +151,10 @@ class _Run:
             self._audit.clip_range(-1, self._ts)
         tables = list_tables_at(self._replication, self._paths, self._ts, self._options.tables)
         with self._open_source() as source:
-            for verified in tables:
+            for number, verified in enumerate(tables, 1):
+                self._place = f"table {number} of {len(tables)}, {'.'.join(verified.name)}"
+                self._chunks = 0
+                self._tell(self._place)
                 self._verify_table(verified, source)
         self._state.clear()
         self._done.seconds = time.monotonic() - began
@@ -205,6 +215,8 @@ class _Run:
     def _on_chunk(self, rows: int) -> None:
         if self._hook is not None:
             self._hook("chunk")
+        self._chunks += 1
+        self._tell(f"{self._place}, chunk {self._chunks} of {self._done.tables[-1].chunks}")
         self._snapshot.require_no_waiting_ddl()
         self._pace.read(rows)
 

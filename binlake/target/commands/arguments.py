@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from binlake.base.arguments import add_output
@@ -18,12 +19,20 @@ class Row(NamedTuple):
     cluster_id: int
 
 
-def add_arguments(parser: argparse.ArgumentParser, actions: tuple[str, ...]) -> None:
-    """Declare the action, `--replication`, `--cluster-id` and `--output`."""
-    parser.add_argument("action", choices=actions)
-    parser.add_argument("--replication", required=True, metavar="FILE", help="the replication's TOML")
-    parser.add_argument("--cluster-id", type=int, help="default: source.cluster-id, else the only row of the table")
-    add_output(parser)
+def add_actions(parser: argparse.ArgumentParser, actions: Mapping[str, str]) -> dict[str, argparse.ArgumentParser]:
+    """Declare each action with its help, `--replication`, `--cluster-id` and `--output`; returns their parsers."""
+    parsers = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    made = {name: parsers.add_parser(name, help=text) for name, text in actions.items()}
+    for each in made.values():
+        each.add_argument("--replication", required=True, metavar="FILE", help="the replication's TOML")
+        each.add_argument(
+            "--cluster-id",
+            type=int,
+            metavar="NUMBER",
+            help="number of the row's cluster (default: source.cluster-id, else the only row of the table)",
+        )
+        add_output(each)
+    return made
 
 
 def read_row_arguments(args: argparse.Namespace) -> Row:

@@ -24,29 +24,40 @@ from binlake.target.claim.progress import (
     take_ownership,
     write_progress,
 )
-from binlake.target.commands.arguments import add_arguments, read_row_arguments
+from binlake.target.commands.arguments import add_actions, read_row_arguments
 from binlake.target.session.session import Session
 from binlake.target.session.tables import create_tables
+
+_ACTIONS = {
+    "show": "show the checkpoint row, the open window, and the tables that are set aside",
+    "set": "write the first row, after a dump was restored into the target",
+    "adopt": "believe the row as it is, and continue from it",
+}
 
 
 class CheckpointCommand:
     """Show the target's checkpoint, set its first one, or adopt its row."""
 
     name = "checkpoint"
+    examples = (
+        "binlake checkpoint show --replication orders.toml",
+        "binlake checkpoint set --base 470548480035651584 --replication orders.toml",
+        "binlake checkpoint adopt --replication orders.toml",
+    )
     help = "show the target's checkpoint and open window; set it after restoring a dump; adopt another writer's row"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`show`, `set` or `adopt`, the replication's file, the cluster."""
-        add_arguments(parser, ("show", "set", "adopt"))
-        parser.add_argument(
+        actions = add_actions(parser, _ACTIONS)
+        actions["set"].add_argument(
             "--base",
             metavar="TS|FOLDER",
-            help="set: the commit_ts at which the target equals the source, or the folder of the dump restored into it",
+            help="the commit_ts at which the target equals the source, or the folder of the dump restored into it",
         )
-        parser.add_argument(
+        actions["adopt"].add_argument(
             "--close-window",
             action="store_true",
-            help="adopt: abandon the window that another replication left open and continue from the checkpoint",
+            help="abandon the window that another replication left open and continue from the checkpoint",
         )
 
     def run(self, args: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.rules import Rules
 from binlake.target.apply.position import read_open_window
-from binlake.target.commands.arguments import add_arguments, read_row_arguments
+from binlake.target.commands.arguments import add_actions, read_row_arguments
 from binlake.target.commands.locks import resolve_lock, show_locks
 from binlake.target.commands.release import release_ddl
 from binlake.window.cuts import name_merge_commands
@@ -33,28 +33,39 @@ _WHAT = {
 }
 
 
+_ACTIONS = {
+    "show": "show the DDL that blocks an open window",
+    "release": "release the window before the DDL, so that the DDL can be replaced or left out",
+    "lock": "show the tables that share a target and lack a DDL of the others, or continue without them",
+}
+
+
 class DdlCommand:
     """Show the DDL in flight, release the window that is blocked by it, or show the shards that differ."""
 
-    help = (
-        "show the DDL that blocks an open window; release the window, so that the DDL can be replaced or left out;"
-        " lock: show the tables that share a target and lack a DDL of the others, or continue without them"
+    examples = (
+        "binlake ddl show --replication orders.toml",
+        "binlake ddl release --commit-ts 470548480035651584 --replication orders.toml",
+        "binlake ddl lock --replication orders.toml",
+        "binlake ddl lock resolve --table shop.item --replication orders.toml",
     )
+    help = "show the DDL that blocks an open window, release the window, or show the shards that lack a DDL"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`show`, `release` or `lock [show|resolve]`, the replication's file, which DDL or table."""
-        add_arguments(parser, ("show", "release", "lock"))
-        parser.add_argument(
+        actions = add_actions(parser, _ACTIONS)
+        actions["release"].add_argument("--commit-ts", metavar="TS", help="commit_ts of the DDL, as `show` prints it")
+        lock = actions["lock"]
+        lock.add_argument(
             "of_lock", nargs="?", choices=("show", "resolve"), default="show",
-            help="lock: show which tables wait for which, or resolve: continue without the tables others wait for",
+            help="show which tables wait for which, or resolve: continue without the tables that others wait for",
         )  # fmt: skip
-        parser.add_argument("--commit-ts", help="release: commit_ts of the DDL, as `show` prints it")
-        parser.add_argument("--table", metavar="DB.TABLE", help="lock resolve: the table of the target")
-        parser.add_argument(
+        lock.add_argument("--table", metavar="DB.TABLE", help="resolve: the table of the target")
+        lock.add_argument(
             "--without", action="append", default=[], metavar="DB.TABLE",
-            help="lock resolve: a table of the source to continue without (repeatable); default: all that lack the DDL",
+            help="resolve: a table of the source to continue without (repeatable); default: all that lack the DDL",
         )  # fmt: skip
-        parser.add_argument("--sql", default="", help="lock resolve: this statement instead of the tables' own")
+        lock.add_argument("--sql", default="", help="resolve: this statement instead of the tables' own")
 
     def run(self, args: argparse.Namespace) -> int:
         """Print the blocking DDL, the released window, or the tables that lack a DDL. Returns 3 if there is none."""

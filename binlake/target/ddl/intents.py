@@ -16,6 +16,7 @@ from binlake.statements.literal import quote_name
 from binlake.target.claim.progress import AppliedAs, Ledger, Progress, write_progress
 from binlake.target.claim.run import ApplyRun
 from binlake.target.ddl.execution import drop_shadow_columns, execute_ddl, is_half_converted
+from binlake.target.ddl.halfrun import StepProof
 from binlake.target.ddl.operatorproof import OperatorProof
 from binlake.target.ddl.proof import Evidence, RenameMarker, Verdict, judge, list_differences, read_evidence
 from binlake.target.definitions.definitions import Expected, find_left_behind
@@ -75,6 +76,25 @@ class DdlIntent:
 
 
 @dataclass(frozen=True)
+class _Proofs:
+    """What is made at the target before an intent, so that it shows later what ran."""
+
+    marker: RenameMarker | None
+    operator: OperatorProof | None
+    steps: StepProof | None
+
+    @classmethod
+    def of(cls, run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> _Proofs:
+        """Those for `ddl`."""
+        names = run.schema, run.manifest.replication, plan.ddl_commit_ts
+        return cls(RenameMarker.of(*names, ddl.sql[-1]), OperatorProof.of(*names, ddl), StepProof.of(*names, ddl))
+
+    def list(self) -> list[RenameMarker | OperatorProof | StepProof]:
+        """Those that there are."""
+        return [proof for proof in (self.marker, self.operator, self.steps) if proof is not None]
+
+
+@dataclass(frozen=True)
 class DdlOutcome:
     """`executed`: False when the target already had the result. `ignored`: the errors of the target that were ignored.
 
@@ -109,31 +129,27 @@ def apply_ddl(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutco
 
 
 def _execute_once(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutcome:
-    execute = True
     ignored: tuple[str, ...] = ()
-    marker = RenameMarker.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl.sql[-1])
-    operator_proof = OperatorProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
+    proofs = _Proofs.of(run, plan, ddl)
+    missing = ddl.sql
     if run.progress.ddl_state == "intent":
-        execute = _must_execute(run, plan, ddl, marker)
+        missing = _find_missing(run, plan, ddl, proofs)
     else:
-        _write_intent(run, plan, ddl, marker)
-    if execute:
-        ignored = _execute(run, plan, ddl, marker)
+        _write_intent(run, plan, ddl, proofs)
+    if missing:
+        ignored = _execute(run, plan, ddl, proofs, missing)
     _write_done(run, plan)
-    for proof in (marker, operator_proof):
-        if proof is not None:
-            proof.remove(run.session)
-    return DdlOutcome(execute, ignored)
+    for proof in proofs.list():
+        proof.remove(run.session)
+    return DdlOutcome(bool(missing), ignored)
 
 
 def _write_intent(
-    run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None, *, refused: bool = False
+    run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, proofs: _Proofs, *, refused: bool = False
 ) -> None:
-    operator_proof = OperatorProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
-    for proof in (marker, operator_proof):
-        if proof is not None:
-            run.claim.prove()
-            proof.make(run.session)
+    for proof in proofs.list():
+        run.claim.prove()
+        proof.make(run.session)
     before = _read_evidence_now(run, plan)
     expected = DdlIntent(plan.touched, plan.expected_after, refused, before).to_json()
 
@@ -146,8 +162,10 @@ def _write_intent(
     run.claim.notify("intent")
 
 
-def _execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None) -> tuple[str, ...]:
-    """Run the statements; return the errors which mean that the target already has the result."""
+def _execute(
+    run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, proofs: _Proofs, missing: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Run the statements `missing`; return the errors which mean that the target already has the result."""
     run.claim.check()
     # Prove the fence right before: a DDL cannot be part of the transaction that proves it.
     run.claim.prove()
@@ -155,16 +173,17 @@ def _execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: Rena
         run.session.execute(f"USE {quote_name(ddl.db)}")
     default_to_transactions(run.session)
     try:
-        statements = ddl.sql if marker is None else (*ddl.sql[:-1], marker.add_to_list(ddl.sql[-1]))
+        marker = proofs.marker
+        statements = missing if marker is None else (*missing[:-1], marker.add_to_list(missing[-1]))
         ignored = execute_ddl(run.session, statements)
         run.claim.notify("ddl_executed")
         _require_result(run, plan, ignored)
     except TargetRefused as error:
         drop_shadow_columns(run.session, plan.touched, ddl.sql)
-        verdict = _judge_now(run, plan, ddl, marker)
+        verdict = _judge_now(run, plan, proofs)
         if verdict == "before":
             # Record that the DDL had no effect, so that a later repair by hand is not mistaken for the DDL.
-            _write_intent(run, plan, ddl, marker, refused=True)
+            _write_intent(run, plan, ddl, proofs, refused=True)
         raise _make_refusal_error(run, plan, ddl, error, is_clear=verdict != "unknown") from error
     return tuple(f"{get_error_code(error)}: {error.message}" for error in ignored)
 
@@ -232,18 +251,30 @@ def _write_done(run: ApplyRun, plan: SegmentPlan, passed_over: StatementBatch | 
     run.claim.notify("ddl_done")
 
 
-def _must_execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None) -> bool:
+def _find_missing(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, proofs: _Proofs) -> tuple[str, ...]:
+    """The statements that are to be run: none if the target proves that the DDL ran, those after an ALTER if it proves
+    that this was the last one. Raises Permanent if the target proves none of this.
+    """
+    if is_half_converted(run.session, plan.touched, ddl.sql):
+        return ddl.sql
+    if proofs.steps is not None and not _read_intent(run).refused:
+        run.claim.prove()
+        missing = proofs.steps.find_missing(run.session)
+        if missing is not None:
+            return missing
+    return ddl.sql if _must_execute(run, plan, ddl, proofs) else ()
+
+
+def _must_execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, proofs: _Proofs) -> bool:
     """False when the target proves that the DDL ran. Raises Permanent if the target proves neither state."""
     intent = _read_intent(run)
-    if is_half_converted(run.session, plan.touched, ddl.sql):
-        return True
     if plan.repeatable and plan.expected_after is None:
         # An operator's TRUNCATE leaves no trace, and running it twice has the same effect as once.
         return True
-    verdict = _judge_now(run, plan, ddl, marker)
+    verdict = _judge_now(run, plan, proofs)
     if intent.refused and (verdict == "before" or _is_still_needed(run, plan, intent)):
         # The DDL had no effect, so it starts from the present state, even if somebody changed that by hand.
-        _write_intent(run, plan, ddl, marker)
+        _write_intent(run, plan, ddl, proofs)
         return True
     if verdict != "unknown":
         return verdict == "before"
@@ -269,17 +300,16 @@ def _read_evidence_now(run: ApplyRun, plan: SegmentPlan) -> Evidence:
     return read_evidence(run.session, run.target, plan.touched, plan.expected_after)
 
 
-def _judge_now(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None) -> Verdict:
+def _judge_now(run: ApplyRun, plan: SegmentPlan, proofs: _Proofs) -> Verdict:
     """Judge from the target whether the DDL of the stored intent ran."""
     before = _read_intent(run).before
     if before is None:
         return "unknown"
-    if marker is not None:
-        return marker.reach_verdict(run.session)
-    operator_proof = OperatorProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
+    if proofs.marker is not None:
+        return proofs.marker.reach_verdict(run.session)
     now = _read_evidence_now(run, plan)
-    if operator_proof is not None:
-        return operator_proof.reach_verdict(run.session, before, now)
+    if proofs.operator is not None:
+        return proofs.operator.reach_verdict(run.session, before, now)
     return judge(before, now, plan.expected_after)
 
 

@@ -7,6 +7,7 @@ cannot be tried or changes nothing visible, a changed definition proves nothing:
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import structlog
@@ -25,6 +26,7 @@ from binlake.target.session.session import Session
 log = structlog.get_logger()
 
 _FOREIGN_KEY = " FOREIGN KEY ("
+_NAME_OF_CHECK = re.compile(r"CONSTRAINT `(?:[^`]|``)+` CHECK")
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,14 @@ class OperatorProof:
             log.info("own_statement_not_tried", table=".".join(self.table), error=error.message)
             self.remove(session)
             return
-        if self._read_definition(session, self.copy) == self._read_definition(session, self.table):
+        if read_lines(session, self.copy) == read_lines(session, self.table):
             self.remove(session)
 
     def reach_verdict(self, session: Session, before: Evidence, now: Evidence) -> Verdict:
         """Whether the statement ran between `before` and `now`."""
         if self.table is not None:
-            left = self._read_definition(session, self.copy)
-            if left is not None and left == self._read_definition(session, self.table):
+            left = read_lines(session, self.copy)
+            if left is not None and left == read_lines(session, self.table):
                 return "after"
             if left is not None and now.server == before.server and now.texts == before.texts:
                 return "before"
@@ -85,8 +87,13 @@ class OperatorProof:
             return True
         return before.numbers.keys() != now.numbers.keys()
 
-    def _read_definition(self, session: Session, name: Name) -> list[str] | None:
-        """The definition's lines without the table's name and foreign keys, which a copy does not have."""
-        text = read_create_statement(session, name)
-        lines = (text or "").splitlines()[1:]
-        return None if text is None else [line.rstrip(",") for line in lines if _FOREIGN_KEY not in line]
+
+def read_lines(session: Session, name: Name) -> list[str] | None:
+    """The lines of a table's definition without what a copy does not have: its name, foreign keys, names of checks.
+
+    None if it is missing. Raises TargetRefused.
+    """
+    text = read_create_statement(session, name)
+    lines = (text or "").splitlines()[1:]
+    kept = [line.rstrip(",") for line in lines if _FOREIGN_KEY not in line]
+    return None if text is None else [_NAME_OF_CHECK.sub("CHECK", line) for line in kept]

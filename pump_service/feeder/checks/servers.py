@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pymysql
 
+from binlake.base.grants import parse_privileges
 from binlake.base.sqllink import LOOPBACK
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.model import Flavor, Position
@@ -168,7 +169,7 @@ def _check_server_id(facts: ServerFacts, server_id: int) -> Iterable[Finding]:
 
 
 def _check_privileges(facts: ServerFacts, with_snapshot: bool) -> Iterable[Finding]:
-    granted = {_SYNONYMS.get(privilege, privilege) for grant in facts.grants for privilege in _parse_privileges(grant)}
+    granted = {_SYNONYMS.get(privilege, privilege) for grant in facts.grants for privilege in parse_privileges(grant)}
     # Roles and grants on single databases are not examined: SELECT on anything counts as SELECT.
     wanted = [*_LOG_PRIVILEGES[facts.flavor], "SELECT"]
     missing = [
@@ -202,11 +203,6 @@ def describe_hidden(grants: Iterable[str]) -> str:
     if seen and "*.*" not in seen:
         return f"only {', '.join(sorted(seen))} can be seen"
     return f"cannot be seen: {', '.join(sorted(hidden))}" if hidden else ""
-
-
-def _parse_privileges(grant: str) -> list[str]:
-    words = re.match(r"GRANT (.+?) ON ", grant)
-    return [re.sub(r"\s*\(.*", "", privilege).strip().upper() for privilege in words[1].split(",")] if words else []
 
 
 def _check_start(link: Link, facts: ServerFacts, source: SourceFile) -> Iterable[Finding]:

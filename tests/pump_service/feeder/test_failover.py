@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from support.mariadb import MariaDb, MySql, execute, mariadb_in_memory, rows
+from support.mariadb import MariaDb, MySql, execute, mariadb_in_memory, mysql_in_memory, rows
 from support.sourcelog import SERVER_ID, end_of, source_of, transactions_until_now
 from support.tcplink import TcpLink
 from support.topology import Topology, start_replica
@@ -275,6 +275,26 @@ def test_reading_continues_after_a_server_is_killed_and_restarted() -> None:
         log.end()
         assert len(transactions) == len({transaction.id for transaction in transactions}) == 6
         assert rows(server, "SELECT COUNT(*) FROM topology.t") == [(6,)]
+
+
+@pytest.mark.parametrize("family", ["mariadb", pytest.param("mysql", marks=pytest.mark.soak)])
+def test_reading_continues_after_a_clean_restart(family: str) -> None:
+    """R-10: a server that shuts down ends its dump with an EOF packet, as one does that has nothing more to send."""
+    with (
+        mariadb_in_memory(MariaDb.list_source_options(32))
+        if family == "mariadb"
+        else mysql_in_memory(MySql.list_source_options())
+    ) as server:
+        execute(server, "CREATE DATABASE topology", "CREATE TABLE topology.t (id INT PRIMARY KEY)")
+        log = _log(source_of(server), end_of(server))
+        _insert(server, 1)
+        transactions = _read_until(log, end_of(server).gtids)
+        server.restart()
+        _insert(server, 10)
+        transactions += _read_until(log, end_of(server).gtids)
+        assert log.connections == 2
+        log.end()
+        assert len({transaction.id for transaction in transactions}) == len(transactions) == 6
 
 
 def test_a_lost_connection_before_the_first_transaction_returns_none_twice(mysql: MySql) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,11 @@ SMALL = VerifyOptions(chunk_rows=7)
 def test_equal_rows_are_equal_by_checksum_alone(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     # S3-04: every type, unusual names and values, keys by number, text and bytes, unordered, and no key
     monkeypatch.setattr(SqlTable, "read_rows", None)
-    verified = verify(shop.lake.replication, SMALL)
+    told: list[str] = []
+    verified = verify(shop.lake.replication, SMALL, tell=told.append)
+    tables = len(verified.tables)
+    assert told[0] == f"table 1 of {tables}, {verified.tables[0].db}.{verified.tables[0].table}"
+    assert re.fullmatch(rf"table {tables} of {tables}, \S+, chunk (\d+) of \1", told[-1])
     assert [text for table in verified.tables for text in table.structure] == []
     assert verified.equal
     assert verified.commit_ts == shop.ts

@@ -1,0 +1,50 @@
+"""Checks of the lake: its folder can be written, and no table of it has lost a commit."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+
+from binlake import tso
+from binlake.config import Replication
+from binlake.health.doctor.model import Finding
+from binlake.lake.continuity import require_all_windows
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowLog
+
+_WRITERS = ("land", "merge", "mirror")
+
+
+def check_lake_folder(replication: Replication) -> Iterator[Finding]:
+    """Whether files can be created there; a folder that does not exist is created by the first window."""
+    paths = LakePaths.of(replication)
+    if paths.local is None:
+        yield Finding("folder", "not applicable", f"{paths.root}: only a window writes to an object store")
+        return
+    existing = next(path for path in (paths.local, *paths.local.parents) if path.exists())
+    remedy = f"chown or chmod {existing} for the user of the tasks, or another lake.path"
+    try:
+        if existing == paths.local:
+            tempfile.TemporaryFile(dir=existing, prefix=".doctor-").close()
+        elif not os.access(existing, os.W_OK | os.X_OK):
+            raise PermissionError
+    except OSError as error:
+        yield Finding("folder", "failure", f"{existing} cannot be written: {error.strerror or 'no permission'}", remedy)
+        return
+    yield Finding(
+        "folder", "ok", f"{paths.root}" + ("" if existing == paths.local else ": created by the first window")
+    )
+
+
+def check_commits(replication: Replication) -> Iterator[Finding]:
+    """Whether the landed windows tile, and the tables have the commits of the newest windows."""
+    paths = LakePaths.of(replication)
+    windows = WindowLog(paths)
+    if not windows.exists() or (landed := windows.find_landed_range()) is None:
+        yield Finding("commits", "not applicable", "nothing has landed yet")
+        return
+    count = len(windows.list_landed())
+    require_all_windows(paths, windows, _WRITERS)
+    until = tso.to_datetime(landed[1]).isoformat(sep=" ", timespec="seconds")
+    yield Finding("commits", "ok", f"{count:,} windows without a gap, up to {until}")
