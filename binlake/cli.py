@@ -17,6 +17,7 @@ from binlake.base.extras import explain_missing, list_versions
 from binlake.base.garbage import collect_rarely
 from binlake.base.lightimport import import_lightly
 from binlake.base.oserrors import describe_os_error
+from binlake.base.terminal import escape_invisible
 from binlake.errors import BinlakeError
 
 GROUP = "binlake.commands"
@@ -64,13 +65,13 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return _run(arguments)
     except BinlakeError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _print_error(error)
         return Exit.ERROR
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except Exception as error:
         if missing := explain_missing(error):
-            print(f"error: {missing}", file=sys.stderr)
+            _print_error(missing)
             return Exit.ERROR
         if isinstance(error, BrokenPipeError) and _is_unread(sys.stdout):
             # Discard the rest of the output: a flush would fail again.
@@ -79,7 +80,7 @@ def run(arguments: Sequence[str]) -> int:
         storage_error = _translate_storage_error(error)
         if storage_error is None:
             raise
-        print(f"error: {storage_error}", file=sys.stderr)
+        _print_error(storage_error)
         return Exit.ERROR
 
 
@@ -93,6 +94,11 @@ def _run(arguments: Sequence[str]) -> int:
     status = command.run(args)
     sys.stdout.flush()
     return status
+
+
+def _print_error(error: BinlakeError) -> None:
+    """One line; what a server or a file put into the text moves no cursor and changes no colour."""
+    print(f"error: {escape_invisible(str(error))}", file=sys.stderr)
 
 
 def _is_unread(stream: TextIO) -> bool:

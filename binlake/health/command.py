@@ -18,19 +18,19 @@ from binlake.base.durations import format_duration
 from binlake.base.exitstatus import Exit
 from binlake.base.terminal import print_table
 from binlake.config.folder import find_replications_folder
-from binlake.health.survey import UNKNOWN, Row, choose_status, find_files, read_rows
+from binlake.health.survey import UNKNOWN, Row, choose_status, find_airflow, find_files, read_rows
 
 _PLACES = {"landed": "LAKE", "sql": "TARGET", "mirror": "MIRRORS", "feeds": "FEEDS"}
 """Titles of the columns with positions."""
 _CLEAR = "\x1b[H\x1b[2J"
-_AIRFLOW = "Airflow was not asked: whether a DAG is paused or a run has failed is unknown here; its page shows it"
+_AIRFLOW = "Airflow was not asked: whether a DAG is paused or a run has failed is unknown here (--airflow asks it)"
 
 
 class StatusCommand:
     """Show the state of replications."""
 
     help = "show whether replications are well, how far behind, who holds them and what to do"
-    examples = ("binlake status", "binlake status orders --output json", "binlake status --watch 5")
+    examples = ("binlake status", "binlake status orders --airflow --output json", "binlake status --watch 5")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The replications, the format, and whether to repeat."""
@@ -52,26 +52,35 @@ class StatusCommand:
             metavar="SECONDS",
             help="seconds after which a lake that does not answer is unknown (default %(default)g)",
         )
+        parser.add_argument(
+            "--airflow",
+            action="store_true",
+            help="ask Airflow's database too, with this machine's Airflow configuration: paused DAGs, failed runs",
+        )
         add_output(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """0 well; 4 something needs attention or is behind; 5 something does not go on; 6 unknown; 3 no replication."""
+        ask = find_airflow() if args.airflow else None
         while True:
-            rows = read_rows(*find_files(args.replication), args.timeout)
+            rows = read_rows(*find_files(args.replication), args.timeout, ask)
             if not rows:
                 print(f"there is no replication in {find_replications_folder()}", file=sys.stderr)
                 return Exit.NOT_FOUND
             if args.watch is not None and args.output == "text" and sys.stdout.isatty():
                 print(_CLEAR, end="")
-            print(json.dumps(rows)) if args.output == "json" else _show(rows, whole=bool(args.replication))
+            print(json.dumps(rows)) if args.output == "json" else _show(
+                rows, whole=bool(args.replication), asked=args.airflow
+            )
             if args.watch is None:
                 return choose_status(rows)
             sys.stdout.flush()
             time.sleep(args.watch)
 
 
-def _show(rows: Sequence[Row], *, whole: bool) -> None:
-    """Print the table, then what holds each replication; `whole`: all problems of each, not only the worst."""
+def _show(rows: Sequence[Row], *, whole: bool, asked: bool) -> None:
+    """Print the table, then what holds each replication; `whole`: all problems of each, not only the worst; `asked`:
+    Airflow was asked."""
     now = datetime.now(UTC)
     places = [place for place in _PLACES if any(place in _list_positions(row) for row in rows)]
     columns = ["REPLICATION", "STATE", "LAG", *(_PLACES[place] for place in places)]
@@ -79,7 +88,8 @@ def _show(rows: Sequence[Row], *, whole: bool) -> None:
     for row in rows:
         for line in _list_problem_lines(row, now, whole=whole):
             print(line)
-    print(_AIRFLOW)
+    if not asked:
+        print(_AIRFLOW)
 
 
 def _build_cells(row: Row, places: Sequence[str], now: datetime) -> list[str]:

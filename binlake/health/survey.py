@@ -6,15 +6,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from binlake.base.deadline import begin
 from binlake.base.exitstatus import Exit
+from binlake.base.extras import explain_missing
 from binlake.config import Replication
 from binlake.config.folder import find_replications, find_replications_folder
 from binlake.config.load import load_replication
-from binlake.errors import BinlakeError, ConfigError
+from binlake.errors import BinlakeError, ConfigError, Transient
 from binlake.health.problem import STATES, Problem, fill_in
 from binlake.health.reading import Orchestration, read_health
 from binlake.lake.damage import translate_storage_error
@@ -28,6 +31,8 @@ ORDER = (UNKNOWN, *STATES, "empty", "running")
 _GOES_ON = frozenset({"behind", "attention"})
 _WELL = frozenset({"empty", "running"})
 Row = dict[str, Any]
+Ask = Callable[[Replication], Orchestration]
+GROUP = "binlake.orchestration"
 
 
 def find_files(names: Sequence[str]) -> tuple[dict[Path, Replication], dict[Path, ConfigError]]:
@@ -67,10 +72,28 @@ def find_file(name: str) -> Path:
     return path
 
 
-def read_rows(good: Mapping[Path, Replication], broken: Mapping[Path, ConfigError], timeout_s: float) -> list[Row]:
-    """A row for each file, the worst first: what `read_health` returns, its `file`, and `orchestration` (unknown)."""
+def find_airflow() -> Ask:
+    """What asks Airflow. Raises ConfigError if its packages are not installed here."""
+    (point,) = entry_points(group=GROUP, name="airflow")
+    try:
+        ask: Ask = point.load()
+    except ModuleNotFoundError as error:
+        raise explain_missing(error, "status --airflow", tuple(point.extras)) or error from error
+    return ask
+
+
+def read_rows(
+    good: Mapping[Path, Replication],
+    broken: Mapping[Path, ConfigError],
+    timeout_s: float,
+    ask: Ask | None = None,
+) -> list[Row]:
+    """A row for each file, the worst first: what `read_health` returns, its `file`, and `orchestration`.
+
+    `ask`: what the scheduler knows; None = it is unknown.
+    """
     until = time.monotonic() + timeout_s
-    work = {path: begin(_make_reader(path, one), f"status-{one.name}") for path, one in good.items()}
+    work = {path: begin(partial(_read_row, path, one, ask), f"status-{one.name}") for path, one in good.items()}
     rows = [_build_unknown_row(path, path.stem, str(error)) for path, error in broken.items()]
     rows += [_await_row(path, good[path].name, future, until, timeout_s) for path, future in work.items()]
     return sorted(rows, key=lambda row: (ORDER.index(row["state"]), row["name"]))
@@ -86,15 +109,23 @@ def choose_status(rows: Sequence[Row]) -> Exit:
     return Exit.ATTENTION if states & _GOES_ON else Exit.DONE
 
 
-def _make_reader(path: Path, replication: Replication) -> Callable[[], Row]:
-    return lambda: _read_row(path, replication)
-
-
-def _read_row(path: Path, replication: Replication) -> Row:
-    status, _ = read_health(replication, WindowLog(LakePaths.of(replication)), Orchestration())
+def _read_row(path: Path, replication: Replication, ask: Ask | None) -> Row:
+    orchestration = _ask_airflow(replication, ask) if ask is not None else Orchestration()
+    status, _ = read_health(replication, WindowLog(LakePaths.of(replication)), orchestration)
     for problem in status["problems"]:
         problem["remedy"] = fill_in(problem["remedy"], path, replication.source.pd_urls)
-    return {**status, "file": str(path), "orchestration": UNKNOWN}
+    return {**status, "file": str(path), "orchestration": UNKNOWN if ask is None else "airflow"}
+
+
+def _ask_airflow(replication: Replication, ask: Ask) -> Orchestration:
+    try:
+        return ask(replication)
+    except Exception as error:
+        # The errors are those of Airflow and of its database's driver, which the core cannot import.
+        raise Transient(
+            f"Airflow's database cannot be read: {type(error).__name__}",
+            hint="run it where Airflow's own commands work (AIRFLOW_HOME), or without --airflow",
+        ) from error
 
 
 def _await_row(path: Path, name: str, future: Future[Row], until: float, timeout_s: float) -> Row:

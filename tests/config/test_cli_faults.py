@@ -12,6 +12,7 @@ import pytest
 from deltalake.exceptions import DeltaError
 
 from binlake import cli
+from binlake.errors import TargetRefused
 
 
 class _FailingCommand:
@@ -60,6 +61,14 @@ def test_storage_error_is_printed_as_one_line_with_hint(
     assert printed.err.startswith("error: ")
     assert printed.err.count("\n") == 1
     assert all(word in printed.err for word in (*words, "Hint: ", "space"))
+
+
+def test_text_of_a_server_changes_no_colour_and_moves_no_cursor(
+    meets: RunFailing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert meets(TargetRefused("Unknown column '\x1b[31mred\x1b[2J'\r\nover", where={"table": "shop.\x07"})) == 1
+    printed = capsys.readouterr().err
+    assert printed == "error: Unknown column '\\u001b[31mred\\u001b[2J'\\u000d over [table=shop.\\u0007]\n"
 
 
 def test_program_fault_keeps_its_traceback(meets: RunFailing) -> None:

@@ -105,6 +105,7 @@ def test_versions_are_ranges_and_only_the_lock_pins() -> None:
     [
         *PROJECT["entry-points"]["binlake.commands"].items(),
         *PROJECT["entry-points"]["binlake.checks"].items(),
+        *PROJECT["entry-points"]["binlake.orchestration"].items(),
         ("binlake", "binlake.cli:main"),
     ],
 )

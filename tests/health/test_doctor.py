@@ -143,6 +143,7 @@ def test_file_that_is_not_valid_and_a_password_that_is_not_set_stop_no_other_che
     assert told["PD", "cluster"][0] == "ok" or told["PD", "cluster-id"][0] == "warning"
 
 
+@pytest.mark.long
 def test_server_that_accepts_and_is_silent_costs_only_its_own_check(
     fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

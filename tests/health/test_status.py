@@ -72,6 +72,7 @@ def test_source_that_is_not_heard_makes_every_lag_unknown(fleet: Fleet, capsys: 
     assert re.search(r"crm: unreachable for \d s: the source shard-1 makes no progress: refused\n", out)
 
 
+@pytest.mark.long
 def test_file_that_is_not_valid_and_lake_that_hangs_are_unknown_and_hide_no_other(
     fleet: Fleet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,3 +140,14 @@ def test_durations_are_in_the_unit_that_a_person_would_use() -> None:
 def test_seconds_must_be_a_number_above_zero(text: str) -> None:
     with pytest.raises(arguments.argparse.ArgumentTypeError):
         arguments.parse_seconds(text)
+
+
+def test_airflow_that_cannot_be_read_is_said_and_no_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_replication: Any) -> Any:
+        raise ValueError("no such table: dag")
+
+    monkeypatch.setattr(command, "find_airflow", lambda: refuse)
+    status, out = show(capsys, "crm", "--airflow")
+    assert (status, "Airflow's database cannot be read: ValueError" in out, "was not asked" in out) == (6, True, False)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import httpx
 import pytest
 
+from binlake.cli import run
 from binlake.health.orchestration import DagFacts, LastRun
 from binlake_airflow.pages.runs import read_dag_facts, read_scheduler_facts
 
@@ -43,12 +45,23 @@ def test_last_ended_run_and_waiting_runs_are_read(runs: str) -> None:
     assert read_dag_facts("nobody") == {}
 
 
-def test_page_of_a_paused_dag_says_so(runs: str, server: httpx.Client, bearer: dict[str, str]) -> None:
+def test_page_of_a_paused_dag_says_so_and_the_command_too(
+    runs: str, server: httpx.Client, bearer: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     view = server.get(f"/binlake/api/dags/{runs}", headers=bearer).json()
     assert (view["state"], view["paused"]) == ("paused", ["sync"])
     texts = [one["text"] for one in view["problems"]]
     assert texts[0] == "its DAG is paused: no window starts; run r2 waits until it is unpaused"
     assert "the last run failed: see its log" in texts
+    assert run(["status", runs, "--airflow", "--output", "json"]) == 5
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith('[{"name"')]
+    (told,) = json.loads(line)
+    assert (told["state"], told["orchestration"]) == ("paused", "airflow")
+    # A PD that did not answer the page is not asked again.
+    assert [one["text"] for one in told["problems"] if "PD" not in one["text"]] == [
+        text for text in texts if "PD" not in text
+    ]
+    assert told["problems"][0]["remedy"] == f"airflow dags unpause {runs}"
     page = server.get(f"/binlake/dags/{runs}", headers=bearer).text
     assert "<strong>Paused:</strong> its DAG is paused" in page
     assert f'/binlake/dags/{runs}/runs/r1"' in page

@@ -103,7 +103,7 @@ def replay(name: str, server: MariaDb, folder: Path) -> None:
 
 
 @pytest.mark.servers("mariadb")
-@pytest.mark.parametrize("name", ["keys", "partition_gen"])
+@pytest.mark.parametrize("name", ["keys", pytest.param("partition_gen", marks=pytest.mark.soak)])
 def test_dump_and_files_alone_give_the_state_of_any_commit(
     name: str, empty_server: MariaDb, tmp_path: Path
 ) -> None:  # S0-01: source and lake are gone

@@ -4,7 +4,8 @@ A folder takes part if its conftest has `pytest_generate_tests`, `server` and `e
 of a test on one of the servers, and `make soak` on the other one as well. A test that names a server in its own text,
 because it expects something else of each, runs on both in `make test`.
 `@pytest.mark.servers("mariadb")` limits a test to some servers. `@pytest.mark.soak_on("mysql")` leaves one server's
-half of a test to `make soak`; `soak_on()` exempts a test from its module's mark.
+half of a test to `make soak`; `soak_on()` exempts a test from its module's mark. `soak_on` also works for a fixture or
+parameter of another name whose values are the servers' names, for example a source.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ def leave_other_server_to_soak(items: Sequence[pytest.Item]) -> None:
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
+        later = item.get_closest_marker("soak_on")
+        if later is not None and _is_on(item, later.args):
+            item.add_marker(pytest.mark.soak)
         server = _server_of(item)
         if server and item.get_closest_marker("soak") is None:
             test, _, parameters = item.nodeid.partition("[")
@@ -73,3 +77,10 @@ def _server_of(item: pytest.Item) -> str:
     """The name of the server that `item` is parametrized with, empty if with none."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return str(parameters.get("server", ""))
+
+
+def _is_on(item: pytest.Item, families: Sequence[str]) -> bool:
+    """True if a parameter of `item` is a server of one of `families`: `mysql`, `mariadb_source`, a flavour."""
+    values = getattr(getattr(item, "callspec", None), "params", {}).values()
+    texts = [value for one in values if isinstance(value := getattr(one, "value", one), str)]
+    return any(text.partition("_")[0] in families for text in texts)

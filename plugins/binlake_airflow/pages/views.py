@@ -102,14 +102,10 @@ def build_table_page(replication: Replication, query: PageRequest) -> dict[str, 
 
 def _read_status(replication: Replication, lake: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The replication's status, from the lake, its surroundings and Airflow, and the registry's nodes."""
-    from binlake.health.reading import Orchestration, read_health
-    from binlake_airflow.pages.runs import read_dag_facts, read_scheduler_facts
-    from binlake_airflow.pages.sparkserver import find_spark_address
+    from binlake.health.reading import read_health
+    from binlake_airflow.pages.orchestration import read_orchestration
 
-    airflow = Orchestration(
-        read_dag_facts(replication.name), read_scheduler_facts(), lambda: find_spark_address(replication)
-    )
-    return read_health(replication, lake.log, airflow)
+    return read_health(replication, lake.log, read_orchestration(replication))
 
 
 def _open_lake(replication: Replication) -> Any:

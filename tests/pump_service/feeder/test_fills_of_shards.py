@@ -52,6 +52,7 @@ def followed(request: pytest.FixtureRequest) -> Iterator[Followed]:
     copy.close()
 
 
+@pytest.mark.soak_on("mysql")
 def test_older_rows_of_both_shards_get_one_value(followed: Followed) -> None:
     """S4-53 R-15."""
     wrong = list[object]()

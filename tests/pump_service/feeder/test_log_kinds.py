@@ -111,6 +111,7 @@ def test_domains_and_server_ids_are_read(mariadb_server: MariaDb) -> None:
     ]
 
 
+@pytest.mark.soak_on("mariadb")
 @pytest.mark.long
 def test_events_longer_than_a_packet_are_read(server: MariaDb) -> None:
     # A packet holds 16 MiB less one byte: one event of exactly that much, and longer ones.

@@ -96,6 +96,7 @@ def at_call(pumps: DyingPumps, call: int, server: MariaDb, statement: str) -> No
     pumps.before = lambda now: execute(server, statement) if now == call else None
 
 
+@pytest.mark.soak_on("mysql")
 @pytest.mark.parametrize("statement", MOVED, ids=["rename", "exchange"])
 def test_a_name_moved_before_its_rows_are_read_is_loaded_correctly(
     either: MariaDb, tmp_path: Path, statement: str
@@ -123,6 +124,7 @@ def test_a_name_moved_before_a_kill_in_the_last_step_is_loaded_correctly(
     check(either, tmp_path, pumps, clock, SWAP)
 
 
+@pytest.mark.soak_on("mariadb")
 @pytest.mark.parametrize("statement", MOVED, ids=["rename", "exchange"])
 def test_a_name_moved_between_two_snapshots_is_loaded_correctly(
     either: MariaDb, tmp_path: Path, statement: str, monkeypatch: pytest.MonkeyPatch

@@ -114,6 +114,7 @@ OWN = [
 ]  # fmt: skip
 
 
+@pytest.mark.soak_on("mariadb")
 @pytest.mark.parametrize("own", OWN, ids=range(len(OWN)))
 def test_a_users_own_table_with_a_name_of_a_tool_arrives(followed: Followed, own: tuple[str, ...]) -> None:
     followed.run(*own)

@@ -71,6 +71,7 @@ class Faults:
                     cursor.execute(f"KILL {session}")
 
 
+@pytest.mark.soak_on("mysql")
 @pytest.mark.parametrize("seed", range(2))
 def test_rows_of_several_snapshots_are_part_of_the_source_at_each_position(
     either: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
