@@ -9,7 +9,8 @@ from deploy.local.spark_connect import build_environment, build_server_command
 
 
 def main() -> None:
-    """Become the server; SPARK_MASTER, SPARK_DRIVER_MEMORY and BINLAKE_SPARK_FOLDER set master, memory and folder."""
+    """Become the server; SPARK_MASTER, SPARK_DRIVER_MEMORY, SPARK_DRIVER_JAVA and BINLAKE_SPARK_FOLDER set master,
+    memory, more options of the JVM and folder."""
     folder = Path(os.environ.get("BINLAKE_SPARK_FOLDER", "/var/lib/binlake/spark"))
     folder.mkdir(parents=True, exist_ok=True)
     command = build_server_command(
@@ -17,6 +18,7 @@ def main() -> None:
         15002,
         master=os.environ.get("SPARK_MASTER", "local[*]"),
         memory=os.environ.get("SPARK_DRIVER_MEMORY", "4g"),
+        java=os.environ.get("SPARK_DRIVER_JAVA", ""),
         # Only the compose network reaches it; its port is published only on the host's loopback.
         bind="0.0.0.0",
     )

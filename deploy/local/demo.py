@@ -19,7 +19,7 @@ from deploy.local.airflow_client import AirflowClient
 from deploy.local.demo_audit import show_audit
 from deploy.local.demo_feed import DemoFeed
 from deploy.local.demo_report import Report
-from deploy.local.demo_run import ROOT, SHORT_LIVED_JAVA, SPARK_CONNECTION, exit_status, run_servers
+from deploy.local.demo_run import ROOT, SPARK_CONNECTION, exit_status, run_servers
 from deploy.local.demo_watch import Watch
 from deploy.local.mariadb import MariaDb
 from deploy.local.process import stop_recorded
@@ -40,7 +40,7 @@ class Demo:
         self.folder = folder.resolve()
         self.source = CaptureSource(capture, folder / "source")
         self.target = MariaDb(folder / "mariadb")
-        self.spark = SparkConnect(folder / "spark", java=SHORT_LIVED_JAVA)
+        self.spark = SparkConnect(folder / "spark")
         self.states = list(read_expected_states(capture))
         # Every second state lies inside a window, not at its end, so time travel has to reconstruct it.
         self.inside = self.states[2:-1:2]

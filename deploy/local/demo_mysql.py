@@ -23,7 +23,7 @@ from binlake.lake.windowlog import WindowLog
 from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.demo_report import Report, WindowLine, measure_lag_s
-from deploy.local.demo_run import ROOT, SHORT_LIVED_JAVA, SPARK_CONNECTION, exit_status, run_servers
+from deploy.local.demo_run import ROOT, SPARK_CONNECTION, exit_status, run_servers
 from deploy.local.demo_shards import DB, Shard, read_orders
 from deploy.local.mariadb import MariaDb
 from deploy.local.process import ProcessError, stop_recorded
@@ -48,7 +48,7 @@ class Demo:
         self.shards = [Shard(folder, number, _SHARDS) for number in range(1, _SHARDS + 1)]
         self.source = FeederSource(folder / "source")
         self.target = MariaDb(folder / "target")
-        self.spark = SparkConnect(folder / "spark", java=SHORT_LIVED_JAVA)
+        self.spark = SparkConnect(folder / "spark")
         self.file = folder / "replications" / f"{NAME}.toml"
         environment = {"BINLAKE_REPLICATIONS": str(self.file.parent)}
         self.airflow = Airflow(folder / "airflow", environment | self.spark.as_airflow_connection(SPARK_CONNECTION))

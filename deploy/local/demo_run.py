@@ -20,8 +20,6 @@ from deploy.local.demo_report import Report
 from deploy.local.process import ProcessError
 
 ROOT = Path(__file__).resolve().parents[2]
-# Only the quick compiler: for the few windows of a demo the optimizing one costs more than it saves (measured).
-SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1"
 SPARK_CONNECTION = "spark_connect_demo"
 # A part that was still starting is stopped in a later round.
 _AGAIN_S = 0.2

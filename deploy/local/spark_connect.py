@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
 START_S = 300.0
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
-# SerialGC with few cores needs less memory and less CPU than G1 (stack facts, "Spark and Delta").
-_JAVA = "-XX:+UseSerialGC -Xss4m"
+# SerialGC with few cores needs less memory and less CPU than G1 (stack facts, "Spark and Delta"). No row of a window
+# passes through the JVM, so the optimizing compiler costs as much as all jobs and does not earn it (bench/README.md).
+_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
 
 
 class SparkConnect:
-    """One server below `folder`. `master`: where it runs its tasks; `memory`, `java`: size and options of its JVM.
+    """One server below `folder`. `master`: where it runs its tasks; `memory`: size of its JVM's heap.
 
     `conf` overrides Binlake's settings.
     """
@@ -42,12 +43,11 @@ class SparkConnect:
         port: int = 0,
         master: str = "local[2]",
         memory: str = "2g",
-        java: str = "",
         conf: dict[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.port = port or free_port()
-        command = build_server_command(folder, self.port, master=master, memory=memory, java=java, conf=conf)
+        command = build_server_command(folder, self.port, master=master, memory=memory, conf=conf)
         self.server = Child("spark-connect", command, folder, env=build_environment(), cwd=folder)
 
     @property
@@ -89,7 +89,10 @@ def build_server_command(
     bind: str = HOST,
     conf: dict[str, str] | None = None,
 ) -> list[str]:
-    """The command of a server that keeps its files below `folder` and listens at `bind`:`port`. Raises ConfigError."""
+    """The command of a server that keeps its files below `folder` and listens at `bind`:`port`. Raises ConfigError.
+
+    `java`: options of its JVM, which come after Binlake's own.
+    """
     ours = CONF | {
         "spark.connect.grpc.binding.address": bind,
         "spark.connect.grpc.binding.port": str(port),
@@ -101,6 +104,9 @@ def build_server_command(
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "scratch"),
     }
+    if master.startswith("local"):
+        # As in a session of its own: a new worker need not import what all of them need.
+        ours |= {"spark.python.daemon.module": "spark_jobs.engine.pyworkers"}
     settings = [text for key, value in (ours | (conf or {})).items() for text in ("--conf", f"{key}={value}")]
     return [find_spark_submit(), "--master", master, *settings, "--class", _CLASS, "spark-internal"]
 

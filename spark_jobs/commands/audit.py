@@ -15,6 +15,7 @@ from typing import Any
 from binlake import tso
 from binlake.audit.audit import Audit, TableAsOf
 from binlake.base.arguments import add_output
+from binlake.base.exitstatus import Exit
 from binlake.base.progressline import show_progress
 from binlake.base.terminal import escape_invisible, format_value, print_table
 from binlake.config import load_replication
@@ -26,8 +27,6 @@ from binlake.lake.windowlog import WindowLog
 from binlake.rules import Rules
 from spark_jobs.commands.views import create_views, render_table_query
 from spark_jobs.job.arguments import parse_commit_ts, parse_moment
-
-NOT_FOUND = 3
 
 
 class AuditCommand:
@@ -114,7 +113,7 @@ def _run_row(paths: LakePaths, args: argparse.Namespace) -> int:
         print(json.dumps(shown, ensure_ascii=False))
     elif versions:
         _print_changes(shown, "applied by", [_find_applying_run(change) for change in shown])
-    return 0 if versions else NOT_FOUND
+    return 0 if versions else Exit.NOT_FOUND
 
 
 def _with_passages(paths: LakePaths, versions: Sequence[RowVersion]) -> list[dict[str, Any]]:
@@ -190,7 +189,7 @@ def _run_transaction(paths: LakePaths, args: argparse.Namespace) -> int:
     if transaction is None:
         first, last = audit.read_merged_range()
         print(f"no transaction with commit_ts or start_ts {args.ts}; the lake holds ({first}, {last}]", file=sys.stderr)
-        return NOT_FOUND
+        return Exit.NOT_FOUND
     if args.output == "json":
         print(json.dumps(transaction.to_dict(), ensure_ascii=False))
     else:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from binlake.base.arguments import add_output
+from binlake.base.exitstatus import Exit
 from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.config.model import Replication, Target
@@ -32,7 +33,6 @@ from binlake.target.apply.preflight import TableReport, build_reports, list_tabl
 from binlake.window.targets import Naming, TargetTables
 from spark_jobs.job.cluster import Cluster, open_cluster
 
-NOT_FOUND = 3
 _NO_TABLE = (
     "nothing was compared: no table is selected by the filters, or the source has none yet. A feeder knows a server's"
     " tables once it has begun to read it (`binlake feeder status`); then run preflight again"
@@ -66,7 +66,7 @@ class PreflightCommand:
             _show_feeds(feeds)
         if target is not None and not reports:
             print(_NO_TABLE, file=sys.stderr)
-            return NOT_FOUND
+            return Exit.NOT_FOUND
         is_refused = any(report.verdict in ("refused", "missing") for report in reports)
         return 1 if is_refused or any(feed.refused for feed in feeds) else 0
 

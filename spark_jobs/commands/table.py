@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from binlake.base.arguments import add_output
+from binlake.base.exitstatus import Exit
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError
 from binlake.lake.aside import record_return, record_set_aside
@@ -76,7 +77,7 @@ class TableCommand:
         if args.action == "list":
             tables = read_tables_aside(replication, read_cluster_id(WindowLog(LakePaths.of(replication))))
             print(json.dumps([table.to_dict() for table in tables])) if args.output == "json" else _show(tables)
-            return 0 if tables else 3
+            return Exit.DONE if tables else Exit.NOT_FOUND
         act = {"aside": lambda: put_aside(replication, args), "back": lambda: [_bring_back(replication, args)]}[
             args.action
         ]

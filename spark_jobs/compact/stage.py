@@ -16,7 +16,7 @@ from binlake.config.model import Target
 from binlake.errors import DamagedManifest, ImmutableWindow
 from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.moved import record_return
-from binlake.lake.tables import CHANGE
+from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.target import Position
@@ -37,7 +37,7 @@ from spark_jobs.job.passed import CannotDeriveAhead, DerivedAhead, MergedWindow
 from spark_jobs.tables.compacted import Compacted, read_sealed_before, was_derived
 from spark_jobs.tables.held import read_window_changes
 from spark_jobs.tables.netchange import NetChange, count_groups, find_key_arrivals
-from spark_jobs.tables.netrows import NetRows, write_net_rows
+from spark_jobs.tables.netrows import NetRows, WriteGroup
 from spark_jobs.tables.pinned import (
     compute_rows_digest,
     find_next_start,
@@ -45,6 +45,8 @@ from spark_jobs.tables.pinned import (
     read_target_position,
     require_pinned,
 )
+from spark_jobs.tables.render import Renderer
+from spark_jobs.tables.rendered import RenderedAhead, make_renderer, write_groups
 from spark_jobs.tables.sharedkeys import find_shared_tables, require_own_keys
 from spark_jobs.tables.sinks import (
     SinkWindow,
@@ -144,7 +146,10 @@ def _derive_window(
             if shared_places:
                 arrivals = find_key_arrivals(engine, store, net.parts, _build_cells(window, shared_places), groups)
                 unknown = require_own_keys(ctx, window, arrivals, position, strict=strict)
-            rows, written = _write(ctx, _Run(engine, store), window, net, pinned)
+            # A stage that runs alone leaves rendering to convert, which could not be given the result.
+            renders = engine.fuses and given is not None and is_next
+            renderer = _make_renderer(ctx, window, target, position, derived) if renders else None
+            rows, written, ahead = _write(ctx, _Run(engine, store), window, net, pinned, renderer)
     cuts = window.segments.starts
     sealed = CompactManifest(ctx.replication.name, "sql", wanted.lo, wanted.hi, ordered, rows, merged, cuts, shapes)
     if pinned is not None:
@@ -160,7 +165,7 @@ def _derive_window(
     ctx.windows.record(replace(event, manifest=sealed.to_json()))
     # `changed` is for listeners that wait for a table; it is not written to the lake.
     detail |= {"changed": changed}
-    compacted = Compacted(window, sealed, position, pinned, written, given)
+    compacted = Compacted(window, sealed, position, pinned, written, given, ahead)
     return StageResult("compact", "done", wanted.lo, wanted.hi, rows, seconds, "", detail, compacted)
 
 
@@ -196,26 +201,42 @@ class _Run:
     store: Store
 
 
+def _make_renderer(
+    ctx: StageContext, window: SinkWindow, target: Target, position: Position, places: list[SegmentTable]
+) -> Renderer | None:
+    """How convert will render the net changes of `places`; None if it needs more than their rows."""
+    plain = position.forms == "plain"
+    renderer = make_renderer(ctx.replication.name, window, target, position, places, plain=plain)
+    return None if any(table.kept for table in renderer.tables.values()) else renderer
+
+
 def _write(
-    ctx: StageContext, run: _Run, window: SinkWindow, net: NetChange, pinned: ApplyManifest | None
-) -> tuple[int, NetRows | None]:
+    ctx: StageContext,
+    run: _Run,
+    window: SinkWindow,
+    net: NetChange,
+    pinned: ApplyManifest | None,
+    renderer: Renderer | None,
+) -> tuple[int, NetRows | None, RenderedAhead | None]:
     """Write the rows of `change` to the lake. If they are pinned, they are there already or must come out the same.
 
-    Returns the number of rows, and the rows if they were derived.
+    Returns the number of rows, the rows if they were derived, and their statements if `renderer` made them.
     """
     bounds = window.bounds
     if pinned is not None:
         there = list_window_rows(ctx.paths, CHANGE, bounds.window, run.engine.task_bytes)
         digest, rows = compute_rows_digest(run.engine, there, CHANGE.list_column_names())
         if digest == pinned.change:
-            return rows, None
+            return rows, None, None
     folder = ctx.paths.locate_table(CHANGE.name)
     groups = net.group_runs(run.engine, run.store) if net.cells else []
-    written = write_net_rows(run.engine, net, groups, bounds.window, folder)
+    write = WriteGroup(net.reduce_group, bounds.window, folder, run.engine.make_keeper())
+    written, ahead = write_groups(run.engine, write, groups, renderer, ctx.paths.locate_table(STATEMENT.name))
+    written = replace(written, cells=frozenset(net.cells))
     if pinned is not None:
         require_pinned(CHANGE.name, bounds, pinned.change, rowhash.compute_digest(written.fold))
     replace_window(ctx.paths, CHANGE, bounds.window, written.parts, commit_note(ctx, "compact", bounds))
-    return written.fold.count, written
+    return written.fold.count, written, ahead
 
 
 def _build_cells(window: SinkWindow, places: list[SegmentTable]) -> list[Cell]:

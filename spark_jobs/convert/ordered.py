@@ -25,13 +25,13 @@ from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits, StatementBatch
 from binlake.target.definitions.forms import Name
 from binlake.window.definitions import SegmentTable, require_definition
-from spark_jobs.convert.netstatements import Rendered, write_statements
 from spark_jobs.engine.engine import Engine, Keeper
 from spark_jobs.engine.inorder import OrderedRows, cut_in_order
 from spark_jobs.engine.rows import Rows
 from spark_jobs.job.context import StageContext
 from spark_jobs.tables.compacted import Compacted
 from spark_jobs.tables.held import list_mutation_parts
+from spark_jobs.tables.rendered import Rendered, write_statements
 from spark_jobs.tables.statements import build_statement_table
 
 _ORDER = (Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ)

@@ -39,9 +39,8 @@ from binlake.window.cuts import (
 )
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest, format_window_name
-from spark_jobs.convert.netstatements import Rendered, render_net_statements, write_statements
+from spark_jobs.convert.netstatements import render_net_statements
 from spark_jobs.convert.ordered import render_ordered_statements
-from spark_jobs.convert.render import Renderer
 from spark_jobs.engine.engine import HELD_BYTES, Keeper
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lake import replace_window
@@ -53,6 +52,7 @@ from spark_jobs.tables.pinned import (
     read_target_position,
     require_pinned,
 )
+from spark_jobs.tables.rendered import Rendered, write_statements
 from spark_jobs.tables.sinks import SinkWindow, commit_note
 from spark_jobs.tables.statements import LakeStatements, build_statement_table, read_statements
 
@@ -78,7 +78,7 @@ def run(ctx: StageContext, bounds: Bounds, given: Compacted | Converted | None =
     event = WindowEvent("convert", bounds.lo, bounds.hi, state, statements.rows, seconds, ctx.run_id, "sql")
     ctx.windows.record(replace(event, detail=detail, manifest=manifest.to_json() if manifest and is_new else ""))
     # finalize needs no rows but the statements, and the next window is derived while it runs.
-    compacted = replace(derived.compacted, net=None, merged=None)
+    compacted = replace(derived.compacted, net=None, merged=None, ahead=None)
     derived = replace(derived, compacted=compacted, manifest=manifest)
     return StageResult("convert", state, bounds.lo, bounds.hi, statements.rows, seconds, "", detail, derived)
 
@@ -141,15 +141,14 @@ def _write(
     """
     window, pinned = given.window, given.pinned
     bounds, folder = window.bounds, ctx.paths.locate_table(STATEMENT.name)
-    limits = BatchLimits.of(target.batch_rows, given.position.max_packet)
     engine = ctx.choose_engine_for(bounds)
     if target.mode == "ordered":
         # This mode applies every change, so `change` has no rows of this window.
+        limits = BatchLimits.of(target.batch_rows, given.position.max_packet)
         rendered = render_ordered_statements(ctx, engine, given, target, limits, safe=not plain)
         change = NO_ROWS
     else:
-        renderer = Renderer(bounds.window, {}, target.db_type, limits, plain)
-        rendered = render_net_statements(ctx, engine, given, target, renderer)
+        rendered = render_net_statements(ctx, engine, given, target, plain=plain)
         _require_rows(given.manifest, rendered.change.count)
         change = rowhash.compute_digest(rendered.change)
     made = Rendered.join(

@@ -49,6 +49,10 @@ class Engine(Protocol):
     """Runs tasks somewhere. `task_bytes`: bytes of rows for which one more task pays."""
 
     @property
+    def fuses(self) -> bool:
+        """Whether a run costs so much that tasks should also do what a later stage would do with their rows."""
+
+    @property
     def name(self) -> str:
         """The engine's name for people."""
 
@@ -73,6 +77,7 @@ class LocalEngine:
     """Runs tasks in this process, one after the other: a table's rows are one part, up to LOCAL_TASK_BYTES."""
 
     name = "local"
+    fuses = False
     task_bytes = LOCAL_TASK_BYTES
 
     def __init__(self, held_bytes: int = HELD_BYTES) -> None:

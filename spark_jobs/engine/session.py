@@ -55,9 +55,10 @@ def start_classic_session(app: str, master: str | None = None, conf: dict[str, s
     if master is not None:
         builder = builder.master(master).config("spark.jars", ",".join(list_delta_jars()))
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-        if archive := archive_options():
-            # Added before the user's own options, not in place of them.
-            builder = builder.config("spark.driver.defaultJavaOptions", archive)
+        # Added before the user's own options, not in place of them. No row of a window passes through the JVM, so the
+        # optimizing compiler costs as much as all jobs and does not earn it (bench/README.md).
+        java = f"-XX:TieredStopAtLevel=1 {archive_options()}".strip()
+        builder = builder.config("spark.driver.defaultJavaOptions", java)
         if master.startswith("local"):
             # On other masters the workers' machines may get this package only with the job, after the daemon has
             # started.

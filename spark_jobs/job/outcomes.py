@@ -6,14 +6,15 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 
+from binlake.base.exitstatus import Exit
 from binlake.base.terminal import print_table
 from binlake.errors import BinlakeError
 from binlake.window import waitingddl
 from spark_jobs.job.results import StageResult, build_error_outcome, build_outcome, write_outcome
 
-PARTIAL = 3
+PARTIAL = Exit.NOT_FOUND
 """Exit status if everything that could be compared is equal, but something could not be compared."""
-DIFFERENT = 4
+DIFFERENT = Exit.ATTENTION
 """Exit status if the compared data differs."""
 
 

@@ -19,6 +19,7 @@ from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.passed import MergedWindow
 from spark_jobs.tables.netrows import NetRows
 from spark_jobs.tables.pinned import open_manifest
+from spark_jobs.tables.rendered import RenderedAhead
 from spark_jobs.tables.sinks import SinkWindow, read_sql_window, require_merged
 from spark_jobs.tables.statements import LakeStatements
 from spark_jobs.tables.unsealed import COMPACT_AGAIN, build_compact_manifest
@@ -31,7 +32,7 @@ class Compacted:
     """A window for which compact sealed `manifest`, with the target at `position`.
 
     `pinned`: the window's apply manifest if the target holds it open; `net`, `merged`: the rows of `change` and of
-    `mutation`, if this process has derived them.
+    `mutation`, if this process has derived them; `ahead`: the statements, if the tasks of `net` rendered them as well.
     """
 
     window: SinkWindow
@@ -40,6 +41,7 @@ class Compacted:
     pinned: ApplyManifest | None
     net: NetRows | None = None
     merged: MergedWindow | None = None
+    ahead: RenderedAhead | None = None
 
 
 @dataclass(frozen=True)

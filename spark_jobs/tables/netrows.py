@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +16,10 @@ from binlake.base.rowhash import Fold
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.tables import CHANGE
 from binlake.window.definitions import Cell, SegmentTable
-from spark_jobs.engine.engine import Engine, Keeper
+from spark_jobs.engine.engine import Keeper
 from spark_jobs.engine.lakerows import list_written_rows
 from spark_jobs.engine.rows import HeldRows, Rows
-from spark_jobs.tables.netchange import NetChange, ReduceGroup
+from spark_jobs.tables.netchange import ReduceGroup
 
 Group = tuple[int, tuple[Rows, ...]]
 """The number of a group of keys, and its rows."""
@@ -108,9 +108,3 @@ def sum_sizes(parts: Iterable[Mapping[SegmentTable, int]]) -> dict[SegmentTable,
     for part in parts:
         total.update(part)
     return dict(sorted(total.items()))
-
-
-def write_net_rows(engine: Engine, net: NetChange, groups: Iterable[Group], window: str, folder: str) -> NetRows:
-    """Write the net changes of all `groups` (of runs), without a commit. Raises SchemaError, OSError."""
-    written = engine.run(WriteGroup(net.reduce_group, window, folder, engine.make_keeper()), list(groups))
-    return replace(NetRows.join(written), cells=frozenset(net.cells))

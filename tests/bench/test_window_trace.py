@@ -25,7 +25,7 @@ def _refuse_spark() -> Any:
     raise AssertionError("a window of one row needs no Spark")
 
 
-@pytest.mark.parametrize("mirror", [False, True])
+@pytest.mark.parametrize("mirror", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_one_insert_opens_each_table_a_few_times(mirror: bool, tmp_path: Path, empty_mariadb: MariaDb) -> None:
     server = empty_mariadb
     target = {"db-type": "mariadb", "host": server.host, "port": server.port, "user": server.user,

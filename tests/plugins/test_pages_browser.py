@@ -168,14 +168,19 @@ def runs(server: httpx.Client, bearer: dict[str, str], dag_id: str) -> dict[str,
     return {run["dag_run_id"]: run for run in found}
 
 
-def test_feed_in_error_is_resumed_by_its_button(page: Page, server: httpx.Client, folder: Path) -> None:
-    # S2-39; the browser itself sends the form's origin.
+def write_feeds(folder: Path) -> WindowLog:
+    """Write the replication `shop` with the feeds a and b, and return its log."""
     uri = "kafka://127.0.0.1:1/t?protocol=avro"
     feeds = [f'name = "{name}"\nsink-uri = "{uri}"\nschema-registry = "http://127.0.0.1:1"' for name in ("a", "b")]
     path = write_replication(folder, "shop", source=SOURCE, feeds=feeds)
     paths = LakePaths.of(load_replication(path, secrets=False))
     build_sample(paths, note="")
-    log = WindowLog(paths)
+    return WindowLog(paths)
+
+
+def test_feed_in_error_is_resumed_by_its_button(page: Page, server: httpx.Client, folder: Path) -> None:
+    # S2-39; the browser itself sends the form's origin.
+    log = write_feeds(folder)
     record_feed_error(log, "b", "publish", SchemaRefused("409 incompatible", hint="ask its owner"), run_id="r1")
     page.goto(f"{server.base_url}/binlake/dags/shop")
     assert faults(page) == []
@@ -186,7 +191,11 @@ def test_feed_in_error_is_resumed_by_its_button(page: Page, server: httpx.Client
     assert "409" not in str(page.evaluate("document.querySelector('section[aria-label=\"Feed b\"]').innerText"))
     assert read_state(log, "b").state == "normal"
     assert faults(page) == []
-    # Also inside Airflow's own frame.
+
+
+@pytest.mark.soak
+def test_feed_is_stopped_by_its_button_in_airflows_own_frame(page: Page, server: httpx.Client, folder: Path) -> None:
+    log = write_feeds(folder)
     inside = "document.querySelector('iframe')?.contentDocument"
     feed = f"{inside}?.querySelector('section[aria-label=\"Feed a\"]')"
     page.goto(f"{server.base_url}/plugin/binlake")

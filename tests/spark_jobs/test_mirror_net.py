@@ -19,7 +19,9 @@ from spark_jobs.tables.netchange import NetChange
 pytestmark = pytest.mark.mariadb
 
 
-@pytest.mark.parametrize("hostile", [False, True], ids=["in this process", "by hostile tasks"])
+@pytest.mark.parametrize(
+    "hostile", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["in this process", "by hostile tasks"]
+)
 def test_mirrors_of_what_compact_derived_equal_the_source(
     mariadb: MariaDb, tmp_path: Path, landed_shop: LandedShop, monkeypatch: pytest.MonkeyPatch, hostile: bool
 ) -> None:  # 34

@@ -17,13 +17,13 @@ from binlake.lake.tables import STATEMENT
 from binlake.statements import BatchLimits, Phase
 from binlake.statements.digests import compute_digest_of_index
 from binlake.window.definitions import SegmentTable
-from spark_jobs.convert import netstatements, render
-from spark_jobs.convert.keeping import Origins
-from spark_jobs.convert.netstatements import Rendered, RenderGroup
-from spark_jobs.convert.render import Renderer
 from spark_jobs.engine.engine import Engine, LocalEngine
 from spark_jobs.engine.rows import HeldRows
+from spark_jobs.tables import render, rendered
+from spark_jobs.tables.keeping import Origins
 from spark_jobs.tables.netchange import find_groups
+from spark_jobs.tables.render import Renderer
+from spark_jobs.tables.rendered import Rendered, RenderGroup
 
 LIMITS = BatchLimits(rows=7)
 RENDERER = Renderer(WINDOW, definitions(), "mariadb", LIMITS, plain=False)
@@ -95,7 +95,7 @@ def test_keys_of_a_table_whose_types_may_differ_are_listed() -> None:  # R-13
     tables = [{"db-name": "d", "tbl-name": "a", "accept": ["column id is decimal(9,1), not bigint"]}]
     found = {}
     for options in (tables, [{**tables[0], "accept": [], "preserve": True}], []):
-        accepted = netstatements.find_accepted(Target.model_validate({"tables": options}), [("d", "a"), ("d", "b")])
+        accepted = rendered.find_accepted(Target.model_validate({"tables": options}), [("d", "a"), ("d", "b")])
         renderer = Renderer(WINDOW, definitions(), "mariadb", BatchLimits(), plain=False, accepted=accepted)
         found[accepted] = pa.concat_tables(renderer(0, table))["verify_sql"].to_pylist()
     assert list(found) == [frozenset({("d", "a")}), frozenset()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deploy.setup.common import REPOSITORY
+from spark_jobs.engine.spark import SparkEngine
 
 _LOADED = """
 import os, sys
@@ -37,3 +39,12 @@ def test_workers_are_forked_from_it_and_load_arrow_without_pandas(spark: SparkSe
 
     rows = spark.range(0, 7, 1, 1).mapInArrow(loaded, "told STRING").collect()
     assert [row.told for row in rows] == ["7", "structlog True", "pyarrow True", "pandas False"]
+
+
+@pytest.mark.spark
+def test_a_collection_after_a_task_does_not_visit_what_modules_made(spark: SparkSession) -> None:
+    # pyspark collects all garbage after each task: with 76,000 objects of modules this took 80 of a task's 85 ms.
+    def count_collected(_: int) -> int:
+        return len(gc.get_objects())
+
+    assert max(SparkEngine(spark, "test").run(count_collected, [0, 1])) < 5_000

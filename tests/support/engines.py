@@ -22,6 +22,7 @@ class HostileEngine:
     """Runs each task from a copy, some of them twice; the result of a lost attempt is dropped with all it wrote."""
 
     name = "hostile"
+    fuses = True
     task_bytes = 1
 
     def __init__(self, draw: Random) -> None:

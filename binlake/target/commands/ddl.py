@@ -11,6 +11,7 @@ import json
 
 import structlog
 
+from binlake.base.exitstatus import Exit
 from binlake.config.model import Replication, Target
 from binlake.errors import ConfigError
 from binlake.lake.ddls import find_statement_kind
@@ -85,7 +86,7 @@ class DdlCommand:
         else:
             answer = _describe_ddl(replication, cluster_id)
         print(json.dumps(answer, indent=2) if args.output == "json" else _format_text(answer))
-        return 0 if answer else 3
+        return Exit.DONE if answer else Exit.NOT_FOUND
 
 
 def _describe_ddl(replication: Replication, cluster_id: int) -> dict[str, str]:

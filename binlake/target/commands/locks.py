@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from binlake.base.exitstatus import Exit
 from binlake.base.terminal import print_table
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
@@ -53,7 +54,7 @@ def show_locks(replication: Replication, output: str) -> int:
         ]
         names = ("source", "table", "lacks", "held from", "last DDL", "commit_ts")
         print_table(names, rows, whole=("last DDL",))
-    return 0 if locks else 3
+    return Exit.DONE if locks else Exit.NOT_FOUND
 
 
 def read_locks(replication: Replication) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from binlake.statements import (
     make_images_from_maps,
 )
 from binlake.window.definitions import SegmentTable
-from spark_jobs.convert.keeping import Origins, keep_statements, write_statements
+from spark_jobs.tables.keeping import Origins, keep_statements, write_statements
 from spark_jobs.tables.netrows import split_by_place
 from spark_jobs.tables.statements import build_statement_table
 

@@ -1,0 +1,169 @@
+"""The net changes of a window as SQL: how its groups of keys are rendered, and the statements that tasks wrote.
+
+convert renders them. Where a job is dear (`Engine.fuses`), compact's tasks render what they have just derived, and
+convert uses it if it would render in the same way; nothing of it counts before convert commits the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import structlog
+
+from binlake.base import rowhash
+from binlake.base.rowhash import Fold
+from binlake.config.model import Target
+from binlake.errors import BinlakeError
+from binlake.lake.parts import Part, write_parts
+from binlake.lake.tables import CHANGE, STATEMENT
+from binlake.statements import BatchLimits
+from binlake.statements.digests import INDEX
+from binlake.target import Position
+from binlake.target.definitions.forms import Name
+from binlake.target.definitions.shape import find_option
+from binlake.window.definitions import SegmentTable, require_definition
+from spark_jobs.engine.engine import Engine, Keeper
+from spark_jobs.engine.rows import read_table
+from spark_jobs.tables.netrows import Group, NetRows, WriteGroup
+from spark_jobs.tables.render import Renderer
+from spark_jobs.tables.sinks import SinkWindow
+from spark_jobs.tables.statements import STATEMENT_ARROW, quote_copy_name
+
+log = structlog.get_logger(__name__)
+
+CHANGE_ARROW = pa.schema([(field.name, field.type) for field in CHANGE.build_arrow_schema()])
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """Statements of a window, in files of `statement` that are not committed.
+
+    `index`: their columns INDEX; `change`: the fold of the rows of `change`; `rows`: the statements, if this process
+    has them in memory.
+    """
+
+    parts: tuple[Part, ...]
+    index: pa.Table
+    change: Fold
+    rows: pa.Table | None
+
+    @classmethod
+    def join(cls, some: Iterable[Rendered]) -> Rendered:
+        """All of `some` together."""
+        every = list(some)
+        held = [one.rows for one in every if one.rows is not None]
+        return cls(
+            tuple(part for one in every for part in one.parts),
+            pa.concat_tables([_INDEX.empty_table(), *(one.index for one in every)]),
+            rowhash.merge_folds(one.change for one in every),
+            pa.concat_tables([STATEMENT_ARROW.empty_table(), *held]) if len(held) == len(every) else None,
+        )
+
+
+_INDEX = pa.schema([STATEMENT_ARROW.field(name) for name in INDEX])
+
+
+@dataclass(frozen=True)
+class RenderedAhead:
+    """What `renderer` made of a window's net changes, before convert has asked for it."""
+
+    renderer: Renderer
+    rendered: Rendered
+
+
+def make_renderer(
+    replication: str,
+    window: SinkWindow,
+    target: Target,
+    position: Position,
+    places: Iterable[SegmentTable],
+    *,
+    plain: bool,
+) -> Renderer:
+    """Renders rows of `places` for a target at `position`; tables with extra columns there also need their origins."""
+    tables = {place: require_definition(window.definitions, window.segments, place) for place in places}
+    name = window.bounds.window
+    return Renderer(
+        name,
+        tables,
+        target.db_type,
+        BatchLimits.of(target.batch_rows, position.max_packet),
+        plain,
+        {place: quote_copy_name(target, replication, name, place) for place in tables},
+        find_accepted(target, {place.name for place in tables}),
+    )
+
+
+def find_accepted(target: Target, names: Iterable[Name]) -> frozenset[Name]:
+    """Those of `names` for which the configuration accepts a difference from the source's table."""
+    options = {name: find_option(target, name) for name in names}
+    return frozenset(name for name, option in options.items() if option is not None and option.accept)
+
+
+def write_statements(tables: Iterable[pa.Table], folder: str, keeper: Keeper, change: Fold | None = None) -> Rendered:
+    """Write `tables` of statements to a file of `statement` in `folder`, without a commit. Raises OSError."""
+    kept: list[pa.Table] = []
+    indices = [_INDEX.empty_table()]
+
+    def note_index() -> Iterator[pa.Table]:
+        for table in tables:
+            if table.num_rows:
+                indices.append(table.select(list(INDEX)))
+                yield table
+
+    parts = write_parts(folder, STATEMENT, keeper.keep(note_index(), kept))
+    index = pa.concat_tables(indices)
+    rows = pa.concat_tables([STATEMENT_ARROW.empty_table(), *kept])
+    fold = rowhash.merge_folds([]) if change is None else change
+    return Rendered(tuple(parts), index, fold, rows if rows.num_rows == index.num_rows else None)
+
+
+@dataclass(frozen=True)
+class RenderGroup:
+    """Renders the rows of a group of keys into a file of `statement` in `folder`."""
+
+    renderer: Renderer
+    folder: str
+    keeper: Keeper
+
+    def __call__(self, group: Group) -> Rendered:
+        """Raises SchemaError, Permanent, OSError."""
+        number, parts = group
+        rows = read_table(parts, CHANGE_ARROW)
+        fold = rowhash.fold(rowhash.hash_rows(rows, CHANGE.list_column_names()))
+        return write_statements(self.renderer(number, rows), self.folder, self.keeper, fold)
+
+
+@dataclass(frozen=True)
+class WriteAndRender:
+    """Writes the net changes of a group of keys, and renders them as they are in the files."""
+
+    write: WriteGroup
+    render: RenderGroup
+
+    def __call__(self, group: Group) -> tuple[NetRows, Sequence[Rendered] | None]:
+        """No statements if they cannot be rendered: convert will meet the error. Raises SchemaError, OSError."""
+        net = self.write(group)
+        try:
+            return net, [self.render(one) for one in net.groups]
+        except BinlakeError as error:
+            log.info("group_not_rendered_ahead", error=type(error).__name__, reason=str(error))
+            return net, None
+
+
+def write_groups(
+    engine: Engine, write: WriteGroup, groups: Sequence[Group], renderer: Renderer | None, folder: str
+) -> tuple[NetRows, RenderedAhead | None]:
+    """Write the net changes of all `groups` (of runs), without a commit, and render them into files in `folder`.
+
+    No statements without a `renderer`, or if a group could not be rendered. Raises SchemaError, OSError.
+    """
+    if renderer is None:
+        return NetRows.join(engine.run(write, groups)), None
+    done = engine.run(WriteAndRender(write, RenderGroup(renderer, folder, engine.make_keeper())), groups)
+    net, made = NetRows.join(one for one, _ in done), [one for _, one in done]
+    if any(one is None for one in made):
+        return net, None
+    return net, RenderedAhead(renderer, Rendered.join(each for one in made if one is not None for each in one))
