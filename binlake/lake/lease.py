@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from binlake.errors import LeaseHeld, Transient
+from binlake.errors import BinlakeError, LeaseHeld, Transient
 from binlake.lake.damage import describe_storage_text, translate_object_store_error
 
 if TYPE_CHECKING:
@@ -139,17 +139,16 @@ class _Renewal:
     def _write(self, lease: _Lease) -> None:
         try:
             written = _write(self._objects, self._path, lease, self._stored.tag)
-        except Transient as error:
+            if written is None:
+                # A put whose answer was lost may have been written: then the object is this process's own.
+                written = _read(self._objects, self._path)
+        except BinlakeError as error:
             log.warning("lease_not_renewed", lock=self._path, error=str(error))
             return
-        if written is None:
-            # A put whose answer was lost may have been written: then the object is this process's own.
-            now = _read(self._objects, self._path)
-            if now is None or now.lease.owner != lease.owner:
-                self._lost = True
-                return
-            written = now
-        self._stored = written
+        if written is None or written.lease.owner != lease.owner:
+            self._lost = True
+        else:
+            self._stored = written
 
 
 def _read(objects: S3Store, path: str) -> _Stored | None:

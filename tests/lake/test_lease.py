@@ -92,7 +92,13 @@ def test_a_dead_holders_lock_is_taken_over_and_the_tables_are_fenced(
 
 
 def test_a_renewal_whose_answer_is_lost_keeps_the_lease(paths: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    put, lost = lease._write, threading.Event()
+    put, get, lost, unread = lease._write, lease._read, threading.Event(), threading.Event()
+
+    def get_at_the_second_try(*args: object) -> object:
+        if threading.current_thread().name.startswith("lease ") and not unread.is_set():
+            unread.set()
+            raise Transient("the store does not answer")
+        return get(*args)  # type: ignore[arg-type]
 
     def put_and_lose_one_answer(*args: object) -> object:
         written = put(*args)  # type: ignore[arg-type]
@@ -102,8 +108,10 @@ def test_a_renewal_whose_answer_is_lost_keeps_the_lease(paths: LakePaths, monkey
         return written
 
     monkeypatch.setattr(lease, "_write", put_and_lose_one_answer)
+    monkeypatch.setattr(lease, "_read", get_at_the_second_try)
     with hold_lake_lock(paths, "merge"):
         assert lost.wait(60)
+        assert unread.wait(60)
         with pytest.raises(LeaseHeld), hold_lake_lock(paths, "merge", wait_s=2):
             raise AssertionError("two hold the lock")
     assert lock_holder(paths, ["merge"]) == ""
