@@ -52,7 +52,7 @@ class Effect(Enum):
 class SingleStatement:
     """DDL on one object: (`db`, `table`); for a database `table` is "". `tokens`: standard form, names as written.
 
-    `to`: the new (db, table) of a rename, or the table that CREATE TABLE LIKE copies.
+    `to`: the new (db, table) of a rename.
     """
 
     kind: Kind
