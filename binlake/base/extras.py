@@ -14,6 +14,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "pyarrow": ("lake", "feeder"),
     "croniter": ("lake",),
     "deltalake": ("lake",),
+    "obstore": ("lake",),
     "sqlglot": ("lake",),
     "tenacity": ("lake",),
     "yaml": ("lake",),

@@ -20,7 +20,8 @@ from pyarrow.lib import ArrowException
 
 from binlake.base.oserrors import SPACE_HINT, describe_os_error
 from binlake.errors import BinlakeError, LostRange, Permanent, Transient
-from binlake.lake.store import is_remote, make_delta_options, open_parquet
+from binlake.lake.access import is_remote
+from binlake.lake.store import make_delta_options, open_parquet
 
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _WRAPPERS = re.compile(

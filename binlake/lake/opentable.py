@@ -18,7 +18,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from binlake.errors import LostRange
-from binlake.lake.store import delete_folder, is_remote, make_delta_options
+from binlake.lake.access import is_remote
+from binlake.lake.store import delete_folder, make_delta_options
 
 _MOST_TABLES = 256
 """The number of cached tables, the last used ones: a process may use many lakes."""

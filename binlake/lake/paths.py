@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from binlake.config import Replication
-from binlake.lake.store import Access, is_remote, register_access
+from binlake.lake.access import Access, is_remote, register_access
 
 _SIGNS = re.compile(r'[\x00-\x1f\x7f/\\%=\[\]{}|^#?*:<>"`]')
 """Characters that are unsafe in folder names: delta-rs, globs, URIs or SQL would interpret them."""
@@ -29,9 +29,9 @@ class LakePaths:
         base = replication.lake.path.rstrip("/")
         if base.startswith("file://"):
             base = unquote(base.removeprefix("file://"))
-        if is_remote(base):
-            base = f"s3://{base.partition('://')[2]}"
-        else:
+        if base.startswith("s3a://"):  # Hadoop's name for the same store
+            base = f"s3://{base.removeprefix('s3a://')}"
+        if not is_remote(base):
             base = str(Path(base).expanduser().absolute())
         root, storage = f"{base}/{replication.name}", replication.lake.storage
         if is_remote(root):

@@ -6,9 +6,7 @@ from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKE
 
 from __future__ import annotations
 
-import os
 import shutil
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,32 +14,12 @@ from typing import TYPE_CHECKING
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
+from binlake.lake.access import Access, find_access, is_remote
+
 if TYPE_CHECKING:
     from obstore.store import S3Config, S3Store
 
-_REGION = "us-east-1"
 _RETRIES = {"max_retries": "10", "retry_timeout": "60s"}
-
-
-@dataclass(frozen=True)
-class Access:
-    """How to reach a store; empty: as the environment says, else AWS."""
-
-    endpoint: str = ""
-    region: str = ""
-
-
-_accesses: dict[str, Access] = {}
-
-
-def register_access(root: str, access: Access) -> None:
-    """Let this process reach the lake at `root`, and all that is below it, by `access`."""
-    _accesses[root] = access
-
-
-def is_remote(path: str) -> bool:
-    """Whether `path` is in an object store."""
-    return "://" in path
 
 
 def make_delta_options(path: str) -> dict[str, str] | None:
@@ -51,10 +29,10 @@ def make_delta_options(path: str) -> dict[str, str] | None:
     """
     if not is_remote(path):
         return None
-    access = _find_access(path)
+    access = find_access(path)
     options = {"aws_region": access.region, "aws_conditional_put": "etag", **_RETRIES}
     if access.endpoint:
-        options |= {"aws_endpoint_url": access.endpoint, "aws_allow_http": str(_is_plain(access)).lower()}
+        options |= {"aws_endpoint_url": access.endpoint, "aws_allow_http": str(access.is_plain).lower()}
     return options
 
 
@@ -65,19 +43,19 @@ def open_files(path: str) -> tuple[fs.FileSystem, str]:
     """
     if not is_remote(path):
         return _LOCAL, path
-    return _make_s3_files(_find_access(path)), path.partition("://")[2]
+    return _make_s3_files(find_access(path)), path.partition("://")[2]
 
 
 def open_objects(path: str) -> S3Store:
     """The objects below `path`, with conditional puts."""
     from obstore.store import S3Store
 
-    access = _find_access(path)
+    access = find_access(path)
     bucket, _, prefix = path.partition("://")[2].partition("/")
     config: S3Config = {"region": access.region}
     if access.endpoint:
         config["endpoint"] = access.endpoint
-    return S3Store(bucket, prefix=prefix, config=config, client_options={"allow_http": _is_plain(access)})
+    return S3Store(bucket, prefix=prefix, config=config, client_options={"allow_http": access.is_plain})
 
 
 def open_parquet(path: str) -> pq.ParquetFile:
@@ -118,17 +96,6 @@ def list_folders(path: str) -> list[str]:
 
 
 _LOCAL = fs.LocalFileSystem()
-
-
-def _find_access(path: str) -> Access:
-    named = next((own for root, own in _accesses.items() if path == root or path.startswith(f"{root}/")), Access())
-    endpoint = named.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
-    region = named.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", _REGION)
-    return Access(endpoint, region)
-
-
-def _is_plain(access: Access) -> bool:
-    return access.endpoint.startswith("http://")
 
 
 @lru_cache(maxsize=64)

@@ -54,7 +54,8 @@ def find_unlike_shards(tables: TargetTables, naming: Naming) -> list[UnlikeShard
 
 def describe_lacks(tables: Sequence[TableDef]) -> str:
     """What each of `tables` lacks of the others, for a message."""
-    lacks = {f"{table.db}.{table.name}": _describe_missing(table, tables) for table in tables}
+    named = sorted(tables, key=lambda table: (table.db, table.name))  # the loads' order varies
+    lacks = {f"{table.db}.{table.name}": _describe_missing(table, tables) for table in named}
     return "; ".join(f"{name} lacks {', '.join(missing)}" for name, missing in lacks.items() if missing)
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from binlake.errors import LeaseHeld, Transient
 from binlake.lake import lease
+from binlake.lake.access import Access, register_access
 from binlake.lake.lock import hold_lake_lock, lock_holder
 from binlake.lake.opentable import open_table
 from binlake.lake.paths import LakePaths
-from binlake.lake.store import Access, register_access
 from binlake.lake.tables import DDL
 from deploy.local.s3 import S3
 from spark_jobs.job.lake import ensure_tables
@@ -139,7 +139,7 @@ from binlake.lake.lock import hold_lake_lock
 from binlake.lake.opentable import open_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.parts import write_parts
-from binlake.lake.store import Access, register_access
+from binlake.lake.access import Access, register_access
 from binlake.lake.tables import DDL
 from spark_jobs.job.lake import build_local_table, commit_parts
 

@@ -14,6 +14,7 @@ import pytest
 
 from binlake.config import Replication
 from binlake.errors import BinlakeError, LeaseHeld, Permanent, Transient
+from binlake.lake.paths import LakePaths
 from binlake.pipeline import select_stages
 from binlake.rows.schema import SchemaState
 from binlake.window.derived import Merged
@@ -289,7 +290,7 @@ def test_missing_spark_is_not_a_failure_of_the_window(monkeypatch: pytest.Monkey
     """Nothing is recorded: the caller starts the process again with Spark."""
     no_session = make_session_factory("test", argparse.Namespace(without_spark=True))
     monkeypatch.setattr(importlib, "import_module", lambda _: SimpleNamespace(run=lambda *_: no_session()))
-    ctx = cast("StageContext", SimpleNamespace(begin_stage=lambda *_: None))
+    ctx = cast("StageContext", SimpleNamespace(begin_stage=lambda *_: None, paths=LakePaths("/lake")))
     with pytest.raises(SparkNeeded, match="--without-spark"):
         runner.run_stage("merge", ctx, Bounds(0, 1))
 
