@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable
+from deltalake import DeltaTable
 
 from binlake import tso
 from binlake.base.lakecolumns import Message
 from binlake.feed.state import find_greatest_hi_of_feed, read_state
-from binlake.lake.lock import hold_lake_lock
+from binlake.lake.lock import hold_lake_lock, make_commit_properties
 from binlake.lake.opentable import is_table, load_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.store import list_folders
@@ -26,7 +26,7 @@ from binlake.pipeline import name_feed_lock
 _DAY_MS = 86_400_000
 _AT_ONCE = 500
 """The number of windows per commit."""
-_NOTE = CommitProperties(custom_metadata={"userMetadata": '{"stage": "maintain"}'}, max_commit_retries=0)
+_NOTE = make_commit_properties({"userMetadata": '{"stage": "maintain"}'})
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from deltalake import CommitProperties
+from deltalake import CommitProperties, Transaction
 
 from binlake.errors import LeaseHeld
 from binlake.lake.lease import find_lease_holder, hold_lease
@@ -25,6 +25,20 @@ from binlake.lake.tables import make_message_table
 from binlake.pipeline import BY_NAME, FEED, STAGES
 
 _FENCE = CommitProperties(custom_metadata={"userMetadata": '{"stage": "fence"}'})
+
+
+def make_commit_properties(
+    metadata: Mapping[str, str], transactions: Sequence[Transaction] | None = None
+) -> CommitProperties:
+    """For a commit to a table that is written under one of these locks: it is refused if another one came first.
+
+    The table has one writer at a time, so that was a writer that had taken over this one's lock.
+    """
+    return CommitProperties(
+        custom_metadata=dict(metadata),
+        app_transactions=None if transactions is None else list(transactions),
+        max_commit_retries=0,
+    )
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from binlake.base.lakecolumns import Binlog, Message, Mutation, Statement
-from binlake.lake.store import open_files
+from binlake.lake.store import delete_file, open_files
 from binlake.lake.tables import LakeTable
 
 _SQL = f"{Statement.SQL}.list.element"
@@ -52,13 +52,12 @@ def write_parts(folder: str, table: LakeTable, batches: Iterable[Rows]) -> list[
     and OSError.
     """
     (name,) = table.partitioned_by
-    files, root = open_files(folder)
     writers: dict[str, _Writer] = {}
     try:
         for batch in batches:
             for value, rows in _split_by_value(batch, name):
                 if value not in writers:
-                    writers[value] = _Writer(files, root, f"{name}={value}", rows.schema)
+                    writers[value] = _Writer(folder, f"{name}={value}", rows.schema)
                 writers[value].write(rows)
         return [writer.close(table, {name: value}) for value, writer in writers.items()]
     except BaseException:
@@ -76,13 +75,13 @@ def _split_by_value(batch: Rows, name: str) -> Iterator[tuple[str, Rows]]:
 
 
 class _Writer:
-    """Writes one new file below `root`."""
+    """Writes one new file in the folder `partition` of a table's `folder`."""
 
-    def __init__(self, files: fs.FileSystem, root: str, folder: str, schema: pa.Schema) -> None:
-        self._files, self._root = files, root
-        self._path = f"{folder}/part-{uuid.uuid4()}.zstd.parquet"
+    def __init__(self, folder: str, partition: str, schema: pa.Schema) -> None:
+        self._folder, self._path = folder, f"{partition}/part-{uuid.uuid4()}.zstd.parquet"
+        files, root = open_files(folder)
         if isinstance(files, fs.LocalFileSystem):
-            files.create_dir(f"{root}/{folder}")
+            files.create_dir(f"{root}/{partition}")
         self._sink = files.open_output_stream(f"{root}/{self._path}")
         self._written: list[pq.FileMetaData] = []
         self._parquet = _open_parquet_writer(self._sink, schema, self._written)
@@ -104,7 +103,7 @@ class _Writer:
         """Delete the file, complete or not."""
         self._parquet.close()
         self._sink.close()
-        self._files.delete_file(f"{self._root}/{self._path}")
+        delete_file(f"{self._folder}/{self._path}")
 
 
 def _open_parquet_writer(sink: pa.NativeFile, schema: pa.Schema, written: list[pq.FileMetaData]) -> pq.ParquetWriter:

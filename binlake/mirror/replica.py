@@ -7,8 +7,7 @@ do not check).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +19,7 @@ from binlake.errors import LostRange
 from binlake.lake.columntypes import build_schema
 from binlake.lake.continuity import require_not_restored
 from binlake.lake.dataset import open_dataset
+from binlake.lake.lock import make_commit_properties
 from binlake.lake.opentable import load_table
 from binlake.lake.store import make_delta_options
 from binlake.mirror.rows import Reshaper, build_typed_rows, read_image_texts
@@ -218,7 +218,7 @@ class Replica:
 
     def _compact(self, table: DeltaTable) -> int:
         """Join small files and return their number. Like every version, the new one has the position."""
-        properties = CommitProperties(custom_metadata={UPTO: str(self.read_position())}, max_commit_retries=0)
+        properties = make_commit_properties({UPTO: str(self.read_position())})
         return int(table.optimize.compact(commit_properties=properties)["numFilesRemoved"])
 
     def _open(self) -> DeltaTable | None:
@@ -246,8 +246,5 @@ def _build_rows(table: TableDef, net: pa.Table) -> tuple[pa.Table, pa.Array]:
 
 def _build_commit_properties(upto: int | None) -> CommitProperties:
     if upto is None:
-        return CommitProperties(max_commit_retries=0)
-    metadata: Mapping[str, Any] = {UPTO: str(upto)}
-    return CommitProperties(
-        custom_metadata=dict(metadata), app_transactions=[Transaction(APP, upto)], max_commit_retries=0
-    )
+        return make_commit_properties({})
+    return make_commit_properties({UPTO: str(upto)}, [Transaction(APP, upto)])

@@ -23,6 +23,7 @@ from binlake.base.oserrors import SPACE_HINT
 from binlake.base.rowhash import Fold
 from binlake.errors import Transient
 from binlake.lake.damage import describe_storage_text, find_os_code, require_space
+from binlake.lake.lock import make_commit_properties
 from binlake.lake.opentable import is_table, open_table
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.paths import LakePaths
@@ -220,12 +221,8 @@ def encode_note(note: Mapping[str, str]) -> str:
 
 
 def commit_properties(note: Mapping[str, str]) -> CommitProperties:
-    """The `note` in the form that a commit by delta-rs takes.
-
-    The commit is refused if another one came first: these tables have one writer at a time, so that was a writer that
-    had taken over this one's lock.
-    """
-    return CommitProperties(custom_metadata={"userMetadata": encode_note(note)}, max_commit_retries=0)
+    """The `note` in the form that a commit by delta-rs takes; the caller holds the table's lock."""
+    return make_commit_properties({"userMetadata": encode_note(note)})
 
 
 def clear_rows(paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> None:
