@@ -94,7 +94,13 @@ def test_a_written_definition_becomes_generated_and_then_plain(spec: str, genera
     ]
 
 
-CALLS = ("trim(`a`)", "substr(`a`,2,1)", "cast(`a` as signed)", "concat(`a`,X'41',_utf8mb4'z')", "extract(year from `at`)")
+CALLS = (
+    "trim(`a`)",
+    "substr(`a`,2,1)",
+    "cast(`a` as signed)",
+    "concat(`a`,X'41',_utf8mb4'z')",
+    "extract(year from `at`)",
+)
 """A server reads these names as those of its own functions only with the parenthesis right behind."""
 
 
