@@ -21,8 +21,8 @@ from spark_jobs.job.context import StageContext
 from spark_jobs.tables.compacted import Compacted
 from spark_jobs.tables.held import read_window_changes
 from spark_jobs.tables.keeping import find_origins
-from spark_jobs.tables.netchange import count_groups, find_groups
-from spark_jobs.tables.netrows import Group, measure_sizes, sum_sizes
+from spark_jobs.tables.netchange import Group, count_groups, find_groups
+from spark_jobs.tables.netrows import measure_sizes, sum_sizes
 from spark_jobs.tables.rendered import CHANGE_ARROW, Rendered, RenderGroup, make_renderer
 
 

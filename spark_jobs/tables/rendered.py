@@ -26,7 +26,8 @@ from binlake.target.definitions.shape import find_option
 from binlake.window.definitions import SegmentTable, require_definition
 from spark_jobs.engine.engine import Engine, Keeper
 from spark_jobs.engine.rows import read_table
-from spark_jobs.tables.netrows import Group, NetRows, WriteGroup
+from spark_jobs.tables.netchange import Group
+from spark_jobs.tables.netrows import NetRows, WriteGroup
 from spark_jobs.tables.render import Renderer
 from spark_jobs.tables.sinks import SinkWindow
 from spark_jobs.tables.statements import STATEMENT_ARROW, quote_copy_name
