@@ -45,7 +45,7 @@ from binlake.window.definitions import Cell, Segments, WindowDefinitions
 from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq
 from pump_service.workload.tables import ID
-from spark_jobs.merge.decode import Decoder
+from spark_jobs.job.decoding import Decoder
 from spark_jobs.tables.landed import measure_landed
 from spark_jobs.tables.render import Renderer
 

@@ -22,8 +22,8 @@ A file `feeds/NAME/ID.toml` next to it adds one section `[[feed]]` to it ([feeds
 are not a commit_ts, stops that are not ascending, invalid addresses, schedules, paths and names, patterns, events and
 expressions that cannot be parsed, notifiers that cannot be imported on this machine. It prints the effective settings,
 including defaults, with `***` for passwords and arguments of notifiers. Stages and DAGs refuse the same mistakes,
-except for the notifiers. With `--against source` it prints which of the source's tables each rule matches instead
-([filters](filters.md#which-tables-a-rule-matches))."""
+except for the notifiers. If the lake is in an object store, it tries the store too. With `--against source` it prints
+which of the source's tables each rule matches instead ([filters](filters.md#which-tables-a-rule-matches))."""
 
 
 def render_reference() -> str:

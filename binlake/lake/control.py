@@ -19,10 +19,11 @@ import structlog
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
-from binlake.lake.controlrows import ControlRows, read_control_rows
+from binlake.lake.controlrows import ControlRows, read_control_rows, remember_rows
 from binlake.lake.damage import name_damage, require_space
+from binlake.lake.lease import require_leases
 from binlake.lake.opentable import is_newest, is_table, open_table
-from binlake.lake.store import make_delta_options
+from binlake.lake.store import choose_hooks, make_delta_options
 from binlake.lake.tables import LakeTable
 
 log = structlog.get_logger(__name__)
@@ -174,6 +175,7 @@ class ControlTable:
 
     def _write(self, rows: Sequence[Row], mode: Any) -> None:
         require_space(self.path)
+        require_leases()
         data = pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
         with self._lock:
             # An append finds what others have written since; a replacement must not, and opens the newest version.
@@ -189,7 +191,10 @@ class ControlTable:
                 configuration=self._definition.build_properties() if table is None else None,
                 writer_properties=_WRITER,
                 storage_options=make_delta_options(self.path),
+                post_commithook_properties=choose_hooks(self.path, -1 if table is None else table.version()),
             )
+            if table is not None:
+                remember_rows(self.path, table, self.schema, data)
             if table is not None and table.version() % COMPACT_EVERY == 0:
                 self._compact(table)
             self._discard(table)

@@ -7,19 +7,21 @@ its control tables about sixty times, and without the cache each query read up t
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import and_
+from typing import cast
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.acero as acero
 import pyarrow.dataset as ds
-import pyarrow.fs as fs
 from deltalake import DeltaTable
 
+from binlake.lake.access import is_remote
 from binlake.lake.dataset import open_dataset, open_table_files
+from binlake.lake.objects import read_object
 
 SMALL_BYTES = 64 << 10
 """Files up to this size are cached in memory: some hundred events."""
@@ -96,6 +98,22 @@ def read_control_rows(path: str, table: DeltaTable, schema: pa.Schema) -> Contro
     return cached
 
 
+def remember_rows(path: str, table: DeltaTable, schema: pa.Schema, rows: pa.Table) -> None:
+    """Let a later read know `rows`, which were just written to `table` at `path`, so that it does not read them again.
+
+    Does nothing if it cannot tell their file: it must be the only one with unknown rows, and have as many.
+    """
+    with _lock:
+        cached = _cached.get((path, schema))
+    if cached is None:
+        return
+    adds = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes", "num_records"])
+    before = {*cached.adds["path"].to_pylist(), *cached.files}
+    new = [add for add in adds.to_pylist() if add["path"] not in before and unquote(add["path"]) not in before]
+    if [add["num_records"] for add in new] == [rows.num_rows] and new[0]["size_bytes"] <= SMALL_BYTES:
+        cached.files[unquote(new[0]["path"])] = rows
+
+
 def _read(table: DeltaTable, schema: pa.Schema, before: dict[str, pa.Table]) -> ControlRows:
     """Read the rows of `table`. `before`: rows of small files that were read for another version."""
     version, adds = table.version(), pa.table(table.get_add_actions(flatten=True))
@@ -116,7 +134,7 @@ def _read_files(
     if table.protocol().reader_features:
         # Raises for features that change the meaning of a file, such as deletion vectors.
         open_dataset(table)
-    filesystem = open_table_files(table)
+    open_file = _choose_opener(table)
     partitions = [name for name in adds.column_names if name.startswith(_PARTITION)]
     read = {}
     for add in adds.filter(ds.field("size_bytes") <= SMALL_BYTES).select(["path", *partitions]).to_pylist():
@@ -126,12 +144,23 @@ def _read_files(
             read[path] = before[path]
         else:
             values = [_equals(name.removeprefix(_PARTITION), add[name]) for name in partitions]
-            read[path] = _read_file(filesystem, path, reduce(and_, values) if values else None, schema)
+            read[path] = _read_file(open_file, path, reduce(and_, values) if values else None, schema)
     return read
 
 
-def _read_file(filesystem: fs.FileSystem, path: str, partition: ds.Expression | None, schema: pa.Schema) -> pa.Table:
-    return ds.ParquetFileFormat().make_fragment(path, filesystem, partition).to_table(schema)
+def _choose_opener(table: DeltaTable) -> Callable[[str], pa.NativeFile]:
+    """What opens a small file of `table`: in a store it is got whole, in one request instead of three."""
+    place = table.table_uri.rstrip("/")
+    if is_remote(place) and not place.startswith("file://"):
+        return lambda path: pa.BufferReader(read_object(place, path))
+    return cast(Callable[[str], pa.NativeFile], open_table_files(table).open_input_file)
+
+
+def _read_file(
+    open_file: Callable[[str], pa.NativeFile], path: str, partition: ds.Expression | None, schema: pa.Schema
+) -> pa.Table:
+    with open_file(path) as file:
+        return ds.ParquetFileFormat().make_fragment(file, partition_expression=partition).to_table(schema)
 
 
 def _equals(column: str, value: object) -> ds.Expression:

@@ -2,8 +2,9 @@
 
 Rule: a lease is taken over only after it was watched, by this process's own steady clock, for LEASE_S without a
 renewal: the clocks of the machines are not compared. A holder that was stopped for longer and wakes up finds that its
-object has changed. Until it looks, its commits are refused, because who takes a lease over commits to the tables first
-(`Fence`), and no commit of these tables is retried on a newer version.
+object has changed: it looks before it opens a table (`require_leases`). Commits to tables that it had opened before are
+refused, because who takes a lease over commits to the tables first (`fence`), and no commit of these tables is retried
+on a newer version.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from binlake.errors import BinlakeError, LeaseHeld, Transient
-from binlake.lake.damage import describe_storage_text, translate_object_store_error
+from binlake.lake.objects import translate_errors
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -34,6 +35,8 @@ LEASE_S = 30.0
 """Without a renewal for this long, a lease may be taken over."""
 RENEW_S = LEASE_S / 5
 _POLL_S = 0.5
+_SURE = 0.8
+"""The part of LEASE_S for which a holder needs no look: its clock and that of another machine may run unequally."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,14 @@ class _Stored:
     lease: _Lease
     tag: str
     written: datetime = field(compare=False)
+    since_s: float = field(compare=False)
+    """By this machine's clock, a time before it was written; from then on no other process takes it for LEASE_S."""
+
+
+_released: dict[str, _Stored] = {}
+"""By object, the leases as this process released them."""
+_held: set[_Renewal] = set()
+"""Those of the leases that this process holds."""
 
 
 @contextmanager
@@ -66,14 +77,25 @@ def hold_lease(objects: S3Store, name: str, *, wait_s: float, fence: Callable[[]
     path = f"_locks/{name}.lease"
     stored, taken_over = _take(objects, path, wait_s)
     renewal = _Renewal(objects, path, stored)
+    _held.add(renewal)
     try:
         if taken_over:
             log.warning("lease_taken_over", lock=path, epoch=stored.lease.epoch)
             fence()
         yield
     finally:
+        _held.discard(renewal)
         renewal.stop()
     renewal.require_held()
+
+
+def require_leases() -> None:
+    """After a table was opened: require that this process holds its leases, which it may have slept through.
+
+    Who takes one over from now on commits to the table after it was opened. Raises Transient.
+    """
+    for renewal in tuple(_held):
+        renewal.require_fresh()
 
 
 def find_lease_holder(objects: S3Store, name: str) -> str:
@@ -86,12 +108,14 @@ def find_lease_holder(objects: S3Store, name: str) -> str:
 
 def _take(objects: S3Store, path: str, wait_s: float) -> tuple[_Stored, bool]:
     """The lease, now this process's, and whether it was taken over from a holder that did not release it."""
-    started = time.monotonic()
-    seen, seen_at = _read(objects, path), started
+    started, owner = time.monotonic(), uuid.uuid4().hex
+    # What this process released is often still so: then no look is needed, and the put is refused if it is not.
+    seen = _released.pop(_name_object(objects, path), None)
+    seen, seen_at = _read(objects, path) if seen is None else seen, started
     while True:
         if seen is None or seen.lease.released or time.monotonic() - seen_at >= LEASE_S:
-            mine = _Lease(_name_this_process(), uuid.uuid4().hex, 1 if seen is None else seen.lease.epoch + 1)
-            taken = _write(objects, path, mine, None if seen is None else seen.tag)
+            mine = _Lease(_name_this_process(), owner, 1 if seen is None else seen.lease.epoch + 1)
+            taken = _write_surely(objects, path, mine, None if seen is None else seen.tag)
             if taken is not None:
                 return taken, seen is not None and not seen.lease.released
         now = _read(objects, path)
@@ -125,12 +149,22 @@ class _Renewal:
                 hint="was this process stopped, or the object store out of reach? The stage can run again",
             )
 
+    def require_fresh(self) -> None:
+        """As `require_held`, now: looks at the object unless it was renewed lately."""
+        if _now_s() - self._stored.since_s > _SURE * LEASE_S:
+            found = _read(self._objects, self._path)
+            if found is None or found.lease.owner != self._stored.lease.owner:
+                self._lost = True
+        self.require_held()
+
     def stop(self) -> None:
         """End the renewals; release the lease if it is still held."""
         self._ended.set()
         self._thread.join()
         if not self._lost:
             self._write(replace(self._stored.lease, released=True))
+            if self._stored.lease.released:
+                _released[_name_object(self._objects, self._path)] = self._stored
 
     def _renew(self) -> None:
         while not self._lost and not self._ended.wait(RENEW_S):
@@ -151,17 +185,36 @@ class _Renewal:
             self._stored = written
 
 
+def _write_surely(objects: S3Store, path: str, lease: _Lease, tag: str | None) -> _Stored | None:
+    """As `_write`; a put whose answer was lost is looked at."""
+    try:
+        written, lost = _write(objects, path, lease, tag), None
+    except Transient as error:
+        written, lost = None, error
+    if written is not None:
+        return written
+    found = _read(objects, path)
+    if found is not None and found.lease == lease:
+        return found
+    if lost is not None:
+        raise lost
+    return None
+
+
+def _name_object(objects: S3Store, path: str) -> str:
+    return f"{objects.config.get('bucket')}/{objects.prefix}/{path}"
+
+
 def _read(objects: S3Store, path: str) -> _Stored | None:
     import obstore
 
-    with _translate_errors(path):
+    with translate_errors(path):
         try:
             found = obstore.get(objects, path)
         except FileNotFoundError:
             return None
-        return _Stored(
-            _Lease(**json.loads(bytes(found.bytes()))), str(found.meta["e_tag"]), found.meta["last_modified"]
-        )
+        lease = _Lease(**json.loads(bytes(found.bytes())))
+        return _Stored(lease, str(found.meta["e_tag"]), found.meta["last_modified"], float("-inf"))
 
 
 def _write(objects: S3Store, path: str, lease: _Lease, tag: str | None) -> _Stored | None:
@@ -169,7 +222,8 @@ def _write(objects: S3Store, path: str, lease: _Lease, tag: str | None) -> _Stor
     import obstore
     from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-    with _translate_errors(path):
+    since_s = _now_s()
+    with translate_errors(path):
         try:
             put = obstore.put(
                 objects,
@@ -179,22 +233,12 @@ def _write(objects: S3Store, path: str, lease: _Lease, tag: str | None) -> _Stor
             )
         except (AlreadyExistsError, PreconditionError, FileNotFoundError):
             return None
-        return _Stored(lease, str(put["e_tag"]), datetime.now(UTC))
+        return _Stored(lease, str(put["e_tag"]), datetime.now(UTC), since_s)
 
 
-@contextmanager
-def _translate_errors(path: str) -> Iterator[None]:
-    from obstore.exceptions import BaseError
-
-    try:
-        yield
-    except BaseError as error:
-        failure = translate_object_store_error(error)
-        if failure is None:
-            failure = Transient(
-                f"the lake's lock cannot be used: {describe_storage_text(error)}", where={"object": path}
-            )
-        raise failure from error
+def _now_s() -> float:
+    """Seconds of a clock that nobody sets and that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _name_this_process() -> str:

@@ -18,9 +18,10 @@ from deltalake import CommitProperties, Transaction
 
 from binlake.errors import LeaseHeld
 from binlake.lake.lease import find_lease_holder, hold_lease
+from binlake.lake.objects import open_objects
 from binlake.lake.opentable import is_table, open_table
 from binlake.lake.paths import LakePaths
-from binlake.lake.store import list_folders, open_objects
+from binlake.lake.store import list_folders
 from binlake.lake.tables import make_message_table
 from binlake.pipeline import BY_NAME, FEED, STAGES
 

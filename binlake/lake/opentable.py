@@ -1,8 +1,8 @@
 """Caches the Delta tables that this process has opened: the log is replayed once, then only newer commits are read.
 
 The cost of opening a table grows with its files and with the commits after its last checkpoint. Asking delta-rs for
-newer commits takes milliseconds even if there are none, and a small window did so sixty times. On a local disk,
-checking for the next log file is enough; an object store is asked for it.
+newer commits takes milliseconds even if there are none, two requests in an object store, and a small window did so
+sixty times. So only the next log file is looked for.
 
 delta-rs takes a log file of 0 bytes, as a power cut leaves it, for a commit without changes. Here it is an error.
 """
@@ -19,12 +19,15 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from binlake.errors import LostRange
 from binlake.lake.access import is_remote
+from binlake.lake.lease import require_leases
+from binlake.lake.objects import has_object
 from binlake.lake.store import delete_folder, make_delta_options
 
 _MOST_TABLES = 256
 """The number of cached tables, the last used ones: a process may use many lakes."""
 _FRESH_NS = 3_600_000_000_000
 """A commit younger than this (an hour) will not be removed from the log soon, nor will later ones."""
+_FRESH_S = _FRESH_NS / 1e9
 
 _REPLAYED = 200
 """Commits before a version that may not be in a checkpoint yet (Delta's default interval is 100)."""
@@ -41,10 +44,12 @@ class _Commit:
 
 @dataclass(frozen=True)
 class _CachedTable:
-    """`commit`: the newest one that was read; None in an object store."""
+    """`commit`: the newest one that was read; None in an object store, where a commit after the table's version is
+    younger than `looked_s`."""
 
     table: DeltaTable
     commit: _Commit | None
+    looked_s: float
 
 
 _lock = threading.Lock()
@@ -55,37 +60,49 @@ def open_table(path: str) -> DeltaTable:
     """The table at `path` at its newest version. For repeated reads make one dataset. Raises TableNotFoundError."""
     with _lock:
         cached = _tables.get(path)
+    looked_s = _now_s()
     table = None if cached is None else _update_cached(path, cached)
     if table is None:
         table = load_table(path)
+    if is_remote(path):
+        require_leases()
+    _keep(path, table, looked_s)
+    return table
+
+
+def _keep(path: str, table: DeltaTable, looked_s: float) -> None:
     commit = _find_commit(path, table.version())
     if commit is not None or is_remote(path):
         with _lock:
             _tables.pop(path, None)  # the last used one is at the end
-            _tables[path] = _CachedTable(table, commit)
+            _tables[path] = _CachedTable(table, commit, looked_s)
             if len(_tables) > _MOST_TABLES:
                 del _tables[next(iter(_tables))]
-    return table
 
 
 def is_newest(path: str, table: DeltaTable, version: int) -> bool:
-    """True when `open_table` returned `table` and no commit followed `version`; on a local disk this reads no log."""
+    """True when `open_table` returned `table` and no commit followed `version`; this reads no log."""
     with _lock:
         cached = _tables.get(path)
-    return (
-        cached is not None
-        and cached.commit is not None
-        and cached.table is table
-        and table.version() == version
-        and _find_commit(path, cached.commit.version) == cached.commit
-        and not _may_have_newer(path, cached.table, cached.commit)
-    )
+    if cached is None or cached.table is not table or table.version() != version:
+        return False
+    looked_s = _now_s()
+    if is_remote(path):
+        is_newest = not _may_have_newer(path, cached)
+        if is_newest:
+            _keep(path, table, looked_s)
+        return is_newest
+    is_there = cached.commit is not None and _find_commit(path, cached.commit.version) == cached.commit
+    return is_there and not _may_have_newer(path, cached)
 
 
 def is_table(path: str) -> bool:
     """Whether there is a table at `path`."""
     if not is_remote(path):
         return bool(DeltaTable.is_deltatable(path))
+    with _lock:
+        if path in _tables:
+            return True
     # delta-rs keeps Python's lock while it asks a store for this, so that no other thread could renew a lease.
     try:
         open_table(path)
@@ -110,6 +127,8 @@ def load_table(path: str, version: int | None = None) -> DeltaTable:
         _require_contents(path, 0, _REPLAYED)
         raise
     _require_contents(path, max(table.version() - _REPLAYED, 0), table.version())
+    if is_remote(path):
+        require_leases()
     return table
 
 
@@ -137,21 +156,29 @@ def _require_contents(path: str, first: int, last: int) -> None:
 
 def _update_cached(path: str, cached: _CachedTable) -> DeltaTable | None:
     """The cached table at its newest version; None if another table replaced it, or its log was truncated."""
-    if cached.commit is None:
+    before = cached.table.version()
+    if cached.commit is not None:
+        before = cached.commit.version
+        if _find_commit(path, before) != cached.commit:
+            return None
+    if _may_have_newer(path, cached):
         cached.table.update_incremental()
-        return cached.table
-    if _find_commit(path, cached.commit.version) != cached.commit:
-        return None
-    if _may_have_newer(path, cached.table, cached.commit):
-        cached.table.update_incremental()
-        _require_contents(path, cached.commit.version + 1, cached.table.version())
+        _require_contents(path, before + 1, cached.table.version())
     return cached.table
 
 
-def _may_have_newer(path: str, table: DeltaTable, commit: _Commit) -> bool:
+def _may_have_newer(path: str, cached: _CachedTable) -> bool:
     # While a log is cleaned up, the next commit may already be removed when an older one still exists.
-    is_old = time.time_ns() - commit.written_ns > _FRESH_NS
-    return is_old or _commit_file(path, table.version() + 1).exists()
+    following = cached.table.version() + 1
+    if cached.commit is None:
+        return _now_s() - cached.looked_s > _FRESH_S or has_object(path, f"_delta_log/{following:020}.json")
+    is_old = time.time_ns() - cached.commit.written_ns > _FRESH_NS
+    return is_old or _commit_file(path, following).exists()
+
+
+def _now_s() -> float:
+    """Seconds of a clock that nobody sets and that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _find_commit(path: str, version: int) -> _Commit | None:

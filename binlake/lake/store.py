@@ -9,16 +9,15 @@ from __future__ import annotations
 import shutil
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
+from deltalake import PostCommitHookProperties
 
 from binlake.lake.access import Access, find_access, is_remote
 
-if TYPE_CHECKING:
-    from obstore.store import S3Config, S3Store
-
+_CLEAN_EVERY = 50
+"""Versions of a table in a store between two looks for the expired part of its log."""
 _RETRIES = {"max_retries": "10", "retry_timeout": "60s"}
 
 
@@ -36,6 +35,16 @@ def make_delta_options(path: str) -> dict[str, str] | None:
     return options
 
 
+def choose_hooks(path: str, version: int) -> PostCommitHookProperties:
+    """What delta-rs does after the commit that follows `version` of the table at `path`: checkpoints, and removing the
+    old part of the log.
+
+    For the second it lists the log, which is a request in an object store: there it does so only now and then.
+    """
+    looks = not is_remote(path) or (version + 1) % _CLEAN_EVERY == 0
+    return PostCommitHookProperties(cleanup_expired_logs=None if looks else False)
+
+
 def open_files(path: str) -> tuple[fs.FileSystem, str]:
     """Arrow's own file system for `path`, and the path in it.
 
@@ -44,18 +53,6 @@ def open_files(path: str) -> tuple[fs.FileSystem, str]:
     if not is_remote(path):
         return _LOCAL, path
     return _make_s3_files(find_access(path)), path.partition("://")[2]
-
-
-def open_objects(path: str) -> S3Store:
-    """The objects below `path`, with conditional puts."""
-    from obstore.store import S3Store
-
-    access = find_access(path)
-    bucket, _, prefix = path.partition("://")[2].partition("/")
-    config: S3Config = {"region": access.region}
-    if access.endpoint:
-        config["endpoint"] = access.endpoint
-    return S3Store(bucket, prefix=prefix, config=config, client_options={"allow_http": access.is_plain})
 
 
 def open_parquet(path: str) -> pq.ParquetFile:
@@ -101,6 +98,9 @@ _LOCAL = fs.LocalFileSystem()
 @lru_cache(maxsize=64)
 def _make_s3_files(access: Access) -> fs.FileSystem:
     if not access.endpoint:
-        return fs.S3FileSystem(region=access.region)
+        return fs.S3FileSystem(region=access.region, allow_delayed_open=True)
     scheme, _, host = access.endpoint.rpartition("://")
-    return fs.S3FileSystem(region=access.region, endpoint_override=host, scheme=scheme or "https")
+    # Opened late, a small file is one put instead of the three requests of an upload in parts.
+    return fs.S3FileSystem(
+        region=access.region, endpoint_override=host, scheme=scheme or "https", allow_delayed_open=True
+    )

@@ -16,12 +16,13 @@ from deltalake.exceptions import TableNotFoundError
 
 from binlake.base.lakecolumns import Change, Mirror
 from binlake.errors import LostRange
+from binlake.lake.access import is_remote
 from binlake.lake.columntypes import build_schema
 from binlake.lake.continuity import require_not_restored
 from binlake.lake.dataset import open_dataset
 from binlake.lake.lock import make_commit_properties
-from binlake.lake.opentable import load_table
-from binlake.lake.store import make_delta_options
+from binlake.lake.opentable import load_table, open_table
+from binlake.lake.store import choose_hooks, make_delta_options
 from binlake.mirror.rows import Reshaper, build_typed_rows, read_image_texts
 from binlake.rows.schema import TableDef
 from binlake.statements.literal import quote_name
@@ -191,6 +192,7 @@ class Replica:
                 source_alias="s",
                 target_alias="t",
                 commit_properties=_build_commit_properties(upto),
+                post_commithook_properties=choose_hooks(self._path, table.version()),
             )
             .when_matched_delete(f"s._deleted AND {newer}")
             .when_matched_update(values, predicate=f"NOT s._deleted AND {newer}")
@@ -224,7 +226,8 @@ class Replica:
     def _open(self) -> DeltaTable | None:
         if self._table is None:
             try:
-                self._table = load_table(self._path)
+                # In a store, replaying a log again for each window would be a request for each commit.
+                self._table = open_table(self._path) if is_remote(self._path) else load_table(self._path)
             except TableNotFoundError:
                 return None
         return self._table

@@ -229,8 +229,8 @@ def _write(
         if digest == pinned.change:
             return rows, None, None
     folder = ctx.paths.locate_table(CHANGE.name)
-    groups = net.group_runs(run.engine, run.store) if net.cells else []
-    write = WriteGroup(net.reduce_group, bounds.window, folder, run.engine.make_keeper())
+    reduce, groups = net.prepare(run.engine, run.store)
+    write = WriteGroup(reduce, bounds.window, folder, run.engine.make_keeper())
     written, ahead = write_groups(run.engine, write, groups, renderer, ctx.paths.locate_table(STATEMENT.name))
     written = replace(written, cells=frozenset(net.cells))
     if pinned is not None:

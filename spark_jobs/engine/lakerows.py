@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import unquote
 
 from binlake.base.lakecolumns import History, OfSegment
@@ -33,9 +33,11 @@ def list_window_rows(paths: LakePaths, table: LakeTable, window: str, task_bytes
     return _cut_into_parts([group for file in files for group in _list_groups(file)], task_bytes, None)
 
 
-def list_written_rows(folder: str, parts: Iterable[Part]) -> list[FileRows]:
-    """The rows of files that tasks wrote, one part for each file."""
-    return [FileRows(((f"{folder}/{part.path}", ()),), part.size) for part in parts]
+def list_written_rows(folder: str, parts: Sequence[Part], size: int | None = None) -> list[FileRows]:
+    """The rows of files that tasks wrote, one part for each file; `size`: bytes of all rows uncompressed, if known."""
+    count = max(1, sum(part.rows for part in parts))
+    sizes = [part.size if size is None else size * part.rows // count for part in parts]
+    return [FileRows(((f"{folder}/{part.path}", ()),), own) for part, own in zip(parts, sizes, strict=True)]
 
 
 def _list_files(paths: LakePaths, table: LakeTable, predicate: str) -> list[str]:

@@ -195,6 +195,39 @@ class MappedRows:
         return measure_run(self)
 
 
+@dataclass(frozen=True)
+class JoinedRows:
+    """The rows of all `parts`, one part after the other."""
+
+    parts: tuple[Rows, ...]
+
+    @property
+    def bytes(self) -> int:
+        """As Rows."""
+        return sum(part.bytes for part in self.parts)
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """As Rows."""
+        return (batch for part in self.parts for batch in part.read(columns))
+
+    def list_runs(self) -> list[Run]:
+        """As Rows."""
+        return [run for part in self.parts for run in part.list_runs()]
+
+
+def pack_rows(parts: Sequence[Rows], task_bytes: int) -> list[Rows]:
+    """All `parts` in order; neighbours become one as long as they have at most `task_bytes` together."""
+    packs: list[list[Rows]] = []
+    size = 0
+    for part in parts:
+        size += part.bytes
+        if not packs or size > task_bytes:
+            packs.append([])
+            size = part.bytes
+        packs[-1].append(part)
+    return [pack[0] if len(pack) == 1 else JoinedRows(tuple(pack)) for pack in packs]
+
+
 def measure_run(rows: Rows) -> list[Run]:
     """`rows` as one run, whose ends are read; nothing if there are no rows."""
     ends = [pc.min_max(batch.column(0)).as_py() for batch in rows.read([History.COMMIT_TS]) if batch.num_rows]

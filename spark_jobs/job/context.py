@@ -53,15 +53,16 @@ class StageContext:
     in_pieces: bool = False
     view: LakeView | None = field(default=None, compare=False, repr=False)
     label: str = "binlake"
+    hands_on: bool = False
 
     def begin_chain(self) -> StageContext:
         """The context of stages that run one after the other: what one has read of control tables, the next knows."""
-        return replace(self, view=LakeView(self.paths))
+        return replace(self, view=LakeView(self.paths), hands_on=True)
 
     def begin_stage(self, name: str, bounds: Bounds | None = None) -> StageContext:
         """The context of one stage: it sees the control tables as they were when it began, and its own writes."""
         words = [self.replication.name, name, *([bounds.window] if bounds is not None else [])]
-        stage = replace(self if self.view is not None else self.begin_chain(), label=" ".join(words))
+        stage = replace(self, view=self.view or LakeView(self.paths), label=" ".join(words))
         stage.refresh()
         return stage
 

@@ -27,7 +27,7 @@ from binlake.lake.lock import make_commit_properties
 from binlake.lake.opentable import is_table, open_table
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.paths import LakePaths
-from binlake.lake.store import make_delta_options, open_files
+from binlake.lake.store import choose_hooks, make_delta_options, open_files
 from binlake.lake.tables import STAGE_TABLES, LakeTable, parse_schema
 from spark_jobs.engine.engine import Engine
 from spark_jobs.engine.rows import Rows
@@ -201,6 +201,7 @@ def commit_parts(
             place.schema(),
             list(table.partitioned_by),
             commit_properties=commit_properties(note),
+            post_commithook_properties=choose_hooks(paths.locate_table(table.name), place.version()),
         )
     except DeltaError as error:
         raise _make_write_error(paths, table, error) from error

@@ -12,15 +12,17 @@ from binlake.rows.schema import SchemaState
 from binlake.target import Position
 from binlake.window.derived import Merged
 from spark_jobs.engine.rows import Rows
+from spark_jobs.job.decoding import DecodedAhead
 from spark_jobs.job.results import Bounds, StageResult
 
 
 @dataclass(frozen=True)
 class LandedWindow:
-    """The rows of `binlog` of the window `bounds`."""
+    """The rows of `binlog` of the window `bounds`; `decoded`: those of `mutation`, if land's tasks have made them."""
 
     bounds: Bounds
     rows: tuple[Rows, ...]
+    decoded: DecodedAhead | None = None
 
 
 @dataclass(frozen=True)

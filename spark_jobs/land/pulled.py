@@ -23,6 +23,7 @@ from binlake.rows.schema import WindowDdl
 from spark_jobs.engine.engine import Keeper
 from spark_jobs.engine.lakerows import list_written_rows
 from spark_jobs.engine.rows import HeldRows, Rows, read_table
+from spark_jobs.job.decoding import DecodeAhead, Written
 from spark_jobs.job.results import Bounds
 from spark_jobs.land.pump_source import digest_content
 from spark_jobs.tables.landed import Landed, measure_landed
@@ -57,21 +58,35 @@ class Stored:
 
 @dataclass(frozen=True)
 class PulledRange:
-    """All that the pumps have of (lo, hi], by node id; `conflict`: the least commit_ts with two contents."""
+    """All that the pumps have of (lo, hi], by node id; `conflict`: the least commit_ts with two contents.
+
+    `decoded`: its rows of `mutation`, if the task has made them.
+    """
 
     bounds: Bounds
     pumps: Mapping[str, PumpPart]
     ddls: tuple[WindowDdl, ...]
     conflict: int | None
     stored: Stored
+    decoded: Written | None = None
 
 
 class Pulled:
-    """The ranges of a window, in order and without a gap. `folder`: where their files are."""
+    """The ranges of a window, in order and without a gap.
 
-    def __init__(self, ranges: Sequence[PulledRange], folder: str) -> None:
+    `folder`: where their files of `binlog` are; `decode`: how tasks have also decoded them.
+    """
+
+    def __init__(self, ranges: Sequence[PulledRange], folder: str, decode: DecodeAhead | None = None) -> None:
         self.ranges = tuple(ranges)
+        self.decode = decode
         self._folder = folder
+
+    @property
+    def decoded(self) -> tuple[Written, ...] | None:
+        """The rows of `mutation` of all ranges; None if one has none."""
+        found = tuple(one.decoded for one in self.ranges if one.decoded is not None)
+        return found if len(found) == len(self.ranges) else None
 
     @property
     def hi(self) -> int:
@@ -106,8 +121,8 @@ class Pulled:
         if ranges and ranges[-1].bounds.hi > hi:
             last = ranges[-1]
             stored = _write_again(last.stored.rows, hi, self._folder, keeper)
-            ranges[-1] = replace(last, bounds=replace(last.bounds, hi=hi), stored=stored)
-        return Pulled(ranges, self._folder)
+            ranges[-1] = replace(last, bounds=replace(last.bounds, hi=hi), stored=stored, decoded=None)
+        return Pulled(ranges, self._folder, self.decode)
 
     def sum_stored(self) -> Stored:
         """The files, counts and rows of all ranges."""
@@ -117,10 +132,17 @@ class Pulled:
 
     def discard(self, but: Pulled | None = None) -> None:
         """Delete the files, which nothing refers to, except those of `but`."""
-        own = {part.path for part in but.sum_stored().parts} if but is not None else set()
-        for part in self.sum_stored().parts:
-            if part.path not in own:
-                delete_file(f"{self._folder}/{part.path}")
+        for file in self._list_files() - (but._list_files() if but is not None else set()):
+            delete_file(file)
+
+    def forget_decoded(self) -> Pulled:
+        """The same without the rows of `mutation`."""
+        return Pulled([replace(one, decoded=None) for one in self.ranges], self._folder)
+
+    def _list_files(self) -> set[str]:
+        decoded = [one.decoded for one in self.ranges if one.decoded is not None]
+        stored = {f"{self._folder}/{part.path}" for part in self.sum_stored().parts}
+        return stored | {f"{one.folder}/{part.path}" for one in decoded for part in one.parts}
 
 
 def _add_part(before: PumpPart | None, part: PumpPart, bounds: Bounds) -> PumpPart:
@@ -133,8 +155,13 @@ def _add_part(before: PumpPart | None, part: PumpPart, bounds: Bounds) -> PumpPa
     )
 
 
-def digest_pulled(rows: pa.Table, bounds: Bounds, folder: str, keeper: Keeper) -> PulledRange:
-    """The range `bounds` of `rows` (`pump_source.SCHEMA_DDL`, with proofs); writes its transactions to files."""
+def digest_pulled(
+    rows: pa.Table, bounds: Bounds, folder: str, keeper: Keeper, decode: DecodeAhead | None = None
+) -> PulledRange:
+    """The range `bounds` of `rows` (`pump_source.SCHEMA_DDL`, with proofs); writes its transactions to files.
+
+    `decode`: also writes its rows of `mutation`.
+    """
     own = _select_transactions(rows, bounds)
     shared = _find_shared(own)
     pumps = {pump: _build_part(rows, pump, bounds) for pump in pc.unique(rows[Binlog.PUMP]).to_pylist()}
@@ -144,8 +171,9 @@ def digest_pulled(rows: pa.Table, bounds: Bounds, folder: str, keeper: Keeper) -
     for ts, nodes in shared.items():
         for pump in sorted(set(nodes))[1:]:
             left_out[pump].append(ts)
-    stored = write_binlog(_sort(_leave_out(own, left_out)), folder, keeper)
-    return PulledRange(bounds, pumps, _list_ddls(own), conflict, stored)
+    once = _sort(_leave_out(own, left_out))
+    stored = write_binlog(once, folder, keeper)
+    return PulledRange(bounds, pumps, _list_ddls(own), conflict, stored, decode(once) if decode is not None else None)
 
 
 def write_binlog(rows: pa.Table, folder: str, keeper: Keeper) -> Stored:
@@ -156,7 +184,7 @@ def write_binlog(rows: pa.Table, folder: str, keeper: Keeper) -> Stored:
     kept: list[pa.Table] = []
     parts = write_parts(folder, BINLOG, keeper.keep(_cut_by_bytes(table), kept))
     held = sum(one.num_rows for one in kept) == table.num_rows
-    found: tuple[Rows, ...] = (HeldRows(table),) if held else tuple(list_written_rows(folder, parts))
+    found: tuple[Rows, ...] = (HeldRows(table),) if held else tuple(list_written_rows(folder, parts, table.nbytes))
     return Stored(tuple(parts), measure_landed(table), found)
 
 

@@ -7,7 +7,7 @@ pull ends early, hi is lowered to a commit_ts that every pump has passed, so not
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -21,6 +21,7 @@ import structlog
 from binlake.lake.tables import BINLOG
 from spark_jobs.engine.engine import Keeper, LocalEngine
 from spark_jobs.job.context import StageContext
+from spark_jobs.job.decoding import DecodeAhead
 from spark_jobs.job.results import Bounds
 from spark_jobs.land.pulled import Pulled, PulledRange, digest_pulled
 from spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, build_proof
@@ -29,8 +30,8 @@ log = structlog.get_logger(__name__)
 
 RANGE_BYTES = 64 << 20
 """Payload bytes that are digested at a time."""
-SPARK_RANGES = 8
-"""Ranges of commit_ts into which Spark's tasks divide a window."""
+LEAST_RANGES, MOST_RANGES = 2, 8
+"""Ranges of commit_ts into which Spark's tasks divide a window; one that turns out to be empty costs 20 ms of CPU."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,13 @@ class Part:
     upto: int
 
 
-def pull_window(ctx: StageContext, pull: PumpPull, most_bytes: int) -> Pulled:
+def pull_window(
+    ctx: StageContext, pull: PumpPull, most_bytes: int, plan_decoding: Callable[[], DecodeAhead | None] = lambda: None
+) -> Pulled:
     """What the pumps have of the window, or of its first part: the pull ends at `most_bytes` of payload (0 = no limit).
 
-    As `window.engine` says, this process pulls all of it, or a part, and Spark's tasks pull what is left. Raises
-    SourceUnavailable, LostRange, WireError.
+    As `window.engine` says, this process pulls all of it, or a part, and Spark's tasks pull what is left. If they pull
+    all, they also decode it as `plan_decoding` says. Raises SourceUnavailable, LostRange, WireError.
     """
     folder, here = ctx.paths.locate_table(BINLOG.name), ctx.replication.window.most_local_bytes
     whole = Bounds(pull.lo, pull.hi)
@@ -60,30 +63,46 @@ def pull_window(ctx: StageContext, pull: PumpPull, most_bytes: int) -> Pulled:
     if is_local or reached == pull.hi:
         return Pulled(ranges, folder)
     engine = ctx.spark_engine
-    left = most_bytes and max(1, (most_bytes - sum(one.stored.landed.bytes for one in ranges)) // SPARK_RANGES)
-    task = PullTask(pull, folder, engine.make_keeper(), left)
-    for asked, found in zip(rest := divide(Bounds(reached, pull.hi)), engine.run(task, rest), strict=True):
+    # What is left of a window whose beginning filled this process is large.
+    rest = divide(Bounds(reached, pull.hi), MOST_RANGES if ranges else _count_ranges(ctx, whole, engine.task_bytes))
+    left = most_bytes and max(1, (most_bytes - sum(one.stored.landed.bytes for one in ranges)) // len(rest))
+    decode = plan_decoding() if engine.fuses and not ranges else None
+    task = PullTask(pull, folder, engine.make_keeper(), left, decode)
+    for asked, found in zip(rest, engine.run(task, rest), strict=True):
         ranges += found
         if found[-1].bounds.hi < asked.hi:
             break
-    return Pulled(ranges, folder)
+    return Pulled(ranges, folder, decode)
 
 
-def divide(bounds: Bounds) -> list[Bounds]:
-    """`bounds` as SPARK_RANGES ranges of equal time, fewer if it has fewer commit_ts."""
-    count = min(SPARK_RANGES, bounds.hi - bounds.lo)
+def _count_ranges(ctx: StageContext, bounds: Bounds, task_bytes: int) -> int:
+    """One range for each `task_bytes`, if rows came as densely as in the last window."""
+    last = ctx.windows.read_last_manifest()
+    if last is None:
+        return MOST_RANGES
+    expected = last.bytes * (bounds.hi - bounds.lo) // max(1, last.hi - last.lo)
+    return min(MOST_RANGES, max(LEAST_RANGES, -(-expected // task_bytes)))
+
+
+def divide(bounds: Bounds, most: int) -> list[Bounds]:
+    """`bounds` as `most` ranges of equal time, fewer if it has fewer commit_ts."""
+    count = min(most, bounds.hi - bounds.lo)
     edges = [bounds.lo + (bounds.hi - bounds.lo) * number // count for number in range(count + 1)]
     return [Bounds(*edge) for edge in pairwise(edges)]
 
 
 @dataclass(frozen=True)
 class PullTask:
-    """Pulls a range of commit_ts from all pumps and digests it; ends at `most_bytes` of payload (0 = no limit)."""
+    """Pulls a range of commit_ts from all pumps and digests it; ends at `most_bytes` of payload (0 = no limit).
+
+    `decode`: how it also decodes the range.
+    """
 
     pull: PumpPull
     folder: str
     keeper: Keeper
     most_bytes: int
+    decode: DecodeAhead | None = None
 
     def __call__(self, bounds: Bounds) -> list[PulledRange]:
         """The range in one or more parts, at least one. Raises SourceUnavailable, LostRange, WireError, OSError."""
@@ -91,7 +110,8 @@ class PullTask:
         limit = min(self.most_bytes or RANGE_BYTES, RANGE_BYTES)
         with closing(pull_parts(pull, limit)) as parts:
             for part in parts:
-                ranges.append(digest_pulled(part.rows, Bounds(part.lo, part.upto), self.folder, self.keeper))
+                own = Bounds(part.lo, part.upto)
+                ranges.append(digest_pulled(part.rows, own, self.folder, self.keeper, self.decode))
                 taken += ranges[-1].stored.landed.bytes
                 if self.most_bytes and taken + limit > self.most_bytes:
                     break

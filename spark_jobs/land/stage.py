@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 
@@ -17,16 +18,20 @@ from binlake.base import rowhash
 from binlake.errors import ConflictingBinlogs, ImmutableWindow, IncompleteWindow, LostRange
 from binlake.feed.state import list_begins
 from binlake.lake.continuity import LANDED_TABLES, VERSIONS, read_versions, require_all_windows
-from binlake.lake.tables import BINLOG
+from binlake.lake.payloads import PayloadRange
+from binlake.lake.tables import BINLOG, MUTATION
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
+from binlake.window.ddls import build_window_schemas
 from binlake.window.manifest import MemberProof, WindowManifest
 from binlake.window.membership import gather_members
 from binlake.window.plan import Member, propose_window
 from binlake.window.remembered import RememberedMember
-from spark_jobs.engine.engine import LocalEngine
+from binlake.window.shardlocks import Locks
+from spark_jobs.engine.engine import Keeper, LocalEngine
 from spark_jobs.job.cluster import Cluster, open_cluster
 from spark_jobs.job.context import Bounds, StageContext, StageResult
+from spark_jobs.job.decoding import DecodeAhead, DecodedAhead, Decoder, MergeTask
 from spark_jobs.job.lake import ensure_tables, replace_history
 from spark_jobs.job.passed import LandedWindow
 from spark_jobs.job.results import CUT
@@ -61,7 +66,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
             manifest = _build_manifest(ctx, cluster, stored.landed, window)
             _seal(ctx, cluster, manifest, members, time.monotonic() - began)
     result = _build_result(manifest, began, "done", {CUT: True} if window.is_cut else {})
-    return replace(result, derived=LandedWindow(window.bounds, stored.rows))
+    return replace(result, derived=LandedWindow(window.bounds, stored.rows, _take_decoded(ctx, window.pulled)))
 
 
 def _find_sealed(ctx: StageContext, bounds: Bounds) -> WindowManifest | None:
@@ -130,7 +135,7 @@ def _store(ctx: StageContext, window: _Complete) -> Stored:
 
 def _complete(ctx: StageContext, cluster: Cluster, members: list[Member], asked: Bounds, most_bytes: int) -> _Complete:
     """Pull and prove `asked`, or the first part of it with `most_bytes` (0: no limit)."""
-    pulled = pull_window(ctx, _pull(cluster, members, asked), most_bytes)
+    pulled = pull_window(ctx, _pull(cluster, members, asked), most_bytes, partial(_plan_decoding, ctx, asked))
     try:
         return _prove(ctx, cluster, members, pulled, asked)
     except _MustLandTogether as error:
@@ -141,6 +146,28 @@ def _complete(ctx: StageContext, cluster: Cluster, members: list[Member], asked:
     except BaseException:
         pulled.discard()
         raise
+
+
+def _plan_decoding(ctx: StageContext, bounds: Bounds) -> DecodeAhead | None:
+    """How merge will decode the window if it has no DDL; None if that does not follow from the schema at lo.
+
+    A stage that runs as its own task decodes nothing: it cannot hand the names of files on.
+    """
+    named = map(int, ctx.replication.filter.ignore_txn_commit_ts)
+    follows = ctx.rules.shard_mode != "pessimistic" and not any(bounds.lo < ts <= bounds.hi for ts in named)
+    if not ctx.hands_on or not follows or not ctx.schemas.exists():
+        return None
+    base = ctx.schemas.read_state_at(bounds.lo)
+    decoder = Decoder.of_window(build_window_schemas(base, [], [], bounds.lo), ctx.rules, Locks(), bounds.lo)
+    payloads = PayloadRange(bounds.lo, bounds.hi)
+    return DecodeAhead(MergeTask(payloads, decoder, ctx.paths.locate_table(MUTATION.name), Keeper(0)), base)
+
+
+def _take_decoded(ctx: StageContext, pulled: Pulled) -> DecodedAhead | None:
+    if pulled.decode is None or pulled.decoded is None:
+        pulled.discard(pulled.forget_decoded())
+        return None
+    return DecodedAhead(pulled.decode.base, ctx.replication, pulled.decoded)
 
 
 class _MustLandTogether(Exception):
@@ -163,6 +190,7 @@ def _prove(ctx: StageContext, cluster: Cluster, members: list[Member], pulled: P
             raise
         raise _MustLandTogether(error.message) from error
     own = pulled.cut(jobs.hi, LocalEngine().make_keeper())
+    own = own.forget_decoded() if jobs.changes else own
     pulled.discard(own)
     return _Complete(own, replace(bounds, hi=jobs.hi), proofs, jobs, bounds.hi < asked.hi)
 

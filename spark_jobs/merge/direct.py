@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.tables import BINLOG, MUTATION
 from spark_jobs.engine.engine import Engine
-from spark_jobs.engine.lakerows import list_history_rows, list_written_rows
-from spark_jobs.engine.rows import Rows
+from spark_jobs.engine.lakerows import list_history_rows
+from spark_jobs.engine.rows import Rows, pack_rows
 from spark_jobs.job.context import StageContext
+from spark_jobs.job.decoding import Decoder, MergeTask, Payloads, Written
 from spark_jobs.job.lake import replace_history
 from spark_jobs.job.passed import LandedWindow
-from spark_jobs.merge.decode import Decoder, MergeTask, Payloads
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,19 @@ def write_rows(
     """
     folder = ctx.paths.locate_table(MUTATION.name)
     task = MergeTask(payloads, decoder, folder, engine.make_keeper())
-    written = engine.run(task, _list_payloads(ctx, engine, payloads, landed))
+    return commit_rows(ctx, engine.run(task, _list_payloads(ctx, engine, payloads, landed)), payloads, note)
+
+
+def commit_rows(
+    ctx: StageContext, written: Sequence[Written], payloads: PayloadRange, note: Mapping[str, str]
+) -> WrittenRows:
+    """Replace the rows of the range by those of `written`. Raises Transient."""
     parts = [part for one in written for part in one.parts]
     replace_history(ctx.paths, MUTATION, payloads.lo, payloads.hi, parts, note)
     left_out: Counter[str] = Counter()
     for one in written:
         left_out.update(one.left_out)
-    rows = [[one.kept] if one.kept is not None else list_written_rows(folder, one.parts) for one in written]
-    found: tuple[Rows, ...] = tuple(part for one in rows for part in one)
+    found = tuple(rows for one in written for rows in one.list_rows())
     return WrittenRows(sum(part.rows for part in parts), dict(sorted(left_out.items())), found)
 
 
@@ -64,7 +69,8 @@ def _list_payloads(
     if landed is None:
         rows = list_history_rows(ctx.paths, BINLOG, payloads.lo, payloads.hi, engine.task_bytes)
     else:
-        rows = landed.rows
+        # A task is dear where there are many machines, and pulls leave small files.
+        rows = pack_rows(landed.rows, engine.task_bytes)
     joined = []
     for commit_ts in payloads.joined:
         own = list_history_rows(ctx.paths, BINLOG, commit_ts - 1, commit_ts, engine.task_bytes)

@@ -28,21 +28,18 @@ from binlake.lake.tables import BINLOG, DDL, MUTATION, parse_schema
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema import WindowDdl, WindowSchemas
-from binlake.rules.windowrows import make_row_filter
 from binlake.window.ddls import build_window_schemas, plan_locked_ddls, require_replacements_used
 from binlake.window.definitions import LandedDdl
 from binlake.window.derived import Merged, MergeManifest
-from binlake.window.extras import list_extras
 from binlake.window.injected import add_injections
 from binlake.window.manifest import WindowManifest
 from binlake.window.shardlocks import Locks
-from binlake.window.targets import Naming
 from binlake.wire import binlog_pb2
 from spark_jobs.job.context import Bounds, StageContext, StageResult
+from spark_jobs.job.decoding import AWAY, BY_TABLE, LATIN1, ONCE, DecodedAhead, Decoder
 from spark_jobs.job.lake import clear_rows, overwrite
 from spark_jobs.job.passed import LandedWindow, MergedWindow
-from spark_jobs.merge.decode import AWAY, BY_TABLE, LATIN1, ONCE, Decoder
-from spark_jobs.merge.direct import WrittenRows, write_rows
+from spark_jobs.merge.direct import WrittenRows, commit_rows, write_rows
 from spark_jobs.tables.sinks import build_window_predicate
 
 log = structlog.get_logger(__name__)
@@ -213,10 +210,23 @@ def _write_mutations(
     landed: LandedWindow | None,
 ) -> WrittenRows:
     bounds = Bounds(manifest.lo, manifest.hi)
-    added = tuple(list_extras(schemas, Naming(ctx.rules), locks, bounds.lo))
-    decoder = Decoder(schemas, ctx.rules, make_row_filter(schemas, ctx.rules), added)
+    decoder = Decoder.of_window(schemas, ctx.rules, locks, bounds.lo)
     payloads = PayloadRange(bounds.lo, bounds.hi, ignored, _find_chunked(ctx, manifest))
-    return write_rows(ctx, ctx.choose_engine(manifest.bytes), payloads, decoder, _build_note(ctx, bounds), landed)
+    decoded, note = landed.decoded if landed is not None else None, _build_note(ctx, bounds)
+    if decoded is not None and _would_decode_alike(ctx, decoded, schemas, payloads):
+        return commit_rows(ctx, decoded.written, payloads, note)
+    if decoded is not None:
+        decoded.discard()
+    return write_rows(ctx, ctx.choose_engine(manifest.bytes), payloads, decoder, note, landed)
+
+
+def _would_decode_alike(
+    ctx: StageContext, decoded: DecodedAhead, schemas: WindowSchemas, payloads: PayloadRange
+) -> bool:
+    """True if land's tasks decoded what merge would, in the same way."""
+    is_simple = schemas.segments == 1 and not payloads.without and not payloads.chunked
+    found = decoded.base, decoded.replication
+    return is_simple and found == (schemas.find_schema_of_segment(0), ctx.replication)
 
 
 def _find_chunked(ctx: StageContext, manifest: WindowManifest) -> frozenset[int]:

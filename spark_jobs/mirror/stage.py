@@ -151,9 +151,11 @@ def _derive_rows(engine: Engine, store: Store, net: NetChange, derived: NetRows 
     if not net.cells:
         return {}
     if derived is not None and derived.cells.issuperset(net.cells):
-        stored = engine.run(_StoreByPlace(_read_change, store), derived.groups)
+        places = derived.places
+        stored = [places] if places is not None else engine.run(_StoreByPlace(_read_change, store), derived.groups)
     else:
-        stored = engine.run(_StoreByPlace(net.reduce_group, store), net.group_runs(engine, store))
+        reduce, groups = net.prepare(engine, store)
+        stored = engine.run(_StoreByPlace(reduce, store), groups)
     found: dict[SegmentTable, list[Rows]] = {}
     for one in stored:
         for place, rows in one:
@@ -195,4 +197,4 @@ def _read_rows(component: ComponentPlan, rows: RowsByPlace) -> Iterator[tuple[Se
     """The net changes of a component's tables, in order of segments and tables."""
     for place in sorted(component.tables):
         for part in rows.get(place, ()):
-            yield from ((place, pa.Table.from_batches([batch])) for batch in part.read(_ROWS.names))
+            yield from ((place, pa.Table.from_batches([batch]).cast(_ROWS)) for batch in part.read(_ROWS.names))

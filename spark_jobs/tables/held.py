@@ -23,7 +23,7 @@ from binlake.window.heldrows import ReleasedRange, apply_holds, find_released_ra
 from binlake.window.shardlocks import Hold
 from spark_jobs.engine.engine import Engine
 from spark_jobs.engine.lakerows import list_history_rows
-from spark_jobs.engine.rows import MappedRows, Rows
+from spark_jobs.engine.rows import MappedRows, Rows, pack_rows
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.passed import MergedWindow
 
@@ -84,7 +84,7 @@ def list_mutation_parts(
 ) -> list[Rows]:
     """The row changes of `bounds`: those that merge has `given` for this window, else the lake's."""
     if given is not None and given.bounds == bounds:
-        return list(given.rows)
+        return pack_rows(given.rows, engine.task_bytes)
     return [*list_history_rows(ctx.paths, MUTATION, bounds.lo, bounds.hi, engine.task_bytes)]
 
 

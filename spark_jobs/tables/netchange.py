@@ -33,7 +33,7 @@ from binlake.window.definitions import Cell
 from spark_jobs.engine.blocks import Store
 from spark_jobs.engine.engine import Engine
 from spark_jobs.engine.exchange import Shares, Split, exchange
-from spark_jobs.engine.rows import Rows, read_table
+from spark_jobs.engine.rows import HeldRows, Rows, read_table
 
 GROUP_ROWS = 100_000
 """Row changes of a group of keys: a task that reduces a group holds its rows a few times."""
@@ -108,6 +108,25 @@ class ReduceGroup:
 
 
 @dataclass(frozen=True)
+class ReduceAtOnce:
+    """Both tasks in one, for rows of a single group of keys."""
+
+    split: ReduceRows
+    reduce: ReduceGroup
+
+    def __call__(self, parts: Sequence[Rows]) -> Iterator[pa.Table]:
+        """NET of the rows, a table for each form of keys. Raises as both."""
+        pieces = [piece for part in parts for piece, _ in self.split(part).pieces]
+        return self.reduce([HeldRows(piece) for piece in pieces])
+
+
+Reduce = ReduceGroup | ReduceAtOnce
+"""Computes NET of a group's rows."""
+Group = tuple[int, tuple[Rows, ...]]
+"""The number of a group of keys, and its rows."""
+
+
+@dataclass(frozen=True)
 class NetChange:
     """What net changes are computed from: the parts of a window's rows, their cells, and the number of groups."""
 
@@ -117,15 +136,16 @@ class NetChange:
     routed: bool = False
     strict: frozenset[Cell] = frozenset()
 
-    def group_runs(self, engine: Engine, store: Store) -> list[tuple[int, tuple[Rows, ...]]]:
-        """(group, its runs), in order; groups without rows are left out. Raises as ReduceRows."""
-        split = ReduceRows(tuple(self.cells), self.groups, self.routed)
-        return list(exchange(engine, store, split, self.parts).shares.items())
-
-    @property
-    def reduce_group(self) -> ReduceGroup:
-        """The function that computes NET of a group's runs."""
-        return ReduceGroup(tuple(self.cells), self.strict)
+    def prepare(self, engine: Engine, store: Store) -> tuple[Reduce, list[Group]]:
+        """The second task, and its inputs in order; groups without rows are left out. Raises as ReduceRows."""
+        cells = tuple(self.cells)
+        split, reduce = ReduceRows(cells, self.groups, self.routed), ReduceGroup(cells, self.strict)
+        if not cells:
+            return reduce, []
+        if self.groups == 1 and len(self.parts) == 1:
+            # One task has all rows of the only group.
+            return ReduceAtOnce(split, reduce), [(0, tuple(self.parts))]
+        return reduce, list(exchange(engine, store, split, self.parts).shares.items())
 
 
 def find_key_arrivals(

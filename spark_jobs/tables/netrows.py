@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,35 +18,55 @@ from binlake.lake.tables import CHANGE
 from binlake.window.definitions import Cell, SegmentTable
 from spark_jobs.engine.engine import Keeper
 from spark_jobs.engine.lakerows import list_written_rows
-from spark_jobs.engine.rows import HeldRows, Rows
-from spark_jobs.tables.netchange import ReduceGroup
+from spark_jobs.engine.rows import FileRows, HeldRows, Rows
+from spark_jobs.tables.netchange import Group, Reduce
 
-Group = tuple[int, tuple[Rows, ...]]
-"""The number of a group of keys, and its rows."""
+MOST_PLACES = 32
+"""Tables and segments of a group whose rows are apart in its file; of more of them, each would have too few rows."""
+_GROUP_ROWS = 100_000
+"""Rows of a row group: Arrow would cut a longer one, and they are counted here."""
 
 
 @dataclass(frozen=True)
 class NetRows:
     """The net changes of a window: files, their fold, the rows by group, and the number of rows (copies) by place.
 
-    `cells`: the tables and segments whose changes they are.
+    `places`: the same rows by place; None if one group has too many of them. `cells`: the tables and segments whose
+    changes they are.
     """
 
     parts: tuple[Part, ...]
     fold: Fold
     groups: tuple[Group, ...]
     sizes: Mapping[SegmentTable, int]
+    places: tuple[tuple[SegmentTable, Rows], ...] | None
     cells: frozenset[Cell] = frozenset()
+
+    @property
+    def is_held(self) -> bool:
+        """True if this process has all rows in memory."""
+        return all(isinstance(rows, HeldRows) for _, own in self.groups for rows in own)
+
+    def hold(self, kept: Sequence[pa.Table]) -> NetRows:
+        """The same rows of one group in memory: `kept`, a table for each row group."""
+        rows: tuple[Rows, ...] = tuple(map(HeldRows, kept))
+        places = (
+            None if self.places is None else [(place, own) for (place, _), own in zip(self.places, rows, strict=True)]
+        )
+        groups = tuple((number, rows) for number, _ in self.groups)
+        return replace(self, groups=groups, places=None if places is None else tuple(places))
 
     @classmethod
     def join(cls, some: Iterable[NetRows]) -> NetRows:
         """All of `some` together."""
         every = list(some)
+        places = [one.places for one in every if one.places is not None]
         return cls(
             tuple(part for one in every for part in one.parts),
             rowhash.merge_folds(one.fold for one in every),
             tuple(group for one in every for group in one.groups),
             sum_sizes(one.sizes for one in every),
+            tuple(place for own in places for place in own) if len(places) == len(every) else None,
         )
 
 
@@ -54,33 +74,61 @@ class NetRows:
 class WriteGroup:
     """Writes the net changes of a group of keys to files of `change` in `folder`."""
 
-    reduce: ReduceGroup
+    reduce: Reduce
     window: str
     folder: str
     keeper: Keeper
 
     def __call__(self, group: Group) -> NetRows:
         """Raises SchemaError, OSError."""
-        number, runs = group
-        folds: list[Fold] = []
-        sizes: list[Mapping[SegmentTable, int]] = []
-        kept: list[pa.Table] = []
-        parts = write_parts(self.folder, CHANGE, self.keeper.keep(self._compute_rows(runs, folds, sizes), kept))
-        fold = rowhash.merge_folds(folds)
-        held = sum(table.num_rows for table in kept) == fold.count
-        rows: tuple[Rows, ...] = tuple(map(HeldRows, kept)) if held else tuple(list_written_rows(self.folder, parts))
-        return NetRows(tuple(parts), fold, ((number, rows),) if fold.count else (), sum_sizes(sizes))
+        net, kept = self.write(group, self.keeper)
+        return net if kept is None else net.hold(kept)
 
-    def _compute_rows(
-        self, runs: tuple[Rows, ...], folds: list[Fold], sizes: list[Mapping[SegmentTable, int]]
-    ) -> Iterator[pa.Table]:
+    def write(self, group: Group, keeper: Keeper) -> tuple[NetRows, list[pa.Table] | None]:
+        """(the rows in files, the same in memory if they fit). Raises SchemaError, OSError."""
+        number, runs = group
+        made = _Made()
+        kept: list[pa.Table] = []
+        parts = write_parts(self.folder, CHANGE, keeper.keep(self._compute_rows(runs, made), kept))
+        fold = rowhash.merge_folds(made.folds)
+        rows = tuple(list_written_rows(self.folder, parts))
+        pieces = [one for part in parts for one in _list_row_groups(self.folder, part, made.nbytes)]
+        places = [(place, piece) for place, piece in zip(made.places, pieces, strict=True) if place is not None]
+        whole = len(places) == len(made.places)
+        own = ((number, rows),) if fold.count else ()
+        net = NetRows(tuple(parts), fold, own, sum_sizes(made.sizes), tuple(places) if whole else None)
+        return net, kept if sum(table.num_rows for table in kept) == fold.count else None
+
+    def _compute_rows(self, runs: tuple[Rows, ...], made: _Made) -> Iterator[pa.Table]:
+        """The rows, each table of which becomes a row group."""
         names = CHANGE.list_column_names()
         for net in self.reduce(runs):
-            if net.num_rows:
-                rows = net.append_column(Change.WINDOW, pa.repeat(self.window, net.num_rows)).select(names)
-                folds.append(rowhash.fold(rowhash.hash_rows(rows, names)))
-                sizes.append(measure_sizes(rows))
-                yield rows
+            if not net.num_rows:
+                continue
+            rows = net.append_column(Change.WINDOW, pa.repeat(self.window, net.num_rows)).select(names)
+            made.folds.append(rowhash.fold(rowhash.hash_rows(rows, names)))
+            made.sizes.append(sizes := measure_sizes(rows))
+            apart: Iterable[tuple[SegmentTable | None, pa.Table]] = [(None, rows)]
+            for place, own in split_by_place(rows) if len(sizes) <= MOST_PLACES else apart:
+                for first in range(0, own.num_rows, _GROUP_ROWS):
+                    made.places.append(place)
+                    made.nbytes.append((piece := own.slice(first, _GROUP_ROWS)).nbytes)
+                    yield piece
+
+
+@dataclass
+class _Made:
+    """What a task knows of its rows: folds and sizes, and the place (None: several) and bytes of each row group."""
+
+    folds: list[Fold] = field(default_factory=list)
+    sizes: list[Mapping[SegmentTable, int]] = field(default_factory=list)
+    places: list[SegmentTable | None] = field(default_factory=list)
+    nbytes: list[int] = field(default_factory=list)
+
+
+def _list_row_groups(folder: str, part: Part, sizes: Sequence[int]) -> list[Rows]:
+    """The row groups of the only file of a group of keys; it has one window."""
+    return [FileRows(((f"{folder}/{part.path}", (number,)),), size) for number, size in enumerate(sizes)]
 
 
 def split_by_place(rows: pa.Table) -> Iterator[tuple[SegmentTable, pa.Table]]:

@@ -12,7 +12,7 @@ from sysbench_rows import LOADS
 from binlake.rows.schema import SchemaState, WindowSchemas
 from binlake.rules import Rules
 from pump_service.workload.source import LiveTransactions
-from spark_jobs.merge.decode import Decoder
+from spark_jobs.job.decoding import Decoder
 
 pytestmark = pytest.mark.long
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -9,13 +10,15 @@ import pytest
 from support.flakyproxy import FlakyProxy
 from support.live import LiveSource
 from support.mariadb import MariaDb, execute
+from support.s3proxy import S3Proxy, count_by_table
 from support.workload import integer
 from test_e2e_window import expected, run, set_up, some_changes, tables_of
 
 from binlake.audit.audit import Audit
 from binlake.errors import Transient
-from binlake.lake import lease, store
+from binlake.lake import controlrows, lease, opentable, store
 from binlake.lake.rowhistory import RowVersion
+from binlake.lake.windowlog import WindowEvent
 from binlake.repair.verify.run import VerifyOptions, verify
 from binlake.rules import Rules
 from deploy.local.s3 import S3
@@ -65,6 +68,37 @@ def test_windows_in_an_object_store_equal_the_source_and_can_be_verified_and_mai
     execute(mariadb, f"DELETE FROM d.t WHERE id = {row['id']}")
     differences = verify(ctx.replication, VerifyOptions(fresh=True)).differences
     assert [(one.table, one.kind) for one in differences] == [("t", "missing")]
+
+
+def test_a_window_of_one_transaction_takes_few_requests(
+    source: LiveSource, make: Make, mariadb: MariaDb, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a process that has seen the lake before, and of a new one after some 60 commits that were not joined."""
+    set_up(source.workload)
+    some_changes(source.workload, 1)
+    with S3Proxy(s3.port) as proxy:
+        ctx = make("requests", proxy.url)
+        run(ctx, source)
+
+        def count_window(key: int) -> Counter[tuple[str, str, str]]:
+            source.workload.begin().insert("d", "t", id=key, u=f"u{key}", v=1).commit()
+            source.settle()
+            proxy.take_requests()
+            run_window(ctx)
+            return count_by_table(proxy.take_requests(), f"lakes/{ctx.replication.name}/")
+
+        warm = count_window(1001)
+        for number in range(30):
+            ctx.windows.record(WindowEvent("verify", number, number + 1, "done"))
+        monkeypatch.setattr(opentable, "_tables", {})
+        monkeypatch.setattr(controlrows, "_cached", {})
+        monkeypatch.setattr(lease, "_released", {})
+        cold = count_window(1002)
+    assert tables_of(source.workload, mariadb) == expected(source.workload)
+    print(f"requests: {warm.total()} warm, {cold.total()} cold")
+    print("\n".join(f"{warm[place]:4} {cold[place]:4} {' '.join(place)}" for place in sorted({*warm, *cold})))
+    assert warm.total() < 200
+    assert cold.total() < 550
 
 
 @pytest.mark.soak

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.fs as fs
 import pytest
 from deltalake import DeltaTable
 from support.examples import seeds
@@ -67,16 +66,35 @@ def test_small_file_is_read_once_for_all_callers(tmp_path: Path, monkeypatch: py
     table, read = a_table(tmp_path), []
     read_file = controlrows._read_file
 
-    def count(filesystem: fs.FileSystem, path: str, *more: Any) -> pa.Table:
+    def count(open_file: Any, path: str, *more: Any) -> pa.Table:
         read.append(path)
-        return read_file(filesystem, path, *more)
+        return read_file(open_file, path, *more)
 
     monkeypatch.setattr(controlrows, "_read_file", count)
     for number in range(20):
         table.append([{"n": number, "kind": "a"}])
+        if number:
+            controlrows._cached[table.path, table.schema].files.popitem()  # as if another process had written the row
         for reader in (table, a_table(tmp_path)):
             assert (len(reader.read_rows()), reader.find_greatest("n")) == (number + 1, number)
     assert len(read) == len(set(read)) == files_of(tmp_path) == 20
+
+
+def test_rows_that_this_process_wrote_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, other, read = a_table(tmp_path), a_table(tmp_path), []
+    table.append([{"n": 0, "kind": "a"}])
+    table.read_rows()
+    read_file = controlrows._read_file
+    monkeypatch.setattr(controlrows, "_read_file", lambda *asked: read.append(asked[1]) or read_file(*asked))
+    table.append([{"n": 1, "kind": "a"}, {"n": 2, "kind": "b"}])
+    known = sorted(table.read_rows(), key=str)
+    assert read == []
+    other.replace([{"n": 3, "kind": "c"}])
+    assert other.read_rows() == table.read_rows() == [{"n": 3, "kind": "c"}]
+    assert read == []
+    controlrows._cached.clear()
+    assert a_table(tmp_path).read_rows() == [{"n": 3, "kind": "c"}]
+    assert known == [{"n": 0, "kind": "a"}, {"n": 1, "kind": "a"}, {"n": 2, "kind": "b"}]
 
 
 def test_large_file_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,6 +135,7 @@ def test_a_lost_lease_is_an_error_at_the_end_of_its_block(paths: LakePaths, monk
 
 _WRITER = """
 import sys
+from binlake.lake import lease
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.opentable import open_table
 from binlake.lake.paths import LakePaths
@@ -143,11 +144,12 @@ from binlake.lake.access import Access, register_access
 from binlake.lake.tables import DDL
 from spark_jobs.job.lake import build_local_table, commit_parts
 
-root, endpoint = sys.argv[1:]
+root, endpoint, opens = sys.argv[1:]
 register_access(root, Access(endpoint))
 paths = LakePaths(root)
+lease.LEASE_S, lease.RENEW_S = 1.0, 60.0
 with hold_lake_lock(paths, "merge"):
-    opened = open_table(paths.locate_table("ddl"))
+    opened = open_table(paths.locate_table("ddl")) if opens == "before" else None
     print("opened", flush=True)
     sys.stdin.readline()
     try:
@@ -158,9 +160,11 @@ with hold_lake_lock(paths, "merge"):
 """
 
 
-def test_a_stopped_holder_that_wakes_up_cannot_commit(paths: LakePaths, s3: S3) -> None:  # R-41
+@pytest.mark.parametrize("opens", ["before", "after"])
+def test_a_stopped_holder_that_wakes_up_cannot_commit(paths: LakePaths, s3: S3, opens: str) -> None:  # R-41
+    """It opens the table before it is stopped, or after it has woken up and before its thread has tried to renew."""
     ensure_tables(paths)
-    command = [sys.executable, "-c", _WRITER, paths.root, s3.url]
+    command = [sys.executable, "-c", _WRITER, paths.root, s3.url, opens]
     writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
     try:

@@ -19,8 +19,8 @@ from support.workload import Workload, integer, text
 from binlake.errors import WireError
 from binlake.lake.tables import MUTATION
 from spark_jobs.engine.engine import Engine, LocalEngine
+from spark_jobs.job import decoding
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.merge import decode
 from spark_jobs.merge import stage as merge
 
 pytestmark = pytest.mark.spark
@@ -72,7 +72,7 @@ def test_any_tasks_write_the_same_rows(tmp_path: Path, monkeypatch: pytest.Monke
 
     # A failed task leaves the table unchanged, and no file.
     commits, files = len(commits_of(lake)), set(place.rglob("*.parquet"))
-    monkeypatch.setattr(decode.MergeTask, "_read", append_damaged_payload(decode.MergeTask._read))
+    monkeypatch.setattr(decoding.MergeTask, "_read", append_damaged_payload(decoding.MergeTask._read))
     with pytest.raises(WireError):
         merge.run(lake.context(), two)
     monkeypatch.undo()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -17,7 +18,7 @@ from spark_jobs.engine.blocks import FileStore, MemoryStore
 from spark_jobs.engine.engine import Keeper, LocalEngine
 from spark_jobs.engine.exchange import Split, exchange
 from spark_jobs.engine.inorder import OrderedRows, cut_in_order
-from spark_jobs.engine.rows import FileRows, HeldRows, MappedRows, Rows, StoredRows, read_table
+from spark_jobs.engine.rows import FileRows, HeldRows, MappedRows, Rows, StoredRows, pack_rows, read_table
 
 SCHEMA = pa.schema([("commit_ts", pa.int64()), ("seq", pa.int64()), ("text", pa.string())])
 ORDER = ("commit_ts", "seq")
@@ -167,3 +168,19 @@ def test_what_a_killed_run_stored_is_removed_by_the_next_one_of_its_kind(tmp_pat
         assert not Path(killed.folder).exists()
         assert Path(store.folder).exists()
     assert [place.name for place in (tmp_path / "_staging").iterdir()] == [Path(other.folder).name]
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_packed_parts_have_all_rows_in_order_and_at_most_the_bytes_of_a_task(seed: int) -> None:  # 34
+    draw = Random(seed)
+    parts: list[Rows] = [HeldRows(draw_rows(draw, draw.randint(0, 20))) for _ in range(draw.randint(0, 9))]
+    most = draw.choice((1, 300, 1000, 1 << 20))
+    packs = pack_rows(parts, most)
+    assert list_all(packs) == list_all(parts)
+    assert [run.rows for pack in packs for run in pack.list_runs()] == [
+        r.rows for part in parts for r in part.list_runs()
+    ]
+    single = {part.bytes for part in parts}
+    assert all(pack.bytes <= most or pack.bytes in single for pack in packs)
+    # Two neighbours would be too much for one task.
+    assert all(one.bytes + two.bytes > most or not one.bytes for one, two in pairwise(packs))

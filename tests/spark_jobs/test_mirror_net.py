@@ -14,6 +14,7 @@ from support.mariadb import MariaDb
 
 from spark_jobs.job.context import StageContext
 from spark_jobs.mirror import stage as mirror
+from spark_jobs.tables import netrows
 from spark_jobs.tables.netchange import NetChange
 
 pytestmark = pytest.mark.mariadb
@@ -29,11 +30,11 @@ def test_mirrors_of_what_compact_derived_equal_the_source(
     if hostile:
         monkeypatch.setattr(StageContext, "choose_engine", lambda *_: HostileEngine(Random(3)))
     derived: list[int] = []
-    group_runs = NetChange.group_runs
+    prepare = NetChange.prepare
 
     def count(net: NetChange, *places: Any) -> Any:
         derived.append(len(net.cells))
-        return group_runs(net, *places)
+        return prepare(net, *places)
 
     has_cuts = []
     for bounds in sink.windows:
@@ -41,13 +42,40 @@ def test_mirrors_of_what_compact_derived_equal_the_source(
         has_cuts.append(bool(compacted.derived.window.cuts))
         derived.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(NetChange, "group_runs", count)
+            patch.setattr(NetChange, "prepare", count)
             done = mirror.run(sink.ctx, bounds, compacted.derived)
         assert (done.state, done.rows > 0) == ("done", True)
         assert read_mirrors(sink.ctx) == sink.model(bounds.hi)
         # At the target a DDL opens a segment for all tables, in the mirrors only for the tables that it concerns.
         assert bool(derived) == has_cuts[-1]
     assert len(set(has_cuts)) == 2
+
+
+@pytest.mark.parametrize("most", [32, 0], ids=["few places", "many places"])
+def test_mirrors_read_their_rows_where_compact_wrote_them(
+    mariadb: MariaDb, tmp_path: Path, landed_shop: LandedShop, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:  # 34
+    sink, engines = Sink(None, tmp_path, mariadb, landed=landed_shop(3)), list[HostileEngine]()
+
+    def choose(*_: Any) -> HostileEngine:
+        engines.append(HostileEngine(Random(3)))
+        return engines[-1]
+
+    monkeypatch.setattr(StageContext, "choose_engine", choose)
+    monkeypatch.setattr(netrows, "MOST_PLACES", most)
+    # The files have several row groups for a table.
+    monkeypatch.setattr(netrows, "_GROUP_ROWS", 3)
+    whole = 0
+    for bounds in sink.windows:
+        compacted, *_ = sink.apply(bounds)
+        engines.clear()
+        mirror.run(sink.ctx, bounds, compacted.derived)
+        if not compacted.derived.window.cuts:
+            # Rows of many tables are brought together by tasks.
+            assert (sum(engine.tasks for engine in engines) > 0) == (most == 0)
+            whole += 1
+        assert read_mirrors(sink.ctx) == sink.model(bounds.hi)
+    assert whole
 
 
 def test_net_changes_of_another_window_are_not_used(

@@ -41,8 +41,8 @@ def cut(rows: pa.Table, draw: Random) -> list[Rows]:
 def compute(engine: Engine, folder: Path, net: NetChange) -> pa.Table:
     """NET of the whole window."""
     with engine.open_store(LakePaths(str(folder)), "test") as store:
-        groups = net.group_runs(engine, store)
-        tables = [table for _, runs in groups for table in net.reduce_group(runs)]
+        reduce, groups = net.prepare(engine, store)
+        tables = [table for _, runs in groups for table in reduce(runs)]
     return pa.concat_tables([NET.empty_table(), *tables])
 
 

@@ -1,4 +1,4 @@
-"""Checks of the lake: its folder can be written, and no table of it has lost a commit."""
+"""Checks of the lake: its folder, or its object store, can be written, and no table of it has lost a commit."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from binlake.config import Replication
 from binlake.health.doctor.model import Finding
 from binlake.lake.continuity import require_all_windows
 from binlake.lake.paths import LakePaths
+from binlake.lake.storecheck import try_store
 from binlake.lake.windowlog import WindowLog
 
 _WRITERS = ("land", "merge", "mirror")
 
 
 def check_lake_folder(replication: Replication) -> Iterator[Finding]:
-    """Whether files can be created there; a folder that does not exist is created by the first window."""
+    """Whether files can be created there (the first window creates the folder), or the store does what a lake needs."""
     paths = LakePaths.of(replication)
     if paths.local is None:
-        yield Finding("folder", "not applicable", f"{paths.root}: only a window writes to an object store")
+        try_store(paths)
+        yield Finding("folder", "ok", f"{paths.root}: put, conditional put, list and delete were tried")
         return
     existing = next(path for path in (paths.local, *paths.local.parents) if path.exists())
     remedy = f"chown or chmod {existing} for the user of the tasks, or another lake.path"

@@ -1,6 +1,8 @@
-"""Decodes payloads to rows and writes rows to files, in the workers.
+"""Decodes payloads to rows of `mutation` and writes them to files, in the workers.
 
-It is a module of its own because the imports of the stage would cost each worker more than its work.
+merge does it. Where a job is dear (`Engine.fuses`), land's tasks decode what they have just pulled with the schema at
+the window's start, and merge uses it if it would decode in the same way; nothing of it counts before merge commits the
+files. It is a module of its own because the imports of a stage would cost each worker more than its work.
 """
 
 from __future__ import annotations
@@ -10,20 +12,31 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
 
 from binlake.base.lakecolumns import Binlog
+from binlake.config import Replication
+from binlake.errors import BinlakeError
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.payloads import COLUMNS, PayloadRange, join_chunks
+from binlake.lake.store import delete_file
 from binlake.lake.tables import MUTATION
 from binlake.rows.codec import MUTATION_SCHEMA, DecodeStats, MutationBatch
 from binlake.rows.codec.splits import MOST_BYTES
-from binlake.rows.schema import WindowSchemas
+from binlake.rows.schema import SchemaState, WindowSchemas
 from binlake.rules import Rules
 from binlake.rules.rowfilter import RowFilter
+from binlake.rules.windowrows import make_row_filter
 from binlake.window.added import add_columns
-from binlake.window.extras import Extra
+from binlake.window.extras import Extra, list_extras
+from binlake.window.shardlocks import Locks
+from binlake.window.targets import Naming
 from spark_jobs.engine.engine import Keeper
+from spark_jobs.engine.lakerows import list_written_rows
 from spark_jobs.engine.rows import HeldRows, Rows
+
+log = structlog.get_logger(__name__)
 
 PIECE_BYTES = 8 << 20
 """Average payload bytes of a piece that is decoded at a time."""
@@ -47,6 +60,12 @@ class Decoder:
     rules: Rules
     expressions: RowFilter = field(default_factory=RowFilter)
     added: tuple[Extra, ...] = ()
+
+    @classmethod
+    def of_window(cls, schemas: WindowSchemas, rules: Rules, locks: Locks, lo: int) -> Decoder:
+        """The decoder of a window above `lo` with the holds `locks`. Raises ConfigError."""
+        added = tuple(list_extras(schemas, Naming(rules), locks, lo))
+        return cls(schemas, rules, make_row_filter(schemas, rules), added)
 
     def decode_rows(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
         """Decode batches of (commit_ts, start_ts, payload) to batches of `mutation`.
@@ -111,11 +130,18 @@ def _build_counts(stats: DecodeStats, own: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Written:
-    """The result of a task: its files, counts of what was left out, by reason, and the rows if it holds them."""
+    """The result of a task: its files in `folder`, the bytes of their rows, counts of what was left out, by reason, and
+    the rows if it holds them."""
 
+    folder: str
     parts: list[Part]
+    bytes: int
     left_out: dict[str, int]
     kept: HeldRows | None
+
+    def list_rows(self) -> list[Rows]:
+        """The rows of `mutation`, to be read."""
+        return [self.kept] if self.kept is not None else [*list_written_rows(self.folder, self.parts, self.bytes)]
 
 
 @dataclass(frozen=True)
@@ -139,11 +165,17 @@ class MergeTask:
         """Raises what a Decoder raises, OSError, LostRange."""
         left_out: Counter[str] = Counter()
         kept: list[pa.RecordBatch] = []
-        rows = self.decoder.decode_rows(self._read(payloads), left_out)
-        parts = write_parts(self.folder, MUTATION, self.keeper.keep(rows, kept))
+        sizes: list[int] = []
+
+        def decode() -> Iterator[pa.RecordBatch]:
+            for batch in self.decoder.decode_rows(self._read(payloads), left_out):
+                sizes.append(batch.nbytes)
+                yield batch
+
+        parts = write_parts(self.folder, MUTATION, self.keeper.keep(decode(), kept))
         table = pa.Table.from_batches(kept, MUTATION_SCHEMA)
         whole = table.num_rows == sum(part.rows for part in parts)
-        return Written(parts, dict(left_out), HeldRows(table) if whole else None)
+        return Written(self.folder, parts, sum(sizes), dict(left_out), HeldRows(table) if whole else None)
 
     def _read(self, payloads: Payloads) -> Iterator[pa.RecordBatch]:
         batches = (batch for rows in payloads.rows for batch in rows.read(COLUMNS))
@@ -151,3 +183,38 @@ class MergeTask:
             yield join_chunks(batches, payloads.joined)
         else:
             yield from map(self.range.select_wanted, batches)
+
+
+@dataclass(frozen=True)
+class DecodeAhead:
+    """Decodes the pulled rows of a range with the schema `base`, if they show no newer one."""
+
+    task: MergeTask
+    base: SchemaState
+
+    def __call__(self, rows: pa.Table) -> Written | None:
+        """The result for `rows` of `binlog`; None if they have DDL, a newer schema or chunks, or cannot be decoded."""
+        versions, chunks = pc.max(rows[Binlog.SCHEMA_VERSION]).as_py(), pc.max(rows[Binlog.CHUNK]).as_py()
+        if (versions or 0) > self.base.version or chunks or pc.any(pc.equal(rows[Binlog.KIND], "ddl")).as_py():
+            return None
+        try:
+            return self.task(Payloads((HeldRows(rows),)))
+        except BinlakeError as error:
+            # merge will meet it again, where it says what to do.
+            log.info("range_not_decoded_ahead", error=type(error).__name__, reason=str(error))
+            return None
+
+
+@dataclass(frozen=True)
+class DecodedAhead:
+    """What land's tasks decoded of a whole window with the schema `base` and the rules of `replication`."""
+
+    base: SchemaState
+    replication: Replication
+    written: tuple[Written, ...]
+
+    def discard(self) -> None:
+        """Delete the files, which nothing refers to."""
+        for one in self.written:
+            for part in one.parts:
+                delete_file(f"{one.folder}/{part.path}")

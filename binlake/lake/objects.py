@@ -1,0 +1,81 @@
+"""Single objects of a lake in an object store, read and written with conditions.
+
+Rule: Arrow and delta-rs read and write the tables' files; the locks, the look for a newer commit and the trial of a
+store (`storecheck`) need what only the store's own client does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from binlake.errors import Transient
+from binlake.lake.access import Access, find_access
+from binlake.lake.damage import describe_storage_text, translate_object_store_error
+
+if TYPE_CHECKING:
+    from obstore.store import S3Config, S3Store
+
+_RETRY_S = 60.0
+
+
+def open_objects(path: str, retry_s: float = _RETRY_S) -> S3Store:
+    """The objects below `path`, with conditional puts; an error is tried again for `retry_s`."""
+    return _make_objects(path, find_access(path), retry_s)
+
+
+def has_object(path: str, name: str) -> bool:
+    """Whether there is an object `name` below `path`. Raises BinlakeError."""
+    import obstore
+
+    with translate_errors(f"{path}/{name}"):
+        try:
+            obstore.head(open_objects(path), name)
+        except FileNotFoundError:
+            return False
+        return True
+
+
+def read_object(path: str, name: str) -> bytes:
+    """The object `name` below `path`, in one request. Raises FileNotFoundError, BinlakeError."""
+    import obstore
+
+    with translate_errors(f"{path}/{name}"):
+        return bytes(obstore.get(open_objects(path), name).bytes())
+
+
+@contextmanager
+def translate_errors(place: str) -> Iterator[None]:
+    """While an object at `place` is used: raise the store's errors as BinlakeError, but FileNotFoundError as it is."""
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except BaseError as error:
+        failure = translate_object_store_error(error)
+        if failure is None:
+            text = f"an object of the lake cannot be used: {describe_storage_text(error)}"
+            failure = Transient(text, where={"object": place})
+        raise failure from error
+
+
+@lru_cache(maxsize=64)
+def _make_objects(path: str, access: Access, retry_s: float) -> S3Store:
+    from obstore.store import S3Store
+
+    bucket, _, prefix = path.partition("://")[2].partition("/")
+    config: S3Config = {"region": access.region}
+    if access.endpoint:
+        config["endpoint"] = access.endpoint
+    return S3Store(
+        bucket,
+        prefix=prefix,
+        config=config,
+        client_options={"allow_http": access.is_plain},
+        retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=retry_s)},
+    )
