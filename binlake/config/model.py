@@ -118,6 +118,14 @@ class Source(Section):
         " partition, with one alert per window and table. Compare the table with the source afterwards (`binlake verify"
         " --against source --fix`)",
     )
+    session_variables: Literal["unknown", "default"] = Field(
+        "unknown",
+        description="what an ALTER at a MySQL or MariaDB source computes in existing rows may depend on variables of"
+        " its session that the log does not have: div_precision_increment (`a / b`), lc_time_names,"
+        " default_week_format, block_encryption_mode, default_regex_flags. `unknown` = finalize stops at such an ALTER"
+        " of a table with rows; `default` = you know that neither a session nor a setting of the source changes them"
+        " from a new server's values, so the target computes with these",
+    )
     timeout_s: float = Field(10.0, gt=0, description="timeout of a call to PD, a pump or the status port, in seconds")
     security: Security = Field(Security())
     sql: SourceSql | None = Field(None, description="absent = the DDL history is read from the status port")
