@@ -120,11 +120,9 @@ class Source(Section):
     )
     session_variables: Literal["unknown", "default"] = Field(
         "unknown",
-        description="what an ALTER at a MySQL or MariaDB source computes in existing rows may depend on variables of"
-        " its session that the log does not have: div_precision_increment (`a / b`), lc_time_names,"
-        " default_week_format, block_encryption_mode, default_regex_flags. `unknown` = finalize stops at such an ALTER"
-        " of a table with rows; `default` = you know that neither a session nor a setting of the source changes them"
-        " from a new server's values, so the target computes with these",
+        description="variables of MySQL's or MariaDB's sessions that no log has and on which an ALTER's values in old"
+        " rows may depend, such as div_precision_increment: `unknown` = finalize stops at such an ALTER; `default` = no"
+        " session and no setting of the source changes them from a new server's, which the target then uses",
     )
     timeout_s: float = Field(10.0, gt=0, description="timeout of a call to PD, a pump or the status port, in seconds")
     security: Security = Field(Security())
