@@ -118,6 +118,12 @@ class Source(Section):
         " partition, with one alert per window and table. Compare the table with the source afterwards (`binlake verify"
         " --against source --fix`)",
     )
+    session_variables: Literal["unknown", "default"] = Field(
+        "unknown",
+        description="variables of MySQL's or MariaDB's sessions that no log has and on which an ALTER's values in old"
+        " rows may depend, such as div_precision_increment: `unknown` = finalize stops at such an ALTER; `default` = no"
+        " session and no setting of the source changes them from a new server's, which the target then uses",
+    )
     timeout_s: float = Field(10.0, gt=0, description="timeout of a call to PD, a pump or the status port, in seconds")
     security: Security = Field(Security())
     sql: SourceSql | None = Field(None, description="absent = the DDL history is read from the status port")

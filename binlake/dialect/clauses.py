@@ -166,10 +166,20 @@ def _map_charset(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[li
     value = _find_value(tokens, at + (1 if tokens[at].is_word("CHARSET") else 2))
     name = tokens[value].value.lower()
     put = tokenize_with_spaces(f"CHARACTER SET {find_target_charset(name, dialect)}")
-    following = tokens[value + 1 : value + 3]
-    if not any(token.is_word("COLLATE") for token in following) and name in DEFAULT_COLLATIONS:
+    has_collation = any(token.is_word("COLLATE") for token in tokens[value + 1 : value + 3]) or _is_in_cast(tokens, at)
+    if not has_collation and name in DEFAULT_COLLATIONS:
         put += tokenize_with_spaces(f"COLLATE {find_target_collation(DEFAULT_COLLATIONS[name], dialect)}")
     return put, value + 1
+
+
+def _is_in_cast(tokens: Sequence[Token], at: int) -> bool:
+    """Whether the character set at `at` is that of the type in a CAST or CONVERT, which takes no collation."""
+    kind = at - 1
+    while kind > 0 and not tokens[kind].is_word("CHAR"):
+        if not (tokens[kind].kind is TokenKind.NUMBER or tokens[kind].is_mark("(") or tokens[kind].is_mark(")")):
+            return False
+        kind -= 1
+    return kind > 0 and (tokens[kind - 1].is_word("AS") or tokens[kind - 1].is_mark(","))
 
 
 def _find_value(tokens: Sequence[Token], at: int) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from binlake.base.dialects import Dialect
 from binlake.dialect.conversions import format_type
 from binlake.dialect.errors import Unmappable
-from binlake.dialect.madeup import WAYS
+from binlake.dialect.madeup import WAYS, require_known_variable
 from binlake.dialect.tokens import Token, TokenKind, tokenize_with_spaces
 from binlake.dialect.unlogged import find_unlogged_variable
 from binlake.rows.schema import ColumnInfo, TableDef
@@ -72,12 +72,7 @@ def require_no_unlogged_values(
     if after is None:
         return []
     return [
-        RequireNoRows(
-            table,
-            "TRUE",
-            f"the source computed the stored generated column {column.name} with its session's {variable}, which is not"
-            f" in the log{WAYS}",
-        ).to_sql()
+        require_known_variable(table, f"computed the stored generated column {column.name}", variable)
         for column in once
         for expression in list_expressions(column, after)
         if (variable := find_unlogged_variable(expression, session.family or dialect))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from binlake.dialect.tokens import TokenKind, tokenize
-from binlake.dialect.unlogged import find_unlogged_variable
+from binlake.dialect.unlogged import CHARSET, find_unlogged_variable
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.session import SourceSession
@@ -33,7 +33,8 @@ _FIXED = frozenset(
         "CONCAT_WS", "CONVERT", "CRC32", "DATE", "DATE_ADD", "DATE_FORMAT", "DATE_SUB", "DATETIME", "DAY", "DECIMAL",
         "ELT", "FIELD", "FLOOR", "GREATEST", "HEX", "HOUR", "IF", "IFNULL", "IN", "JSON_ARRAY", "JSON_OBJECT",
         "JSON_QUOTE", "LAST_DAY", "LCASE", "LEAST", "LEFT", "LENGTH", "LOWER", "LPAD", "LTRIM", "MAKEDATE", "MD5",
-        "MINUTE", "MOD", "MONTH", "NOT", "NULLIF", "OR", "POW", "POWER", "QUARTER", "REPEAT", "REPLACE", "REVERSE",
+        "MINUTE", "MOD", "MONTH", "NOT", "NULLIF", "OCTET_LENGTH", "OR", "POW", "POWER",
+        "QUARTER", "REPEAT", "REPLACE", "REVERSE",
         "RIGHT", "ROUND", "RPAD", "RTRIM", "SECOND", "SHA1", "SHA2", "SIGN", "SPACE", "STR_TO_DATE", "SUBDATE",
         "SUBSTR", "SUBSTRING", "TIME", "TIMESTAMP", "TIMESTAMPADD", "TO_BASE64", "TRIM", "TRUNCATE", "UCASE", "UNHEX",
         "UPPER", "VARCHAR", "WEEKDAY", "YEAR",
@@ -49,16 +50,26 @@ WAYS = (
 """The end of a message about values of the source that only a copy of its table has."""
 
 
+_DECLARE = (
+    ': if sessions of the source never change it, set `source.session-variables = "default"` and run finalize again; or'
+)
+
+
+def require_known_variable(table: str, what: str, variable: str) -> str:
+    """The step (SQL text) before a DDL in which the source `what` (a sentence's middle) with a variable of its session:
+    `table` has no rows."""
+    why = f"the source {what} with its session's {variable}, whose effect is not in the log"
+    if variable == CHARSET:  # known: it was not the default
+        return RequireNoRows(table, "TRUE", f"{why}{WAYS}").to_sql()
+    return RequireNoRows(table, "TRUE", f"{why}{_DECLARE}{WAYS.removeprefix(':')}", variable).to_sql()
+
+
 def list_requirements(table: str, before: TableDef, after: TableDef, session: SourceSession) -> list[str]:
     """The steps before an ALTER of `table` (SQL text) of a MySQL or MariaDB source; TiDB refuses such statements."""
     if not session.family:
         return []
     former = {column.id: column for column in before.columns}
-    return [
-        RequireNoRows(table, where, f"{what}{WAYS}").to_sql()
-        for column in after.columns
-        for where, what in _find_made_up(former.get(column.id), column, session)
-    ]
+    return [step for column in after.columns for step in _list_steps(table, former.get(column.id), column, session)]
 
 
 def reads_clock(column: ColumnInfo) -> bool:
@@ -69,6 +80,15 @@ def reads_clock(column: ColumnInfo) -> bool:
 def is_made_up(column: ColumnInfo) -> bool:
     """Whether the source fills a new column in old rows with values that its definition alone does not give."""
     return not column.is_generated and (bool(column.flag & t.FLAG_AUTO_INCREMENT) or column.default_is_expr)
+
+
+def _list_steps(table: str, former: ColumnInfo | None, column: ColumnInfo, session: SourceSession) -> Iterator[str]:
+    made_up = list(_find_made_up(former, column, session))
+    for where, what in made_up:
+        yield RequireNoRows(table, where, f"{what}{WAYS}").to_sql()
+    variable = find_unlogged_variable(column.default or "", session.family) if column.default_is_expr else ""
+    if former is None and not column.is_generated and variable and not made_up:
+        yield require_known_variable(table, f"filled the new column {column.name}", variable)
 
 
 def _find_made_up(former: ColumnInfo | None, column: ColumnInfo, session: SourceSession) -> Iterator[tuple[str, str]]:
@@ -88,8 +108,6 @@ def _find_made_up(former: ColumnInfo | None, column: ColumnInfo, session: Source
 def _is_reproducible(column: ColumnInfo, session: SourceSession) -> bool:
     functions = _list_functions(column.default or "")
     timed = bool(session.moment) and session.zone.upper() in _UTC
-    if find_unlogged_variable(column.default or "", session.family):
-        return False
     return functions <= _FIXED | _CLOCKS and (timed or not functions & _CLOCKS)
 
 

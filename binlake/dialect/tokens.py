@@ -149,8 +149,11 @@ def render(tokens: Sequence[Token]) -> str:
 
 
 def tokenize_with_spaces(text: str) -> list[Token]:
-    """Tokens of a text to insert, each with a space before it."""
-    return [Token(token.kind, token.text, True) for token in tokenize(text)]
+    """Tokens of a text to insert: a space before the first, the others as written.
+
+    A server reads `X ''` and `trim (x)` as something else than `X''` and `trim(x)`.
+    """
+    return [replace(token, space=token.space or not index) for index, token in enumerate(tokenize(text))]
 
 
 def find_closing(tokens: Sequence[Token], start: int) -> int:

@@ -18,6 +18,10 @@ _OF_FUNCTIONS = {
 _OF_MARIADB = {
     word: "default_regex_flags" for word in ("REGEXP", "RLIKE", "REGEXP_REPLACE", "REGEXP_INSTR", "REGEXP_SUBSTR")
 }
+CHARSET = "character_set_connection"
+_INTRODUCED = re.compile("_(?!utf8|binary)[a-z0-9]+", re.IGNORECASE)
+_LOST = re.compile(r"[^\x00-\x7f]|\?")
+"""A MySQL shows `?` for a character of a literal that has another character set than UTF-8."""
 _NAMES_OF_DAYS = re.compile("%[abMW]")
 
 
@@ -31,6 +35,9 @@ def _list_variables(tokens: Sequence[Token], family: str) -> Iterator[str]:
     for at, token in enumerate(tokens):
         if token.is_mark("/"):
             yield "div_precision_increment"
+        elif family == "mysql" and token.kind is TokenKind.STRING and at and _INTRODUCED.fullmatch(tokens[at - 1].text):
+            if _LOST.search(token.value):
+                yield CHARSET
         elif token.kind is TokenKind.WORD and token.text.upper() in words:
             yield words[token.text.upper()]
         elif token.is_word("DATE_FORMAT", "WEEK") and at + 1 < len(tokens) and tokens[at + 1].is_mark("("):

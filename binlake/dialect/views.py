@@ -87,7 +87,7 @@ def _spell_qualifier(tokens: Sequence[Token], at: int, exposed: Mapping[str, str
 
 def _make_source_tokens(tokens: Sequence[Token], end: int, name: NameRef, table: TargetOf) -> list[Token]:
     target = table(*name)
-    put = [Token(t.kind, t.text, not n) for n, t in enumerate(tokenize_with_spaces(quote_qualified_name(*target)))]
+    put = tokenize_with_spaces(quote_qualified_name(*target))
     if fold_name(target[1]) == fold_name(name[1]) or _read_alias(tokens, end):
         return put
     return [*put, *tokenize_with_spaces(f"AS {quote_name(name[1])}")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -83,8 +84,13 @@ class _Writer:
         if isinstance(files, fs.LocalFileSystem):
             files.create_dir(f"{root}/{partition}")
         self._sink = files.open_output_stream(f"{root}/{self._path}")
-        self._written: list[pq.FileMetaData] = []
-        self._parquet = _open_parquet_writer(self._sink, schema, self._written)
+        self._opened: list[pa.NativeFile | pq.ParquetWriter] = [self._sink]
+        try:
+            self._parquet = _open_parquet_writer(self._sink, schema)
+        except BaseException:
+            self.discard()
+            raise
+        self._opened.insert(0, self._parquet)
 
     def write(self, rows: Rows) -> None:
         """Append `rows`."""
@@ -95,18 +101,20 @@ class _Writer:
         self._parquet.close()
         size = int(self._sink.tell())
         self._sink.close()
-        (metadata,) = self._written
+        metadata = self._parquet.writer.metadata
         stats = json.dumps(_compute_file_statistics(metadata, table.indexed), separators=(",", ":"))
         return Part(self._path, values, size, metadata.num_rows, stats)
 
     def discard(self) -> None:
         """Delete the file, complete or not."""
-        self._parquet.close()
-        self._sink.close()
+        # On a disk that is still full, closing fails as writing did, and that error is raised already.
+        for opened in self._opened:
+            with suppress(OSError):
+                opened.close()
         delete_file(f"{self._folder}/{self._path}")
 
 
-def _open_parquet_writer(sink: pa.NativeFile, schema: pa.Schema, written: list[pq.FileMetaData]) -> pq.ParquetWriter:
+def _open_parquet_writer(sink: pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
     maps = [field.name for field in schema if pa.types.is_map(field.type)]
     plain = [_build_leaf_path(field) for field in schema if field.name not in maps]
     repeated = [name for name in plain if name not in _UNIQUE] + [f"{name}.key_value.key" for name in maps]
@@ -118,7 +126,6 @@ def _open_parquet_writer(sink: pa.NativeFile, schema: pa.Schema, written: list[p
         use_dictionary=repeated,
         write_statistics=[name for name in plain if name not in _LONG],
         store_schema=False,
-        metadata_collector=written,
     )
 
 

@@ -7,27 +7,40 @@ known. `Refusal` is in place of a statement that the target has no words for.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import compress
+
+from binlake.statements.batch import StatementBatch
 
 _HEAD, _REFUSES = "BINLAKE REQUIRES ", "BINLAKE REFUSES "
 
 
 @dataclass(frozen=True)
 class RequireNoRows:
-    """`table`, `where`: SQL text; `why`: what is not known of such rows, and the ways on, for the error."""
+    """`table`, `where`: SQL text; `why`: what is not known of such rows, and the ways on, for the error. `variable`:
+    what is known once it is known that a session of the source had this variable's default."""
 
     table: str
     where: str
     why: str
+    variable: str = ""
 
     def to_sql(self) -> str:
         """The text in `statement`."""
-        return f"{_HEAD}{json.dumps(asdict(self), ensure_ascii=False)}"
+        values = {name: value for name, value in asdict(self).items() if value}
+        return f"{_HEAD}{json.dumps(values, ensure_ascii=False)}"
 
     @classmethod
     def find_in(cls, sql: str) -> RequireNoRows | None:
         """The step that `sql` is; None for a statement of the server."""
         return cls(**json.loads(sql.removeprefix(_HEAD))) if sql.startswith(_HEAD) else None
+
+
+def assume_default_variables(ddl: StatementBatch) -> StatementBatch:
+    """`ddl` without what it requires only because a session of the source may have had other variables."""
+    required = [RequireNoRows.find_in(sql) for sql in ddl.sql]
+    kept = [one is None or not one.variable for one in required]
+    return replace(ddl, sql=tuple(compress(ddl.sql, kept)), expect=tuple(compress(ddl.expect, kept)))
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,11 @@ class CommitLog:
         """commit_ts of the first row change or DDL."""
         return min([row[0] for row in self.rows[:1]] + [ddl.commit_ts for ddl in self.ddls[:1]])
 
+    @property
+    def last_ts(self) -> int:
+        """commit_ts of the last row change or DDL."""
+        return max([row[0] for row in self.rows[-1:]] + [ddl.commit_ts for ddl in self.ddls[-1:]])
+
 
 def read_log(capture: Capture) -> CommitLog:
     """Pair prewrite and commit binlogs; an orphan gets the outcome recorded in the capture."""

@@ -43,8 +43,12 @@ def render_net_statements(
             changes = read_window_changes(ctx, engine, bounds, given.manifest.merged.rows, given.merged)
             if changes is not None:
                 renderer = replace(renderer, origins=find_origins(engine, changes, window, renderer.tables))
-        folder = ctx.paths.locate_table(STATEMENT.name)
-        return Rendered.join(engine.run(RenderGroup(renderer, folder, engine.make_keeper()), groups))
+        render = RenderGroup(renderer, ctx.paths.locate_table(STATEMENT.name), engine.make_keeper())
+        if given.net is not None and given.net.is_held:
+            # What was folded when it was written has not been read again since.
+            made = Rendered.join(engine.run(replace(render, is_folded=True), groups))
+            return replace(made, change=given.net.fold)
+        return Rendered.join(engine.run(render, groups))
 
 
 def _list_groups(

@@ -280,7 +280,9 @@ def _run_stages(
     before_apply: Callable[[Bounds], None] | None = None,
 ) -> Iterator[StageResult]:
     """As `run_sink`; `before_apply` is called with each window that finalize is about to apply."""
-    chain, reached = ctx.begin_chain(), bounds.lo
+    chain = ctx.begin_chain()
+    # The first window may end an earlier run's at `bounds.lo`, or even before it.
+    reached = -1
     while True:
         window, passed = bounds, given
         for stage in stages:

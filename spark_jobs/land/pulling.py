@@ -30,8 +30,8 @@ log = structlog.get_logger(__name__)
 
 RANGE_BYTES = 64 << 20
 """Payload bytes that are digested at a time."""
-SPARK_RANGES = 8
-"""Ranges of commit_ts into which Spark's tasks divide a window."""
+LEAST_RANGES, MOST_RANGES = 2, 8
+"""Ranges of commit_ts into which Spark's tasks divide a window; one that turns out to be empty costs 20 ms of CPU."""
 
 
 @dataclass(frozen=True)
@@ -63,19 +63,30 @@ def pull_window(
     if is_local or reached == pull.hi:
         return Pulled(ranges, folder)
     engine = ctx.spark_engine
-    left = most_bytes and max(1, (most_bytes - sum(one.stored.landed.bytes for one in ranges)) // SPARK_RANGES)
+    # What is left of a window whose beginning filled this process is large.
+    rest = divide(Bounds(reached, pull.hi), MOST_RANGES if ranges else _count_ranges(ctx, whole, engine.task_bytes))
+    left = most_bytes and max(1, (most_bytes - sum(one.stored.landed.bytes for one in ranges)) // len(rest))
     decode = plan_decoding() if engine.fuses and not ranges else None
     task = PullTask(pull, folder, engine.make_keeper(), left, decode)
-    for asked, found in zip(rest := divide(Bounds(reached, pull.hi)), engine.run(task, rest), strict=True):
+    for asked, found in zip(rest, engine.run(task, rest), strict=True):
         ranges += found
         if found[-1].bounds.hi < asked.hi:
             break
     return Pulled(ranges, folder, decode)
 
 
-def divide(bounds: Bounds) -> list[Bounds]:
-    """`bounds` as SPARK_RANGES ranges of equal time, fewer if it has fewer commit_ts."""
-    count = min(SPARK_RANGES, bounds.hi - bounds.lo)
+def _count_ranges(ctx: StageContext, bounds: Bounds, task_bytes: int) -> int:
+    """One range for each `task_bytes`, if rows came as densely as in the last window."""
+    last = ctx.windows.read_last_manifest()
+    if last is None:
+        return MOST_RANGES
+    expected = last.bytes * (bounds.hi - bounds.lo) // max(1, last.hi - last.lo)
+    return min(MOST_RANGES, max(LEAST_RANGES, -(-expected // task_bytes)))
+
+
+def divide(bounds: Bounds, most: int) -> list[Bounds]:
+    """`bounds` as `most` ranges of equal time, fewer if it has fewer commit_ts."""
+    count = min(most, bounds.hi - bounds.lo)
     edges = [bounds.lo + (bounds.hi - bounds.lo) * number // count for number in range(count + 1)]
     return [Bounds(*edge) for edge in pairwise(edges)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +42,20 @@ class NetRows:
     places: tuple[tuple[SegmentTable, Rows], ...] | None
     cells: frozenset[Cell] = frozenset()
 
+    @property
+    def is_held(self) -> bool:
+        """True if this process has all rows in memory."""
+        return all(isinstance(rows, HeldRows) for _, own in self.groups for rows in own)
+
+    def hold(self, kept: Sequence[pa.Table]) -> NetRows:
+        """The same rows of one group in memory: `kept`, a table for each row group."""
+        rows: tuple[Rows, ...] = tuple(map(HeldRows, kept))
+        places = (
+            None if self.places is None else [(place, own) for (place, _), own in zip(self.places, rows, strict=True)]
+        )
+        groups = tuple((number, rows) for number, _ in self.groups)
+        return replace(self, groups=groups, places=None if places is None else tuple(places))
+
     @classmethod
     def join(cls, some: Iterable[NetRows]) -> NetRows:
         """All of `some` together."""
@@ -67,18 +81,23 @@ class WriteGroup:
 
     def __call__(self, group: Group) -> NetRows:
         """Raises SchemaError, OSError."""
+        net, kept = self.write(group, self.keeper)
+        return net if kept is None else net.hold(kept)
+
+    def write(self, group: Group, keeper: Keeper) -> tuple[NetRows, list[pa.Table] | None]:
+        """(the rows in files, the same in memory if they fit). Raises SchemaError, OSError."""
         number, runs = group
         made = _Made()
         kept: list[pa.Table] = []
-        parts = write_parts(self.folder, CHANGE, self.keeper.keep(self._compute_rows(runs, made), kept))
+        parts = write_parts(self.folder, CHANGE, keeper.keep(self._compute_rows(runs, made), kept))
         fold = rowhash.merge_folds(made.folds)
-        held = sum(table.num_rows for table in kept) == fold.count
-        rows: tuple[Rows, ...] = tuple(map(HeldRows, kept)) if held else tuple(list_written_rows(self.folder, parts))
-        pieces = rows if held else [one for part in parts for one in _list_row_groups(self.folder, part, made.nbytes)]
+        rows = tuple(list_written_rows(self.folder, parts))
+        pieces = [one for part in parts for one in _list_row_groups(self.folder, part, made.nbytes)]
         places = [(place, piece) for place, piece in zip(made.places, pieces, strict=True) if place is not None]
         whole = len(places) == len(made.places)
         own = ((number, rows),) if fold.count else ()
-        return NetRows(tuple(parts), fold, own, sum_sizes(made.sizes), tuple(places) if whole else None)
+        net = NetRows(tuple(parts), fold, own, sum_sizes(made.sizes), tuple(places) if whole else None)
+        return net, kept if sum(table.num_rows for table in kept) == fold.count else None
 
     def _compute_rows(self, runs: tuple[Rows, ...], made: _Made) -> Iterator[pa.Table]:
         """The rows, each table of which becomes a row group."""

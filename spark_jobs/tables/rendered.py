@@ -7,7 +7,7 @@ convert uses it if it would render in the same way; nothing of it counts before 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import structlog
@@ -24,7 +24,7 @@ from binlake.target import Position
 from binlake.target.definitions.forms import Name
 from binlake.target.definitions.shape import find_option
 from binlake.window.definitions import SegmentTable, require_definition
-from spark_jobs.engine.engine import Engine, Keeper
+from spark_jobs.engine.engine import HELD_BYTES, Engine, Keeper
 from spark_jobs.engine.rows import read_table
 from spark_jobs.tables.netchange import Group
 from spark_jobs.tables.netrows import NetRows, WriteGroup
@@ -123,32 +123,36 @@ def write_statements(tables: Iterable[pa.Table], folder: str, keeper: Keeper, ch
 
 @dataclass(frozen=True)
 class RenderGroup:
-    """Renders the rows of a group of keys into a file of `statement` in `folder`."""
+    """Renders the rows of a group of keys into a file of `statement` in `folder`, and folds them unless it is done."""
 
     renderer: Renderer
     folder: str
     keeper: Keeper
+    is_folded: bool = False
 
     def __call__(self, group: Group) -> Rendered:
         """Raises SchemaError, Permanent, OSError."""
         number, parts = group
         rows = read_table(parts, CHANGE_ARROW)
-        fold = rowhash.fold(rowhash.hash_rows(rows, CHANGE.list_column_names()))
+        fold = None if self.is_folded else rowhash.fold(rowhash.hash_rows(rows, CHANGE.list_column_names()))
         return write_statements(self.renderer(number, rows), self.folder, self.keeper, fold)
 
 
 @dataclass(frozen=True)
 class WriteAndRender:
-    """Writes the net changes of a group of keys, and renders them as they are in the files."""
+    """Writes the net changes of a group of keys, and renders them."""
 
     write: WriteGroup
     render: RenderGroup
 
     def __call__(self, group: Group) -> tuple[NetRows, Sequence[Rendered] | None]:
         """No statements if they cannot be rendered: convert will meet the error. Raises SchemaError, OSError."""
-        net = self.write(group)
+        # The rows that were just written are still here, and their fold is known.
+        net, kept = self.write.write(group, Keeper(HELD_BYTES))
         try:
-            return net, [self.render(one) for one in net.groups]
+            groups = net.groups if kept is None else net.hold(kept).groups
+            made = [replace(self.render, is_folded=kept is not None)(one) for one in groups]
+            return net, [replace(one, change=net.fold) for one in made]
         except BinlakeError as error:
             log.info("group_not_rendered_ahead", error=type(error).__name__, reason=str(error))
             return net, None

@@ -25,6 +25,7 @@ from binlake.lake.tables import STATEMENT, parse_schema
 from binlake.statements import Phase, StatementBatch, format_copy_name
 from binlake.statements.digests import INDEX, compute_digest_of_index, restore_batch, restore_checked_batch
 from binlake.statements.literal import quote_qualified_name
+from binlake.statements.requiredrows import assume_default_variables
 from binlake.target import SegmentPlan
 from binlake.target.segments import SegmentContent, WindowPlans
 from binlake.window.definitions import SegmentTable
@@ -49,7 +50,8 @@ def quote_copy_name(target: Target, replication: str, window: str, place: Segmen
 class LakeStatements:
     """The statements of one window (a StatementSource), read from one Delta version through delta-rs.
 
-    `rows`: the same rows, if they are still in memory.
+    `rows`: the same rows, if they are still in memory. `assumes_defaults`: that sessions of the source had the default
+    variables.
     """
 
     def __init__(
@@ -59,8 +61,11 @@ class LakeStatements:
         target: Target,
         replication: str,
         rows: pa.Table | None = None,
+        *,
+        assumes_defaults: bool = False,
     ) -> None:
         self.window = window
+        self._assumes_defaults = assumes_defaults
         self._paths = paths
         self._replication = replication
         self._target = target
@@ -90,8 +95,8 @@ class LakeStatements:
         return list(self._segments)
 
     def list_ddls(self) -> list[StatementBatch]:
-        """The DDL of all segments."""
-        return [ddl for plan in self.list_segments() if (ddl := plan.ddl) is not None]
+        """The DDL of all segments, as stored."""
+        return [self._ddls[number] for number in sorted(self._ddls)]
 
     def read_batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
         """The batches of a phase in the order of the files: within a phase the order does not matter (invariant 6).
@@ -167,6 +172,8 @@ class LakeStatements:
             names = self._touched.get(number, [])
         size = self._bytes.get(number, 0) if self._target.mode == "auto" else None
         ddl = self._ddls.get(number)
+        if ddl is not None and self._assumes_defaults:
+            ddl = assume_default_variables(ddl)
         plan = self._plans.plan_segment(
             number, SegmentContent(names, sum(row[Statement.ROWS] for row in own), size, ordered, ddl)
         )
@@ -232,7 +239,8 @@ def read_statements(
     ctx: StageContext, window: SinkWindow, target: Target, rows: pa.Table | None = None
 ) -> LakeStatements:
     """The statements of `window` in the lake; `rows`: the same rows, if they are still in memory."""
-    return LakeStatements(ctx.paths, window, target, ctx.replication.name, rows)
+    assumes_defaults = ctx.replication.source.session_variables == "default"
+    return LakeStatements(ctx.paths, window, target, ctx.replication.name, rows, assumes_defaults=assumes_defaults)
 
 
 def _group_into_stretches(index: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

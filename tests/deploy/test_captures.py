@@ -8,7 +8,7 @@ import pytest
 
 from binlake.compare.capture import StateAt
 from binlake.errors import ConfigError
-from deploy.local.captures import Outcome, list_captures, select_sample
+from deploy.local.captures import Outcome, list_captures, place_states, select_sample
 
 
 def test_every_folder_with_binlogs_is_a_capture(tmp_path: Path) -> None:
@@ -55,3 +55,8 @@ def test_sampled_states_are_spread_evenly_and_include_the_last() -> None:
     assert [state.commit_ts for state in select_sample(states, 3)] == [1, 6, 11]
     assert [state.commit_ts for state in select_sample(states, 1)] == [11]
     assert select_sample(states, 0) == select_sample(states, 99) == states
+
+
+def test_states_read_long_after_the_last_commit_are_compared_right_after_it() -> None:
+    first, later, last = (StateAt(ts, "", None, None, ()) for ts in (3, 8, 9_000_000))
+    assert place_states([first, later, last], 7) == {3: [first], 7: [later, last]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.mariadb import MariaDb, empty_database
 from support.tabledefs import col, primary, table
 
 from binlake.base.dialects import Dialect
@@ -91,6 +92,33 @@ def test_a_written_definition_becomes_generated_and_then_plain(spec: str, genera
     assert [list(map(squeeze, side)) for side in (specs, later)] == [
         [text.replace(" ", "") for text in side] for side in expected
     ]
+
+
+CALLS = (
+    "trim(`a`)",
+    "substr(`a`,2,1)",
+    "cast(`a` as signed)",
+    "concat(`a`,X'41',_utf8mb4'z')",
+    "extract(year from `at`)",
+)
+"""A server reads these names as those of its own functions only with the parenthesis right behind."""
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("words", ["ADD COLUMN `g` VARCHAR(40)", ""])
+def test_the_servers_read_the_functions_of_a_column_that_is_computed_once(server: MariaDb, words: str) -> None:
+    # R-34
+    specs = [tokenize_with_spaces(words)] if words else []
+    with empty_database(server, "once"), server.connect() as link, link.cursor() as cursor:
+        for call in CALLS:
+            (column,) = of(hexed("a") | {"generated_expr_string": call}).columns[2:]
+            cursor.execute("DROP TABLE IF EXISTS once.t")
+            cursor.execute(f"CREATE TABLE once.t (a VARCHAR(9), at DATETIME{'' if words else ', g INT'})")
+            cursor.execute("INSERT INTO once.t (a, at) VALUES (' 12 ', '2021-03-03')")
+            for side in make_computed_once(specs, [column], "mysql"):
+                cursor.execute(f"ALTER TABLE once.t {', '.join(map(render, side))}")
+            cursor.execute(f"SELECT COUNT(*) FROM once.t WHERE NOT g <=> CONCAT({call}, '')")
+            assert cursor.fetchall() == ((0,),), call
 
 
 def squeeze(tokens: Any) -> str:

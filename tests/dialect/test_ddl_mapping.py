@@ -232,7 +232,7 @@ def test_generated_column_is_plain_in_mariadb_while_it_is_in_the_primary_key() -
     keyed, free = table("t", col("a"), G, keys=(primary("g"),)), table("t", col("a"), G)
     for before, after, query, also in (
         (free, keyed, "ALTER TABLE `t` ADD PRIMARY KEY(`g`)", "bigint NOT NULL"),
-        (keyed, free, "ALTER TABLE `t` DROP PRIMARY KEY", "bigint GENERATED ALWAYS AS ( `a` + 1 ) STORED"),
+        (keyed, free, "ALTER TABLE `t` DROP PRIMARY KEY", "bigint GENERATED ALWAYS AS (`a`+1) STORED"),
     ):
         assert mapped(query, after, before=(before,)) == f"{query}, MODIFY COLUMN `g` {also}"
         assert mapped(query, after, before=(before,), dialect="mysql") == query

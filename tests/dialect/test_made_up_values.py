@@ -50,9 +50,7 @@ def require(before: tuple[Any, ...], after: tuple[Any, ...], session: SourceSess
         ("now()", TIMELESS, True),
         ("concat('a')", ELSEWHERE, False),
         ("curdate(", UTC, False),
-        # Each depends on a variable of the session that no log has.
-        ("1 / 3", UTC, True),
-        ("date_format('2020-03-01', '%W')", UTC, True),
+        ("uuid() / 3", UTC, True),
         ("date_format('2020-03-01', '%Y')", UTC, False),
         ("utc_date() + interval 1 day", UTC, False),
         ("replace('a b', 'a', 'b')", OF_MARIADB, False),
@@ -65,6 +63,31 @@ def test_only_defaults_that_the_target_computes_alike_fill_old_rows(
     found = require((col("a"),), (col("a"), filled(expression)), session)
     assert [where for where, _ in found] == (["TRUE"] if made_up else [])
     assert all(DRAWN in why for _, why in found)
+
+
+@pytest.mark.parametrize(
+    ("expression", "variable"),
+    [("1 / 3", "div_precision_increment"), ("date_format('2020-03-01', '%W')", "lc_time_names")],
+)
+def test_a_default_that_depends_on_a_variable_names_it(expression: str, variable: str) -> None:
+    # no log has the variable
+    (step,) = list_requirements("`q`", table("q", col("a")), table("q", col("a"), filled(expression)), UTC)
+    found = RequireNoRows.find_in(step)
+    assert found is not None
+    assert (found.where, found.variable) == ("TRUE", variable)
+    assert f"filled the new column c with its session's {variable}" in found.why
+    assert 'source.session-variables = "default"' in found.why
+    assert "binlake table aside" in found.why
+    assert require((col("a"), filled(expression)), (col("a"), filled(expression)), UTC) == []
+
+
+def test_a_character_set_that_the_server_shows_with_question_marks_has_no_declared_default() -> None:
+    made = filled("hex(_latin1'?')")
+    (step,) = list_requirements("`q`", table("q", col("a")), table("q", col("a"), made), SourceSession(family="mysql"))
+    found = RequireNoRows.find_in(step)
+    assert found is not None
+    assert (found.variable, "its session's character_set_connection" in found.why) == ("", True)
+    assert "session-variables" not in found.why
 
 
 def test_a_tidb_refuses_such_statements_itself() -> None:

@@ -55,6 +55,25 @@ def test_only_mariadb_has_flags_of_regular_expressions(expression: str) -> None:
     assert find_unlogged_variable(expression, "mysql") == ""
 
 
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("hex(_latin1'?')", True),
+        ("hex(_latin1'a?b')", True),
+        ("hex(_ucs2'ä')", True),
+        ("concat(_latin1'abc',`v`)", False),
+        ("hex(_utf8mb4'ä?')", False),
+        ("hex(_utf8mb3'ä?')", False),
+        ("hex(_binary'?')", False),
+        ("hex('ä?')", False),
+    ],
+)
+def test_a_mysql_loses_letters_of_literals_in_other_character_sets(expression: str, found: bool) -> None:
+    # R-34: measured, test_e2e_generated
+    assert find_unlogged_variable(expression, "mysql") == ("character_set_connection" if found else "")
+    assert find_unlogged_variable(expression, "mariadb") == ""
+
+
 @pytest.mark.mariadb
 def test_list_is_what_the_server_does(server: MariaDb) -> None:
     """R-34: each expression depends on the named variable, and on none if none is named, if the server stores it."""

@@ -133,6 +133,8 @@ DEFAULTS = [
     ("ADD `c` INT DEFAULT 5", col("c", default="5"), "ADD `c` INT DEFAULT 5"),
     ("ALTER COLUMN `c` SET DEFAULT 'x'", col("c", t.BLOB, default="x", comment="y"),
      "MODIFY COLUMN `c` text CHARACTER SET utf8mb4 COLLATE utf8mb4_bin DEFAULT('x')COMMENT 'y'"),
+    ("ALTER COLUMN `c` SET DEFAULT ''", col("c", t.BLOB, default="", charset="binary"),
+     "MODIFY COLUMN `c` blob DEFAULT(X'')"),
     ("ALTER `c` DROP DEFAULT", col("c", t.BLOB, not_null=True),
      "MODIFY COLUMN `c` text CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL"),
     ("ALTER `c` SET DEFAULT 5", col("c", default="5"), "ALTER `c` SET DEFAULT 5"),

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyspark
 import pytest
@@ -37,8 +38,16 @@ RUN_S = 1500
 
 def many_bytes(workload: Workload) -> None:
     """`BYTES` of incompressible data in 400 transactions: row groups for two decoding tasks."""
-    draw = random.Random(4)
+    create_wide(workload)
+    fill_wide(workload)
+
+
+def create_wide(workload: Workload) -> None:
     workload.create_table("d", "wide", [integer("id"), text("what", 15_000)], ["id"])
+
+
+def fill_wide(workload: Workload) -> None:
+    draw = random.Random(4)
     for number in range(0, WIDE, 2):
         txn = workload.begin()
         txn.insert("d", "wide", id=number, what=draw.randbytes(7_500).hex())
@@ -115,11 +124,18 @@ def test_sinks_pass_on_executors_as_in_the_driver(
     assert tables_of(source.workload, mariadb) == expected(source.workload)
 
 
-def on_two_executors(ctx: StageContext, folder: Path) -> dict[str, Counter[str]]:
-    """Run a window on a cluster; return how many tasks of each Python function each executor has done."""
+def on_two_executors(ctx: StageContext, folder: Path, *code: str) -> dict[str, Counter[str]]:
+    """Run a window on a cluster; return how many tasks of each Python function each executor has done.
+
+    `code`: more folders from which its Python processes import.
+    """
     config, home = folder / "live.toml", spark_home(folder)
     config.write_text(toml(ctx.replication.model_dump(mode="json", by_alias=True, exclude_none=True)))
-    own = {"SPARK_HOME": str(home), "SPARK_LOCAL_DIRS": str(folder / "scratch"), "PYTHONPATH": str(ROOT)}
+    own = {
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_DIRS": str(folder / "scratch"),
+        "PYTHONPATH": os.pathsep.join((*code, str(ROOT))),
+    }
     done = subprocess.run(
         [sys.executable, "-m", "spark_jobs.commands.main", "window", "--replication", str(config),
          "--master", "local-cluster[2,1,1024]"],
@@ -180,3 +196,90 @@ def python_functions(plan: dict[str, Any]) -> Iterator[str]:
         yield re.findall(r"([^ (]+)\(", plan["simpleString"])[0]
     for child in plan["children"]:
         yield from python_functions(child)
+
+
+_KILLER = '''
+"""Imported by every Python process of the cluster: kills executors, whose last tasks were done but not reported."""
+import importlib.abc, os, pickle, signal, sys
+
+def arm(module):
+    run = module._Work._run
+
+    def run_and_die(work, number):
+        result = run(work, number)
+        if work.__name__ == "PullTask" and not any(one.stored.parts for one in pickle.loads(result)):
+            return result
+        try:
+            os.close(os.open(os.environ["KILLED"] + "/" + work.__name__, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return result
+        # The worker's parent is the daemon that forked it, and its parent the executor.
+        with open(f"/proc/{os.getppid()}/stat") as file:
+            os.kill(int(file.read().rpartition(")")[2].split()[1]), signal.SIGKILL)
+        return result
+
+    module._Work._run = run_and_die
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "spark_jobs.engine.spark":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+        def load(module):
+            execute(module)
+            arm(module)
+        spec.loader.exec_module = load
+        return spec
+
+if "KILLED" in os.environ:
+    import importlib.util
+    sys.meta_path.insert(0, Finder())
+'''
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_executors_killed_after_their_work_leave_nothing_behind_that_counts(
+    source: LiveSource,
+    context: Make,
+    target: dict[str, Any],
+    mariadb: MariaDb,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # 34, R-03: an executor dies in each stage
+    set_up(source.workload)
+    some_changes(source.workload, 3)
+    create_wide(source.workload)
+    source.settle()
+    first = context(target=target, mirror={"enabled": True}, window={"driver-bytes": 64 << 20})
+    run_window(first)
+    fill_wide(source.workload)
+    some_changes(source.workload, 5)
+    source.settle()
+    killed, code = tmp_path / "killed", tmp_path / "code"
+    killed.mkdir()
+    code.mkdir()
+    (code / "sitecustomize.py").write_text(_KILLER)
+    monkeypatch.setenv("KILLED", str(killed))
+    ctx = context(target=target, mirror={"enabled": True}, window={"driver-bytes": 0})
+    ran = on_two_executors(ctx, tmp_path, str(code))
+    names = {"PullTask", "ReduceRows", "WriteAndRender"}
+    assert {path.name for path in killed.iterdir()} == names
+    # More executors than two have worked, and no job was needed that the tasks' results made superfluous.
+    assert names == set(ran)
+    assert len({executor for tasks in ran.values() for executor in tasks}) > 2, ran
+    assert tables_of(source.workload, mariadb) == expected(source.workload)
+    mirrored = DeltaTable(ctx.paths.locate_mirror("d", "wide")).to_pyarrow_table(columns=["id"])
+    assert sorted(mirrored["id"].to_pylist()) == list(range(WIDE))
+    lo, hi = ctx.windows.list_landed()[-1]
+    for table in ("binlog", "mutation", "change", "statement"):
+        there = {str(path) for path in Path(ctx.paths.locate_table(table)).rglob("*.parquet")}
+        # The killed attempts wrote files, too.
+        assert len(there - set(map(unquote, DeltaTable(ctx.paths.locate_table(table)).file_uris()))) >= 1, table
+    # The driver alone finds the sealed digest, and derives the same.
+    before = lake_rows(ctx, "mutation")
+    assert run_stage("land", first, Bounds(lo, hi)).state == "already"
+    run_stage("merge", first, Bounds(lo, hi))
+    assert lake_rows(first, "mutation") == before

@@ -313,6 +313,49 @@ def test_values_that_a_variable_of_the_session_made_are_not_computed_again(
     one.wipe()
 
 
+@pytest.mark.parametrize("family", ["mariadb", pytest.param("mysql", marks=pytest.mark.soak)])
+def test_way_on_where_a_variable_of_the_session_is_not_in_the_log(
+    family: str, request: pytest.FixtureRequest, empty_mariadb: MariaDb, tmp_path: Path
+) -> None:
+    """R-34: a division in a new column stops; with the declared default it goes on, at any time."""
+    one: MariaDb = request.getfixturevalue("mariadb_source" if family == "mariadb" else "mysql")
+    one.wipe()
+    divided = "ADD g DECIMAL(20,6) AS (d / 3) STORED, ADD h VARCHAR(40) DEFAULT (10 / 3)"
+    with ExitStack() as stack:
+        target = empty_mariadb if family == "mariadb" else stack.enter_context(mysql_in_memory())
+        cluster = stack.enter_context(FedCluster(tmp_path, one, [{"name": "one", "host": one.host, "port": one.port}]))
+        cluster.start_feeder()
+        execute(one, "CREATE DATABASE fed CHARACTER SET utf8mb4")
+        to = {"host": target.host, "port": target.port, "user": "root", "db-type": family}
+        given = cluster.replication().source.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        declared = {**given, "session-variables": "default"}
+
+        def alter(table: str) -> None:
+            execute(
+                one,
+                f"CREATE TABLE fed.{table} (id INT PRIMARY KEY, d DECIMAL(12,2))",
+                f"INSERT INTO fed.{table} VALUES (1, 10), (2, 20)",
+                f"ALTER TABLE fed.{table} {divided}",
+                f"UPDATE fed.{table} SET d = 7 WHERE id = 2",
+            )
+            cluster.follow(one)
+
+        def equal(table: str) -> bool:
+            return read_values(target, table) == read_values(one, table)
+
+        alter("late")
+        for _ in range(2):
+            with pytest.raises(TargetRefused, match=r"div_precision_increment.*session-variables.*aside"):
+                run_windows(cluster, to)
+        run_windows(cluster, to, source=declared)
+        assert equal("late")
+        run_windows(cluster, to)  # the setting is taken back
+        alter("early")
+        run_windows(cluster, to, source=declared)
+        assert equal("early")
+    one.wipe()
+
+
 def read_columns(server: MariaDb, table: str) -> list[tuple[Any, ...]]:
     """The names, types and comments of a table's columns, in order."""
     shown = "column_name, column_type, column_comment, character_set_name"

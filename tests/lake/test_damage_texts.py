@@ -6,10 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-import resource
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,7 @@ import pytest
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 from deltalake.exceptions import DeltaError, SchemaMismatchError
 from pyarrow.lib import ArrowException
+from support.fulldisk import files_of_at_most
 
 from binlake.errors import BinlakeError, LostRange, Permanent, Transient
 from binlake.lake.damage import (
@@ -169,22 +167,10 @@ def test_each_text_is_one_of_a_real_library(errors: list[Exception], kind: type[
     assert any(sum(other in str(error) for other in others) == 1 for error in own)
 
 
-@contextmanager
-def small_files() -> Iterator[None]:
-    """Files of this process cannot grow beyond LIMIT: the disk is full for it."""
-    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
-
-
 def test_full_disk_is_known_by_its_code_not_as_damage(tmp_path: Path) -> None:
     many = pa.table({"s": [os.urandom(8).hex() for _ in range(100_000)]})
     write_deltalake(str(tmp_path / "t"), many.slice(0, 10))
-    with small_files():
+    with files_of_at_most(LIMIT):
         found = [
             *raised(partial(write_deltalake, str(tmp_path / "t"), many, mode="append")),
             *raised(partial(pq.write_table, many, tmp_path / "x.parquet")),

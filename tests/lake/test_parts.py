@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.fulldisk import files_of_at_most
 
 from binlake import tso
 from binlake.lake.parts import write_parts
@@ -64,3 +67,13 @@ def test_error_among_the_rows_leaves_no_file(tmp_path: Path) -> None:
         write_parts(str(tmp_path), MUTATION, rows())
     assert list(tmp_path.rglob("*.parquet")) == []
     assert write_parts(str(tmp_path), MUTATION, [batch()]) == []
+
+
+@pytest.mark.parametrize("room", [0, 100, 3000, 20_000])
+def test_full_disk_is_the_error_itself_and_leaves_no_file(tmp_path: Path, room: int) -> None:
+    # found by drawn faults of the storage; the disk stays full while files are closed
+    rows = [row(seq, MIDNIGHT_MS + seq, os.urandom(9).hex()) for seq in range(9000)]
+    with files_of_at_most(room), pytest.raises(OSError, match="File too large") as full:
+        write_parts(str(tmp_path), MUTATION, [batch(*rows[:4500]), batch(*rows[4500:])])
+    assert full.value.errno == errno.EFBIG
+    assert [one for one in tmp_path.rglob("*") if one.is_file()] == []

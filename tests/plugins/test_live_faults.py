@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -29,6 +30,7 @@ from binlake.config import load_replication
 from binlake.health import nodes, reachability, sources
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake_airflow.operators.waiting import FreeTrigger
 from deploy.local.ports import free_port
 from pump_service.replay.outcomes import Outcomes
 from pump_service.replay.status_server import StatusServer
@@ -52,7 +54,7 @@ class Page:
             before, text, view = self.read_json(), self._get("").text, self.read_json()
             if _list_told(before) == _list_told(view):
                 assert _parse_told(text) == _list_told(view)
-                assert f"<dt>State</dt><dd>{view['state']}</dd>" in text
+                assert f"</svg>{view['state'].capitalize()}</span></div>" in text
                 return view
 
     def until(self, state: str, *texts: str) -> View:
@@ -102,12 +104,9 @@ def _list_told(view: View) -> list[tuple[str, str]]:
 
 
 def _parse_told(text: str) -> list[tuple[str, str]]:
-    told = re.findall(
-        r"<li><strong>(\w+):</strong> (.*?)(?: \(since <time.*?</time>\))?(?:, run\s.*?)?(?:<br><code>.*?)?</li>",
-        text,
-        re.S,
-    )
-    lags = re.findall(r'<span class="lag">\((?:lag (unknown)|.*?behind the source)\)', text)
+    told = re.findall(r'<p><strong>(\w+):</strong> <span class="what">(.*?)</span></p>', text, re.S)
+    tiles = text[text.index('<dl class="tiles">') : text.index('<ul class="said">')]
+    lags = re.findall(r'<span class="lag">\s*<button[^>]*>(?:lag (unknown)|[^<]*)</button>', tiles)
     problems = [(state.lower(), re.sub(r"[\d.,]+", "#", html.unescape(one.strip()))) for state, one in told]
     return [*problems, *(("lag", lag or "#") for lag in lags)]
 
@@ -206,6 +205,34 @@ def test_pump_that_is_killed(page: Page) -> None:
     world.pump.start()
     wait_for_row(page, 100)
     assert world.ask_feeder()[0] == 0
+
+
+def test_pump_that_comes_back_empty(page: Page) -> None:
+    world, data = page.world, page.world.folder / "pump1"
+    kept = data.with_name("pump1 before")
+    # The feeder would publish to the empty directory, which does not stay.
+    world.feeder.kill9()
+    world.pump.kill9()
+    world.run_window()
+    page.until("blocked", "blocked by pump1: pump1 since ", "without a heartbeat: pump1")
+    waiting = wait_as_plan_does(page)
+    assert "unreachable" in waiting.find_obstacle()
+    data.rename(kept)
+    world.pump.start()
+    try:
+        # At the first look at which the pump answers, the waiting task goes on and plans again.
+        until("another cause", lambda: waiting.find_obstacle() == "")
+        world.run_window()
+        (told,) = [one["text"] for one in page.look()["problems"] if one["state"] == "blocked"]
+        assert "it has another data directory" in told
+        until("a heartbeat", lambda: "heartbeat" not in str(page.look()["problems"]))
+    finally:
+        world.pump.kill9()
+        shutil.rmtree(data)
+        kept.rename(data)
+        world.pump.start()
+        world.feeder.start()
+    page.until_running()
 
 
 def test_placement_driver_that_dies(page: Page) -> None:
@@ -374,6 +401,13 @@ def restart_feeder(world: FaultWorld, sources_now: list[dict[str, Any]], *, hear
     world.feeder.start()
     if heard:
         world.until_feeder(lambda found: [one["heard"] for one in found] == [True] * len(sources_now))
+
+
+def wait_as_plan_does(page: Page) -> FreeTrigger:
+    """What a blocked plan of a run leaves in Airflow's triggerer."""
+    view = page.read_json()
+    lo, cause = view["landed"]["commit_ts"], view["blocked"]["reason"]
+    return FreeTrigger(replication_file=str(page.world.file), until=time.time() + 600, lo=lo, cause=cause)
 
 
 def list_keys(world: FaultWorld) -> list[int]:

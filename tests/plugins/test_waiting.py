@@ -54,9 +54,10 @@ def test_trigger_fires_when_the_lock_is_free_or_its_time_is_up(folder: Path, mon
     [
         ("pump-2 since 9 (unreachable, watermark 77)", "pump-2 since 9 (unreachable, watermark 77)"),
         ("pump-2 since 9 (it has another data directory)", ""),
+        ("pump-1 since 9 (unreachable, watermark 77)", ""),
         ("", ""),
     ],
-    ids=["same cause, later", "another cause", "none"],
+    ids=["same cause, later", "another cause", "another pump", "none"],
 )
 def test_trigger_lets_the_task_record_another_cause(
     folder: Path, monkeypatch: pytest.MonkeyPatch, now: str, obstacle: str

@@ -13,6 +13,7 @@ from support.jobhistory import in_version_order
 from binlake import tso
 from binlake.compare.capture import Capture
 from binlake.config import Replication
+from binlake.lake.continuity import LANDED_TABLES, VERSIONS, read_versions
 from binlake.lake.parts import write_parts
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG, parse_schema
@@ -108,7 +109,9 @@ class Lakehouse:
         manifest = WindowManifest(
             "demo", CLUSTER_ID, lo, hi, config, (), len(binlogs) - ddls, ddls, chunked, size, version, "-"
         )
-        ctx.windows.record(WindowEvent("land", lo, hi, "done", len(binlogs), manifest=manifest.to_json()))
+        detail = {VERSIONS: read_versions(ctx.paths, LANDED_TABLES)}
+        event = WindowEvent("land", lo, hi, "done", len(binlogs), detail=detail, manifest=manifest.to_json())
+        ctx.windows.record(event)
 
     def _history(self, ctx: StageContext, bounds: Bounds) -> int:
         history, changes = SchemaHistory(ctx.paths), self.source.changes()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,13 +17,15 @@ import pytest
 from binlake.cluster.pumpclient import PumpReader
 from binlake.config import Replication
 from binlake.errors import SourceUnavailable
+from binlake.lake.windowlog import WindowLog
+from binlake.window.manifest import WindowManifest
 from binlake.wire import build
 from binlake.wire.blocks import Block, build_block
 from spark_jobs.engine.engine import LocalEngine
-from spark_jobs.job.context import StageContext
+from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.lake import ensure_tables
 from spark_jobs.land import pump_source
-from spark_jobs.land.pulling import Part, pull_parts, pull_window
+from spark_jobs.land.pulling import Part, _count_ranges, divide, pull_parts, pull_window
 from spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, build_proof, digest_content, pull_batches
 
 HI = 1000
@@ -160,6 +162,23 @@ class Elsewhere(LocalEngine):
     def run(self, task: Any, inputs: Sequence[Any]) -> list[Any]:
         self.ran += len(inputs)
         return super().run(task, inputs)
+
+
+def test_a_window_gets_as_many_ranges_as_the_last_ones_density_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # 34
+    ctx = context(tmp_path, 0)
+    last = WindowManifest("r", 1, 0, 100, "", (), 5, 0, 0, 1_000, 1, "-")
+
+    def count(last: WindowManifest | None, hi: int) -> int:
+        monkeypatch.setattr(WindowLog, "read_last_manifest", lambda _: last)
+        return _count_ranges(ctx, Bounds(100, hi), 400)
+
+    # Ten bytes a tick, 400 a task; at least two cores work, and nothing is known of a first window.
+    assert [count(last, hi) for hi in (101, 180, 221, 300, 420, 421, 9_999)] == [2, 2, 4, 5, 8, 8, 8]
+    assert count(None, 101) == 8
+    assert count(replace(last, hi=0), 101) == 3
+    assert [len(divide(Bounds(0, hi), 8)) for hi in (1, 5, 8, 100)] == [1, 5, 8, 8]
 
 
 def test_rest_beyond_the_drivers_limit_is_pulled_by_other_tasks(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ class Stages:
     def __init__(self, piece: int, act: Act = lambda *_: None) -> None:
         self.piece, self.act = piece, act
         self.sink_window, self.applied = PLANNED, 0
+        self.opened: Bounds | None = None
         self.supposed: list[int] = []
         self.on_end: Callable[[str, int], object] = lambda *_: None
         self.done: list[tuple[str, int, int]] = []
@@ -62,7 +63,7 @@ class Stages:
     ) -> StageResult:
         own = bounds or Bounds(0, PLANNED)
         if name == "compact":
-            own = Bounds(max(own.lo, self.applied), own.hi)
+            own = self.opened or Bounds(max(own.lo, self.applied), own.hi)
         name = f"{name}-{feed}" if feed else name
         self.act(name, own)
         most = {"land": self.piece, "compact": self.sink_window}.get(name, PLANNED)
@@ -70,7 +71,8 @@ class Stages:
         detail: dict[str, Any] = {CUT: True} if name == "land" and hi < own.hi else {}
         detail |= {"feed": feed} if feed else {}
         self.done.append((name, own.lo, hi))
-        self.applied = hi if name == "finalize" else self.applied
+        if name == "finalize":
+            self.applied, self.opened = hi, None
         self.on_end(name, own.lo)
         derived = MergedWindow(own, NOTHING, (), SCHEMAS) if name == "merge" else Derived(name, own.lo, given)
         return StageResult(name, "ready" if name == "plan" else "done", own.lo, hi, detail=detail, derived=derived)
@@ -192,6 +194,21 @@ def test_next_piece_is_derived_after_the_last_sink_window_of_a_piece(monkeypatch
     assert stages.of("finalize") == [(lo, lo + 5) for lo in range(0, PLANNED, 5)]
     assert stages.of("ahead") == [(10, 20), (20, 30)]
     assert stages.supposed == [10, 20]
+
+
+def test_run_that_ends_the_window_of_an_earlier_run_applies_its_own_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    # found by drawn faults of the storage
+    stages = Stages(piece=PLANNED)
+    stages.opened = Bounds(-9, 0)
+    run(monkeypatch, stages)
+    assert stages.of("finalize") == [(-9, 0), (0, PLANNED)]
+
+
+def test_run_whose_sink_gets_no_further_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = Stages(piece=PLANNED)
+    stages.sink_window = 0
+    run(monkeypatch, stages)
+    assert stages.of("finalize") == [(0, 0), (0, 0)]
 
 
 def test_each_stage_is_given_what_the_one_before_it_derived(monkeypatch: pytest.MonkeyPatch) -> None:

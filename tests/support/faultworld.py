@@ -103,7 +103,7 @@ class FaultWorld:
         self._settings = folder / "feeder.toml"
         self.feeder = Process(serve_feeder, self._settings)
         self._client = httpx.Client(trust_env=False, headers={"Connection": "close"})
-        self._file = folder / "faults.toml"
+        self.file = folder / "faults.toml"
 
     def __enter__(self) -> FaultWorld:
         with ExitStack() as stack:
@@ -147,7 +147,7 @@ class FaultWorld:
 
     def write_replication(self, folder: Path, **window: int) -> Path:
         """Write the replication `faults` into `folder`; `window`: keys of its section, with underscores."""
-        self._file = folder / "faults.toml"
+        self.file = folder / "faults.toml"
         target = self.target
         sections = {
             "name": "faults", "initial-commit-ts": "0",
@@ -157,8 +157,8 @@ class FaultWorld:
             "mirror": {"enabled": False}, "airflow": {"schedule": "", "engine": "connect", "spark-conn-id": "faults"},
             "window": {key.replace("_", "-"): value for key, value in window.items()},
         }  # fmt: skip
-        self._file.write_text(to_toml_sections(sections), encoding="utf-8")
-        return self._file
+        self.file.write_text(to_toml_sections(sections), encoding="utf-8")
+        return self.file
 
     def insert(self, key: int) -> None:
         """Commit one row at the source."""
@@ -166,7 +166,7 @@ class FaultWorld:
 
     def run_window(self) -> tuple[int, str]:
         """(exit status, output) of `binlake window run`."""
-        return _run("window", "run", "--replication", str(self._file), "--without-spark")
+        return _run("window", "run", "--replication", str(self.file), "--without-spark")
 
     def ask_feeder(self) -> tuple[int, list[dict[str, Any]]]:
         """The exit status of `binlake feeder status`, and the sources on the page of the feeder; none if it is dead."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from binlake.dialect.tokens import Token, TokenKind, find_closing, split_list, tokenize
-from binlake.errors import SchemaError, SourceUnavailable
+from binlake.dialect.tokens import Token, TokenKind, render, tokenize
+from binlake.errors import SourceUnavailable
+from binlake.mysqlbinlog.definitions.createtexts import read_column_definitions, read_default_value
 from binlake.mysqlbinlog.model import Flavor
 from binlake.statements.literal import quote, quote_name, quote_qualified_name
 
@@ -151,7 +152,7 @@ def _describe_table_once(
         next(iter(query(f"SHOW CREATE TABLE {quote_qualified_name(*name)}", ())))["CREATE TABLE"]
     )
     columns = tuple(
-        _restore_binary_default(_restore_timestamp_default(_read_column(row), create, flavor), create, flavor)
+        _restore_binary_default(_restore_mysql_default(_read_column(row), create, flavor), create, flavor)
         for row in query(_COLUMNS, name)
     )
     for column in columns:
@@ -195,16 +196,6 @@ def build_visibility_sql(query: Query) -> str:
     return "IGNORED = 'NO'" if "IGNORED" in names else "1"
 
 
-def read_column_definitions(create: str) -> dict[str, list[Token]]:
-    """The definition of each column in a SHOW CREATE TABLE text, as tokens without comments, by name."""
-    tokens = [token for token in tokenize(create) if token.kind is not TokenKind.COMMENT]
-    start = next((at for at, token in enumerate(tokens) if token.is_mark("(")), None)
-    if start is None:
-        raise SchemaError("a SHOW CREATE TABLE text has no columns", where={"text": create[:80]})
-    parts = split_list(tokens[start + 1 : find_closing(tokens, start)])
-    return {part[0].value: part[1:] for part in parts if part and part[0].kind is TokenKind.NAME}
-
-
 def _find_definition(create: str, column: ColumnRow) -> list[Token]:
     found = read_column_definitions(create).get(column.name)
     if found is None:
@@ -212,17 +203,18 @@ def _find_definition(create: str, column: ColumnRow) -> list[Token]:
     return found
 
 
-def _restore_timestamp_default(column: ColumnRow, create: str, flavor: Flavor) -> ColumnRow:
-    """`column` with a TIMESTAMP's default from `create`: MySQL's information_schema has it in the time zone of the
-    session that last changed the table."""
-    plain = flavor is Flavor.MYSQL and column.type.startswith("timestamp") and (column.default or "")[:1].isdigit()
-    if not plain:
+def _restore_mysql_default(column: ColumnRow, create: str, flavor: Flavor) -> ColumnRow:
+    """`column` with its default from `create`: MySQL's information_schema has a TIMESTAMP's in the time zone of the
+    session that last changed the table, and an expression with escaped quotes and other characters."""
+    is_moment = column.type.startswith("timestamp") and (column.default or "")[:1].isdigit()
+    if flavor is not Flavor.MYSQL or not (is_moment or "DEFAULT_GENERATED" in column.extra.upper()):
         return column
-    definition = _find_definition(create, column)
-    at = next((at for at, token in enumerate(definition) if token.is_word("DEFAULT")), None)
-    if at is None or len(definition) <= at + 1:
+    value = read_default_value(_find_definition(create, column))
+    if not value:
         raise _Altered
-    return replace(column, default=definition[at + 1].value)
+    if value[0].is_mark("("):
+        return replace(column, default=render(value[1:-1]))
+    return replace(column, default=value[0].value) if is_moment else column
 
 
 def write_bytes_in_hex(create: str) -> str:

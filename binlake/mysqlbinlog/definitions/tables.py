@@ -13,7 +13,8 @@ from itertools import groupby
 from binlake.dialect.tokens import Token, find_closing, render
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.columns import build_column_info, is_virtual, to_tidb_charset
-from binlake.mysqlbinlog.definitions.descriptions import ColumnRow, IndexRow, TableDescription, read_column_definitions
+from binlake.mysqlbinlog.definitions.createtexts import read_column_definitions
+from binlake.mysqlbinlog.definitions.descriptions import ColumnRow, IndexRow, TableDescription
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t

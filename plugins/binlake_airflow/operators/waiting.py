@@ -86,11 +86,11 @@ class FreeTrigger(BaseTrigger):
             holder = find_blocking_reason(
                 replication, int(self.lo), None if self.stop_ts is None else int(self.stop_ts)
             )
-            if self.cause and _strip_numbers(holder) != _strip_numbers(self.cause):
+            if self.cause and _strip_positions(holder) != _strip_positions(self.cause):
                 return ""
         return holder
 
 
-def _strip_numbers(reason: str) -> str:
-    """A reason without its watermarks and times, which change while the cause stays."""
-    return re.sub(r"\d+", "", reason)
+def _strip_positions(reason: str) -> str:
+    """A reason without its watermarks and times, which change while the cause stays; a pump's name is part of it."""
+    return re.sub(r"(\S+ since )|\d+", r"\1", reason)
