@@ -34,6 +34,7 @@ from binlake.mirror.replica import Replica
 from binlake.mirror.rows import build_typed_rows
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
+from binlake.window.manifest import MemberProof, WindowManifest
 from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.sample_lake import SampleLake, build_table
@@ -109,8 +110,13 @@ def _make_event(number: int, stage: str) -> dict[str, object]:
     return {
         "lo": lo, "hi": hi, "stage": stage, "sink": sink, "state": "done", "rows": 1000, "seconds": 0.5,
         "run_id": f"run-{number}", "at_ms": (hi >> 18) + 1000, "blocked_by": "", "detail": '{"ddl": 0}',
-        "manifest": "m" * 1500 if stage in ("land", "convert") else "",
+        "manifest": _make_manifest(lo, hi) if stage == "land" else "m" * 1500 if stage == "convert" else "",
     }  # fmt: skip
+
+
+def _make_manifest(lo: int, hi: int) -> str:
+    members = tuple(MemberProof(f"pump-{n}", "u" * 300, "online", lo, hi, 500) for n in (1, 2))
+    return WindowManifest("bench", 1, lo, hi, "c" * 64, members, 1000, 0, 0, 200_000, 1, "d" * 64).to_json()
 
 
 def _write_mirror(paths: LakePaths, table: TableDef) -> None:

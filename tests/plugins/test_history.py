@@ -147,9 +147,11 @@ def test_important_notices_are_listed_with_the_newest_first() -> None:
     released = event("release", T0, T0 + 9, "released", at=4000)
     found = build_notices_view(Log(lost, skipped, *mended, event("land", T0, T0 + 1, at=9000), released))
     assert [notice["what"] for notice in found] == ["release", "skip", "backfill", "forget"]
-    assert found[1]["text"] == f'{{"commit_ts": "{T0 + 2}"}}'
+    assert found[1]["detail"] == {"commit_ts": str(T0 + 2)}
+    assert str(T0 + 2) in found[1]["text"]
     assert found[-1] == {"at": "1970-01-01T00:00:01+00:00", "what": "forget", "window": f"{T0}-{T0 + 5}",
-                         "text": '{"lost": "(1, 2]", "pump": "p1"}'}  # fmt: skip
+                         "text": "The pump p1 was given up; its binlogs with commit_ts (1, 2] are lost.",
+                         "detail": {"lost": "(1, 2]", "pump": "p1"}}  # fmt: skip
 
 
 def test_windows_are_paged_with_the_newest_event_of_each_stage() -> None:

@@ -54,7 +54,7 @@ class Page:
             before, text, view = self.read_json(), self._get("").text, self.read_json()
             if _list_told(before) == _list_told(view):
                 assert _parse_told(text) == _list_told(view)
-                assert f"<dt>State</dt><dd>{view['state']}</dd>" in text
+                assert f"</svg>{view['state'].capitalize()}</span></div>" in text
                 return view
 
     def until(self, state: str, *texts: str) -> View:
@@ -104,12 +104,9 @@ def _list_told(view: View) -> list[tuple[str, str]]:
 
 
 def _parse_told(text: str) -> list[tuple[str, str]]:
-    told = re.findall(
-        r"<li><strong>(\w+):</strong> (.*?)(?: \(since <time.*?</time>\))?(?:, run\s.*?)?(?:<br><code>.*?)?</li>",
-        text,
-        re.S,
-    )
-    lags = re.findall(r'<span class="lag">\((?:lag (unknown)|.*?behind the source)\)', text)
+    told = re.findall(r'<p><strong>(\w+):</strong> <span class="what">(.*?)</span></p>', text, re.S)
+    tiles = text[text.index('<dl class="tiles">') : text.index('<ul class="said">')]
+    lags = re.findall(r'<span class="lag">\s*<button[^>]*>(?:lag (unknown)|[^<]*)</button>', tiles)
     problems = [(state.lower(), re.sub(r"[\d.,]+", "#", html.unescape(one.strip()))) for state, one in told]
     return [*problems, *(("lag", lag or "#") for lag in lags)]
 

@@ -17,7 +17,7 @@ from binlake.config import load_replication
 from binlake.feed.registry import SchemaRefused
 from binlake.feed.state import read_state, record_feed_error
 from binlake.lake.paths import LakePaths
-from binlake.lake.windowlog import WindowLog
+from binlake.lake.windowlog import WindowEvent, WindowLog
 from deploy.local.chromium import Chromium, Page
 from deploy.local.sample_lake import BASE, build_sample
 from deploy.setup import axe
@@ -90,7 +90,7 @@ def test_links_lead_from_the_overview_to_the_run_that_applied_a_row(
     assert heading(page) == 'Row history: shop.item ["4"]'
     assert "3 changes" in page.read_visible_text()
     assert faults(page) == []
-    page.evaluate("[...document.querySelectorAll('section')][1].querySelector('a').id = 'second'; true")
+    page.evaluate("document.querySelectorAll('.versions tbody tr')[1].querySelector('a').id = 'second'; true")
     page.evaluate("document.getElementById('second').textContent = 'The second one'; true")
     page.follow("The second one")
     assert heading(page) == f"Transaction {ORDER}"
@@ -205,3 +205,68 @@ def test_feed_is_stopped_by_its_button_in_airflows_own_frame(page: Page, server:
     page.evaluate(f"{feed}.querySelector('button').click()")
     page.wait(f"!!{feed}?.querySelector('dd').innerText.startsWith('stopped')")
     assert read_state(log, "a").state == "stopped"
+
+
+def record_window(log: WindowLog, number: int, rows: int) -> None:
+    """A further window of the sample that lands and is applied."""
+    hi = BASE + (40 + 10 * number) * (1000 << 18)
+    for stage, sink in (("land", ""), ("finalize", "sql")):
+        log.record(WindowEvent(stage, hi - 10 * (1000 << 18), hi, "done", rows, 0.5, "r", sink))
+
+
+def test_page_shows_a_new_window_without_a_reload_while_it_is_seen(
+    page: Page, server: httpx.Client, folder: Path
+) -> None:
+    log = write_feeds(folder)
+    page.goto(f"{server.base_url}/binlake/dags/shop")
+    page.evaluate("window.stays = true")
+    page.evaluate("document.querySelector('#lag-numbers').open = true")
+    record_window(log, 1, 1234)
+    page.wait("document.querySelector('[data-part=state]').innerText.includes('1,234 rows')")
+    # What the reader had opened stays open, and nothing was reloaded.
+    assert page.evaluate("window.stays && document.querySelector('#lag-numbers').open")
+    page.evaluate("document.querySelector('.live').click()")
+    assert page.evaluate("document.querySelector('.live').innerText.trim()") == "Updates paused"
+    asked = len(page.requests)
+    page.evaluate("new Promise((done) => setTimeout(done, 7000))")
+    assert len(page.requests) == asked
+    # A hidden page asks for nothing either.
+    hide = "Object.defineProperty(document, 'hidden', {value: true, configurable: true})"
+    page.evaluate(f"{hide}; document.querySelector('.live').click()")
+    page.evaluate("new Promise((done) => setTimeout(done, 2000))")
+    assert len(page.requests) == asked
+    assert page.complaints == []
+
+
+@pytest.mark.parametrize("width", [390, 2560])
+def test_no_page_is_wider_than_the_screen(page: Page, server: httpx.Client, shop: str, width: int) -> None:
+    page.set_size(width, 900)
+    page.set_scheme("dark" if width == 390 else "light")
+    for path in ("", f"dags/{shop}", f"dags/{shop}/row?table=shop.item&key=4", f"dags/{shop}/transaction?ts={ORDER}",
+                 f"dags/{shop}/table?table=shop.item", f"dags/{shop}/ddl", f"dags/{shop}/runs/{RUN}"):  # fmt: skip
+        page.goto(f"{server.base_url}/binlake/{path}")
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+        cut = "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+        assert width != 390 or page.evaluate(cut) == 0, path
+        assert faults(page) == [], path
+
+
+def test_page_in_a_frame_follows_the_theme_around_it(page: Page, server: httpx.Client, shop: str) -> None:
+    assert shop
+    page.goto(f"{server.base_url}/plugin/binlake")
+    inside = "document.querySelector('iframe')?.contentDocument"
+    page.wait(f"{inside}?.querySelector('h1')?.innerText === 'Replications'")
+    color = f"getComputedStyle({inside}.body).backgroundColor.match(/\\d+/g).map(Number)[0] > 128"
+    for theme, light in (("dark", False), ("light", True)):
+        page.evaluate(
+            f"(e => {{ e.classList.remove('light', 'dark'); e.classList.add('{theme}') }})(document.documentElement)"
+        )
+        page.wait(f"({color}) === {str(light).lower()}")
+
+
+def test_click_on_a_lag_copies_its_commit_ts(page: Page, server: httpx.Client, shop: str) -> None:
+    page.goto(f"{server.base_url}/binlake/dags/{shop}")
+    page.evaluate("document.querySelector('.tiles .lag .copy').click()")
+    page.wait("document.querySelector('.tiles .lag .copy').dataset.copied")
+    copied = str(page.evaluate("document.querySelector('.tiles .lag .copy').dataset.copied"))
+    assert copied == f"copied {BASE + 40 * (1000 << 18)}"

@@ -63,7 +63,7 @@ def test_page_of_a_paused_dag_says_so_and_the_command_too(
     ]
     assert told["problems"][0]["remedy"] == f"airflow dags unpause {runs}"
     page = server.get(f"/binlake/dags/{runs}", headers=bearer).text
-    assert "<strong>Paused:</strong> its DAG is paused" in page
+    assert '<strong>Paused:</strong> <span class="what">its DAG is paused' in page
     assert f'/binlake/dags/{runs}/runs/r1"' in page
     listed = server.get("/binlake/api", headers=bearer).json()["replications"]
     assert {one["name"]: one.get("state", "") for one in listed}[runs] in ("paused", "")

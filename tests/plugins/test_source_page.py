@@ -51,7 +51,7 @@ def test_page_shows_what_the_feeder_says_and_no_lag_without_it(
 
     view, page = read()
     assert (view["source"]["heard"], view["sinks"]["sql"]["lag_seconds"] is not None) == (True, True)
-    for text in ("shard-1", "db1:3306", "0-1-42", "s behind the source"):
+    for text in ("shard-1", "db1:3306", "0-1-42", "up to date"):
         assert text in page
     feeder.source |= {"heard": False, "trouble": NASTY}
     view, page = read()

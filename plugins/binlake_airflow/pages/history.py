@@ -5,7 +5,6 @@ A commit_ts is a string with its UTC time (hazards R-46). Every read is by range
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from binlake.lake.failures import FAILURE, Failure
 from binlake.pipeline import BY_NAME, ENDED, parse_feed_sink
 from binlake.window import asides, rewrites
 from binlake.window.eventrow import EventRow
+from binlake_airflow.pages.notices import describe_notice
 
 _NOTICES = 10
 # Late transactions, forgotten pumps, released windows, skipped transactions, injections that never run, rows changed
@@ -105,7 +105,7 @@ def build_notices_view(log: Events) -> list[dict[str, Any]]:
     events += log.read_last_events((FEED_STATE,), _NOTICES)
     return [
         {"at": format_utc(event["at_ms"]), "what": _describe_event(event), "window": f"{event['lo']}-{event['hi']}",
-         "text": json.dumps(parse_detail(event), sort_keys=True)}
+         "text": describe_notice(event, parse_detail(event)), "detail": parse_detail(event)}
         for event in sorted(events, key=lambda event: -event["at_ms"])[:_NOTICES]
     ]  # fmt: skip
 

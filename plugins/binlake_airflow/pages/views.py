@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ from binlake_airflow.pages.request import PageRequest
 
 View = Callable[[Replication, PageRequest], dict[str, Any]]
 _LINES = 5
+_MARKS = 20
+"""The newest DDL, which the charts mark."""
 _NO_LAKE = "there is no lake at its path: nothing has landed yet, or the path is not mounted here"
 
 
@@ -23,17 +26,22 @@ class NotFound(Exception):
 
 def read_replication_state(replication: Replication) -> dict[str, Any]:
     """State of a replication, for the list of all replications."""
+    from binlake_airflow.pages.timeline import read_lags
+
     lake = _open_lake(replication)
-    return {**_read_status(replication, lake)[0], **({"problem": _NO_LAKE} if lake.missing else {})}
+    status = {**_read_status(replication, lake)[0], "lags": read_lags(lake.log)}
+    return {**status, **({"problem": _NO_LAKE} if lake.missing else {})}
 
 
 def build_replication_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
     """Landed ts, lag, what blocks it, feeds, nodes, a page of windows, the last DDL and checkpoints."""
     from binlake_airflow.pages.audits import build_ddls_view, build_incomplete_tables_view
     from binlake_airflow.pages.history import build_checkpoints_view, build_notices_view, build_windows_view
+    from binlake_airflow.pages.timeline import read_timeline
 
     lake, upto = _open_lake(replication), query.parse_moment("upto")
     status, nodes = _read_status(replication, lake)
+    ddl = build_ddls_view(lake, count=_MARKS)
     return {
         **status,
         **build_windows_view(replication, lake.log, upto),
@@ -42,7 +50,8 @@ def build_replication_page(replication: Replication, query: PageRequest) -> dict
         "notices": build_notices_view(lake.log),
         "in_part": build_incomplete_tables_view(lake),
         "nodes": nodes,
-        "ddl": build_ddls_view(lake, count=_LINES),
+        "ddl": {**ddl, "ddls": ddl["ddls"][:_LINES]},
+        "timeline": read_timeline(lake.log, time.time_ns() // 1_000_000, ddl["ddls"]),
         "sql": replication.target is not None,
         "checkpoint": build_checkpoints_view(lake.log, count=_LINES),
     }

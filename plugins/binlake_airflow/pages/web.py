@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -28,14 +29,17 @@ from binlake_airflow.dags.dagparts import KINDS
 from binlake_airflow.pages import views
 from binlake_airflow.pages.access import list_readable_replications, may_edit, may_read, require_same_origin
 from binlake_airflow.pages.overview import Overview
+from binlake_airflow.pages.panels import build_panels, draw_lag_spark
 from binlake_airflow.pages.request import BadRequest, NotPossible, PageRequest
+from binlake_airflow.pages.words import FILTERS
 from binlake_airflow.pages.workers import DEADLINE_S, BoundedWorkers, TooBusy
 
 log = structlog.get_logger(__name__)
 
 _HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'self'"
+        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; "
+        "form-action 'self'; frame-ancestors 'self'"
     ),
     "X-Content-Type-Options": "nosniff",
     # Not `no-referrer`: browsers would then hide from this server which page sent a form.
@@ -44,6 +48,8 @@ _HEADERS = {
 }
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 _pages = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+_pages.filters.update(FILTERS)
+_pages.globals.update(build_panels=build_panels, draw_lag_spark=draw_lag_spark)
 _bounded = BoundedWorkers()
 _overview = Overview(_bounded)
 
@@ -75,6 +81,12 @@ async def _add_security_headers(request: Request, call_next: RequestResponseEndp
 def style_sheet() -> Response:
     """The one style sheet."""
     return Response((_TEMPLATES / "style.css").read_text(encoding="utf-8"), media_type="text/css")
+
+
+@app.get("/page.js")
+def script() -> Response:
+    """The one script."""
+    return Response((_TEMPLATES / "page.js").read_text(encoding="utf-8"), media_type="text/javascript")
 
 
 @app.get("/")
@@ -222,6 +234,9 @@ def _make_html_response(template: str, request: Request, answer: Answer, *, may_
     root = _find_root(request)
     text = _pages.get_template("error.html" if answer.error else template).render(
         root=root,
+        # A page that updates itself asks for its content without the rest.
+        layout="fragment.html" if request.query_params.get("part") else "base.html",
+        now=datetime.now(UTC),
         airflow=root.removesuffix("binlake/"),
         dag_id=_find_replication_name(request),
         airflow_dag=request.path_params.get("dag_id"),

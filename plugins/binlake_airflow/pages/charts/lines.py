@@ -1,0 +1,177 @@
+"""A chart of values over time: lines, or steps filled to the ground; DDL as marks; a table of the same numbers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from markupsafe import Markup
+
+from binlake_airflow.pages.charts.scale import Scale, StepChooser, list_time_ticks, make_value_scale
+from binlake_airflow.pages.charts.svg import Attributes, format_share, join_tags, make_tag
+
+HEIGHT = 132.0
+"""Pixels of the drawing, without the times below it."""
+_TOP, _BELOW, _AXIS = 8.0, 22.0, 58.0
+_UNITS = 1000.0
+"""Width of the path's own coordinates, which the browser stretches to the width of the page."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line: its name, the class that colours it, and its points (Unix ms, value) in order of time."""
+
+    name: str
+    kind: str
+    points: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A moment on the time line, such as a DDL, and what it was."""
+
+    at_ms: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The range of time (Unix ms) of a chart, how its values are written, and how its steps are chosen."""
+
+    from_ms: float
+    to_ms: float
+    write: Callable[[float], str]
+    choose_step: StepChooser
+
+
+def draw_lines(
+    name: str, title: str, text: str, series: Sequence[Series], axes: Axes, marks: Sequence[Mark] = (), *,
+    filled: bool = False,
+) -> Markup:  # fmt: skip
+    """The chart `name` (its id) with `title` and the description `text`; `filled`: steps down to the ground."""
+    across = Scale(axes.from_ms, axes.to_ms)
+    up, ticks = make_value_scale((value for one in series for _, value in one.points), axes.choose_step)
+    height = _TOP + HEIGHT + _BELOW
+    labels = [_write(_AXIS - 8, _place(up, tick) + 4, axes.write(tick), "end") for tick in ticks]
+    axis = make_tag("svg", {"class": "axis", "width": _AXIS, "height": height, "aria-hidden": "true"}, *labels)
+    paths = [_draw_path(one, across, up, filled=filled) for one in series if one.points]
+    plot = make_tag(
+        "svg",
+        {"class": "plot", "height": height, "role": "img", "aria-labelledby": f"{name}-title {name}-text"},
+        make_tag("title", {"id": f"{name}-title"}, title),
+        make_tag("desc", {"id": f"{name}-text"}, text),
+        *(_draw_rule(_place(up, tick)) for tick in ticks),
+        _stretch(paths),
+        *(_draw_mark(mark, across) for mark in marks if axes.from_ms <= mark.at_ms <= axes.to_ms),
+        *(_draw_end(one, across, up) for one in series if one.points),
+        *_draw_tips(series, across, axes.write),
+        *_write_times(axes, across),
+    )
+    return make_tag("div", {"class": "drawing"}, axis, plot)
+
+
+def _place(up: Scale, value: float) -> float:
+    return _TOP + HEIGHT * (1 - up.place(value))
+
+
+def _draw_rule(y: float) -> Markup:
+    return make_tag("line", {"class": "rule", "x1": "0", "x2": "100%", "y1": y, "y2": y})
+
+
+def _stretch(paths: Sequence[Markup]) -> Markup:
+    whole = _TOP + HEIGHT
+    box: Attributes = {
+        "viewBox": f"0 0 {_UNITS:.0f} {whole:.0f}",
+        "preserveAspectRatio": "none",
+        "width": "100%",
+        "height": whole,
+    }
+    return make_tag("svg", box, *paths)
+
+
+def _draw_path(one: Series, across: Scale, up: Scale, *, filled: bool) -> Markup:
+    spots = [(_UNITS * across.place(at), _place(up, value)) for at, value in one.points]
+    if not filled:
+        line = "M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in spots)
+        return make_tag("path", {"class": f"line {one.kind}", "d": line})
+    # A value holds for the time up to its moment, since the moment before.
+    (x, y), *rest = spots
+    steps = f"M{x:.2f} {_TOP + HEIGHT:.2f}V{y:.2f}" + "".join(f"V{y:.2f}H{x:.2f}" for x, y in rest)
+    return make_tag("path", {"class": f"area {one.kind}", "d": f"{steps}V{_TOP + HEIGHT:.2f}Z"})
+
+
+def _draw_end(one: Series, across: Scale, up: Scale) -> Markup:
+    at, value = one.points[-1]
+    return make_tag("circle", {"class": f"end {one.kind}", "cx": format_share(across.place(at)),
+                               "cy": _place(up, value), "r": 3})  # fmt: skip
+
+
+def _draw_mark(mark: Mark, across: Scale) -> Markup:
+    x = format_share(across.place(mark.at_ms))
+    line: Attributes = {"class": "mark", "x1": x, "x2": x, "y1": _TOP, "y2": _TOP + HEIGHT}
+    flag: Attributes = {"class": "flag", "cx": x, "cy": _TOP, "r": 5}
+    return make_tag("g", {}, make_tag("line", line), make_tag("circle", flag), make_tag("title", {}, mark.text))
+
+
+def _draw_tips(series: Sequence[Series], across: Scale, write: Callable[[float], str]) -> list[Markup]:
+    """An invisible column for each moment, with its values as the tip; marks stay reachable above the columns."""
+    moments = sorted({at for one in series for at, _ in one.points})
+    places = [across.place(at) for at in moments]
+    edges = [0.0, *((a + b) / 2 for a, b in itertools.pairwise(places)), 1.0]
+    said = [dict(one.points) for one in series]
+    tips = []
+    for number, at in enumerate(moments):
+        values = [f"{one.name}: {write(known[at])}" for one, known in zip(series, said, strict=True) if at in known]
+        box: Attributes = {"class": "tip", "x": format_share(edges[number]), "y": _TOP + 10, "height": HEIGHT - 10,
+               "width": format_share(max(edges[number + 1] - edges[number], 0.0))}  # fmt: skip
+        text = "\n".join([f"{format_time(at)} UTC", *values])
+        tips.append(make_tag("rect", box, make_tag("title", {}, text)))
+    return tips
+
+
+def _write_times(axes: Axes, across: Scale) -> list[Markup]:
+    texts = []
+    for at, text in list_time_ticks(axes.from_ms, axes.to_ms):
+        share = across.place(at)
+        anchor = "start" if share < 0.06 else "end" if share > 0.94 else "middle"
+        texts.append(_write(format_share(share), _TOP + HEIGHT + 17, text, anchor))
+    return texts
+
+
+def _write(x: str | float, y: float, text: str, anchor: str) -> Markup:
+    return make_tag("text", {"x": x, "y": y, "text-anchor": anchor}, text)
+
+
+def format_time(at_ms: float) -> str:
+    """Unix ms as date and time in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def build_table(caption: str, series: Sequence[Series], write: Callable[[float], str]) -> Markup:
+    """The numbers of a chart as a table, the newest first: for a screen reader, and to copy."""
+    said = [dict(one.points) for one in series]
+    moments = sorted({at for known in said for at in known}, reverse=True)
+    head = [make_tag("th", {"scope": "col"}, name) for name in ("Time (UTC)", *(one.name for one in series))]
+    rows = [
+        make_tag("tr", {}, make_tag("th", {"scope": "row"}, format_time(at)), *(
+            make_tag("td", {"class": "number"}, write(known[at]) if at in known else "–") for known in said
+        ))
+        for at in moments
+    ]  # fmt: skip
+    return make_tag(
+        "table", {}, make_tag("caption", {"class": "hidden"}, caption),
+        make_tag("thead", {}, make_tag("tr", {}, *head)), make_tag("tbody", {}, join_tags(*rows)),
+    )  # fmt: skip
+
+
+def draw_spark(title: str, points: Sequence[tuple[float, float]], kind: str) -> Markup:
+    """A small line without axes, for a list; nothing without at least two points."""
+    if len(points) < 2:
+        return Markup("")
+    across, up = Scale(points[0][0], points[-1][0]), Scale(0.0, max(value for _, value in points))
+    spots = [f"{120 * across.place(at):.2f} {27 - 24 * up.place(value):.2f}" for at, value in points]
+    line = make_tag("path", {"class": f"line {kind}", "d": "M" + "L".join(spots)})
+    box: Attributes = {"class": "spark", "viewBox": "0 0 120 30", "width": 120, "height": 30, "role": "img"}
+    return make_tag("svg", {**box, "aria-label": title}, make_tag("title", {}, title), line)

@@ -1,0 +1,151 @@
+"""The panels of a replication's page: each timeline's numbers as a chart with a title, a sentence and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from binlake.base.durations import format_duration
+from binlake_airflow.pages.charts.gantt import Bar, Lane, draw_gantt
+from binlake_airflow.pages.charts.lines import Axes, Mark, Series, build_table, draw_lines, draw_spark
+from binlake_airflow.pages.charts.scale import (
+    StepChooser,
+    choose_count_step,
+    choose_duration_step,
+    choose_size_step,
+)
+from binlake_airflow.pages.timeline import Lag, Landing, Timeline, WindowSpan
+from binlake_airflow.pages.words import format_clock, format_count, format_size
+
+_KINDS = {"lake": "lake", "target": "target", "mirrors": "mirrors"}
+_SINKS = {"": "lake", "sql": "target", "mirror": "mirrors", "feed": "feed"}
+_MARKS = 20
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A chart with its title, what it shows in a sentence, its legend (name, class) and its numbers as a table."""
+
+    name: str
+    title: str
+    text: str
+    legend: Sequence[tuple[str, str]]
+    chart: Markup
+    table: Markup
+
+
+def build_panels(timeline: Timeline) -> list[Panel]:
+    """The panels that have something to show."""
+    if not timeline["landings"]:
+        return []
+    panels = [_build_lag_panel(timeline)]
+    panels.append(_build_rate_panel(timeline, "rows", "Rows a second", _count_rows, format_count, choose_count_step))
+    if any(landing["bytes"] is not None for landing in timeline["landings"]):
+        panels.append(
+            _build_rate_panel(timeline, "bytes", "Bytes a second", _count_bytes, format_size, choose_size_step)
+        )
+    return [*panels, _build_stages_panel(timeline["windows"])]
+
+
+def draw_lag_spark(lags: Sequence[Lag]) -> Markup:
+    """The lag of the place that is furthest along the way (the target, else the lake), for the list."""
+    if not lags:
+        return Markup("")
+    lag = next((one for one in lags if one["place"] == "target"), lags[0])
+    last = format_duration(lag["points"][-1][1])
+    title = f"Lag of the {lag['place']} in its last {len(lag['points'])} windows, at last {last}"
+    return draw_spark(title, lag["points"], _choose_kind(lag["place"]))
+
+
+def _choose_kind(place: str) -> str:
+    return _KINDS.get(place, "feed")
+
+
+def _format_lag(seconds: float) -> str:
+    return format_duration(seconds) if seconds >= 10 or seconds == int(seconds) else f"{seconds:.1f} s"
+
+
+def _build_lag_panel(timeline: Timeline) -> Panel:
+    series = [Series(lag["place"], _choose_kind(lag["place"]), lag["points"]) for lag in timeline["lags"]]
+    now = "; ".join(f"{one.name} {_format_lag(one.points[-1][1])}" for one in series)
+    text = f"Behind the clock when a window ended. At last: {now}."
+    axes = Axes(timeline["from_ms"], timeline["to_ms"], _format_lag, choose_duration_step)
+    return Panel(
+        "lag", "Lag", text, [(one.name, one.kind) for one in series],
+        draw_lines("lag", "Lag over time", text, series, axes, _list_marks(timeline)),
+        build_table("Lag over time", series, _format_lag),
+    )  # fmt: skip
+
+
+def _build_rate_panel(
+    timeline: Timeline, name: str, title: str, count: Callable[[Landing], int], write: Callable[[float], str],
+    choose_step: StepChooser,
+) -> Panel:  # fmt: skip
+    # Nothing says since when the first window was awaited, so its rate is not known.
+    landings = timeline["landings"][1:] or timeline["landings"]
+    rates = [count(landing) / _measure_s(landing) for landing in landings]
+    # The area of a window ends where it landed, and begins where the one before it did.
+    points = [(float(landings[0]["from_ms"]), rates[0])]
+    points += [(float(landing["at_ms"]), rate) for landing, rate in zip(landings, rates, strict=True)]
+    total = sum(count(landing) for landing in landings)
+    text = f"Landed in the last {len(landings)} windows: {write(total)}{' rows' if name == 'rows' else ''}."
+    series, axes = [Series(title, "lake", points)], Axes(timeline["from_ms"], timeline["to_ms"], write, choose_step)
+    return Panel(
+        name, title, text, [], draw_lines(name, title, text, series, axes, _list_marks(timeline), filled=True),
+        build_table(title, series, write),
+    )  # fmt: skip
+
+
+def _count_rows(landing: Landing) -> int:
+    return landing["rows"]
+
+
+def _count_bytes(landing: Landing) -> int:
+    return landing["bytes"] or 0
+
+
+def _measure_s(landing: Landing) -> float:
+    return max(landing["at_ms"] - landing["from_ms"], 1) / 1000
+
+
+def _list_marks(timeline: Timeline) -> list[Mark]:
+    return [Mark(ddl["at_ms"], ddl["text"]) for ddl in timeline["ddls"][:_MARKS]]
+
+
+def _build_stages_panel(windows: Sequence[WindowSpan]) -> Panel:
+    lanes = [_build_lane(window) for window in windows]
+    kinds = list(dict.fromkeys(bar.kind for lane in lanes for bar in lane.bars))
+    text = f"The stages of the last {len(lanes)} windows, the newest on top, since each window's first stage began."
+    return Panel(
+        "stages", "Stages of the last windows", text, [(kind, kind) for kind in kinds],
+        draw_gantt("stages", "Stages of the last windows", text, lanes), _build_stages_table(lanes),
+    )  # fmt: skip
+
+
+def _build_lane(window: WindowSpan) -> Lane:
+    began = min(stage["from_ms"] for stage in window["stages"])
+    bars = [
+        Bar(stage["task"], _SINKS.get(stage["sink"], "feed"), (stage["from_ms"] - began) / 1000,
+            (stage["to_ms"] - stage["from_ms"]) / 1000,
+            f"{stage['task']}: {(stage['to_ms'] - stage['from_ms']) / 1000:,.2f} s, {stage['rows']:,} rows\n"
+            f"window to {format_clock(window['hi']['time'])}")
+        for stage in window["stages"]
+    ]  # fmt: skip
+    return Lane(window["hi"]["time"][11:19], bars)
+
+
+def _build_stages_table(lanes: Sequence[Lane]) -> Markup:
+    row = Markup(
+        '<tr><th scope="row">{}</th><td>{}</td><td class="number">{:.2f}</td><td class="number">{:.2f}</td></tr>'
+    )
+    rows = Markup("").join(
+        row.format(lane.name, bar.name, bar.start_s, bar.seconds) for lane in lanes for bar in lane.bars
+    )
+    head = Markup(
+        '<table><caption class="hidden">Stages of the last windows</caption><thead><tr><th scope="col">Window to</th>'
+        '<th scope="col">Stage</th><th scope="col" class="number">Began at (s)</th>'
+        '<th scope="col" class="number">Seconds</th></tr></thead><tbody>{}</tbody></table>'
+    )
+    return head.format(rows)

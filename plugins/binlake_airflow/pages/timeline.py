@@ -1,0 +1,169 @@
+"""What the charts show, from the events of the last windows in the lake: lag, rows, bytes, stages, DDL.
+
+Two reads, whatever the length of the history: which windows are the newest, and all events in their range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypedDict
+
+from binlake import tso
+from binlake.errors import WireError
+from binlake.health.values import Events, build_ts_view
+from binlake.pipeline import BY_NAME, ENDED, name_task, parse_feed_sink
+from binlake.window.eventrow import EventRow
+from binlake.window.manifest import WindowManifest
+
+WINDOWS = 60
+"""The newest landed windows that the charts cover."""
+_GANTT = 8
+_PLACES = {"land": "lake", "finalize": "target", "mirror": "mirrors"}
+ORDER = ("lake", "target", "mirrors")
+
+
+class Landing(TypedDict):
+    """A window that landed at `at_ms`, since the one before it landed at `from_ms`; `bytes`: None if not recorded."""
+
+    from_ms: int
+    at_ms: int
+    rows: int
+    bytes: int | None
+
+
+class StageSpan(TypedDict):
+    """A stage of a window: when it began and ended (Unix ms)."""
+
+    task: str
+    sink: str
+    state: str
+    from_ms: float
+    to_ms: float
+    rows: int
+
+
+class WindowSpan(TypedDict):
+    """A window by its hi, and its stages in order of time."""
+
+    hi: dict[str, str]
+    stages: list[StageSpan]
+
+
+class Lag(TypedDict):
+    """How far a place was behind the clock when each window ended there: (Unix ms, seconds)."""
+
+    place: str
+    points: list[tuple[int, float]]
+
+
+class DdlMark(TypedDict):
+    """A DDL, at the moment when its window landed."""
+
+    at_ms: int
+    text: str
+
+
+class Timeline(TypedDict):
+    """All that the charts of one replication show; the times are Unix ms."""
+
+    from_ms: int
+    to_ms: int
+    lags: list[Lag]
+    landings: list[Landing]
+    windows: list[WindowSpan]
+    ddls: list[DdlMark]
+
+
+def read_timeline(log: Any, now_ms: int, ddls: Sequence[dict[str, Any]] = ()) -> Timeline:
+    """The timeline of the newest windows of `log`; `ddls`: rows of the DDL's view."""
+    landed = log.read_newest(("land",), WINDOWS)
+    if not landed:
+        return {"from_ms": now_ms, "to_ms": now_ms, "lags": [], "landings": [], "windows": [], "ddls": []}
+    within = (min(event["lo"] for event in landed), landed[0]["hi"])
+    return build_timeline(log.read_events(within=within, sealed=True), now_ms, ddls)
+
+
+def read_lags(log: Events) -> list[Lag]:
+    """The lag of the lake and of its sinks in the last windows, for a small picture."""
+    return _build_lags(log.read_newest(tuple(_PLACES), WINDOWS))
+
+
+def build_timeline(events: Sequence[EventRow], now_ms: int, ddls: Sequence[dict[str, Any]] = ()) -> Timeline:
+    """From all events of a range of windows."""
+    ended = [event for event in events if event["stage"] in BY_NAME and event["state"] in ENDED]
+    lands = _keep_first([event for event in ended if event["stage"] == "land"])
+    landings = _build_landings(lands)
+    first = min((landing["from_ms"] for landing in landings), default=now_ms)
+    last = max((event["at_ms"] for event in ended), default=now_ms)
+    return {
+        "from_ms": first,
+        # If nothing has happened for long, the past keeps at least half of the width.
+        "to_ms": max(min(now_ms, last + max(last - first, 1000)), last),
+        "lags": _build_lags(ended),
+        "landings": landings,
+        "windows": _build_windows(ended),
+        "ddls": _build_ddl_marks(lands, ddls),
+    }
+
+
+def _keep_first(lands: Iterable[EventRow]) -> list[EventRow]:
+    """The first landing of each window, in order of time: a window that is landed again adds no rows."""
+    first: dict[int, EventRow] = {}
+    for event in sorted(lands, key=lambda event: event["at_ms"]):
+        first.setdefault(event["hi"], event)
+    return list(first.values())
+
+
+def _build_landings(lands: Sequence[EventRow]) -> list[Landing]:
+    landings: list[Landing] = []
+    for event in lands:
+        own_ms = event["at_ms"] - int(1000 * event["seconds"])
+        from_ms = landings[-1]["at_ms"] if landings else own_ms
+        landings.append({"from_ms": min(from_ms, event["at_ms"]), "at_ms": event["at_ms"], "rows": event["rows"],
+                         "bytes": _read_bytes(event)})  # fmt: skip
+    return landings
+
+
+def _read_bytes(event: EventRow) -> int | None:
+    try:
+        return WindowManifest.from_json(event.get("manifest") or "").bytes
+    except WireError:
+        # Without a manifest, or with a damaged one, the rest of the page is needed all the more.
+        return None
+
+
+def _build_lags(events: Iterable[EventRow]) -> list[Lag]:
+    points: dict[str, dict[int, float]] = {}
+    for event in sorted(events, key=lambda event: event["at_ms"]):
+        place = _PLACES.get(event["stage"]) or (
+            f"feed {parse_feed_sink(event['sink'])}" if event["stage"] == "publish" else None
+        )
+        behind_ms = event["at_ms"] - tso.extract_physical(event["hi"])
+        if place is not None and event["state"] == "done":
+            points.setdefault(place, {})[event["at_ms"]] = max(behind_ms, 0) / 1000
+    names = [*(name for name in ORDER if name in points), *sorted(name for name in points if name not in ORDER)]
+    return [{"place": name, "points": list(points[name].items())} for name in names]
+
+
+def _build_windows(ended: Sequence[EventRow]) -> list[WindowSpan]:
+    newest = sorted({event["hi"] for event in ended if event["stage"] == "land"}, reverse=True)[:_GANTT]
+    spans: dict[int, dict[str, StageSpan]] = {hi: {} for hi in newest}
+    for event in sorted(ended, key=lambda event: event["at_ms"]):
+        # A stage that had been done already did nothing in this window.
+        if event["hi"] in spans and event["state"] == "done":
+            task, to_ms = name_task(event["stage"], event["sink"]), float(event["at_ms"])
+            spans[event["hi"]][task] = {
+                "task": task, "sink": BY_NAME[event["stage"]].sink or "", "state": event["state"],
+                "from_ms": to_ms - 1000 * event["seconds"], "to_ms": to_ms, "rows": event["rows"],
+            }  # fmt: skip
+    return [{"hi": build_ts_view(hi), "stages": list(stages.values())} for hi, stages in spans.items() if stages]
+
+
+def _build_ddl_marks(lands: Sequence[EventRow], ddls: Sequence[dict[str, Any]]) -> list[DdlMark]:
+    marks: list[DdlMark] = []
+    for ddl in ddls:
+        ts = int(ddl["commit_ts"])
+        landing = next((event for event in lands if event["lo"] < ts <= event["hi"]), None)
+        if landing is not None:
+            marks.append({"at_ms": landing["at_ms"], "text": f"DDL: {ddl['query'] or ddl['sql'] or ''}"})
+    return marks
