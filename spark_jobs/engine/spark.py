@@ -23,10 +23,10 @@ from binlake.lake.damage import translate_object_store_error
 from binlake.lake.paths import LakePaths
 from spark_jobs.engine.blocks import FileStore, Store
 from spark_jobs.engine.engine import Input, Keeper, Output
-from spark_jobs.engine.session import name_jobs
+from spark_jobs.engine.session import find_pages, name_jobs
 
-TASK_BYTES = 8 << 20
-"""Bytes of rows for which a task of its own pays: for fewer, starting it costs more than it saves."""
+TASK_BYTES = 16 << 20
+"""Bytes of rows for which a task of its own pays: to start one takes 20 ms of CPU, and to reduce a row 3 us."""
 _RESULT = "number INT, result BINARY"
 
 
@@ -44,7 +44,9 @@ class SparkEngine:
 
     def describe(self) -> dict[str, object]:
         """As Engine."""
-        return {"engine": self.name, "spark_jobs": self.jobs, "spark_tasks": self.tasks}
+        pages = find_pages(self.session)
+        counts: dict[str, object] = {"engine": self.name, "spark_jobs": self.jobs, "spark_tasks": self.tasks}
+        return counts | ({"spark_pages": pages} if pages else {})
 
     def run(self, task: Callable[[Input], Output], inputs: Sequence[Input]) -> list[Output]:
         """As Engine: one job of one stage."""
