@@ -8,7 +8,7 @@ from functools import partial
 
 from binlake.base.lakecolumns import OfSegment
 from binlake.dialect import make_table_bytewise
-from binlake.errors import IncompleteWindow
+from binlake.errors import IncompleteWindow, LostRange
 from binlake.lake.continuity import require_windows
 from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.shardlocks import read_target_tables_at
@@ -105,12 +105,24 @@ def read_mirror_window(
     """
     ddls = tuple(read_landed_ddls(ctx.paths, bounds.lo, bounds.hi)) if merged.ddls else ()
     if given is not None and given.bounds == bounds:
+        _require_all_ddls(ctx, given, len(ddls))
         first, last = given.schemas
     else:
         first, last = ctx.schemas.read_state_at(bounds.lo), ctx.schemas.read_state_at(bounds.hi)
     base = read_target_tables_at(ctx.paths, Naming(ctx.rules), bounds.lo, first)
     segments, definitions = Segments(bounds.lo, bounds.hi, ()), WindowDefinitions(base, ddls)
     return SinkWindow(bounds, ddls, segments, definitions, base, (first.version, last.version))
+
+
+def _require_all_ddls(ctx: StageContext, given: MergedWindow, found: int) -> None:
+    """Require the DDL that merge has written in this process: nobody asks the table's log again in between."""
+    if found != given.merged.ddls:
+        raise LostRange(
+            f"the lake's table `ddl` has {found} DDL of a window, and merge has just written {given.merged.ddls}",
+            where={"window": given.bounds.window, "lake": ctx.paths.root},
+            hint="another hand has changed the table: restore its files from a copy, or derive the window again:"
+            f" `binlake stage merge --replication FILE --lo {given.bounds.lo} --hi {given.bounds.hi}`",
+        )
 
 
 def _shape_table(shapes: Shapes, shown: Callable[[TableDef], TableDef] | None, table: TableDef) -> TableDef:

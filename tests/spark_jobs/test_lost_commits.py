@@ -68,6 +68,22 @@ def lake(tmp_path: Path, made: Path) -> _Lake:
     return _Lake(tmp_path, made)
 
 
+def test_ddl_that_is_lost_between_merge_and_the_next_stage_of_its_process_stops_that(tmp_path: Path) -> None:
+    #
+    lakehouse = Lakehouse(None, tmp_path / "lake", Source.of_workload((history := shop()).workload), {})
+    ctx, window = lakehouse.context(), Bounds(0, history.cuts[0])
+    lakehouse.land_only(window.lo, window.hi)
+    merged = run_stage("merge", ctx, window)
+    table = Path(ctx.paths.root) / "ddl"
+    file = table / "_delta_log" / f"{DeltaTable(table).version():020}.json"
+    content = file.read_bytes()
+    file.unlink()
+    with pytest.raises(LostRange, match=r"merge has just written [1-9]"):
+        run_stage("mirror", ctx, window, given=merged.derived)
+    file.write_bytes(content)
+    assert run_stage("mirror", ctx, window, given=merged.derived).state == "done"
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("table", ["mutation", "ddl"])
 def test_lost_merge_stops_every_reader_and_writer_until_it_is_there_again(lake: _Lake, table: str, damage: str) -> None:
