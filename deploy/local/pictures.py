@@ -109,7 +109,7 @@ def _take(page: Page, url: str, pd: str) -> None:
     base = f"{url}/binlake/dags/{NAME}"
     # Address, width, height and colour scheme by name.
     pages: dict[str, tuple[str, int, int, Literal["light", "dark"]]] = {
-        "overview": (f"{url}/binlake/", _WIDTH, 330, "dark"),
+        "overview": (f"{url}/binlake/", _WIDTH, 350, "dark"),
         "replication": (base, _WIDTH, 1080, "light"),
         "replication-dark": (base, _WIDTH, 1080, "dark"),
         "replication-narrow": (base, 390, 1100, "light"),
