@@ -1,7 +1,7 @@
 # The commands for developers. `make help` lists the targets; every target can be run repeatedly.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo demo-mysql test all-tests test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-files bench-feeder bench-snapshot bench-proofs bench flame bench-steps bench-trace bench-record bench-all lint check-wheel licenses proto docs docs-site stop clean
+.PHONY: help setup setup-tests demo demo-mysql test all-tests test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-files bench-feeder bench-snapshot bench-proofs bench flame bench-steps bench-trace bench-record bench-all lint check-wheel release licenses proto docs docs-site stop clean
 
 # The installers need only Python 3.11 and no packages. The system's Python is tried first: distributions compile it with
 # profile-guided optimisation, pyenv by default does not, and then everything takes up to a fifth more CPU.
@@ -134,6 +134,9 @@ lint: setup  ## Check style, types, import rules, that generated files are up to
 
 check-wheel: setup  ## Install the wheel as a pump's host, into another Airflow and beside another Spark, and use it there (ONLY=pump; CONSTRAINT=FILE)
 	@$(PYTHON) -m deploy.wheel $(ONLY) $(if $(CONSTRAINT),--constraint $(CONSTRAINT))
+
+release: setup-tests  ## Test a clean checkout, then make packages, notes, a commit and a tag: VERSION=0.2.0
+	@$(PYTHON) -m deploy.release $(VERSION)
 
 licenses: setup  ## List the licence of each package that `binlake[all]` installs
 	@$(PYTHON) -m deploy.licenses

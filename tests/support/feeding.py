@@ -31,13 +31,24 @@ WAIT_S = 120.0
 
 
 class FedCluster:
-    """A placement driver and pumps in `folder`, for a feeder of `sources` (sections of feeder.toml, as dicts)."""
+    """A placement driver and pumps in `folder`, for a feeder of `sources` (sections of feeder.toml, as dicts).
 
-    def __init__(self, folder: Path, tracker: MariaDb, sources: Sequence[dict[str, Any]], pumps: int = 2) -> None:
+    `pump_settings`: in addition to the tests' usual ones.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        tracker: MariaDb,
+        sources: Sequence[dict[str, Any]],
+        pumps: int = 2,
+        **pump_settings: Any,
+    ) -> None:
         self.folder = folder
         self.status_addr = f"127.0.0.1:{free_port()}"
         self._tracker = tracker
         self.sources = sources
+        self._pump_settings = pump_settings
         self._stack = ExitStack()
         # One client for all requests, because each new one costs 2 ms of CPU. Connections are closed so that no answer
         # comes from a stopped feeder.
@@ -72,7 +83,7 @@ class FedCluster:
     def start_pump(self, name: str) -> None:
         """Start (or restart) the pump `name` on its directory."""
         status = {"status_urls": (f"http://{self.status_addr}",), "resolve_interval_s": 0.1}
-        self.pumps[name] = start_pump(self.driver.url, self.folder / name, name, **status)
+        self.pumps[name] = start_pump(self.driver.url, self.folder / name, name, **status, **self._pump_settings)
 
     def stop_pump(self, name: str) -> None:
         """Stop the pump and leave it paused in the registry."""
