@@ -20,6 +20,7 @@ from support.live import LiveSource
 from support.mariadb import MariaDb, execute
 from support.s3proxy import S3Proxy, Trouble, count_by_table
 from support.workload import integer
+from test_e2e_cluster import many_bytes, on_two_executors
 from test_e2e_window import expected, run, set_up, some_changes, tables_of
 
 from binlake.audit.audit import Audit
@@ -137,6 +138,28 @@ def test_a_window_of_one_transaction_takes_few_requests(
     print("\n".join(f"{warm[place]:4} {cold[place]:4} {' '.join(place)}" for place in sorted({*warm, *cold})))
     assert warm.total() < 200
     assert cold.total() < 550
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
+def test_executors_of_a_cluster_share_a_lake_in_an_object_store(
+    source: LiveSource, make: Make, mariadb: MariaDb, s3: S3, tmp_path: Path
+) -> None:
+    """A master, two workers and their executors are processes of their own, which share no file of the lake."""
+    set_up(source.workload)
+    some_changes(source.workload, 1)
+    many_bytes(source.workload)
+    source.settle()
+    with S3Proxy(s3.port) as proxy:
+        ctx = make("cluster", proxy.url, engine="spark")
+        ran = on_two_executors(ctx, tmp_path)
+        print({task: dict(executors) for task, executors in ran.items()})
+        executors = {executor for tasks in ran.values() for executor in tasks}
+        assert len(executors) == 2
+        assert "driver" not in executors
+        assert verify(ctx.replication).equal
+    assert tables_of(source.workload, mariadb) == expected(source.workload)
 
 
 _COMMITS = r"_delta_log/\d+\.json$"
