@@ -59,9 +59,11 @@ def format_utc(ms: int) -> str:
 def build_stage_row(event: EventRow) -> dict[str, Any]:
     """One event: stage, state, bounds, rows, seconds, what blocks and why, when it ended (Unix ms, and UTC text).
 
-    `task`: the stage's unique name, which for a feed's stage includes the feed; `engine`: empty if one process ran it.
+    `task`: the stage's unique name, which for a feed's stage includes the feed; `engine`: empty if one process ran it;
+    `engine_url`: Spark's own pages, if they are known.
     """
     detail = parse_detail(event)
+    pages = str(detail.get("spark_pages", ""))
     return {
         "stage": event["stage"],
         "task": name_task(event["stage"], event["sink"]),
@@ -74,6 +76,8 @@ def build_stage_row(event: EventRow) -> dict[str, Any]:
         "blocked_by": event["blocked_by"] or "",
         "reason": str(detail.get("reason", "")) or waitingddl.describe(detail),
         "engine": f"Spark, {detail['spark_tasks']:,} tasks" if "spark_tasks" in detail else "",
+        # Who writes to the lake must not be able to put a script into a page.
+        "engine_url": pages if pages.startswith(("http://", "https://")) else "",
         "run_id": event["run_id"],
         "at_ms": event["at_ms"],
         "at": format_utc(event["at_ms"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from functools import lru_cache
 
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
@@ -44,6 +45,16 @@ def name_jobs(session: SparkSession, group: str, description: str) -> None:
         session.addTag(re.sub(r"[\s,]+", "_", group))
     else:
         session.sparkContext.setJobGroup(group, description)
+
+
+@lru_cache(maxsize=1)
+def find_pages(session: SparkSession) -> str:
+    """The address of Spark's own pages; empty if there are none, or if a Connect server does not tell their port."""
+    if not is_remote():
+        return session.sparkContext.uiWebUrl or ""
+    names = ("spark.ui.enabled", "spark.driver.host", "spark.ui.port")
+    enabled, host, port = (session.conf.get(name, "") for name in names)
+    return f"http://{host}:{port}" if enabled == "true" and host and port not in ("", "0") else ""
 
 
 def start_classic_session(app: str, master: str | None = None, conf: dict[str, str] | None = None) -> SparkSession:

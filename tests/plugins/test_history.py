@@ -40,6 +40,15 @@ def test_run_shows_its_window_and_each_stage() -> None:
     assert view["seconds"] == 3.78
 
 
+def test_a_stage_on_spark_links_to_its_pages_if_they_are_known() -> None:  # 34
+    details: list[dict[str, Any]] = [{}, {"spark_tasks": 1234}]
+    details += [{"spark_tasks": 2, "spark_pages": pages} for pages in ("http://spark:4040", "javascript:alert(1)")]
+    view = build_run_view([event("land", T0, T0 + 5, detail=json.dumps(detail)) for detail in details], "r")
+    assert [(row["engine"], row["engine_url"]) for row in view["stages"]] == [
+        ("", ""), ("Spark, 1,234 tasks", ""), ("Spark, 2 tasks", "http://spark:4040"), ("Spark, 2 tasks", ""),
+    ]  # fmt: skip
+
+
 def test_run_of_several_windows_shows_their_range() -> None:
     windows = [(T0, T0 + 5), (T0 + 5, T0 + 7), (T0 + 7, T0 + 9)]
     view = build_run_view([event(stage, *window) for window in windows for stage in ("land", "merge")], "r")

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from binlake.config import Replication
 from spark_jobs.engine.engine import LocalEngine
+from spark_jobs.engine.session import find_pages
 from spark_jobs.engine.spark import SparkEngine
 from spark_jobs.job.context import PIECE_BYTES, StageContext
 from spark_jobs.job.results import Bounds
@@ -65,3 +66,31 @@ def test_jobs_have_the_name_of_replication_stage_and_window(spark: SparkSession,
     assert engine.describe() == {"engine": "spark", "spark_jobs": 1, "spark_tasks": 3}
     tracker = spark.sparkContext.statusTracker()
     assert tracker.getJobIdsForGroup(label)
+
+
+class _Remote:
+    """A session on a Connect server with these settings."""
+
+    def __init__(self, **settings: str) -> None:
+        self.conf = {f"spark.{name.replace('_', '.')}": value for name, value in settings.items()}
+
+
+@pytest.mark.parametrize(
+    ("settings", "pages"),
+    [
+        ({"ui_enabled": "true", "driver_host": "spark", "ui_port": "4040"}, "http://spark:4040"),
+        ({"ui_enabled": "false", "driver_host": "spark", "ui_port": "4040"}, ""),
+        # Spark takes any port, or the next free one, and does not tell which.
+        ({"ui_enabled": "true", "driver_host": "spark", "ui_port": "0"}, ""),
+        ({"ui_enabled": "true", "driver_host": "spark"}, ""),
+    ],
+)
+def test_sparks_pages_are_named_if_they_are_known(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], pages: str
+) -> None:  # 34
+    monkeypatch.setattr("spark_jobs.engine.session.is_remote", lambda: True)
+    session: Any = _Remote(**settings)
+    find_pages.cache_clear()
+    assert find_pages(session) == pages
+    assert SparkEngine(session, "label").describe().get("spark_pages", "") == pages
+    find_pages.cache_clear()
