@@ -68,9 +68,7 @@ def require_ready(folder: Path, version: str) -> None:
         raise SetupError(f"{version} is not a version: write MAJOR.MINOR.PATCH")
     changed = [line.split()[-1] for line in run(["git", "status", "--porcelain"], folder).splitlines()]
     if changed:
-        raise SetupError(
-            f"the checkout has uncommitted files: {', '.join(changed)[:200]}; commit them first"
-        )
+        raise SetupError(f"the checkout has uncommitted files: {', '.join(changed)[:200]}; commit them first")
     if f"v{version}" in run(["git", "tag", "--list"], folder).split():
         raise SetupError(f"v{version} exists already")
     read_notes((folder / "CHANGELOG.md").read_text(encoding="utf-8"), version)

@@ -150,10 +150,7 @@ class LakeStorage(Section):
 class Lake(Section):
     """Where the Delta tables live."""
 
-    path: str = Field(
-        description="root folder, or `s3://bucket/prefix` (with window.engine = local); tables are under"
-        " <path>/<replication>/"
-    )
+    path: str = Field(description="root folder, or `s3://bucket/prefix`; tables are under <path>/<replication>/")
     storage: LakeStorage = Field(LakeStorage())
     retention_days: int = Field(400, ge=1, description="days of time travel on mirrors (set when a mirror is created)")
 

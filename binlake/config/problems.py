@@ -139,11 +139,6 @@ def _check_object_store(replication: Replication) -> Iterator[str]:
         yield f"`lake.path`: a URI with the scheme {scheme!r} is neither a folder nor `s3://bucket/prefix`"
     if "@" in rest.partition("/")[0]:
         yield "`lake.path`: has credentials, which belong into the environment (AWS_ACCESS_KEY_ID, …)"
-    if replication.window.engine != "local":
-        yield (
-            f"`window.engine`: {replication.window.engine!r}, but Spark does not reach a lake in an object store yet:"
-            " set `local`"
-        )
 
 
 def _check_paths(replication: Replication) -> Iterator[str]:

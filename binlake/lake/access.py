@@ -32,6 +32,11 @@ def register_access(root: str, access: Access) -> None:
     _accesses[root] = access
 
 
+def list_accesses() -> tuple[tuple[str, Access], ...]:
+    """By root, how this process reaches its lakes: for other processes, whose environment may not say it."""
+    return tuple((root, find_access(root)) for root in _accesses)
+
+
 def find_access(path: str) -> Access:
     """How to reach `path`."""
     named = next((own for root, own in _accesses.items() if path == root or path.startswith(f"{root}/")), Access())

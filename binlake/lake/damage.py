@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from pyarrow.lib import ArrowException
 
 from binlake.base.oserrors import SPACE_HINT, describe_os_error
@@ -81,6 +81,11 @@ def translate_storage_error(error: BaseException) -> BinlakeError | None:
     text = describe_storage_text(error)
     if (failure := translate_object_store_error(error)) is not None:
         return failure
+    if isinstance(error, CommitFailedError):
+        return Transient(
+            f"a commit to the lake was refused: another one came first, or the store's answer to it was lost ({text})",
+            hint="run it again: it looks at what was committed",
+        )
     if _is_damage(error):
         return LostRange(f"a file of the lake is damaged: {text}", hint=_RESTORE)
     if isinstance(error, DeltaError):

@@ -136,7 +136,7 @@ class _Renewal:
 
     def __init__(self, objects: S3Store, path: str, stored: _Stored) -> None:
         self._objects, self._path, self._stored = objects, path, stored
-        self._ended, self._lost = threading.Event(), False
+        self._ended, self._lost, self._taker = threading.Event(), False, ""
         self._thread = threading.Thread(target=self._renew, name=f"lease {path}", daemon=True)
         self._thread.start()
 
@@ -144,7 +144,7 @@ class _Renewal:
         """Require that no other process has taken the lease over. Raises Transient."""
         if self._lost:
             raise Transient(
-                "the lake's lock was taken over by another process: this one did not renew it in time",
+                f"the lake's lock was taken over by {self._taker}: this process did not renew it in time",
                 where={"lock": self._path},
                 hint="was this process stopped, or the object store out of reach? The stage can run again",
             )
@@ -153,8 +153,8 @@ class _Renewal:
         """As `require_held`, now: looks at the object unless it was renewed lately."""
         if _now_s() - self._stored.since_s > _SURE * LEASE_S:
             found = _read(self._objects, self._path)
-            if found is None or found.lease.owner != self._stored.lease.owner:
-                self._lost = True
+            if not self._is_own(found):
+                self._lose(found)
         self.require_held()
 
     def stop(self) -> None:
@@ -179,10 +179,16 @@ class _Renewal:
         except BinlakeError as error:
             log.warning("lease_not_renewed", lock=self._path, error=str(error))
             return
-        if written is None or written.lease.owner != lease.owner:
-            self._lost = True
-        else:
+        if written is not None and self._is_own(written):
             self._stored = written
+        else:
+            self._lose(written)
+
+    def _is_own(self, found: _Stored | None) -> bool:
+        return found is not None and found.lease.owner == self._stored.lease.owner
+
+    def _lose(self, found: _Stored | None) -> None:
+        self._lost, self._taker = True, "another process" if found is None else found.lease.holder
 
 
 def _write_surely(objects: S3Store, path: str, lease: _Lease, tag: str | None) -> _Stored | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from deltalake import CommitProperties, Transaction
 
 from binlake.errors import LeaseHeld
-from binlake.lake.lease import find_lease_holder, hold_lease
+from binlake.lake.lease import find_lease_holder, hold_lease, require_leases
 from binlake.lake.objects import open_objects
 from binlake.lake.opentable import is_table, open_table
 from binlake.lake.paths import LakePaths
@@ -33,8 +33,10 @@ def make_commit_properties(
 ) -> CommitProperties:
     """For a commit to a table that is written under one of these locks: it is refused if another one came first.
 
-    The table has one writer at a time, so that was a writer that had taken over this one's lock.
+    The table has one writer at a time, so that was a writer that had taken over this one's lock. To be called when the
+    table is open: it may have been opened after that writer's commit. Raises Transient.
     """
+    require_leases()
     return CommitProperties(
         custom_metadata=dict(metadata),
         app_transactions=None if transactions is None else list(transactions),

@@ -6,14 +6,14 @@ store (`storecheck`) need what only the store's own client does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from binlake.errors import Transient
-from binlake.lake.access import Access, find_access
+from binlake.lake.access import Access, find_access, is_remote
 from binlake.lake.damage import describe_storage_text, translate_object_store_error
 
 if TYPE_CHECKING:
@@ -45,6 +45,42 @@ def read_object(path: str, name: str) -> bytes:
 
     with translate_errors(f"{path}/{name}"):
         return bytes(obstore.get(open_objects(path), name).bytes())
+
+
+@contextmanager
+def open_parts(path: str) -> Iterator[Callable[[int, int], bytes]]:
+    """What reads a part (first byte, number of bytes) of the file or object at `path`; one request each in a store."""
+    if is_remote(path):
+        folder, _, name = path.rpartition("/")
+        yield lambda at, size: _read_range(folder, name, at, size)
+        return
+    with open(path, "rb") as file:
+
+        def read_part(at: int, size: int) -> bytes:
+            file.seek(at)
+            return file.read(size)
+
+        yield read_part
+
+
+def _read_range(folder: str, name: str, at: int, size: int) -> bytes:
+    import obstore
+
+    with translate_errors(f"{folder}/{name}"):
+        return bytes(obstore.get_range(open_objects(folder), name, start=at, length=size))
+
+
+def delete_objects(start: str) -> None:
+    """Delete all objects whose URIs begin with `start`. Raises BinlakeError."""
+    import obstore
+
+    folder, _, name = start.rpartition("/")
+    objects = open_objects(folder)
+    with translate_errors(start):
+        for page in objects.list():
+            own = [one["path"] for one in page if one["path"].startswith(name)]
+            if own:
+                obstore.delete(objects, own)
 
 
 @contextmanager

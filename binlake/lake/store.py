@@ -18,6 +18,8 @@ from binlake.lake.access import Access, find_access, is_remote
 
 _CLEAN_EVERY = 50
 """Versions of a table in a store between two looks for the expired part of its log."""
+_ATTEMPTS = 8
+"""Of Arrow for a request, with growing pauses; its default of 3 gives up within a second."""
 _RETRIES = {"max_retries": "10", "retry_timeout": "60s"}
 
 
@@ -97,10 +99,12 @@ _LOCAL = fs.LocalFileSystem()
 
 @lru_cache(maxsize=64)
 def _make_s3_files(access: Access) -> fs.FileSystem:
-    if not access.endpoint:
-        return fs.S3FileSystem(region=access.region, allow_delayed_open=True)
     scheme, _, host = access.endpoint.rpartition("://")
     # Opened late, a small file is one put instead of the three requests of an upload in parts.
     return fs.S3FileSystem(
-        region=access.region, endpoint_override=host, scheme=scheme or "https", allow_delayed_open=True
+        region=access.region,
+        endpoint_override=host or None,
+        scheme=scheme or "https",
+        allow_delayed_open=True,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
     )

@@ -17,7 +17,10 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
+from binlake.lake.access import is_remote
+from binlake.lake.objects import delete_objects
 from binlake.lake.paths import LakePaths
+from binlake.lake.store import open_files
 from spark_jobs.engine.rows import HeldRows, Rows, StoredRows
 
 _OPTIONS = ipc.IpcWriteOptions(compression="lz4")
@@ -42,13 +45,20 @@ class FileStore:
 
     @classmethod
     def of(cls, paths: LakePaths, purpose: str) -> FileStore:
-        """A new folder in the lake, which all workers can reach; for a lake in an object store, on this machine."""
+        """A new folder for this process: in the lake or, if that is in an object store, on this machine."""
         if paths.local is None:
             return cls(str(Path(tempfile.gettempdir()) / f"binlake-{purpose}-{uuid.uuid4().hex}"))
+        return cls.shared(paths, purpose)
+
+    @classmethod
+    def shared(cls, paths: LakePaths, purpose: str) -> FileStore:
+        """A new folder in the lake, which all workers can reach."""
         return cls(paths.locate_staging(f"{purpose}-{uuid.uuid4().hex}"), purpose)
 
     def __enter__(self) -> FileStore:
-        if self.purpose:
+        if self.purpose and is_remote(self.folder):
+            delete_objects(f"{self.folder.rpartition('/')[0]}/{self.purpose}-")
+        elif self.purpose:
             for left in Path(self.folder).parent.glob(f"{self.purpose}-*"):
                 shutil.rmtree(left, ignore_errors=True)
         return self
@@ -56,19 +66,24 @@ class FileStore:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if is_remote(self.folder):
+            delete_objects(self.folder)
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def put(self, tables: Sequence[pa.Table]) -> list[Rows]:
         """As Store: one file."""
-        path = Path(self.folder) / f"{uuid.uuid4().hex}.arrow"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = f"{self.folder}/{uuid.uuid4().hex}.arrow"
+        files, below = open_files(path)
+        if not is_remote(path):
+            Path(self.folder).mkdir(parents=True, exist_ok=True)
         stored: list[Rows] = []
-        with path.open("wb") as file:
+        with files.open_output_stream(below) as file:
             for table in tables:
                 first = file.tell()
                 with ipc.new_stream(file, table.schema, options=_OPTIONS) as stream:
                     stream.write_table(table)
-                stored.append(StoredRows(str(path), ((first, file.tell() - first),)))
+                stored.append(StoredRows(path, ((first, file.tell() - first),)))
         return stored
 
 

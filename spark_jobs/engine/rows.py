@@ -18,6 +18,7 @@ import pyarrow.ipc as ipc
 
 from binlake.base.lakecolumns import History
 from binlake.lake.damage import name_damaged_file
+from binlake.lake.objects import open_parts
 from binlake.lake.store import open_parquet, read_metadata
 
 READ_BYTES = 8 << 20
@@ -161,10 +162,9 @@ class StoredRows:
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """As Rows."""
-        with open(self.path, "rb") as file:
+        with open_parts(self.path) as read_part:
             for at, size in self.spans:
-                file.seek(at)
-                with ipc.open_stream(pa.py_buffer(file.read(size))) as stream:
+                with ipc.open_stream(pa.py_buffer(read_part(at, size))) as stream:
                     yield from (batch.select(list(columns)) for batch in stream)
 
     def list_runs(self) -> list[Run]:

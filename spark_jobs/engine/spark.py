@@ -18,6 +18,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from binlake.errors import BinlakeError
+from binlake.lake.access import Access, list_accesses, register_access
+from binlake.lake.damage import translate_object_store_error
 from binlake.lake.paths import LakePaths
 from spark_jobs.engine.blocks import FileStore, Store
 from spark_jobs.engine.engine import Input, Keeper, Output
@@ -51,7 +53,7 @@ class SparkEngine:
         if not inputs:
             return []
         places = self.session.range(0, len(inputs), 1, len(inputs))
-        work = _Work(task, tuple(inputs))
+        work = _Work(task, tuple(inputs), list_accesses())
         name_jobs(self.session, self.label, f"{self.label}: {work.__name__} ({len(inputs)} tasks)")
         rows = places.mapInArrow(work, _RESULT).toArrow()
         self.jobs += 1
@@ -66,7 +68,7 @@ class SparkEngine:
 
     def open_store(self, paths: LakePaths, purpose: str) -> AbstractContextManager[Store]:
         """As Engine: in files of the lake, which all workers can reach."""
-        return FileStore.of(paths, purpose)
+        return FileStore.shared(paths, purpose)
 
     def make_keeper(self) -> Keeper:
         """As Engine: nothing is held where the reader is not."""
@@ -75,10 +77,14 @@ class SparkEngine:
 
 @dataclass(frozen=True)
 class _Work(Generic[Input, Output]):
-    """The function that Spark's workers call with the numbers of inputs."""
+    """The function that Spark's workers call with the numbers of inputs.
+
+    `accesses`: how to reach lakes in object stores. Their credentials are those of the worker's environment.
+    """
 
     task: Callable[[Input], Output]
     inputs: tuple[Input, ...]
+    accesses: tuple[tuple[str, Access], ...]
 
     @property
     def __name__(self) -> str:
@@ -90,6 +96,8 @@ class _Work(Generic[Input, Output]):
         # As many tasks as cores run side by side already.
         pa.set_cpu_count(1)
         _spare_modules()
+        for root, access in self.accesses:
+            register_access(root, access)
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 columns = [pa.array([number], pa.int32()), pa.array([self._run(number)], pa.binary())]
@@ -100,6 +108,11 @@ class _Work(Generic[Input, Output]):
             return pickle.dumps(self.task(self.inputs[number]))
         except BinlakeError as error:
             return pickle.dumps(error)
+        except Exception as error:
+            failure = translate_object_store_error(error)
+            if failure is None:
+                raise
+            return pickle.dumps(failure)
 
 
 _spared = 0

@@ -76,8 +76,8 @@ def overwrite(rows: pa.Table, paths: LakePaths, table: LakeTable, predicate: str
     (`DESCRIBE HISTORY`): run, window, stage. Raises Transient.
     """
     require_space(paths.locate_table(table.name))
-    about = commit_properties(note)
     place, data = open_table(paths.locate_table(table.name)), rows.select(table.list_column_names())
+    about = commit_properties(note)
     try:
         if _may_match(place, predicate):
             write_deltalake(place, data, mode="overwrite", predicate=predicate, commit_properties=about,

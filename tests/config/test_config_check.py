@@ -63,7 +63,6 @@ def merge(change: dict[str, Any]) -> dict[str, Any]:
         ({"source": {"security": {"ssl-cert": "/c.pem"}}}, "set both ssl-cert and ssl-key"),
         ({"source": {"timeout-s": float("inf")}}, "finite"),
         ({"lake": {"path": ""}}, "`lake.path`: empty"),
-        ({"lake": {"path": "s3://bucket/lake"}}, "`window.engine`: 'auto', but Spark does not reach a lake"),
         ({"lake": {"path": "gs://bucket/lake"}, "window": LOCAL}, "`lake.path`: a URI with the scheme 'gs'"),
         ({"lake": {"path": "s3://"}, "window": LOCAL}, "`lake.path`: a URI with the scheme 's3'"),
         ({"lake": {"path": "s3://key:secret@bucket/lake"}, "window": LOCAL}, "`lake.path`: has credentials"),

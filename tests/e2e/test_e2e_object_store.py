@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from support.flakyproxy import FlakyProxy
 from support.live import LiveSource
 from support.mariadb import MariaDb, execute
-from support.s3proxy import S3Proxy, count_by_table
+from support.s3proxy import S3Proxy, Trouble, count_by_table
 from support.workload import integer
+from test_e2e_cluster import many_bytes, on_two_executors
 from test_e2e_window import expected, run, set_up, some_changes, tables_of
 
 from binlake.audit.audit import Audit
@@ -28,6 +37,8 @@ from spark_jobs.job.runner import run_window
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 Make = Callable[..., StageContext]
+_TESTS = Path(__file__).resolve().parents[1]
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
 
 @pytest.fixture
@@ -36,12 +47,40 @@ def make(context: Make, target: dict[str, Any], s3: S3, monkeypatch: pytest.Monk
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
 
-    def make_in(bucket: str, endpoint: str = s3.url) -> StageContext:
+    def make_in(bucket: str, endpoint: str = s3.url, engine: str = "local") -> StageContext:
         s3.create_bucket(bucket)
         lake = {"path": f"s3a://{bucket}/lakes", "storage": {"endpoint": endpoint}}
-        return context(target=target, mirror={"enabled": True}, lake=lake, window={"engine": "local"})
+        return context(target=target, mirror={"enabled": True}, lake=lake, window={"engine": engine})
 
     return make_in
+
+
+@pytest.mark.spark
+def test_spark_tasks_read_and_write_a_lake_in_an_object_store(
+    source: LiveSource, make: Make, mariadb: MariaDb, s3: S3
+) -> None:
+    """All rows are written and read by tasks, in parts that they put themselves; only the driver commits."""
+    set_up(source.workload)
+    some_changes(source.workload, 1)
+    source.workload.add_column("d", "t", integer("c", default="7"))
+    some_changes(source.workload, 2)
+    with S3Proxy(s3.port) as proxy:
+        ctx = make("spark", proxy.url, engine="spark")
+        run(ctx, source)
+        asked = proxy.take_requests()
+        ended = {event["stage"]: json.loads(event["detail"]) for event in ctx.windows.read_events()}
+    assert tables_of(source.workload, mariadb) == expected(source.workload)
+    # The event of a stage says that its tasks ran on Spark.
+    ran = {stage for stage, detail in ended.items() if detail.get("spark_tasks")}
+    print(f"stages with tasks on Spark: {sorted(ran)}")
+    assert ran >= {"land", "mirror"}
+    # Only Arrow and obstore (tasks) and delta-rs (the driver): nothing of Spark's own asked the store.
+    agents = {one.agent.split("/")[0] for one in asked}
+    assert agents <= {"aws-sdk-cpp", "object_store"}, agents
+    staged = {one.kind for one in asked if "/_staging/" in one.key}
+    assert staged >= {"PUT", "GET"}
+    # What tasks put for other tasks is gone.
+    assert "<Key>" not in httpx.get(f"{s3.url}/spark?prefix=lakes/live/_staging").text
 
 
 def read_history(ctx: StageContext, key: str) -> list[RowVersion]:
@@ -99,6 +138,115 @@ def test_a_window_of_one_transaction_takes_few_requests(
     print("\n".join(f"{warm[place]:4} {cold[place]:4} {' '.join(place)}" for place in sorted({*warm, *cold})))
     assert warm.total() < 200
     assert cold.total() < 550
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
+def test_executors_of_a_cluster_share_a_lake_in_an_object_store(
+    source: LiveSource, make: Make, mariadb: MariaDb, s3: S3, tmp_path: Path
+) -> None:
+    """A master, two workers and their executors are processes of their own, which share no file of the lake."""
+    set_up(source.workload)
+    some_changes(source.workload, 1)
+    many_bytes(source.workload)
+    source.settle()
+    with S3Proxy(s3.port) as proxy:
+        ctx = make("cluster", proxy.url, engine="spark")
+        ran = on_two_executors(ctx, tmp_path)
+        print({task: dict(executors) for task, executors in ran.items()})
+        executors = {executor for tasks in ran.values() for executor in tasks}
+        assert len(executors) == 2
+        assert "driver" not in executors
+        assert verify(ctx.replication).equal
+    assert tables_of(source.workload, mariadb) == expected(source.workload)
+
+
+_COMMITS = r"_delta_log/\d+\.json$"
+_TROUBLES = {
+    "all kinds": Trouble(slow_down=0.05, fails=0.05, slow=0.05, slow_s=0.2, loses=0.05),
+    "slow down": Trouble(slow_down=0.3),
+    "fails": Trouble(fails=0.3),
+    "slow": Trouble(slow=0.5, slow_s=1),
+    "loses puts": Trouble(loses=0.2),
+    "loses commits": Trouble(loses=0.5, only=_COMMITS),
+    "fails after commits": Trouble(late=0.5, only=_COMMITS),
+    "loses leases": Trouble(loses=0.5, only="_locks/"),
+}
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind == "all kinds" else [pytest.mark.soak]) for kind in _TROUBLES]
+)
+def test_a_store_in_trouble_delays_windows_and_changes_nothing(
+    source: LiveSource, make: Make, mariadb: MariaDb, s3: S3, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A window succeeds or ends with a transient error, and the next ones bring the same rows."""
+    monkeypatch.setattr(lease, "LEASE_S", 2.0)
+    monkeypatch.setattr(lease, "RENEW_S", 0.3)
+    set_up(source.workload)
+    some_changes(source.workload, 5)
+    with S3Proxy(s3.port) as proxy:
+        ctx = make(f"trouble-{kind.replace(' ', '-')}", proxy.url)
+        run(ctx, source)
+        proxy.make_trouble(_TROUBLES[kind])
+        ended, failed = 0, Counter[str]()
+        for seed in range(2):
+            some_changes(source.workload, 6 + seed, 4)
+            source.settle()
+            try:
+                run_window(ctx)
+                ended += 1
+            except Transient as error:
+                failed[error.message[:60]] += 1
+        statuses = Counter(one.status for one in proxy.take_requests())
+        proxy.make_trouble(Trouble())
+        some_changes(source.workload, 9, 4)
+        run(ctx, source)
+        print(f"{kind}: {ended} windows ended, failed: {dict(failed)}, answers: {dict(statuses)}")
+        assert verify(ctx.replication).equal
+    assert tables_of(source.workload, mariadb) == expected(source.workload)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    ["pulled", *(pytest.param(one, marks=pytest.mark.soak) for one in ("planned", "landed", "window_applied"))],
+)
+def test_a_driver_that_was_stopped_for_longer_than_its_lease_loses_and_doubles_nothing(
+    source: LiveSource, make: Make, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:  # R-41
+    """It is stopped after this line of its log, while it holds a lock (except for `planned`); another takes it over."""
+    monkeypatch.setattr(lease, "LEASE_S", 2.0)
+    monkeypatch.setattr(lease, "RENEW_S", 0.3)
+    set_up(source.workload)
+    some_changes(source.workload, 1)
+    ctx = make(f"stopped-{moment.replace('_', '-')}")
+    source.settle()
+    command = [sys.executable, "-m", "support.stopped_driver"]
+    env = {**os.environ, "PYTHONPATH": f"{_TESTS}{os.pathsep}{_TESTS.parent}"}
+    driver = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+    assert driver.stdin is not None
+    assert driver.stdout is not None
+    try:
+        driver.stdin.write(ctx.replication.model_dump_json(by_alias=True) + "\n")
+        driver.stdin.flush()
+        assert next(line for line in driver.stdout if f"] {moment} " in _COLOUR.sub("", line))
+        driver.send_signal(signal.SIGSTOP)
+        some_changes(source.workload, 2)
+        run(ctx, source)
+        driver.send_signal(signal.SIGCONT)
+        printed, _ = driver.communicate(timeout=120)
+    finally:
+        driver.kill()
+        driver.communicate()
+    said = printed.splitlines()[-1]
+    print(f"{moment}: {said}")
+    if moment == "pulled":
+        assert re.match(rf"Transient the lake's lock was taken over by pid {os.getpid()} on ", said)
+    some_changes(source.workload, 3)
+    run(ctx, source)
+    assert tables_of(source.workload, mariadb) == expected(source.workload)
+    assert verify(ctx.replication).differences == []
 
 
 @pytest.mark.soak

@@ -9,16 +9,20 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from binlake.errors import LeaseHeld, Transient
-from binlake.lake import lease
+from binlake.lake import lease, store
 from binlake.lake.access import Access, register_access
 from binlake.lake.lock import hold_lake_lock, lock_holder
 from binlake.lake.opentable import open_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import DDL
+from binlake.mirror.replica import Replica
 from deploy.local.s3 import S3
 from spark_jobs.job.lake import ensure_tables
 
@@ -129,7 +133,7 @@ def test_a_lost_lease_is_an_error_at_the_end_of_its_block(paths: LakePaths, monk
                 pass
         go_on.set()
 
-    with pytest.raises(Transient, match="taken over by another process"), hold_lake_lock(paths, "merge"):
+    with pytest.raises(Transient, match=f"taken over by pid {os.getpid()} on "), hold_lake_lock(paths, "merge"):
         take_over()
 
 
@@ -180,6 +184,28 @@ def test_a_stopped_holder_that_wakes_up_cannot_commit(paths: LakePaths, s3: S3, 
     assert printed.startswith("Transient "), printed
     assert writer.returncode, "a lost lease must end the block with an error"
     assert open_table(paths.locate_table(DDL.name)).version() == taken_over
+
+
+def test_a_mirror_in_creation_when_its_lease_is_lost_is_not_emptied(
+    paths: LakePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:  # R-41
+    """delta-rs opens a table again after it has created it, so it may see what another holder has committed."""
+    monkeypatch.setattr(lease, "RENEW_S", 60.0)
+    place, rows = paths.locate_mirror("d", "t"), pa.table({"a": [1, 2]})
+    options, create = store.make_delta_options(place), DeltaTable.create
+
+    def create_and_sleep(*asked: Any, **more: Any) -> DeltaTable:
+        create(*asked, **more)
+        with monkeypatch.context() as patch:
+            patch.setattr(lease, "_held", set())  # as in another process
+            with hold_lake_lock(paths, "mirror"):
+                write_deltalake(place, rows, mode="append", storage_options=options)
+        return DeltaTable(place, storage_options=options)
+
+    monkeypatch.setattr(DeltaTable, "create", create_and_sleep)
+    with pytest.raises(Transient, match="taken over"), hold_lake_lock(paths, "mirror"):
+        Replica(place, 30)._overwrite(pa.RecordBatchReader.from_batches(rows.schema, []), 5)
+    assert DeltaTable(place, storage_options=options).to_pyarrow_table() == rows
 
 
 def test_a_store_that_does_not_answer_is_a_clear_transient_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,8 +33,9 @@ class Trouble:
     """What the store does wrong: each number is the share of requests (0 to 1).
 
     `slow_down`: answers 503; `fails`: answers 500; `slow`: waits `slow_s` first; `loses`: does what a put asks, then
-    closes the connection without an answer. `only`: a pattern of the keys that have trouble. `refuses`: the code with
-    which it refuses all requests; `ignores`: lower-case names of headers that it does not know.
+    closes the connection without an answer; `late`: does it, then answers 500. `only`: a pattern of the keys that have
+    trouble. `refuses`: the code with which it refuses all requests; `ignores`: lower-case names of headers that it does
+    not know.
     """
 
     slow_down: float = 0
@@ -42,6 +43,7 @@ class Trouble:
     slow: float = 0
     slow_s: float = 0.5
     loses: float = 0
+    late: float = 0
     only: str = ""
     refuses: str = ""
     ignores: tuple[str, ...] = ()
@@ -50,11 +52,12 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Request:
-    """`kind`: GET, HEAD, PUT, DELETE, POST or LIST; `key`: of the object, or the prefix of a list."""
+    """`kind`: GET, HEAD, PUT, DELETE, POST or LIST; `key`: of the object, or a list's prefix; `agent`: the client."""
 
     kind: str
     key: str
     status: int
+    agent: str
 
 
 class S3Proxy:
@@ -128,10 +131,13 @@ class _Handler(BaseHTTPRequestHandler):
             return
         key, kind = self._name_request()
         answer = self._make_trouble(key)
-        loses = answer is None and self.command in ("PUT", "POST") and self._happens(key, self.state.trouble.loses)
+        writes, trouble = answer is None and self.command in ("PUT", "POST"), self.state.trouble
         status, headers, content = answer or self._ask(body)
+        if writes and self._happens(key, trouble.late):
+            status, headers, content = 500, [], _INTERNAL
+        loses = writes and self._happens(key, trouble.loses)
         with self.state.lock:
-            self.state.requests.append(Request(kind, key, status))
+            self.state.requests.append(Request(kind, key, status, self.headers.get("User-Agent", "")))
         if loses:
             self.close_connection = True
             return
