@@ -57,7 +57,7 @@ def release(folder: Path, version: str, tests: Sequence[str]) -> None:
     notes.write_text(read_notes(changelog.read_text(encoding="utf-8"), version), encoding="utf-8")
     (dist / f"licenses-{version}.txt").write_text(run([sys.executable, "-m", "deploy.licenses"], folder))
     run(["git", "commit", "--quiet", "--all", "--message", f"Release {version}"], folder)
-    run(["git", "tag", "--annotate", f"v{version}", "--file", str(notes)], folder)
+    run(["git", "tag", "--annotate", "--cleanup=verbatim", f"v{version}", "--file", str(notes)], folder)
     print(f"release: v{version} is tagged; packages, notes and licences are in {dist}")
     print(f"publish: git push origin HEAD v{version} && {Path(uv).name} publish {dist}/binlake-{version}*")
 

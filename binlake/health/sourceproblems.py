@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from binlake.base.durations import format_duration
 from binlake.cluster.source.hearing import HeardSource, Hearing
 from binlake.health.problem import DIAGNOSE, FEEDER_CHECK, FEEDER_STATUS, LIST_WINDOWS, Problem
 
@@ -53,7 +54,7 @@ def find_lag_problems(status: Mapping[str, Any], limit_s: int) -> list[Problem]:
         _PLACES[sink]: position for sink, position in status["sinks"].items() if sink in _PLACES
     }
     late = [
-        f"{place} ({position['lag_seconds']:,.0f} s)"
+        f"{place} ({format_duration(position['lag_seconds'])})"
         for place, position in places.items()
         if position is not None and position["lag_seconds"] is not None and position["lag_seconds"] > limit_s
     ]

@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import sys
 import tempfile
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
 import httpx
 
+from binlake import tso
+from binlake.cluster.placement import EtcdClient
+from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
+from binlake.lake.tables import WINDOW
+from binlake.window.manifest import WindowManifest
 from deploy.local.airflow import Airflow
 from deploy.local.chromium import Chromium, Page
 from deploy.local.etcd import Etcd
+from deploy.local.ports import HOST
 from deploy.local.sample_lake import BASE, S, build_sample, register_cluster
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 NAME = "shop"
-_WIDTH = 960
+_WIDTH = 1180
+_WINDOWS, _STEP_MS = 70, 6_000
+_STAGES = (("land", "", 0.5), ("merge", "", 0.7), ("compact", "sql", 0.4), ("convert", "sql", 0.3),
+           ("finalize", "sql", 1.4), ("mirror", "mirror", 0.9))  # fmt: skip
 
 
 def main() -> int:
     """Take all pictures."""
     with tempfile.TemporaryDirectory(prefix="binlake-pictures-") as scratch:
         folder = Path(scratch)
-        build_sample(LakePaths(str(folder / "lake" / NAME)))
+        paths = LakePaths(str(folder / "lake" / NAME))
+        build_sample(paths)
+        _write_recent_windows(paths)
         with Etcd() as etcd:
-            _write_replication(folder, etcd.url)
+            _write_replication(folder, etcd)
             server = Airflow(folder / "airflow", {"BINLAKE_REPLICATIONS": str(folder)}, only=("api-server",))
             with server as airflow, Chromium(folder / "chromium") as chromium, chromium.open_page() as page:
                 _log_in(page, airflow)
@@ -36,13 +51,52 @@ def main() -> int:
     return 0
 
 
-def _write_replication(folder: Path, pd: str) -> None:
-    sections = {"source": {"pd-urls": pd}, "lake": {"path": str(folder / "lake")}, "target": {"db-type": "mariadb"}}
+def _write_recent_windows(paths: LakePaths) -> None:
+    """Windows of the last minutes, so that the charts have something to show."""
+    now_ms = time.time_ns() // 1_000_000
+    ends = [BASE + 40 * S, *(tso.compose(now_ms - _STEP_MS * (_WINDOWS - number)) for number in range(_WINDOWS))]
+    events = [
+        event
+        for number, (lo, hi) in enumerate(itertools.pairwise(ends))
+        for event in _list_events(lo, hi, rows=int(400 + 350 * math.sin(number / 7)))
+    ]
+    ControlTable(paths.locate_table(WINDOW.name), WINDOW).append(events)
+
+
+def _list_events(lo: int, hi: int, rows: int) -> list[dict[str, object]]:
+    """What the stages of one window record; it takes longer if it has more rows."""
+    at_ms, events = tso.extract_physical(hi) + 800, []
+    manifest = WindowManifest(NAME, 1, lo, hi, "", (), rows, 0, 0, 220 * rows, 1, "").to_json()
+    for stage, sink, seconds in _STAGES:
+        took = seconds * (0.5 + rows / 800)
+        at_ms += int(1000 * took)
+        events.append({
+            "lo": lo, "hi": hi, "stage": stage, "sink": sink, "state": "done", "rows": rows, "seconds": took,
+            "run_id": "scheduled__2026-11-20T10:04:00+00:00", "at_ms": at_ms, "blocked_by": "", "detail": "{}",
+            "manifest": manifest if stage == "land" else "",
+        })  # fmt: skip
+    return events
+
+
+def _write_replication(folder: Path, etcd: Etcd) -> None:
+    sections: dict[str, dict[str, object]] = {
+        "source": {"pd-urls": etcd.url},
+        "lake": {"path": str(folder / "lake")},
+        # The page only looks whether something listens there.
+        "target": {"db-type": "mariadb", "host": HOST, "port": etcd.port},
+        "mirror": {"enabled": True},
+    }
     text = "".join(
         f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in section.items())
         for name, section in sections.items()
     )
     (folder / f"{NAME}.toml").write_text(f'name = "{NAME}"\n{text}', encoding="utf-8")
+
+
+def _announce_tidb(pd: str) -> None:
+    """As a TiDB server does in PD: so its lag is known, although its status port does not answer."""
+    with closing(EtcdClient([pd])) as client:
+        client.put(b"/topology/tidb/127.0.0.1:4000/ttl", str(time.time_ns()).encode())
 
 
 def _log_in(page: Page, airflow: Airflow) -> None:
@@ -53,18 +107,21 @@ def _log_in(page: Page, airflow: Airflow) -> None:
 
 def _take(page: Page, url: str, pd: str) -> None:
     base = f"{url}/binlake/dags/{NAME}"
-    # Address, height and colour scheme by name.
-    pages: dict[str, tuple[str, int, Literal["light", "dark"]]] = {
-        "overview": (f"{url}/binlake/", 260, "dark"),
-        "replication": (base, 1120, "light"),
-        "row": (f"{base}/row?table=shop.item&key=4", 700, "light"),
-        "transaction": (f"{base}/transaction?ts={BASE + 12 * S + 1}", 820, "dark"),
-        "table": (f"{base}/table?table=shop.item&at={BASE + 30 * S}", 560, "light"),
+    # Address, width, height and colour scheme by name.
+    pages: dict[str, tuple[str, int, int, Literal["light", "dark"]]] = {
+        "overview": (f"{url}/binlake/", _WIDTH, 350, "dark"),
+        "replication": (base, _WIDTH, 1080, "light"),
+        "replication-dark": (base, _WIDTH, 1080, "dark"),
+        "replication-narrow": (base, 390, 1100, "light"),
+        "row": (f"{base}/row?table=shop.item&key=4", _WIDTH, 580, "light"),
+        "transaction": (f"{base}/transaction?ts={BASE + 12 * S + 1}", _WIDTH, 820, "dark"),
+        "table": (f"{base}/table?table=shop.item&at={BASE + 30 * S}", _WIDTH, 560, "light"),
     }
-    for name, (address, height, scheme) in pages.items():
+    for name, (address, width, height, scheme) in pages.items():
         # Write a new heartbeat, so that the pump is not shown as silent.
         register_cluster(pd)
-        page.set_size(1180 if name == "overview" else _WIDTH, height)
+        _announce_tidb(pd)
+        page.set_size(width, height)
         page.set_scheme(scheme)
         page.goto(address)
         page.write_picture(FOLDER / f"{name}.png")

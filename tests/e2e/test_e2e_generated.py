@@ -17,7 +17,8 @@ from support.feedload import run_windows
 from support.hostile import hostile
 from support.mariadb import MariaDb, execute, mysql_in_memory, rows
 
-from binlake.errors import TargetRefused
+from binlake.errors import ConfigError, TargetRefused
+from binlake.repair.backfill.tableback import bring_table_back
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 
@@ -314,10 +315,10 @@ def test_values_that_a_variable_of_the_session_made_are_not_computed_again(
 
 
 @pytest.mark.parametrize("family", ["mariadb", pytest.param("mysql", marks=pytest.mark.soak)])
-def test_way_on_where_a_variable_of_the_session_is_not_in_the_log(
+def test_ways_on_where_a_variable_of_the_session_is_not_in_the_log(
     family: str, request: pytest.FixtureRequest, empty_mariadb: MariaDb, tmp_path: Path
 ) -> None:
-    """R-34: a division in a new column stops; with the declared default it goes on, at any time."""
+    """R-34: a division in a new column stops; the declared default goes on, at any time, and so does a table aside."""
     one: MariaDb = request.getfixturevalue("mariadb_source" if family == "mariadb" else "mysql")
     one.wipe()
     divided = "ADD g DECIMAL(20,6) AS (d / 3) STORED, ADD h VARCHAR(40) DEFAULT (10 / 3)"
@@ -328,6 +329,7 @@ def test_way_on_where_a_variable_of_the_session_is_not_in_the_log(
         execute(one, "CREATE DATABASE fed CHARACTER SET utf8mb4")
         to = {"host": target.host, "port": target.port, "user": "root", "db-type": family}
         given = cluster.replication().source.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        mirror = {"mirror": {"enabled": True}}
         declared = {**given, "session-variables": "default"}
 
         def alter(table: str) -> None:
@@ -346,13 +348,34 @@ def test_way_on_where_a_variable_of_the_session_is_not_in_the_log(
         alter("late")
         for _ in range(2):
             with pytest.raises(TargetRefused, match=r"div_precision_increment.*session-variables.*aside"):
-                run_windows(cluster, to)
-        run_windows(cluster, to, source=declared)
+                run_windows(cluster, to, **mirror)
+        run_windows(cluster, to, source=declared, **mirror)
         assert equal("late")
-        run_windows(cluster, to)  # the setting is taken back
+        run_windows(cluster, to, **mirror)  # the setting is taken back
         alter("early")
-        run_windows(cluster, to, source=declared)
+        run_windows(cluster, to, source=declared, **mirror)
         assert equal("early")
+        for name in ("first", "second"):
+            alter(name)
+            run_windows(cluster, {**to, "on-table-error": "set-aside"}, **mirror)
+            # As a person copies the table: with plain columns instead of generated ones.
+            execute(target, f"DROP TABLE fed.{name}", f"CREATE TABLE fed.{name} LIKE fed.early")
+            for row in rows(one, f"SELECT id, d, g, h FROM fed.{name}"):
+                execute(target, f"INSERT INTO fed.{name} (id, d, g, h) VALUES ({', '.join(map(repr, map(str, row)))})")
+            bring_table_back(cluster.replication(target=to, **mirror), ("fed", name), rows_are_there=True)
+            execute(one, f"INSERT INTO fed.{name} (id, d) VALUES (3, 5)")
+            cluster.follow(one)
+            run_windows(cluster, to, **mirror)
+            assert equal(name)
+        alter("third")
+        execute(one, "ALTER TABLE fed.third ADD i DECIMAL(20,6) AS (d / 7) STORED")
+        cluster.follow(one)
+        run_windows(cluster, {**to, "on-table-error": "set-aside"}, **mirror)
+        execute(target, "DROP TABLE fed.third", "CREATE TABLE fed.third LIKE fed.early")
+        execute(target, "ALTER TABLE fed.third ADD i DECIMAL(20,6)")
+        # No log has what the second ALTER computed in the row that changed before it.
+        with pytest.raises(ConfigError, match="rows that changed between when it was set aside and its last DDL"):
+            bring_table_back(cluster.replication(target=to, **mirror), ("fed", "third"), rows_are_there=True)
     one.wipe()
 
 

@@ -299,7 +299,7 @@ def test_position_behind_the_source_is_not_running(log: WindowLog) -> None:
     late = read_health(log, later_s=3700)
     state, text = first_problem(late)
     assert state == "behind"
-    assert re.fullmatch(r"more than 3,600 s behind the source: the lake \([\d,]+ s\), the target \([\d,]+ s\)", text)
+    assert re.fullmatch(r"more than 3,600 s behind the source: the lake \(\d+ \w+\), the target \(\d+ \w+\)", text)
     # Everything published is applied, but the source has older commits.
     stuck = replace(AROUND, hearing=Hearing((replace(READING, lag_s=4000.0),)))
     assert first_problem(read_health(log, stuck))[0] == "behind"

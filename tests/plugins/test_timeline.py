@@ -86,8 +86,8 @@ def test_times_are_said_as_a_person_would() -> None:
     lags = [None, {"lag_seconds": None}, {"lag_seconds": 0.3}, {"lag_seconds": 93_600.0}]
     assert [words.format_behind(lag) for lag in lags] == ["nothing yet", "lag unknown", "up to date", "26 h behind"]
     assert [words.format_size(size) for size in (0, 1023, 1536, 2**50)] == ["0 B", "1023 B", "1.5 KiB", "1024.0 TiB"]
-    assert [words.format_count(count) for count in (0, 0.25, 12, 1500, 3.2e6, 1e15)] == [
-        "0", "0.25", "12", "1.5 k", "3.2 M", "1.0e+15",
+    assert [words.format_count(count) for count in (0, 0.25, 12, 1500, 6138, 999_900, 3.2e6, 1e15)] == [
+        "0", "0.25", "12", "1.5 k", "6.14 k", "1000 k", "3.2 M", "1.0e+15",
     ]  # fmt: skip
 
 

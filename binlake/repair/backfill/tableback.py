@@ -16,6 +16,7 @@ from binlake.config import Replication
 from binlake.dialect import make_table_bytewise
 from binlake.dialect.createtable import make_create_statements
 from binlake.errors import ConfigError, Drift, IncompleteWindow
+from binlake.lake.ddls import find_last_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.shardlocks import read_target_tables_at
 from binlake.repair.backfill.repair import MOST_DIFFERENCES, hold_target
@@ -161,16 +162,21 @@ def _repair_changed_since(
     replication: Replication, name: Name, aside: AsideTable, ts: int, target: SettledTarget
 ) -> Repaired:
     """Repair the rows that changed since the table was set aside; an operator has confirmed the others."""
-    tables = list_tables_at(replication, LakePaths.of(replication), ts)
+    paths = LakePaths.of(replication)
+    tables = list_tables_at(replication, paths, ts)
     keys = find_touched_keys(replication, aside.since, ts, ts, tables)
     if name in keys.whole:
         raise _make_incomplete_table_error(aside, "its key has changed since")
-    done = repair_keys(
-        replication, {own: table_keys for own, table_keys in keys.sort_keys().items() if own == name}, target
-    )
+    own = {table: table_keys for table, table_keys in keys.sort_keys().items() if table == name}
+    # A DDL may have given rows values that no log has; the log has those of rows that changed after it.
+    last_ddl = max(aside.since, find_last_ddls(paths, {name}, ts).get(name, 0))
+    later = find_touched_keys(replication, last_ddl, ts, ts, tables).sort_keys().get(name, [])
+    done = repair_keys(replication, own, target, are_known=len(later) == len(own.get(name, [])))
     if done.unknown:
         raise _make_incomplete_table_error(
-            aside, "for rows from before the lake without a key, the number of copies is unknown"
+            aside,
+            "rows that changed between when it was set aside and its last DDL are not known, nor is the number of"
+            " copies of rows without a key",
         )
     return done
 

@@ -72,9 +72,10 @@ def make_settled_target(replication: Replication, *, hook: Callable[[str], None]
     return SettledTarget(target, replication.name, cluster_id, marks=marks, hook=hook)
 
 
-def repair_keys(replication: Replication, keys: Keys, settled: SettledTarget) -> Repaired:
+def repair_keys(replication: Replication, keys: Keys, settled: SettledTarget, *, are_known: bool = False) -> Repaired:
     """Restore the rows with `keys`, which changed in the lake, to their state at the checkpoint.
 
+    `are_known`: they changed after the last DDL of their tables, so the lake has them, whatever it lacks of others.
     Raises what SettledTarget raises, LostRange, Drift.
     """
     ts, paths = settled.read_checkpoint().commit_ts, LakePaths.of(replication)
@@ -84,7 +85,7 @@ def repair_keys(replication: Replication, keys: Keys, settled: SettledTarget) ->
     tables = {verified.name: verified for verified in list_tables_at(replication, paths, ts)}
     for name, wanted in keys.items():
         if name in tables:
-            _repair_table(replication, audit, tables[name], wanted, settled, done)
+            _repair_table(replication, audit, tables[name], wanted, settled, done, are_known=are_known)
         else:
             done.gone.append(".".join(name))
     return done
@@ -97,6 +98,8 @@ def _repair_table(
     keys: Sequence[AnyKey],
     settled: SettledTarget,
     done: Repaired,
+    *,
+    are_known: bool,
 ) -> None:
     target, paths = replication.require_sql_target(), LakePaths.of(replication)
     expected = expect_tables([verified.expected], target.db_type)
@@ -107,7 +110,8 @@ def _repair_table(
     lake = LakeTable(audit, paths, verified.table, done.commit_ts)
     # The lake knows every key that changed in it. For rows without a key, it does not know copies from before the lake.
     keyless = verified.table.find_identity().kind == "row"
-    if (keyless and (verified.begun_before or lake.inexact)) or lake.inexact not in ("", IN_PART):
+    is_exact = are_known or lake.inexact in ("", IN_PART)
+    if (keyless and (verified.begun_before or lake.inexact)) or not is_exact:
         done.unknown.append(".".join(verified.name))
         return
     done.looked[verified.name] = verified.expected

@@ -111,7 +111,11 @@ def _measure_s(landing: Landing) -> float:
 
 
 def _list_marks(timeline: Timeline) -> list[Mark]:
-    return [Mark(ddl["at_ms"], ddl["text"]) for ddl in timeline["ddls"][:_MARKS]]
+    """A mark for each window with DDL: it names all of them."""
+    texts: dict[int, list[str]] = {}
+    for ddl in timeline["ddls"][:_MARKS]:
+        texts.setdefault(ddl["at_ms"], []).append(ddl["text"])
+    return [Mark(at_ms, "\n".join(of_window)) for at_ms, of_window in texts.items()]
 
 
 def _build_stages_panel(windows: Sequence[WindowSpan]) -> Panel:

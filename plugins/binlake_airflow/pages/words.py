@@ -23,6 +23,7 @@ _SOON_S = 2.0
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP = 1024.0
 _GREAT = 1e12
+_FOUR_DIGITS = 999.5
 
 
 def choose_tone(state: str) -> str:
@@ -73,7 +74,8 @@ def format_count(count: float) -> str:
         return f"{count:.1e}"
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= size:
-            return f"{count / size:.4g} {unit}"
+            share = count / size
+            return f"{share:.3g} {unit}" if share < _FOUR_DIGITS else f"{share:.0f} {unit}"
     return f"{count:.0f}" if count >= 10 or count == int(count) else f"{count:.2g}"
 
 

@@ -111,7 +111,7 @@ def _draw_end(one: Series, across: Scale, up: Scale) -> Markup:
 def _draw_mark(mark: Mark, across: Scale) -> Markup:
     x = format_share(across.place(mark.at_ms))
     line: Attributes = {"class": "mark", "x1": x, "x2": x, "y1": _TOP, "y2": _TOP + HEIGHT}
-    flag: Attributes = {"class": "flag", "cx": x, "cy": _TOP, "r": 5}
+    flag: Attributes = {"class": "flag", "cx": x, "cy": _TOP, "r": 4}
     return make_tag("g", {}, make_tag("line", line), make_tag("circle", flag), make_tag("title", {}, mark.text))
 
 
