@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pytest
 
 from binlake.errors import ConflictingBinlogs
+from binlake.lake.parts import Part
 from binlake.rows.schema import WindowDdl
 from binlake.wire import build
 from spark_jobs.engine.engine import Keeper
-from spark_jobs.job.context import Bounds
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.decoding import DecodeAhead, Written
 from spark_jobs.land.pulled import NOTHING, Pulled, PumpPart, digest_pulled
 from spark_jobs.land.pump_source import ARROW_SCHEMA
-from spark_jobs.land.stage import _refuse_conflicts
+from spark_jobs.land.stage import _refuse_conflicts, _take_decoded
 
 KEEPERS = {"in memory": 1 << 20, "in files": 0}
 
@@ -120,6 +123,29 @@ def test_a_window_that_ends_earlier_has_the_rows_up_to_there_and_no_other_file(t
     assert pulled.cut(30, Keeper(held)).sum_stored() == pulled.sum_stored()
     own.discard()
     assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_rows_decoded_ahead_are_deleted_unless_all_ranges_have_them(tmp_path: Path) -> None:  # 34
+    binlog, mutation = tmp_path / "binlog", tmp_path / "mutation"
+    mutation.mkdir()
+
+    def decode(rows: pa.Table) -> Written:
+        part = Part(f"{rows['commit_ts'][0].as_py()}.parquet", {}, 1, rows.num_rows, "{}")
+        (mutation / part.path).touch()
+        return Written(str(mutation), [part], 1, {}, None)
+
+    rows = pulled_rows(*(("a", "dml", ts, 0, "x", 3) for ts in range(1, 30)), ("a", "proof", 30, 0, "", 0))
+    ahead = cast("DecodeAhead", decode)
+    ranges = [digest_pulled(rows, Bounds(lo, lo + 10), str(binlog), Keeper(0), ahead) for lo in (0, 10, 20)]
+    pulled = Pulled(ranges, str(binlog), ahead)
+    assert [one.parts[0].rows for one in pulled.decoded or ()] == [10, 10, 9]
+    # The range that is cut has other rows now, and the last one is left out.
+    own = pulled.cut(14, Keeper(0))
+    pulled.discard(own)
+    assert [path.name for path in mutation.iterdir()] == ["1.parquet"]
+    assert _take_decoded(cast("StageContext", None), own) is None
+    assert not list(mutation.iterdir())
+    assert [ts for ts, _, _ in read(own)] == list(range(1, 15))
 
 
 def test_a_range_that_is_not_proved_is_not_proved_by_a_later_one(tmp_path: Path) -> None:
