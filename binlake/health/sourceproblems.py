@@ -24,7 +24,7 @@ def find_source_problems(hearing: Hearing, now_ms: int) -> list[Problem]:
         text = f"the status port of {known} does not answer (source.status-url): what is committed there is not known"
         problems.append(Problem("unreachable", text, remedy=DIAGNOSE))
     elif hearing.silent:
-        text = f"{len(hearing.silent)} of the addresses in source.status-url are silent"
+        text = f"addresses in source.status-url that are silent: {len(hearing.silent)}"
         problems.append(Problem("attention", text, remedy=DIAGNOSE))
     return problems
 

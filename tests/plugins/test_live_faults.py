@@ -374,13 +374,13 @@ def test_servers_of_a_tidb_that_stop(server: httpx.Client, bearer: dict[str, str
         seen = Page(server, bearer, world, "recorded")
         assert None not in list_lags(seen.until("running"))
         first.stop()
-        assert None not in list_lags(seen.until("attention", "1 of the addresses in source.status-url are silent"))
+        assert None not in list_lags(seen.until("attention", "addresses in source.status-url that are silent: 1"))
         second.stop()
         silent = "the status port of the source does not answer"
         assert list_lags(seen.until("unreachable", silent)) == [None]
         # Its entry in PD tells that a TiDB lives although no status port is reached from here.
         etcd.put(TTL, str(now + 60 * 10**9).encode())
-        seen.until("attention", "2 of the addresses in source.status-url are silent")
+        seen.until("attention", "addresses in source.status-url that are silent: 2")
         etcd.put(TTL, str(now - 100 * 10**9).encode())
         seen.until("unreachable", silent)
         etcd.delete(TTL)

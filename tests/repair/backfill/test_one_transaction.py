@@ -39,7 +39,7 @@ def test_transaction_is_repaired_by_its_commit_ts_and_shown_on_the_page(
     assert find_wrong_rows(shop) == {left}
     (notice,) = build_notices_view(WindowLog(shop.lake.paths))
     assert (notice["what"], notice["window"]) == ("backfill", f"{ts - 1}-{ts}")
-    assert json.loads(notice["text"])["different"] == 2
+    assert notice["detail"]["different"] == 2
     for words in (["--commit-ts", str(ts), "--to", str(ts)], ["--from", "0"]):
         assert main(["backfill", "repair", *arguments, *words]) == 1
     # Whatever a command prints for this lake and target contains no number that a browser would round.
