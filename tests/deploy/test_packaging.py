@@ -36,7 +36,7 @@ _DISTRIBUTIONS = {
     "pydantic_core": "pydantic",
     "yaml": "pyyaml",
 }
-_BY_AIRFLOW = {"fastapi", "jinja2", "sqlalchemy", "starlette", "opentelemetry", "openlineage"}
+_BY_AIRFLOW = {"fastapi", "jinja2", "markupsafe", "sqlalchemy", "starlette", "opentelemetry", "openlineage"}
 """What the Airflow shell imports and Airflow, or its own provider of lineage, installs."""
 
 
