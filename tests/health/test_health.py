@@ -279,7 +279,7 @@ NO_SOURCES: list[tuple[str, Hearing, str, str]] = [
      "unreachable", "the source shard-2 makes no progress: refused"),
     ("feeder dead", Hearing((), ("http://f:1",)), "unreachable", "the status port of the source does not answer"),
     ("one feeder of two", Hearing((READING,), ("http://f:1",)), "unreachable", "the status port of a feeder does not"),
-    ("TiDB server of two", Hearing((TIDB,), ("http://t:1",)), "attention", "source.status-url that are silent: 1"),
+    ("TiDB server of two", Hearing((TIDB,), ("http://t:1",)), "attention", "addresses in source.status-url that"),
     ("loading", Hearing((LOADING,)),
      "attention", "the full load of the source shard-1 has not ended: 1,200 rows, 1 of 3 tables"),
 ]  # fmt: skip
