@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from binlake.base.clock import read_clock_s
 from binlake.errors import BinlakeError, LeaseHeld, Transient
 from binlake.lake.objects import translate_errors
 
@@ -151,7 +152,7 @@ class _Renewal:
 
     def require_fresh(self) -> None:
         """As `require_held`, now: looks at the object unless it was renewed lately."""
-        if _now_s() - self._stored.since_s > _SURE * LEASE_S:
+        if read_clock_s() - self._stored.since_s > _SURE * LEASE_S:
             found = _read(self._objects, self._path)
             if not self._is_own(found):
                 self._lose(found)
@@ -228,7 +229,7 @@ def _write(objects: S3Store, path: str, lease: _Lease, tag: str | None) -> _Stor
     import obstore
     from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-    since_s = _now_s()
+    since_s = read_clock_s()
     with translate_errors(path):
         try:
             put = obstore.put(
@@ -240,11 +241,6 @@ def _write(objects: S3Store, path: str, lease: _Lease, tag: str | None) -> _Stor
         except (AlreadyExistsError, PreconditionError, FileNotFoundError):
             return None
         return _Stored(lease, str(put["e_tag"]), datetime.now(UTC), since_s)
-
-
-def _now_s() -> float:
-    """Seconds of a clock that nobody sets and that goes on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _name_this_process() -> str:

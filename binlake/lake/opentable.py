@@ -17,6 +17,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from binlake.base.clock import read_clock_s
 from binlake.errors import LostRange
 from binlake.lake.access import is_remote
 from binlake.lake.lease import require_leases
@@ -60,7 +61,7 @@ def open_table(path: str) -> DeltaTable:
     """The table at `path` at its newest version. For repeated reads make one dataset. Raises TableNotFoundError."""
     with _lock:
         cached = _tables.get(path)
-    looked_s = _now_s()
+    looked_s = read_clock_s()
     table = None if cached is None else _update_cached(path, cached)
     if table is None:
         table = load_table(path)
@@ -86,12 +87,12 @@ def is_newest(path: str, table: DeltaTable, version: int) -> bool:
         cached = _tables.get(path)
     if cached is None or cached.table is not table or table.version() != version:
         return False
-    looked_s = _now_s()
+    looked_s = read_clock_s()
     if is_remote(path):
-        is_newest = not _may_have_newer(path, cached)
-        if is_newest:
-            _keep(path, table, looked_s)
-        return is_newest
+        if _may_have_newer(path, cached):
+            return False
+        _keep(path, table, looked_s)
+        return True
     is_there = cached.commit is not None and _find_commit(path, cached.commit.version) == cached.commit
     return is_there and not _may_have_newer(path, cached)
 
@@ -171,14 +172,9 @@ def _may_have_newer(path: str, cached: _CachedTable) -> bool:
     # While a log is cleaned up, the next commit may already be removed when an older one still exists.
     following = cached.table.version() + 1
     if cached.commit is None:
-        return _now_s() - cached.looked_s > _FRESH_S or has_object(path, f"_delta_log/{following:020}.json")
+        return read_clock_s() - cached.looked_s > _FRESH_S or has_object(path, f"_delta_log/{following:020}.json")
     is_old = time.time_ns() - cached.commit.written_ns > _FRESH_NS
     return is_old or _commit_file(path, following).exists()
-
-
-def _now_s() -> float:
-    """Seconds of a clock that nobody sets and that goes on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _find_commit(path: str, version: int) -> _Commit | None:

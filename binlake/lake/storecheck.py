@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 _RETRY_S = 5.0
+_CONDITIONAL = "use a store, or a version of it, with conditional writes; AWS S3 has them"
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _CREDENTIALS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a web identity or the machine's role"
 _NO_CREDENTIALS = ("instance metadata", "metadata endpoint", "CredentialsProvider", "169.254.169.254")
@@ -58,7 +59,7 @@ def _try_conditions(objects: S3Store, paths: LakePaths, name: str, tag: str | No
             f"the lake's object store {'ignores' if ignored else 'does not know'} the condition of a put ({header}):"
             " two writers could overwrite each other's commits",
             where=_locate(paths),
-            hint="use a store, or a version of it, with conditional writes; AWS S3 has them",
+            hint=_CONDITIONAL,
         )
 
 
@@ -124,7 +125,7 @@ def _explain(paths: LakePaths, what: str) -> Iterator[None]:
         raise ConfigError(
             f"the lake's object store does not know how to {what}",
             where=_locate(paths),
-            hint="use a store, or a version of it, with conditional writes; AWS S3 has them",
+            hint=_CONDITIONAL,
         ) from error
     except BaseError as error:
         if any(word in str(error) for word in _NO_CREDENTIALS):

@@ -6,7 +6,7 @@ A matrix of expressions that the servers compute differently, or that a strict s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,16 @@ OF_MYSQL = {
 """As WRITTEN; MariaDB stores no such column (errors 1901, 1064)."""
 OF_MARIADB = {"a1": "CHAR(32) AS (MD5(l))", "a2": "VARCHAR(40) AS (SHA1(v))", "a3": "INT AS (MONTH(day) - YEAR(day))"}
 """As WRITTEN; MySQL has no such column."""
+
+
+@contextmanager
+def feed_family(family: str, one: MariaDb, mariadb: MariaDb, folder: Path) -> Iterator[tuple[FedCluster, MariaDb]]:
+    """A feeder that reads `one`, and an empty target of the same family: `mariadb`, or a MySQL of its own."""
+    with ExitStack() as stack:
+        target = mariadb if family == "mariadb" else stack.enter_context(mysql_in_memory())
+        cluster = stack.enter_context(FedCluster(folder, one, [{"name": "one", "host": one.host, "port": one.port}]))
+        cluster.start_feeder()
+        yield cluster, target
 
 
 @pytest.fixture(params=["mariadb_source", "mysql"])
@@ -214,10 +224,7 @@ def test_columns_computed_anew_have_the_sources_values_at_a_target_of_its_family
     # R-34: drawn sources
     one: MariaDb = request.getfixturevalue("mariadb_source" if family == "mariadb" else "mysql")
     one.wipe()
-    with ExitStack() as stack:
-        target = empty_mariadb if family == "mariadb" else stack.enter_context(mysql_in_memory())
-        cluster = stack.enter_context(FedCluster(tmp_path, one, [{"name": "one", "host": one.host, "port": one.port}]))
-        cluster.start_feeder()
+    with feed_family(family, one, empty_mariadb, tmp_path) as (cluster, target):
         lenient = "SET SESSION sql_mode = '', time_zone = '+00:00'"
         insert = "INSERT INTO fed.{} (id, l, v, d, f, n, s, u, b, tm, at, day, ts, j, x) VALUES {}"
         execute(
@@ -277,10 +284,7 @@ def test_values_that_a_variable_of_the_session_made_are_not_computed_again(
     moded = (
         "g INT AS (id + 1)" if family == "mariadb" else "g TIME AS (tm) STORED, ADD h VARCHAR(9) AS (CONCAT(c, '.'))"
     )
-    with ExitStack() as stack:
-        target = empty_mariadb if family == "mariadb" else stack.enter_context(mysql_in_memory())
-        cluster = stack.enter_context(FedCluster(tmp_path, one, [{"name": "one", "host": one.host, "port": one.port}]))
-        cluster.start_feeder()
+    with feed_family(family, one, empty_mariadb, tmp_path) as (cluster, target):
         execute(one, "CREATE DATABASE fed CHARACTER SET utf8mb4")
         with hostile(one) as session, session.cursor() as cursor:
             of_servers = "div_precision_increment", "lc_time_names"
@@ -322,10 +326,7 @@ def test_ways_on_where_a_variable_of_the_session_is_not_in_the_log(
     one: MariaDb = request.getfixturevalue("mariadb_source" if family == "mariadb" else "mysql")
     one.wipe()
     divided = "ADD g DECIMAL(20,6) AS (d / 3) STORED, ADD h VARCHAR(40) DEFAULT (10 / 3)"
-    with ExitStack() as stack:
-        target = empty_mariadb if family == "mariadb" else stack.enter_context(mysql_in_memory())
-        cluster = stack.enter_context(FedCluster(tmp_path, one, [{"name": "one", "host": one.host, "port": one.port}]))
-        cluster.start_feeder()
+    with feed_family(family, one, empty_mariadb, tmp_path) as (cluster, target):
         execute(one, "CREATE DATABASE fed CHARACTER SET utf8mb4")
         to = {"host": target.host, "port": target.port, "user": "root", "db-type": family}
         given = cluster.replication().source.model_dump(mode="json", by_alias=True, exclude_defaults=True)

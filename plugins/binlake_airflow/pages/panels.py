@@ -16,10 +16,9 @@ from binlake_airflow.pages.charts.scale import (
     choose_duration_step,
     choose_size_step,
 )
-from binlake_airflow.pages.timeline import Lag, Landing, Timeline, WindowSpan
+from binlake_airflow.pages.timeline import ORDER, Lag, Landing, Timeline, WindowSpan
 from binlake_airflow.pages.words import format_clock, format_count, format_size
 
-_KINDS = {"lake": "lake", "target": "target", "mirrors": "mirrors"}
 _SINKS = {"": "lake", "sql": "target", "mirror": "mirrors", "feed": "feed"}
 _MARKS = 20
 
@@ -60,7 +59,7 @@ def draw_lag_spark(lags: Sequence[Lag]) -> Markup:
 
 
 def _choose_kind(place: str) -> str:
-    return _KINDS.get(place, "feed")
+    return place if place in ORDER else "feed"
 
 
 def _format_lag(seconds: float) -> str:

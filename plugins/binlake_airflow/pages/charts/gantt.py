@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from binlake_airflow.pages.charts.scale import Scale, choose_duration_step, make_value_scale
-from binlake_airflow.pages.charts.svg import Attributes, format_share, make_tag
+from binlake_airflow.pages.charts.svg import Attributes, Frame, draw_frame, format_share, make_tag, write_text
 
 _ROW, _BAR, _BELOW, _AXIS = 24.0, 14.0, 22.0, 72.0
 _NAMED = 0.09
@@ -39,18 +39,13 @@ def draw_gantt(name: str, title: str, text: str, lanes: Sequence[Lane]) -> Marku
     ends = (bar.start_s + bar.seconds for lane in lanes for bar in lane.bars)
     across, ticks = make_value_scale(ends, choose_duration_step)
     height = _ROW * len(lanes) + _BELOW
-    labels = [_write(_AXIS - 8, _ROW * number + 16, lane.name, "end") for number, lane in enumerate(lanes)]
-    axis = make_tag("svg", {"class": "axis", "width": _AXIS, "height": height, "aria-hidden": "true"}, *labels)
-    plot = make_tag(
-        "svg",
-        {"class": "plot", "height": height, "role": "img", "aria-labelledby": f"{name}-title {name}-text"},
-        make_tag("title", {"id": f"{name}-title"}, title),
-        make_tag("desc", {"id": f"{name}-text"}, text),
+    labels = [write_text(_AXIS - 8, _ROW * number + 16, lane.name, "end") for number, lane in enumerate(lanes)]
+    parts = [
         *(_draw_rule(across.place(tick), height - _BELOW) for tick in ticks),
         *(_draw_bar(bar, number, across) for number, lane in enumerate(lanes) for bar in lane.bars),
         *(_write_tick(tick, across.place(tick), height - 5) for tick in ticks),
-    )
-    return make_tag("div", {"class": "drawing"}, axis, plot)
+    ]
+    return draw_frame(Frame(name, title, text, _AXIS, height), labels, parts)
 
 
 def _draw_rule(share: float, height: float) -> Markup:
@@ -72,8 +67,4 @@ def _draw_bar(bar: Bar, number: int, across: Scale) -> Markup:
 
 def _write_tick(tick: float, share: float, y: float) -> Markup:
     anchor = "start" if share < 0.04 else "end" if share > 0.96 else "middle"
-    return _write(format_share(share), y, f"{tick:g} s", anchor)
-
-
-def _write(x: str | float, y: float, text: str, anchor: str) -> Markup:
-    return make_tag("text", {"x": x, "y": y, "text-anchor": anchor}, text)
+    return write_text(format_share(share), y, f"{tick:g} s", anchor)

@@ -10,7 +10,15 @@ from datetime import UTC, datetime
 from markupsafe import Markup
 
 from binlake_airflow.pages.charts.scale import Scale, StepChooser, list_time_ticks, make_value_scale
-from binlake_airflow.pages.charts.svg import Attributes, format_share, join_tags, make_tag
+from binlake_airflow.pages.charts.svg import (
+    Attributes,
+    Frame,
+    draw_frame,
+    format_share,
+    join_tags,
+    make_tag,
+    write_text,
+)
 
 HEIGHT = 132.0
 """Pixels of the drawing, without the times below it."""
@@ -54,22 +62,17 @@ def draw_lines(
     across = Scale(axes.from_ms, axes.to_ms)
     up, ticks = make_value_scale((value for one in series for _, value in one.points), axes.choose_step)
     height = _TOP + HEIGHT + _BELOW
-    labels = [_write(_AXIS - 8, _place(up, tick) + 4, axes.write(tick), "end") for tick in ticks]
-    axis = make_tag("svg", {"class": "axis", "width": _AXIS, "height": height, "aria-hidden": "true"}, *labels)
+    labels = [write_text(_AXIS - 8, _place(up, tick) + 4, axes.write(tick), "end") for tick in ticks]
     paths = [_draw_path(one, across, up, filled=filled) for one in series if one.points]
-    plot = make_tag(
-        "svg",
-        {"class": "plot", "height": height, "role": "img", "aria-labelledby": f"{name}-title {name}-text"},
-        make_tag("title", {"id": f"{name}-title"}, title),
-        make_tag("desc", {"id": f"{name}-text"}, text),
+    parts = [
         *(_draw_rule(_place(up, tick)) for tick in ticks),
         _stretch(paths),
         *(_draw_mark(mark, across) for mark in marks if axes.from_ms <= mark.at_ms <= axes.to_ms),
         *(_draw_end(one, across, up) for one in series if one.points),
         *_draw_tips(series, across, axes.write),
         *_write_times(axes, across),
-    )
-    return make_tag("div", {"class": "drawing"}, axis, plot)
+    ]
+    return draw_frame(Frame(name, title, text, _AXIS, height), labels, parts)
 
 
 def _place(up: Scale, value: float) -> float:
@@ -136,12 +139,8 @@ def _write_times(axes: Axes, across: Scale) -> list[Markup]:
     for at, text in list_time_ticks(axes.from_ms, axes.to_ms):
         share = across.place(at)
         anchor = "start" if share < 0.06 else "end" if share > 0.94 else "middle"
-        texts.append(_write(format_share(share), _TOP + HEIGHT + 17, text, anchor))
+        texts.append(write_text(format_share(share), _TOP + HEIGHT + 17, text, anchor))
     return texts
-
-
-def _write(x: str | float, y: float, text: str, anchor: str) -> Markup:
-    return make_tag("text", {"x": x, "y": y, "text-anchor": anchor}, text)
 
 
 def format_time(at_ms: float) -> str:

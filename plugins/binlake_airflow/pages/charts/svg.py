@@ -5,11 +5,37 @@ Positions across are shares of the width (percent), so that texts keep their siz
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
 Attributes = Mapping[str, str | float]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What every chart has: name (an id), title, description, and in pixels the width of its axis and the height."""
+
+    name: str
+    title: str
+    text: str
+    axis: float
+    height: float
+
+
+def draw_frame(frame: Frame, labels: Iterable[Markup], parts: Iterable[Markup]) -> Markup:
+    """A chart: the `labels` of its axis, beside it the drawing of `parts`, named for a screen reader."""
+    axis: Attributes = {"class": "axis", "width": frame.axis, "height": frame.height, "aria-hidden": "true"}
+    title, text = f"{frame.name}-title", f"{frame.name}-text"
+    plot: Attributes = {"class": "plot", "height": frame.height, "role": "img", "aria-labelledby": f"{title} {text}"}
+    said = [make_tag("title", {"id": title}, frame.title), make_tag("desc", {"id": text}, frame.text)]
+    return make_tag("div", {"class": "drawing"}, make_tag("svg", axis, *labels), make_tag("svg", plot, *said, *parts))
+
+
+def write_text(x: str | float, y: float, text: str, anchor: str) -> Markup:
+    """`text` at a place; `anchor`: start, middle or end."""
+    return make_tag("text", {"x": x, "y": y, "text-anchor": anchor}, text)
 
 
 def make_tag(name: str, attributes: Attributes, *children: str) -> Markup:
