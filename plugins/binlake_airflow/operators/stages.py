@@ -292,7 +292,7 @@ class SubmitStageOperator(StageOperator):
         """Run the stage without Spark, or submit it if that is not possible; and wait."""
         hook = self.build_hook(job, result)
         if self.read_settings().window.most_local_bytes != 0:
-            how = self.run_child(job.build_arguments(result, without_spark=True))
+            how = self.run_child(job.build_arguments(result, spark_later=True))
             if not needs_spark_after_all(result):
                 return how
             self.log.info("spark_needed", stage=job.stage)
