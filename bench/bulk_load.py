@@ -72,7 +72,7 @@ class Known:
         self.starts.append(first)
 
     def end(self, first: int, first_commit: int) -> None:
-        """Mark the block that begins at start_ts `first` as committed, with consecutive commit_ts from `first_commit`."""
+        """Mark the block from start_ts `first` as committed, with consecutive commit_ts from `first_commit`."""
         block = bisect.bisect_left(self.starts, first)
         self.ends[block] = (self.ends[block][0], first_commit)
 
@@ -141,7 +141,9 @@ class BulkLoad:
         self._send(commits)
         return Written(last, transactions, transactions * templates[0].prewrite.size)
 
-    def _make_prewrites(self, templates: list[_Template], roles: tuple[Role, ...], first: int, count: int) -> np.ndarray:
+    def _make_prewrites(
+        self, templates: list[_Template], roles: tuple[Role, ...], first: int, count: int
+    ) -> np.ndarray:
         which = (first + np.arange(count)) % len(templates)
         prewrites = np.stack([template.prewrite for template in templates])[which]
         for images, slots in zip(self.writer.make_block(roles, first, count), templates[0].slots, strict=True):

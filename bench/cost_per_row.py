@@ -38,6 +38,7 @@ from binlake.feed.avro.format import AvroFormat
 from binlake.feed.messages import MessageEncoder
 from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG, CHANGE, MUTATION, parse_schema
+from binlake.mirror.rows import build_image_rows
 from binlake.rows.schema import DdlJob, SchemaState, TableDef, WindowSchemas
 from binlake.rules import Rules
 from binlake.rules.topics import Dispatcher, Topics
@@ -127,6 +128,7 @@ def make_steps(folder: str) -> Iterator[Step]:
     changes = compute_net_changes(mutations, cells)
     changes = changes.append_column("window", pa.repeat("0-1", changes.num_rows)).select(CHANGE.list_column_names())
     definitions = {SegmentTable(0, each.db, each.name): each for each in tables}
+    yield Step("mirror: typed rows", own.num_rows, lambda: build_image_rows(table, images, own["commit_ts"].chunk(0)))
     yield Step("convert: whole", changes.num_rows, lambda: _convert(changes, definitions))
 
 
