@@ -16,7 +16,7 @@ from pathlib import Path
 
 from binlake.config.reference import render_reference
 from binlake.lake.reference import replace_tables_section
-from deploy import citations, docslinks, promises
+from deploy import citations, docnames, docslinks, promises
 from deploy.importgraph import derive_package_edges, find_circles, import_edges
 from pump_service.feeder.settings import render_settings as feeder_text
 from pump_service.pump.settings import render_settings
@@ -202,6 +202,12 @@ def check_links() -> None:
         raise CheckError("\n  ".join(["", *problems]))
 
 
+def check_names() -> None:
+    """Check that names of this repository in docstrings and comments exist."""
+    if unknown := docnames.find_unknown_names(ROOT):
+        raise CheckError("docstrings or comments name what does not exist:\n  " + "\n  ".join(unknown))
+
+
 def check_test_names(tests: Path = ROOT / "tests") -> None:
     """Check that no two test files share a name: pytest imports them as top-level modules, so only one would run."""
     places: dict[str, list[str]] = defaultdict(list)
@@ -222,6 +228,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "ids": check_ids,
     "citations": check_citations,
     "links": check_links,
+    "names": check_names,
     "test names": check_test_names,
 }
 MAKERS: dict[str, Callable[[], None]] = {"proto": make_proto, "docs": make_reference}

@@ -1,6 +1,6 @@
 """Rows that a task reads, wherever they are: in memory, in files of the lake, or written by another task.
 
-A reader gets batches of some MiB. The order of rows is that of the files, unless `read_in_order` reads them.
+A reader gets batches of some MiB, in the order of the files: that of the commits only where the writer sorted them.
 """
 
 from __future__ import annotations

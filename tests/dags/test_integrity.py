@@ -265,5 +265,5 @@ def test_parsing_is_quick_and_loads_nothing_heavy(folder: Path) -> None:
     done = subprocess.run([sys.executable, "-c", _PARSE], capture_output=True, text=True, check=True)
     first, heavy = done.stdout.splitlines()[-2:]
     seconds, dags = first.split()
-    assert (int(dags), heavy) == (80, "")
+    assert (int(dags), heavy) == (90, "")
     assert float(seconds) < 1.0

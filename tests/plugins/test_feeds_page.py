@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 LO, HI = 449_000_000_000_000_001, 449_000_000_000_000_777
 PASSWORD = "s3cret-of-the-feed"
 PAGE = "/binlake/dags/shop"
-POST = f"{PAGE}/feeds/orders/"
+POST = "/binlake/api/dags/shop/feeds/orders/"
 Ask = Callable[[], dict[str, Any]]
 
 
@@ -123,14 +123,18 @@ def test_unreachable_servers_of_a_feed_are_named(ask: Ask) -> None:
 def test_resume_and_pause_are_recorded_once_with_the_user(
     server: httpx.Client, bearer: dict[str, str], ask: Ask, log: WindowLog
 ) -> None:
-    done = server.post(POST + "resume", headers=bearer, follow_redirects=False)
-    assert (done.status_code, done.headers["location"]) == (303, "/binlake/dags/shop#feeds")
+    act = f"{PAGE}/act/feed-resume"
+    assert f"{act}?review=1&amp;feed=orders" in server.get(PAGE, headers=bearer).text
+    done = server.post(act, data={"feed": "orders"}, headers=bearer, follow_redirects=False)
+    assert (done.status_code, done.headers["location"]) == (303, PAGE)
     state = read_state(log, "orders")
     assert (state.state, state.reason) == ("normal", "resume by admin, on the page")
     assert not [one for one in ask()["problems"] if "state error" in one["text"] or "409" in one["text"]]
-    again = server.post(f"/binlake/api{POST.removeprefix('/binlake')}resume", headers=bearer)
+    once_more = server.post(act, data={"feed": "orders"}, headers=bearer)
+    assert (once_more.status_code, 'value="orders"' in once_more.text) == (409, True)
+    again = server.post(POST + "resume", headers=bearer)
     assert (again.status_code, "state normal" in again.json()["error"]) == (409, True)
-    paused = server.post(f"/binlake/api{POST.removeprefix('/binlake')}pause", headers=bearer)
+    paused = server.post(POST + "pause", headers=bearer)
     assert (paused.status_code, paused.json()["state"], paused.json()["actions"]) == (200, "stopped", ["resume"])
     view = ask()
     assert any(one["text"].startswith("the feed orders is stopped until it is resumed") for one in view["problems"])
@@ -181,15 +185,15 @@ def test_pages_own_form_changes_a_feed(
     asked = {name: value.replace("own", str(server.base_url).rstrip("/")) for name, value in browser.items()}
     if "Sec-Fetch-Site" in browser:
         asked = browser
-    answer = server.post(POST + "resume", headers={"Cookie": f"_token={token}", **asked}, follow_redirects=False)
-    assert answer.status_code == 303
+    answer = server.post(POST + "resume", headers={"Cookie": f"_token={token}", **asked})
+    assert answer.status_code == 200
     assert read_state(log, "orders").state == "normal"
 
 
 def test_read_only_user_sees_no_button_and_changes_nothing(
     server: httpx.Client, bearer: dict[str, str], log: WindowLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert f'action="{POST}resume"' in server.get(PAGE, headers=bearer).text
+    assert "act/feed-resume" in server.get(PAGE, headers=bearer).text
     manager = get_auth_manager()
     allowed = type(manager).is_authorized_dag
     asked: list[str] = []
@@ -199,7 +203,7 @@ def test_read_only_user_sees_no_button_and_changes_nothing(
         return method == "GET" and allowed(self, method="GET", **more)
 
     monkeypatch.setattr(type(manager), "is_authorized_dag", read_only)
-    assert "<form method" not in server.get(PAGE, headers=bearer).text
+    assert "act/feed-resume" not in server.get(PAGE, headers=bearer).text
     assert server.post(POST + "resume", headers=bearer).status_code == 403
     assert "PUT" in asked
     assert read_state(log, "orders").state == "error"

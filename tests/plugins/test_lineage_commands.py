@@ -158,7 +158,7 @@ def context(**params: Any) -> dict[str, Any]:
 def answers(task: Any, monkeypatch: pytest.MonkeyPatch, told: Any, status: int = 0) -> None:
     monkeypatch.setattr(task, "run_child", lambda *_: "exit status 0")
     monkeypatch.setattr(task, "_locate_spark", lambda _: ([], {}))
-    monkeypatch.setattr(commands, "_read_outcome", lambda *_: (json.loads(json.dumps(told)), status))
+    monkeypatch.setattr(commands, "_read_outcome", lambda *_: (json.dumps(told), status))
 
 
 def test_task_that_fails_because_of_a_difference_reports_its_inputs(

@@ -6,17 +6,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 
-def register_dag(file: Path, *, paused: bool) -> str:
-    """Register the DAG of the replication in `file`, paused or not; return its id."""
+def register_dag(file: Path, *, paused: bool, kind: str = "") -> str:
+    """Register a DAG of the replication in `file`, paused or not (`kind` empty: that of its windows); return its id."""
     from airflow.dag_processing.collection import update_dag_parsing_results_in_db
     from airflow.models.dag import DagModel
     from airflow.models.dagbundle import DagBundleModel
     from airflow.serialization.serialized_objects import DagSerialization, LazyDeserializedDAG
     from airflow.utils.session import create_session
 
-    from binlake_airflow.dags.factory import build_dag
+    from binlake_airflow.dags.factory import build_dags
 
-    dag = build_dag(file)
+    dags = build_dags(file)
+    dag = next(one for dag_id, one in dags.items() if dag_id.partition(".")[2] == kind)
     dag.relative_fileloc = "binlake_replications.py"
     data = DagSerialization.to_dict(dag)
     with create_session() as session:

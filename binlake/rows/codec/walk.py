@@ -71,7 +71,7 @@ class LanePlan:
         ids = [c.id for c in table.all_columns]
         clustered = table.pk_is_handle or table.is_common_handle
         self.steps = self.make_steps(ids if clustered else [*ids, _ROWID])
-        # If a delete lacks one of these columns, its key is not the identity's (TableDecoder.key).
+        # If a delete lacks one of these columns, its key is not the identity's (TableDecoder.select_key).
         whole_key = len(decoder.key_slots) == len(table.find_identity().columns)
         self.needed = decoder.key_slots if whole_key else list(range(len(decoder.names)))
         self.handle = [(slot, make_handle_reader(column)) for slot, column in decoder.handle]

@@ -17,10 +17,11 @@ from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from binlake.config import Replication
 from binlake.errors import Permanent, Transient, UnknownOutcome
 from binlake.health.orchestration import SYNC
+from binlake_airflow.actions.action import ACT
 from binlake_airflow.telemetry import addresses
 from binlake_airflow.telemetry.alerts import OnFailure, notify_failure
 
-KINDS = (SYNC, "bootstrap", "backfill", "restore", "recover", "audit", "verify", "maintain")
+KINDS = (SYNC, "bootstrap", "backfill", "restore", "recover", "audit", "verify", "maintain", ACT)
 """Kinds of DAGs of a replication."""
 START = datetime(2024, 1, 1, tzinfo=UTC)
 TS_PATTERN = "^[0-9]{1,20}$"

@@ -8,6 +8,8 @@ from airflow.sdk import DAG, Param
 
 from binlake.errors import ConfigError
 from binlake.pipeline import list_locks
+from binlake_airflow.actions.action import ACT
+from binlake_airflow.actions.table import ACTIONS
 from binlake_airflow.dags.dagparts import (
     TS_PATTERN,
     ReplicationFile,
@@ -16,6 +18,7 @@ from binlake_airflow.dags.dagparts import (
     make_text_param,
 )
 from binlake_airflow.dags.schedule import parse_schedule
+from binlake_airflow.operators.act import ActOperator
 from binlake_airflow.operators.commands import (
     AuditOperator,
     BackfillOperator,
@@ -47,6 +50,7 @@ def build_side_dags(file: ReplicationFile) -> list[DAG]:
     """All side DAGs; those that write to the target only if there is one. Raises ConfigError."""
     makers: list[Callable[[ReplicationFile], DAG]] = [
         _build_bootstrap_dag, _build_backfill_dag, _build_restore_dag, _build_audit_dag, _build_maintain_dag,
+        _build_act_dag,
     ]  # fmt: skip
     if file.replication.target is not None:
         makers += [_build_recover_dag, _build_verify_dag]
@@ -221,6 +225,27 @@ def _build_maintain_dag(file: ReplicationFile) -> DAG:
     ) as dag:
         locks = list_locks(file.replication.list_stages())
         MaintainOperator(task_id="maintain", locks=locks, **file.build_command_arguments(), doc_md="`binlake maintain`")
+    return dag
+
+
+def _build_act_dag(file: ReplicationFile) -> DAG:
+    actions = [one.name for one in ACTIONS.values() if one.way == ACT and one.fits(file.replication)]
+    with make_empty_dag(
+        file,
+        ACT,
+        summary=f"What the pages do to {file.replication.name} by a command: {', '.join(actions)}",
+        doc="Binlake's page of the replication fills in the form and shows the command that does the same. To run an "
+        "action again, clear its run.",
+        params={
+            "action": Param(actions[0], type="string", enum=actions, title="action"),
+            "fields": Param(
+                {}, type="object", additionalProperties={"type": "string"}, title="fields",
+                description="the action's fields by name, all as text, as the page names them",
+            ),
+        },
+        schedule=None,
+    ) as dag:  # fmt: skip
+        ActOperator(task_id=ACT, **file.build_command_arguments(), doc_md="one command of `binlake`")
     return dag
 
 

@@ -69,6 +69,15 @@ class CommandOperator(BinlakeOperator):
     def build_arguments(self, context: Context) -> Sequence[str]:
         """The command's arguments, except for the replication, Spark, and the output format. Raises ConfigError."""
 
+    def build_words(self, context: Context) -> list[str]:
+        """The whole command, except for Spark. Raises ConfigError."""
+        of_file = ["--replication", self.replication_file, "--output", "json"]
+        return [self.command, *self.build_arguments(context), *of_file]
+
+    def parse_printed(self, text: str) -> Any:
+        """What the command printed, as a value; None if it printed nothing."""
+        return json.loads(text) if text else None
+
     def answer(self, printed: Any, status: int, context: Context) -> Any:
         """The XCom value for the command's JSON output `printed` (None: no output) and its exit status."""
         del context
@@ -79,14 +88,7 @@ class CommandOperator(BinlakeOperator):
     def attempt(self, context: Context, until: float) -> Any:
         """Run the command; if no Connect server listens, without Spark. Raises its error by the error's class."""
         del until
-        words = [
-            self.command,
-            *self.build_arguments(context),
-            "--replication",
-            self.replication_file,
-            "--output",
-            "json",
-        ]
+        words = self.build_words(context)
         env: Mapping[str, str] = {}
         unavailable: Transient | None = None
         if self.uses_spark(context):
@@ -101,7 +103,8 @@ class CommandOperator(BinlakeOperator):
             how = self.run_child([str(result), *words], env, child.MODULE)
             if unavailable is not None and needs_spark_after_all(result):
                 raise unavailable
-            printed, status = _read_outcome(result, how)
+            text, status = _read_outcome(result, how)
+        printed = self.parse_printed(text)
         self._printed = dict(context["params"]), printed
         return self.answer(_without_lineage(printed), status, context)
 
@@ -410,7 +413,10 @@ def _without_lineage(printed: Any) -> Any:
     """An answer without the parts that only lineage needs."""
     if not isinstance(printed, list):
         return printed
-    return [prepare_result_for_xcom(result) if isinstance(result.get("detail"), dict) else result for result in printed]
+    return [
+        prepare_result_for_xcom(one) if isinstance(one, dict) and isinstance(one.get("detail"), dict) else one
+        for one in printed
+    ]
 
 
 def _format_option(word: str, value: Any) -> list[str]:
@@ -459,11 +465,10 @@ def _build_driver_arguments(master: str) -> dict[str, str]:
     return {"PYSPARK_SUBMIT_ARGS": " ".join([*words, "pyspark-shell"])}
 
 
-def _read_outcome(result: Path, how: str) -> tuple[Any, int]:
+def _read_outcome(result: Path, how: str) -> tuple[str, int]:
     if not result.exists():
         raise Transient(f"the command ended without a result: {how}", hint="see the lines above")
     outcome = json.loads(result.read_text(encoding="utf-8"))
     if not outcome["ok"]:
         raise build_error(outcome["error"])
-    printed = outcome["printed"].strip()
-    return (json.loads(printed) if printed else None), int(outcome["status"])
+    return outcome["printed"].strip(), int(outcome["status"])

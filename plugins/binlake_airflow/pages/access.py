@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
-from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.configuration import conf
 from airflow.models.dag import DagModel
 from fastapi import HTTPException, Request
@@ -38,6 +38,11 @@ def may_edit(user: BaseUser, dag_id: str) -> bool:
     return _is_allowed(user, dag_id, "PUT")
 
 
+def may_trigger(user: BaseUser, dag_id: str) -> bool:
+    """Whether Airflow lets `user` start runs of the DAG."""
+    return _is_allowed(user, dag_id, "POST", DagAccessEntity.RUN)
+
+
 def require_same_origin(request: Request) -> None:
     """Refuse a request that a page of another site made the user's browser send: a cookie does not prove its origin.
 
@@ -55,6 +60,6 @@ def require_same_origin(request: Request) -> None:
         raise HTTPException(403, "this request does not come from Binlake's own page")
 
 
-def _is_allowed(user: BaseUser, dag_id: str, method: ResourceMethod) -> bool:
+def _is_allowed(user: BaseUser, dag_id: str, method: ResourceMethod, entity: DagAccessEntity | None = None) -> bool:
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
-    return bool(get_auth_manager().is_authorized_dag(method=method, details=details, user=user))
+    return bool(get_auth_manager().is_authorized_dag(method=method, access_entity=entity, details=details, user=user))

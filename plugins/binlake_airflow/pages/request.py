@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import parse_qsl
 
 from starlette.datastructures import QueryParams
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from binlake import tso
 
 LONGEST = 4096
 """Characters of one value; a row's key is shorter."""
 _MOST_KEYS = 64
+_MOST_FIELDS = 64
+_LONGEST_BODY = 64 * 1024
 
 
 class BadRequest(Exception):
@@ -86,6 +91,31 @@ class PageRequest:
         if not (text.isascii() and text.isdigit() and len(text) < 10):
             raise BadRequest(f"{name} is not a number")
         return int(text)
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """The fields of a posted form, or of a JSON object of texts. Raises HTTPException for a body that is neither."""
+    body = await _read_body(request)
+    try:
+        if "json" in request.headers.get("content-type", ""):
+            fields = json.loads(body or b"{}")
+        else:
+            fields = dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+    except (ValueError, RecursionError):
+        raise HTTPException(400, "the body is neither a form nor a JSON object") from None
+    if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
+        raise HTTPException(400, "the body must be an object of texts")
+    return fields
+
+
+async def _read_body(request: Request) -> bytes:
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > _LONGEST_BODY:
+            raise HTTPException(413, "the form is too long")
+        parts.append(part)
+    return b"".join(parts)
 
 
 def _is_text(value: str) -> bool:

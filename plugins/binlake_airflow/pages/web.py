@@ -7,8 +7,8 @@ must come from the page itself. The lake is read through delta-rs, never Spark.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,21 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from binlake.config import Replication
 from binlake.config import folder as replications
 from binlake.errors import BinlakeError, ConfigError, Transient
+from binlake.health.orchestration import SYNC
+from binlake_airflow.actions.fields import InvalidFields
 from binlake_airflow.dags.dagparts import KINDS
-from binlake_airflow.pages import views
-from binlake_airflow.pages.access import list_readable_replications, may_edit, may_read, require_same_origin
+from binlake_airflow.pages import acting, views
+from binlake_airflow.pages.access import (
+    list_readable_replications,
+    may_edit,
+    may_read,
+    may_trigger,
+    require_same_origin,
+)
+from binlake_airflow.pages.acted import build_acted_view
 from binlake_airflow.pages.overview import Overview
 from binlake_airflow.pages.panels import build_panels, draw_lag_spark
-from binlake_airflow.pages.request import BadRequest, NotPossible, PageRequest
+from binlake_airflow.pages.request import BadRequest, NotPossible, PageRequest, read_form
 from binlake_airflow.pages.words import FILTERS
 from binlake_airflow.pages.workers import DEADLINE_S, BoundedWorkers, TooBusy
 
@@ -112,9 +121,9 @@ def _add_page(path: str, template: str, view: views.View) -> None:
 
     async def page(request: Request, user: GetUserDep) -> Response:
         answer = await _answer_replication(request, user, view)
-        name = _find_replication_name(request)
-        may_change = bool(answer.view.get("feeds")) and await _bounded.run(lambda: may_edit(user, name or ""))
-        return _make_html_response(template, request, answer, may_change=may_change)
+        name = _find_replication_name(request) or ""
+        may_act = await _bounded.run(lambda: may_edit(user, name) or may_trigger(user, name))
+        return _make_html_response(template, request, answer, may_act=may_act)
 
     async def data(request: Request, user: GetUserDep) -> Response:
         return _make_json_response(await _answer_replication(request, user, view))
@@ -128,21 +137,105 @@ for _path, (_template, _view) in views.PAGES.items():
     _add_page(_path, _template, _view)
 
 
-_CHANGES = [Depends(requires_access_dag(method="PUT")), Depends(require_same_origin)]
+_READ = [Depends(requires_access_dag(method="GET"))]
+_ACT = [*_READ, Depends(require_same_origin)]
 
 
-@app.post("/dags/{dag_id}/feeds/{feed}/{action}", dependencies=_CHANGES)
-async def change_feed(request: Request, user: GetUserDep) -> Response:
-    """Pause or resume a feed, then redirect to the page."""
-    answer = await _change_feed(request, user)
+@app.get("/dags/{dag_id}/act", dependencies=_READ)
+async def actions_page(request: Request, user: GetUserDep) -> Response:
+    """Everything that can be done, and what was done."""
+    return _make_html_response("actions.html", request, await _answer_actions(request, user))
+
+
+@app.get("/api/dags/{dag_id}/act", dependencies=_READ)
+async def actions_json(request: Request, user: GetUserDep) -> Response:
+    """`actions_page` for programs."""
+    return _make_json_response(await _answer_actions(request, user))
+
+
+async def _answer_actions(request: Request, user: BaseUser) -> Answer:
+    return await _answer_replication(request, user, lambda replication, _: acting.build_actions_view(replication, user))
+
+
+@app.get("/dags/{dag_id}/act/{action}", dependencies=_READ)
+async def action_page(request: Request, user: GetUserDep) -> Response:
+    """The form of an action; with `review` what will happen, to be confirmed."""
+    return _make_html_response("act.html", request, await _answer_form(request, user, request.query_params))
+
+
+@app.post("/dags/{dag_id}/act/{action}", dependencies=_ACT)
+async def act(request: Request, user: GetUserDep) -> Response:
+    """Do the action, then redirect to its run or to the replication; an error shows the form as it was typed."""
+    typed = await read_form(request)
+    answer = await _answer_act(request, user, typed)
     if answer.error:
-        return _make_html_response("error.html", request, answer)
-    return RedirectResponse(f"{_find_root(request)}dags/{quote(request.path_params['dag_id'])}#feeds", 303)
+        form = await _answer_form(request, user, typed)
+        said = {"failed": answer.error, "hint": answer.hint, "review": False}
+        return _make_html_response("act.html", request, replace(form, view={**form.view, **said}, status=answer.status))
+    base = f"{_find_root(request)}dags/{quote(answer.view['name'])}"
+    run_id, kind = answer.view["run_id"], answer.view["dag_id"].partition(".")[2] or SYNC
+    return RedirectResponse(f"{base}/acts/{kind}/{quote(run_id)}" if run_id else base, 303)
+
+
+@app.post("/api/dags/{dag_id}/act/{action}", dependencies=_ACT)
+async def act_json(request: Request, user: GetUserDep) -> Response:
+    """`act` for programs: the fields as a form or a JSON object; the answer names the run, if there is one."""
+    return _make_json_response(await _answer_act(request, user, await read_form(request)))
+
+
+async def _answer_form(request: Request, user: BaseUser, typed: Mapping[str, str]) -> Answer:
+    def build(replication: Replication, query: PageRequest) -> dict[str, Any]:
+        action = acting.require_action(replication, query.path["action"])
+        own = {field.name: typed[field.name] for field in action.fields if field.name in typed}
+        problems: Mapping[str, str] = {}
+        if "review" in typed or not action.fields or request.method == "POST":
+            try:
+                return acting.build_review_view(replication, action, action.parse(own), user)
+            except InvalidFields as error:
+                problems = error.problems
+        return acting.build_form_view(replication, action, own, problems, user)
+
+    return await _answer_replication(request, user, build)
+
+
+async def _answer_act(request: Request, user: BaseUser, typed: Mapping[str, str]) -> Answer:
+    def do(replication: Replication, query: PageRequest) -> dict[str, Any]:
+        action = acting.require_action(replication, query.path["action"])
+        try:
+            values = action.parse(typed)
+        except InvalidFields as error:
+            raise BadRequest(str(error)) from error
+        run_id = acting.do_action(replication, action, values, user)
+        return {"name": replication.name, "dag_id": acting.find_dag_id(replication, action), "run_id": run_id}
+
+    return await _answer_replication(request, user, do)
+
+
+@app.get("/dags/{dag_id}/acts/{kind}/{run_id:path}", dependencies=_READ)
+async def acted_page(request: Request, user: GetUserDep) -> Response:
+    """The run of an action."""
+    return _make_html_response("acted.html", request, await _answer_acted(request, user))
+
+
+@app.get("/api/dags/{dag_id}/acts/{kind}/{run_id:path}", dependencies=_READ)
+async def acted_json(request: Request, user: GetUserDep) -> Response:
+    """`acted_page` for programs."""
+    return _make_json_response(await _answer_acted(request, user))
+
+
+async def _answer_acted(request: Request, user: BaseUser) -> Answer:
+    def build(replication: Replication, query: PageRequest) -> dict[str, Any]:
+        return build_acted_view(replication, query.path["kind"], query.path["run_id"], user)
+
+    return await _answer_replication(request, user, build)
+
+
+_CHANGES = [Depends(requires_access_dag(method="PUT")), Depends(require_same_origin)]
 
 
 @app.post("/api/dags/{dag_id}/feeds/{feed}/{action}", dependencies=_CHANGES)
 async def change_feed_json(request: Request, user: GetUserDep) -> Response:
-    """`change_feed` for programs."""
+    """Pause or resume a feed, for programs: the actions `feed-pause` and `feed-resume` do the same."""
     return _make_json_response(await _change_feed(request, user))
 
 
@@ -230,7 +323,7 @@ def _find_root(request: Request) -> str:
     return str(request.scope.get("root_path", "")).rstrip("/") + "/"
 
 
-def _make_html_response(template: str, request: Request, answer: Answer, *, may_change: bool = False) -> Response:
+def _make_html_response(template: str, request: Request, answer: Answer, *, may_act: bool = False) -> Response:
     root = _find_root(request)
     text = _pages.get_template("error.html" if answer.error else template).render(
         root=root,
@@ -244,7 +337,7 @@ def _make_html_response(template: str, request: Request, answer: Answer, *, may_
         framed=request.headers.get("sec-fetch-dest") == "iframe",
         view=answer.view,
         answer=answer,
-        may_change=may_change,
+        may_act=may_act,
         query=request.query_params,
         path=request.url.path,
     )

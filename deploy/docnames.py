@@ -1,0 +1,142 @@
+"""Checks that names in docstrings and comments exist: a rename that forgets one leaves a reader searching.
+
+Checked are names of this repository only: `Class.member` of its classes, dotted names that begin with one of its
+packages, and single names in backticks that look like its own (with an underscore, or called).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_PACKAGES = ("binlake", "spark_jobs", "plugins", "pump_service", "deploy", "tests", "bench")
+_OTHER_TEXTS = (".toml", ".proto", ".sql", ".html", ".js", ".yaml")
+_COMMENT = re.compile(r"(?:^|\s)#\s.*")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_MEMBER = re.compile(r"(?<![\w./`])`{0,2}([A-Z]\w*[a-z]\w*)\.([a-z_]\w*)\b(?!\.\w)")
+_GROUP = re.compile(r'entry-points."([\w.]+)"')
+_DOTTED = re.compile(rf"`((?:{'|'.join(_PACKAGES)})(?:\.\w+)+)(?:\(\))?`")
+_SINGLE = re.compile(r"`((?:_*[a-z][a-z0-9]*(?:_[a-z0-9]+)+)|(?:_*[a-z]\w*(?=\(\))))(?:\(\))?`")
+
+
+@dataclass
+class _Names:
+    """What the repository defines: members of each class name, each file's names, and every word of its code."""
+
+    members: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    bases: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    modules: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    words: set[str] = field(default_factory=set)
+    groups: set[str] = field(default_factory=set)
+
+    def has_member(self, name: str, member: str) -> bool:
+        """Whether a class `name`, or a base of it, has `member`; classes of other projects have any."""
+        if name not in self.members:
+            return True
+        return member in self.members[name] or any(self.has_member(base, member) for base in self.bases[name])
+
+    def has_path(self, path: str) -> bool:
+        """Whether `path` is a package, a file, a name of a file, a member of its class or a group of entry points."""
+        if path in self.modules or path in self.groups or any(part.isupper() for part in path.split(".")):
+            return True
+        module, _, name = path.rpartition(".")
+        if module in self.modules:
+            return name in self.modules[module]
+        module, _, owner = module.rpartition(".")
+        return owner in self.modules.get(module, ()) and self.has_member(owner, name)
+
+
+def find_unknown_names(root: Path) -> list[str]:
+    """`file:line: name` for each name in a docstring or comment below `root` that its code does not have."""
+    names, places = _Names(), []
+    _add_other_texts(names, root)
+    for path in _list_sources(root):
+        source = path.read_text(encoding="utf-8")
+        tree = ast.parse(source)
+        _add_file(names, path.relative_to(root), tree)
+        places += [(path.relative_to(root), line, text) for line, text in _list_texts(source, tree)]
+    return [f"{path}:{line}: {name}" for path, line, text in places for name in _find_unknown(names, text)]
+
+
+def _list_sources(root: Path) -> list[Path]:
+    files = (path for package in _PACKAGES for path in sorted((root / package).rglob("*.py")))
+    return [path for path in files if "_pb2" not in path.name]
+
+
+def _add_other_texts(names: _Names, root: Path) -> None:
+    folders = [root / name for name in (*_PACKAGES, "proto", "sql", "dags", "replications", "examples")]
+    files = [path for folder in folders for path in folder.rglob("*") if path.suffix in _OTHER_TEXTS]
+    for path in (*files, *root.glob("*.toml"), *root.glob("Makefile")):
+        text = path.read_text(encoding="utf-8")
+        names.words |= set(_WORD.findall(text))
+        names.groups |= set(_GROUP.findall(text))
+
+
+def _add_file(names: _Names, path: Path, tree: ast.Module) -> None:
+    parts = path.with_suffix("").parts
+    module = ".".join(part for part in parts if part != "__init__")
+    for count in range(1, len(parts)):
+        names.modules[".".join(parts[:count])].add(parts[count])
+    names.words |= set(parts)
+    names.modules[module] |= set(_list_members(tree))
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=word) | ast.arg(arg=word) | ast.Attribute(attr=word) | ast.alias(name=word):
+                names.words |= set(word.split("."))
+            case ast.keyword(arg=str(word)):
+                names.words.add(word)
+            case ast.Constant(value=str(text)) if id(node) not in docs:
+                names.words |= set(_WORD.findall(text))
+            case ast.Constant(value=bytes(data)):
+                names.words |= set(_WORD.findall(data.decode("latin-1")))
+            case ast.FunctionDef(name=word) | ast.AsyncFunctionDef(name=word):
+                names.words.add(word)
+            case ast.ClassDef():
+                names.words.add(node.name)
+                names.members[node.name] |= set(_list_members(node))
+                names.bases[node.name] |= {_read_last_part(base) for base in node.bases}
+
+
+def _list_members(node: ast.ClassDef | ast.Module) -> Iterator[str]:
+    for one in ast.walk(node):
+        match one:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.alias():
+                yield one.asname or one.name.rpartition(".")[2]
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                yield name
+
+
+def _read_last_part(base: ast.expr) -> str:
+    match base:
+        case ast.Subscript(value=value):
+            return _read_last_part(value)
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
+
+
+def _list_texts(source: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Each docstring, and each comment, with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+    for number, line in enumerate(source.splitlines(), 1):
+        if comment := _COMMENT.search(line):
+            yield number, comment.group()
+
+
+def _find_unknown(names: _Names, text: str) -> Iterator[str]:
+    for name, member in _MEMBER.findall(text):
+        if not names.has_member(name, member):
+            yield f"{name}.{member}"
+    yield from (path for path in _DOTTED.findall(text) if not names.has_path(path))
+    yield from (single for single in _SINGLE.findall(text) if single not in names.words)
