@@ -15,5 +15,6 @@ def get_provider_info() -> dict[str, Any]:
         "package-name": "binlake",
         "name": "Binlake",
         "description": "Replicates TiDB, MySQL and MariaDB into a database, a lakehouse and feeds.",
+        "extra-links": [f"binlake_airflow.operators.links.{name}" for name in ("WindowPageLink", "SparkPagesLink")],
         "versions": [version("binlake")],
     }

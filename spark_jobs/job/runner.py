@@ -52,6 +52,8 @@ def run_stage(
             asked = (start_ts,) if name == "plan" else (bounds, feed) if feed else (bounds,)
             passed = () if given is None else (given,)
             result: StageResult = module.run(stage, *asked, *passed)
+            if engine := stage.describe_engine():
+                result = replace(result, detail={**result.detail, **engine})
     except (LeaseHeld, SparkNeeded):
         raise
     except Exception as error:
@@ -61,6 +63,8 @@ def run_stage(
         if feed:
             record_feed_error(ctx.windows, feed, name, error, run_id=ctx.run_id)
         raise
+    # First told: the caller looks for it when the line comes.
+    ctx.tell(result)
     log.info("stage_ended", stage=name, state=result.state, window=Bounds(result.lo, result.hi).window,
              rows=result.rows, seconds=round(result.seconds, 2))  # fmt: skip
     return result
