@@ -41,7 +41,7 @@ _AGAIN = {
 
 
 Opened = Mapping[str, DeltaTable]
-"""Tables of the lake by name, at their newest versions when they were opened or last written through this object."""
+"""Tables of the lake by name, at their newest versions when they were opened."""
 
 
 def read_versions(
@@ -49,7 +49,7 @@ def read_versions(
 ) -> dict[str, int]:
     """The present version of each table, -1 if it does not exist: for the detail of a window's last event.
 
-    `opened`: those that the caller has open, and that it alone has written to since.
+    `opened`: those that nobody has written to since, as the caller knows.
     """
     present = {table.name: opened.get(table.name) or _find_table(paths, table.name) for table in tables}
     return {name: -1 if table is None else int(table.version()) for name, table in present.items()}

@@ -95,19 +95,19 @@ def overwrite(rows: pa.Table, paths: LakePaths, table: LakeTable, predicate: str
 
 def replace_history(
     paths: LakePaths, table: LakeTable, lo: int, hi: int | None, parts: Sequence[Part], note: Mapping[str, str]
-) -> DeltaTable:
+) -> None:
     """Replace the rows with lo < commit_ts <= hi (None: all above lo) by the files `parts`, in one commit.
 
     The files are in the table's folder. If an old file also has other rows, which maintenance joined with these, their
     rows are copied; later stages of this process still read the files, which VACUUM deletes one day. The caller holds
-    the table's lock. Returns the table as it is then. Raises Transient.
+    the table's lock. Raises Transient.
     """
     opened = open_table(paths.locate_table(table.name))
     replaced = _find_files_of_range(opened, lo, hi)
     if replaced is not None:
         if parts or replaced:
             commit_parts(paths, table, parts, replaced, note, opened=opened)
-        return opened
+        return
     predicate = f"{History.COMMIT_TS} > {lo}" + ("" if hi is None else f" AND {History.COMMIT_TS} <= {hi}")
     rows = _read_parts(paths.locate_table(table.name), table, parts)
     try:
@@ -115,7 +115,6 @@ def replace_history(
                         writer_properties=_WRITER)  # fmt: skip
     except (DeltaError, OSError) as error:
         raise _make_write_error(paths, table, error) from error
-    return opened
 
 
 def _find_files_of_range(table: DeltaTable, lo: int, hi: int | None) -> list[RemoveAction] | None:
@@ -229,14 +228,16 @@ def commit_properties(note: Mapping[str, str]) -> CommitProperties:
 
 def clear_rows(
     paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str], opened: DeltaTable | None = None
-) -> None:
+) -> bool:
     """Remove the rows that match `predicate`; no commit if there are none. Raises Transient.
 
-    `opened`: the table, if the caller has just opened it.
+    `opened`: the table, if the caller has just opened it. Returns whether there was a commit.
     """
     present = open_table(paths.locate_table(table.name)) if opened is None else opened
-    if _may_match(present, predicate):
-        overwrite(build_local_table([], table.build_spark_schema()), paths, table, predicate, note)
+    if not _may_match(present, predicate):
+        return False
+    overwrite(build_local_table([], table.build_spark_schema()), paths, table, predicate, note)
+    return True
 
 
 def build_local_table(rows: Iterable[Sequence[object]], schema: str) -> pa.Table:

@@ -17,7 +17,7 @@ import structlog
 from binlake.base import rowhash
 from binlake.errors import ConflictingBinlogs, ImmutableWindow, IncompleteWindow, LostRange
 from binlake.feed.state import list_begins
-from binlake.lake.continuity import LANDED_TABLES, VERSIONS, Opened, read_versions, require_all_windows
+from binlake.lake.continuity import LANDED_TABLES, VERSIONS, read_versions, require_all_windows
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.tables import BINLOG, MUTATION
 from binlake.lake.windowlog import WindowEvent
@@ -62,10 +62,9 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
             members = _require_members(ctx, cluster, bounds)
             ensure_tables(ctx.paths)
             window = _complete(ctx, cluster, members, bounds, ctx.most_bytes)
-            stored, written_to = _store(ctx, window)
+            stored = _store(ctx, window)
             manifest = _build_manifest(ctx, cluster, stored.landed, window)
-            versions = read_versions(ctx.paths, LANDED_TABLES, written_to)
-            _seal(ctx, cluster, manifest, members, versions, time.monotonic() - began)
+            _seal(ctx, cluster, manifest, members, time.monotonic() - began)
     result = _build_result(manifest, began, "done", {CUT: True} if window.is_cut else {})
     return replace(result, derived=LandedWindow(window.bounds, stored.rows, _take_decoded(ctx, window.pulled)))
 
@@ -117,15 +116,12 @@ class _Complete:
         return sum(proof.entities for proof in self.proofs)
 
 
-def _store(ctx: StageContext, window: _Complete) -> tuple[Stored, Opened]:
-    """Commit the rows and the jobs of `window`. Raises IncompleteWindow, Transient.
-
-    Returns what was stored, and the table of its rows.
-    """
+def _store(ctx: StageContext, window: _Complete) -> Stored:
+    """Commit the rows and the jobs of `window`. Raises IncompleteWindow, Transient."""
     bounds, stored = window.bounds, window.pulled.sum_stored()
     note = {"run": ctx.run_id, "window": bounds.window, "stage": "land"}
     # Replace all rows above lo: an unsealed attempt with a greater hi may have left rows there.
-    table = replace_history(ctx.paths, BINLOG, bounds.lo, None, stored.parts, note)
+    replace_history(ctx.paths, BINLOG, bounds.lo, None, stored.parts, note)
     ctx.schemas.append(bounds.hi, window.jobs.changes)
     written = sum(part.rows for part in stored.parts)
     if stored.landed.rows != written:
@@ -134,7 +130,7 @@ def _store(ctx: StageContext, window: _Complete) -> tuple[Stored, Opened]:
             where={"window": bounds.window},
             hint="run the stage again; only Binlake may commit to its tables",
         )
-    return stored, {BINLOG.name: table}
+    return stored
 
 
 def _complete(ctx: StageContext, cluster: Cluster, members: list[Member], asked: Bounds, most_bytes: int) -> _Complete:
@@ -262,20 +258,13 @@ def _build_manifest(ctx: StageContext, cluster: Cluster, landed: Landed, window:
     )
 
 
-def _seal(
-    ctx: StageContext,
-    cluster: Cluster,
-    manifest: WindowManifest,
-    members: list[Member],
-    versions: Mapping[str, int],
-    seconds: float,
-) -> None:
+def _seal(ctx: StageContext, cluster: Cluster, manifest: WindowManifest, members: list[Member], seconds: float) -> None:
     # Members are recorded before the seal, so a pump of a sealed window can never be unknown (hazards R-05).
     ctx.members.remember(
         [RememberedMember(m.node_id, m.store_uuid, m.state, m.watermark, manifest.hi) for m in members]
     )
     rows = manifest.dml + manifest.ddls
-    detail = {VERSIONS: versions, **ctx.describe_engine()}
+    detail = {VERSIONS: read_versions(ctx.paths, LANDED_TABLES), **ctx.describe_engine()}
     seal = WindowEvent("land", manifest.lo, manifest.hi, "done", rows, seconds, ctx.run_id, "", "", detail,
                        manifest.to_json())  # fmt: skip
     begins = list_begins(ctx.windows, ctx.replication.feed, manifest.lo, ctx.run_id)

@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from deltalake import DeltaTable
-
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.tables import BINLOG, MUTATION
 from spark_jobs.engine.engine import Engine
@@ -25,12 +23,11 @@ from spark_jobs.job.passed import LandedWindow
 
 @dataclass(frozen=True)
 class WrittenRows:
-    """The number of rows written, what was left out by reason, where the rows are, and their table if it is open."""
+    """The number of rows written, what was left out by reason, and where the rows are."""
 
     count: int
     left_out: dict[str, int]
     parts: tuple[Rows, ...]
-    table: DeltaTable | None = None
 
 
 def write_rows(
@@ -56,12 +53,12 @@ def commit_rows(
 ) -> WrittenRows:
     """Replace the rows of the range by those of `written`. Raises Transient."""
     parts = [part for one in written for part in one.parts]
-    table = replace_history(ctx.paths, MUTATION, payloads.lo, payloads.hi, parts, note)
+    replace_history(ctx.paths, MUTATION, payloads.lo, payloads.hi, parts, note)
     left_out: Counter[str] = Counter()
     for one in written:
         left_out.update(one.left_out)
     found = tuple(rows for one in written for rows in one.list_rows())
-    return WrittenRows(sum(part.rows for part in parts), dict(sorted(left_out.items())), found, table)
+    return WrittenRows(sum(part.rows for part in parts), dict(sorted(left_out.items())), found)
 
 
 def _list_payloads(
