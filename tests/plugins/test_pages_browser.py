@@ -248,8 +248,8 @@ def test_no_page_is_wider_than_the_screen(page: Page, server: httpx.Client, shop
     page.set_scheme("dark" if width == 390 else "light")
     for path in ("", f"dags/{shop}", f"dags/{shop}/row?table=shop.item&key=4", f"dags/{shop}/transaction?ts={ORDER}",
                  f"dags/{shop}/table?table=shop.item", f"dags/{shop}/ddl", f"dags/{shop}/runs/{RUN}",
-                 f"dags/{shop}/act", f"dags/{shop}/act/verify?tables=shop",
-                 f"dags/{shop}/act/rollback?commit_ts={ORDER}&review=1"):  # fmt: skip
+                 f"dags/{shop}/diff?table=shop.item&from={BASE}", f"dags/{shop}/act",
+                 f"dags/{shop}/act/verify?tables=shop", f"dags/{shop}/act/rollback?commit_ts={ORDER}&review=1"):  # fmt: skip
         page.goto(f"{server.base_url}/binlake/{path}")
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
         cut = "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
