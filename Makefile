@@ -1,7 +1,7 @@
 # The commands for developers. `make help` lists the targets; every target can be run repeatedly.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo demo-mysql test all-tests test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-files bench-feeder bench-snapshot bench-proofs bench flame bench-steps bench-trace bench-record bench-all lint check-wheel release licenses proto docs docs-site stop clean
+.PHONY: help setup setup-tests demo demo-mysql test all-tests test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-files bench-feeder bench-snapshot bench-proofs bench bench-engine flame bench-steps bench-trace bench-record bench-all lint check-wheel release licenses proto docs docs-site stop clean
 
 # The installers need only Python 3.11 and no packages. The system's Python is tried first: distributions compile it with
 # profile-guided optimisation, pyenv by default does not, and then everything takes up to a fifth more CPU.
@@ -112,6 +112,9 @@ bench-lag: setup  ## Seconds from a commit at the source until its row is at the
 
 bench: setup  ## Rows/s and CPU per row from pumps to MariaDB, by process and stage (BENCH_ARGS="--scale 1 --workload a"; bench/README.md)
 	@$(PYTHON) bench/bench_end_to_end.py $(BENCH_ARGS)
+
+bench-engine: setup  ## The size of a window from which Spark is faster than one process (BENCH_ARGS="--scale 0.1,1")
+	@$(PYTHON) bench/bench_engine.py $(BENCH_ARGS)
 
 flame: setup-tests  ## Write a flame graph of each stage to .local/flame (bench/README.md) and print the top frames
 	@$(PYTHON) bench/bench_end_to_end.py --scale 1 --floors 1 --flame .local/flame $(BENCH_ARGS)

@@ -1,7 +1,10 @@
-"""Writes a load of sysbench_rows to the pumps as TiDB would, in blocks: 50 us of CPU per transaction, pumps included.
+"""Writes a load of sysbench_rows to the pumps as WRITERS concurrent connections to TiDB would: 50 us of CPU per
+transaction, pumps included.
 
-For each block it sends all P, fetches the commit_ts after the last answer, then sends all C. Binlake's own encoder
-builds one transaction of each kind with a marker for each value that varies; numpy then overwrites the markers.
+Each round sends the P of new transactions and between them, in any order, the C of those whose P were answered in the
+round before; their commit_ts are fetched after these answers and after the start_ts of the new ones. So at each pump P
+and C alternate, WRITERS transactions are open, and commits do not arrive in order. Binlake's own encoder builds one
+transaction of each kind with a marker for each value that varies; numpy then overwrites the markers.
 """
 
 from __future__ import annotations
@@ -32,8 +35,9 @@ from pump_service.workload.source import LiveTransactions
 from pump_service.workload.tables import ID, Part, Table
 
 WRITE = "/binlog.Pump/WriteBinlog"
-BLOCK = 2048
-BLOCK_BYTES = 4 << 20
+WRITERS = 256
+ROUND_BYTES = 4 << 20
+_SEED = 1
 # Varints of nine bytes, as present-day timestamps are.
 _START, _COMMIT = 0x0123456789ABCDEF, 0x0FEDCBA987654321
 _COLUMNS = [
@@ -48,8 +52,8 @@ _DATABASE_ID = 100
 class Wire(Protocol):
     """Sends serialised WriteBinlogReq (pump_load.Bulk)."""
 
-    def send(self, messages: np.ndarray) -> None:
-        """Send each row of the array as one message."""
+    def send(self, *messages: np.ndarray) -> None:
+        """Send each row of the arrays as one message: the first row of each array, then the second, and so on."""
 
     def wait(self) -> None:
         """Return when all messages are answered."""
@@ -67,9 +71,10 @@ class Known:
         self.ends.append((first + count, 0))
         self.starts.append(first)
 
-    def end(self, first_commit: int) -> None:
-        """Mark the last block as committed, with consecutive commit_ts from `first_commit`."""
-        self.ends[-1] = (self.ends[-1][0], first_commit)
+    def end(self, first: int, first_commit: int) -> None:
+        """Mark the block from start_ts `first` as committed, with consecutive commit_ts from `first_commit`."""
+        block = bisect.bisect_left(self.starts, first)
+        self.ends[block] = (self.ends[block][0], first_commit)
 
     def answer(self, key: bytes, now: int) -> Json:
         """Return the body of `/mvcc/hex/KEY`."""
@@ -101,6 +106,7 @@ class BulkLoad:
         self.history, self.known = History(), Known()
         self._load, self._pd, self._cluster_id = load, pd, cluster_id
         self._wires = wires
+        self._random = np.random.default_rng(_SEED)
         self._definitions = [_make_table(101 + number, f"sbtest{number + 1}") for number in range(load.tables)]
         self._version = 0
 
@@ -118,35 +124,48 @@ class BulkLoad:
         return last
 
     def write(self, roles: tuple[Role, ...], transactions: int) -> Written:
-        """Write `transactions` transactions that perform `roles`, in blocks."""
+        """Write `transactions` transactions that perform `roles`."""
         templates = [_Template.of(self._definitions, roles, n, self._cluster_id, self._version)
                      for n in range(len(self._definitions))]  # fmt: skip
-        size = min(BLOCK, BLOCK_BYTES // templates[0].prewrite.size)
-        last, done = 0, 0
-        while done < transactions:
+        size = min(WRITERS, ROUND_BYTES // templates[0].prewrite.size)
+        last, open_starts = 0, np.empty(0, np.int64)
+        for done in range(0, transactions, size):
             count = min(size, transactions - done)
-            last = self._write_block(templates, roles, done, count)
-            done += count
+            prewrites = self._make_prewrites(templates, roles, done, count)
+            starts = self._start(count)
+            templates[0].put_starts(prewrites, templates[0].prewrite_starts, starts)
+            last, commits = self._commit(templates[0], open_starts)
+            self._send(prewrites, commits)
+            open_starts = starts
+        last, commits = self._commit(templates[0], open_starts)
+        self._send(commits)
         return Written(last, transactions, transactions * templates[0].prewrite.size)
 
-    def _write_block(self, templates: list[_Template], roles: tuple[Role, ...], first: int, count: int) -> int:
+    def _make_prewrites(
+        self, templates: list[_Template], roles: tuple[Role, ...], first: int, count: int
+    ) -> np.ndarray:
         which = (first + np.arange(count)) % len(templates)
         prewrites = np.stack([template.prewrite for template in templates])[which]
         for images, slots in zip(self.writer.make_block(roles, first, count), templates[0].slots, strict=True):
             for image, places in zip(images, slots, strict=True):
                 self._put_image(prewrites, image, places)
-        last_start = self._pd.fetch_ts(count)
-        starts = np.arange(last_start - count + 1, last_start + 1)
-        self.known.begin(int(starts[0]), count)
-        templates[0].put_starts(prewrites, templates[0].prewrite_starts, starts)
-        self._send(prewrites)
+        return prewrites
+
+    def _start(self, count: int) -> np.ndarray:
         last = self._pd.fetch_ts(count)
-        self.known.end(last - count + 1)
-        commits = np.repeat(templates[0].commit[None], count, axis=0)
-        templates[0].put_starts(commits, templates[0].commit_starts, starts)
-        _put(commits, templates[0].commit_ts, _encode_uvarints(np.arange(last - count + 1, last + 1), 9))
-        self._send(commits)
-        return last
+        self.known.begin(last - count + 1, count)
+        return np.arange(last - count + 1, last + 1)
+
+    def _commit(self, template: _Template, starts: np.ndarray) -> tuple[int, np.ndarray]:
+        """Return (the last commit_ts, the C) of the transactions from `starts`; (0, no rows) if there are none."""
+        commits = np.repeat(template.commit[None], count := len(starts), axis=0)
+        if not count:
+            return 0, commits
+        last = self._pd.fetch_ts(count)
+        self.known.end(int(starts[0]), last - count + 1)
+        template.put_starts(commits, template.commit_starts, starts)
+        _put(commits, template.commit_ts, _encode_uvarints(np.arange(last - count + 1, last + 1), 9))
+        return last, commits
 
     def _put_image(self, out: np.ndarray, image: Image, places: dict[str, int]) -> None:
         for name, column in image._asdict().items():
@@ -157,9 +176,11 @@ class BulkLoad:
             )
             _put(out, places[name], wide)
 
-    def _send(self, messages: np.ndarray) -> None:
+    def _send(self, *parts: np.ndarray) -> None:
+        """Share out each part over the pumps, a C to the pump of its P; the C, the last part, in any order."""
         for number, wire in enumerate(self._wires):
-            wire.send(messages[number :: len(self._wires)])
+            *first, commits = (part[number :: len(self._wires)] for part in parts)
+            wire.send(*first, self._random.permutation(commits))
         for wire in self._wires:
             wire.wait()
 
@@ -175,7 +196,7 @@ class BulkLoad:
                                         ddl_job_id=job_id, ddl_schema_state=PUBLIC)  # fmt: skip
         self._send_one(prewrite)
         commit_ts = self._pd.fetch_ts()
-        self.known.end(commit_ts)
+        self.known.end(start_ts, commit_ts)
         self._send_one(build.build_commit(prewrite, commit_ts))
         self.history.add(
             make_job_json(job_id, action, query, schema=(_DATABASE_ID, DB), table=table, version=self._version,

@@ -8,6 +8,7 @@ the recorded ratios; after making a step cheaper, record them again.
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ from binlake.feed.avro.format import AvroFormat
 from binlake.feed.messages import MessageEncoder
 from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG, CHANGE, MUTATION, parse_schema
+from binlake.mirror.rows import build_image_rows
 from binlake.rows.schema import DdlJob, SchemaState, TableDef, WindowSchemas
 from binlake.rules import Rules
 from binlake.rules.topics import Dispatcher, Topics
@@ -71,16 +74,18 @@ class _RecordingWire:
     def __init__(self) -> None:
         self.binlogs: list[Binlog] = []
 
-    def send(self, messages: np.ndarray) -> None:
+    def send(self, *messages: np.ndarray) -> None:
         """Parse the messages and keep their binlogs."""
-        for message in messages:
+        for message in itertools.chain(*messages):
             self.binlogs.append(Binlog.FromString(WriteBinlogReq.FromString(message.tobytes()).payload))
 
     def wait(self) -> None:
         """Return at once: `send` has already kept them."""
 
 
-class _Clock:
+class Clock:
+    """Timestamps as a PD gives them."""
+
     def __init__(self) -> None:
         self._last = _FIRST_TS
 
@@ -123,6 +128,7 @@ def make_steps(folder: str) -> Iterator[Step]:
     changes = compute_net_changes(mutations, cells)
     changes = changes.append_column("window", pa.repeat("0-1", changes.num_rows)).select(CHANGE.list_column_names())
     definitions = {SegmentTable(0, each.db, each.name): each for each in tables}
+    yield Step("mirror: typed rows", own.num_rows, lambda: build_image_rows(table, images, own["commit_ts"].chunk(0)))
     yield Step("convert: whole", changes.num_rows, lambda: _convert(changes, definitions))
 
 
@@ -147,7 +153,7 @@ def make_landed(load: Load, *, whole: bool = False) -> tuple[BulkLoad, pa.Table,
     `whole`: the rows of `binlog` include the transactions that inserted the initial rows.
     """
     wire = _RecordingWire()
-    bulk = BulkLoad(load, _Clock(), 1, [wire])
+    bulk = BulkLoad(load, Clock(), 1, [wire])
     bulk.create()
     wire.binlogs = []
     bulk.write(load.list_setup_roles(), load.rows)
@@ -156,6 +162,7 @@ def make_landed(load: Load, *, whole: bool = False) -> tuple[BulkLoad, pa.Table,
     bulk.write(load.roles, load.transactions)
     prewrites = {binlog.start_ts: binlog for binlog in wire.binlogs if binlog.prewrite_value}
     rows = [_make_row(binlog, prewrites[binlog.start_ts]) for binlog in wire.binlogs if not binlog.prewrite_value]
+    rows.sort(key=itemgetter("commit_ts"))
     jobs = [DdlJob.parse(json.dumps(job)) for job in bulk.history.list_finished_jobs(1 << 62)]
     return bulk, pa.Table.from_pylist(rows, parse_schema(BINLOG.build_spark_schema())), jobs
 

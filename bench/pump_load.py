@@ -186,8 +186,27 @@ class Bulk:
         self._waiting = 0
         self._rest = b""
 
-    def send(self, messages: np.ndarray) -> None:
-        """Call once for each row of `messages` (uint8); at most 8 MiB and 8,000 calls before the next `wait`."""
+    def send(self, *messages: np.ndarray) -> None:
+        """Call once for each row of the arrays (uint8), in turn as long as all have rows; at most 8 MiB and 8,000 calls
+        before the next `wait`.
+        """
+        together = min(map(len, messages))
+        self._send_in_turn([part[:together] for part in messages])
+        for part in messages:
+            self._send_in_turn([part[together:]])
+
+    def _send_in_turn(self, parts: list[np.ndarray]) -> None:
+        """Call for the first row of each part, then for the second; all parts have the same number of rows."""
+        rows, calls = len(parts[0]), len(parts) * len(parts[0])
+        if not calls:
+            return
+        ids = np.arange(self._next_id, self._next_id + 2 * calls, 2).reshape(rows, len(parts))
+        framed = np.hstack([self._frame(part, ids[:, number]) for number, part in enumerate(parts)])
+        self._next_id += 2 * calls
+        self._waiting += calls
+        self._wire.sendall(framed.data)
+
+    def _frame(self, messages: np.ndarray, ids: np.ndarray) -> np.ndarray:
         count, size = messages.shape
         head = struct.pack(">BHBBI", 0, len(self._block), frames.HEADERS, frames.END_HEADERS, 0) + self._block
         data = struct.pack(">BHBBI", 0, size + 5, frames.DATA, frames.END_STREAM, 0) + struct.pack(">BI", 0, size)
@@ -195,12 +214,10 @@ class Bulk:
         calls = np.empty((count, len(fixed) + size), np.uint8)
         calls[:, : len(fixed)] = fixed
         calls[:, len(fixed) :] = messages
-        ids = np.arange(self._next_id, self._next_id + 2 * count, 2).astype(">u4").view(np.uint8).reshape(count, 4)
+        streams = ids.astype(">u4").view(np.uint8).reshape(count, 4)
         for offset in (5, len(head) + 5):
-            calls[:, offset : offset + 4] = ids
-        self._next_id += 2 * count
-        self._waiting += count
-        self._wire.sendall(calls.data)
+            calls[:, offset : offset + 4] = streams
+        return calls
 
     def wait(self) -> None:
         """Return when every call is answered. Raises SystemExit if one failed."""

@@ -16,7 +16,7 @@ import numpy as np
 FIRST_NUMBER, LAST_NUMBER = 1 << 20, 1 << 27
 C_BYTES, PAD_BYTES = 120, 60
 DB = "sbtest"
-_POOL_BYTES = 1 << 16
+_POOL_BYTES = 1 << 24
 
 Numbers = np.ndarray
 

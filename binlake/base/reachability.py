@@ -35,6 +35,10 @@ def parse_address(url: str, default_port: int) -> tuple[str, int]:
     return parts.hostname or "", parts.port or default_port
 
 
+SPARK_TOKEN_ENV = "BINLAKE_SPARK_TOKEN"
+"""The environment variable with a Connect server's token, as in its URL: everyone may read a process's arguments."""
+
+
 def require_spark(remote: str) -> str:
     """The `host:port` of the Spark Connect server `remote` (`sc://host:port`), if a server listens there.
 

@@ -23,6 +23,7 @@ from binlake.base.sections.rules import (
     RouteRule,
     ShardMode,
 )
+from binlake.base.sections.security import Security, SqlSecurity
 from binlake.base.sections.values import HostText, NameList, Section, TableName, TsText
 from binlake.config.airflow import Airflow
 from binlake.config.feed import Feed
@@ -38,20 +39,6 @@ def _convert_safe_mode(value: object) -> object:
 
 
 SafeMode = Annotated[Literal["always", "auto", "never"], BeforeValidator(_convert_safe_mode)]
-
-
-class Security(Section):
-    """TLS to PD and TiDB's status port if their URL is https://, and to pumps and `source.sql` if any file is given."""
-
-    ssl_ca: str = Field(
-        "", description="PEM file of the CA that signed the servers' certificates; empty = the system's CAs"
-    )
-    ssl_cert: str = Field("", description="PEM file of the client certificate, if the servers require one")
-    ssl_key: str = Field("", description="PEM file of the client certificate's key")
-
-    def list_files(self) -> tuple[str, str, str]:
-        """CA, certificate and key; empty = none."""
-        return self.ssl_ca, self.ssl_cert, self.ssl_key
 
 
 def _check_zone(text: str) -> str:
@@ -71,6 +58,7 @@ class SourceSql(Section):
         " for a full load, on all tables that are replicated",
     )
     password: str = Field("", repr=False, description="password; `env:NAME` reads it from the environment")
+    security: SqlSecurity | None = Field(None, description="absent = the files of [source.security]")
 
 
 class SourceSnapshot(Section):
@@ -134,6 +122,14 @@ class Source(Section):
         """`cluster-id` as a number; 0 = not configured."""
         return int(self.cluster_id or 0)
 
+    @property
+    def sql_security(self) -> SqlSecurity:
+        """TLS to the server of `[source.sql]`."""
+        if self.sql is not None and self.sql.security is not None:
+            return self.sql.security
+        ca, cert, key = self.security.list_files()
+        return SqlSecurity(ssl_ca=ca, ssl_cert=cert, ssl_key=key)
+
 
 class LakeStorage(Section):
     """How an object store with the lake is reached. Credentials come from the environment (AWS_ACCESS_KEY_ID,
@@ -177,6 +173,7 @@ class Target(Section):
     port: int = Field(3306, ge=1, le=65535, description="TCP port")
     user: str = Field("root", description="user; see the runbook for the privileges")
     password: str = Field("", repr=False, description="password; `env:NAME` reads it from the environment")
+    security: SqlSecurity = Field(SqlSecurity())
     mode: Literal["atomic", "parallel", "ordered", "auto"] = Field(
         "atomic",
         description="`atomic`: one transaction per segment; `parallel`: batches over worker-count connections;"

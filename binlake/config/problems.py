@@ -11,6 +11,7 @@ from itertools import pairwise
 from pkgutil import resolve_name
 
 from binlake import tso
+from binlake.base.sections.security import Security
 from binlake.config.model import Replication, SourceSql, Target
 from binlake.config.storage import parse_store_address
 from binlake.config.validation import ValidatedSource
@@ -31,6 +32,7 @@ def find_problems(replication: Replication) -> list[str]:
     parts = (
         _check_timestamps,
         _check_addresses,
+        _check_files_of_tls,
         _check_secrets,
         _check_paths,
         _check_patterns,
@@ -96,16 +98,23 @@ def _check_addresses(replication: Replication) -> Iterator[str]:
         if match is None or match["scheme"] not in ("http", "https") or not 0 < port < 1 << 16:
             # The text is not shown, since it may contain a password.
             yield f"`{key}`: an address must be http://host:port or https://host:port, without user and path"
-    security = source.security
-    if any(file and not file.startswith("/") for file in security.list_files()):
-        yield "`source.security`: the paths of files must begin with /"
-    if bool(security.ssl_cert) != bool(security.ssl_key):
-        yield "`source.security`: set both ssl-cert and ssl-key, or neither"
     for key, server in _list_servers(replication):
         if server is not None and not _HOST.fullmatch(server.host):
             yield f"`{key}.host`: {server.host!r} is not a host name or address"
         if server is not None and not server.user.strip():
             yield f"`{key}.user`: empty"
+
+
+def _check_files_of_tls(replication: Replication) -> Iterator[str]:
+    sections: list[tuple[str, Security | None]] = [("source", replication.source.security)]
+    sections += [(key, server.security) for key, server in _list_servers(replication) if server is not None]
+    for key, security in sections:
+        if security is None:
+            continue
+        if any(file and not file.startswith("/") for file in security.list_files()):
+            yield f"`{key}.security`: the paths of files must begin with /"
+        if bool(security.ssl_cert) != bool(security.ssl_key):
+            yield f"`{key}.security`: set both ssl-cert and ssl-key, or neither"
 
 
 def _check_merged_tables(replication: Replication) -> Iterator[str]:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from binlake.base.sections.security import SqlSecurity
 from binlake.base.sections.values import HostText, Section
 
 
@@ -18,6 +19,7 @@ class ValidatedSource(Section):
     port: int = Field(3306, ge=1, le=65535, description="TCP port")
     user: str = Field("root", description="user with SELECT on the tables; without GTIDs, also REPLICATION CLIENT")
     password: str = Field("", repr=False, description="password; `env:NAME` reads it from the environment")
+    security: SqlSecurity = Field(SqlSecurity())
     rename_schema: str = Field("", description="`rename-schema` of this source in feeder.toml")
 
     @model_validator(mode="after")

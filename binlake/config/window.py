@@ -39,11 +39,13 @@ class Window(Section):
         ge=0,
         le=512 << 20,
         description="with engine `auto`: this process runs the stages of a window of at most this many bytes of"
-        " binlogs, Spark those of a larger one; 0 = Spark always",
+        " binlogs, Spark those of a larger one, as one window (`make bench-engine` finds where Spark is faster);"
+        " 0 = Spark always",
     )
     engine: Literal["auto", "local", "spark"] = Field(
         "auto",
-        description="what runs the stages that read rows. `auto`: this process up to `driver-bytes`, Spark above them;"
+        description="what runs the stages that read rows. `auto`: this process up to `driver-bytes`, Spark above them"
+        " (if none is named, this process in pieces);"
         " `local`: always this process, which then needs no Spark; `spark`: always Spark, also to pull, as when this"
         " process cannot reach the pumps' data ports, and a backlog as one window",
     )

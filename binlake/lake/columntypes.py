@@ -20,6 +20,7 @@ from deltalake import Schema
 
 from binlake.base.lakecolumns import Mirror
 from binlake.rows.codec.floats import format_double, format_float
+from binlake.rows.codec.texts import read_text_bytes
 from binlake.rows.codec.writers import derive_decimal_layout
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -105,7 +106,7 @@ def parse_texts(column: ColumnInfo, texts: pa.Array) -> tuple[pa.Array, dict[int
 
 def _parse_all(kind: pa.DataType, texts: pa.Array) -> pa.Array:
     if pa.types.is_binary(kind):
-        return pa.array([None if text is None else bytes.fromhex(text) for text in texts.to_pylist()], kind)
+        return _parse_hex(texts)
     if not pa.types.is_temporal(kind):
         return pc.cast(texts, kind)
     if pc.any(pc.starts_with(texts, "0000")).as_py():
@@ -113,6 +114,17 @@ def _parse_all(kind: pa.DataType, texts: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(kind) and kind.tz:
         return pc.assume_timezone(pc.cast(texts, pa.timestamp("us")), kind.tz)
     return pc.cast(texts, kind)
+
+
+def _parse_hex(texts: pa.Array) -> pa.Array:
+    """The bytes of hexadecimal `texts`, converted all at once. Raises ValueError."""
+    offsets, digits = read_text_bytes(texts)
+    data = bytes.fromhex(digits.tobytes().decode("ascii"))
+    # A text with an odd number of digits would move those after it; `fromhex` skips spaces.
+    if (offsets % 2).any() or 2 * len(data) != len(digits):
+        raise ValueError("bytes are written as pairs of hexadecimal digits")
+    valid = pa.py_buffer(np.packbits(np.asarray(texts.is_valid()), bitorder="little")) if texts.null_count else None
+    return pa.BinaryArray.from_buffers(pa.binary(), len(texts), [valid, pa.py_buffer(offsets // 2), pa.py_buffer(data)])
 
 
 def _parse_each(kind: pa.DataType, texts: Texts) -> tuple[pa.Array, dict[int, str]]:

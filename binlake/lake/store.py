@@ -6,6 +6,7 @@ from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKE
 
 from __future__ import annotations
 
+import os
 import shutil
 from functools import lru_cache
 from pathlib import Path
@@ -100,6 +101,8 @@ _LOCAL = fs.LocalFileSystem()
 @lru_cache(maxsize=64)
 def _make_s3_files(access: Access) -> fs.FileSystem:
     scheme, _, host = access.endpoint.rpartition("://")
+    # The other clients of a store read this variable themselves.
+    own = {"tls_ca_file_path": file} if (file := os.environ.get("SSL_CERT_FILE")) else {}
     # Opened late, a small file is one put instead of the three requests of an upload in parts.
     return fs.S3FileSystem(
         region=access.region,
@@ -107,4 +110,5 @@ def _make_s3_files(access: Access) -> fs.FileSystem:
         scheme=scheme or "https",
         allow_delayed_open=True,
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+        **own,
     )

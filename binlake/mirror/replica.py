@@ -23,7 +23,7 @@ from binlake.lake.dataset import open_dataset
 from binlake.lake.lock import make_commit_properties
 from binlake.lake.opentable import load_table, open_table
 from binlake.lake.store import choose_hooks, make_delta_options
-from binlake.mirror.rows import Reshaper, build_typed_rows, read_image_texts
+from binlake.mirror.rows import Reshaper, build_image_rows
 from binlake.rows.schema import TableDef
 from binlake.statements.literal import quote_name
 
@@ -242,9 +242,10 @@ class Replica:
 def _build_rows(table: TableDef, net: pa.Table) -> tuple[pa.Table, pa.Array]:
     """(the mirror rows that `net` writes or removes, a mask of those that it removes)."""
     deleted = pc.equal(net.column(Change.OP), "delete").combine_chunks()
-    before, after = (net.column(side).combine_chunks() for side in (Change.BEFORE, Change.AFTER))
-    texts = read_image_texts(table, pc.if_else(deleted, before, after))
-    return build_typed_rows(table, texts, net.column(Change.LAST_COMMIT_TS).to_pylist(), [0] * net.num_rows), deleted
+    images = net.column(Change.AFTER).combine_chunks()
+    if pc.any(deleted).as_py():
+        images = pc.if_else(deleted, net.column(Change.BEFORE).combine_chunks(), images)
+    return build_image_rows(table, images, net.column(Change.LAST_COMMIT_TS).combine_chunks()), deleted
 
 
 def _build_commit_properties(upto: int | None) -> CommitProperties:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+import numpy as np
 import pyarrow as pa
 
 from binlake.base.lakecolumns import Mirror
@@ -18,19 +20,22 @@ from binlake.lake.columntypes import (
 )
 from binlake.mirror.recast import explain_fill, may_change, recast
 from binlake.rows.codec import format_key_text
+from binlake.rows.codec.assemble import format_key_texts
 from binlake.rows.codec.casts import Moment
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema.names import fold_name
+from binlake.statements import make_images_from_maps
 from binlake.statements.generation import find_filled_operands
 
 Columns = dict[str, list[str | None]]
 """By column, the canonical texts of all rows."""
 
 
-def read_image_texts(table: TableDef, images: pa.MapArray) -> Columns:
-    """The texts of `images` for the columns of `table`; a NULL map is a row of NULLs."""
-    return {c.name: select_image_column(images, c.name).to_pylist() for c in table.row_columns}
+def build_image_rows(table: TableDef, images: pa.MapArray, commit_ts: pa.Array) -> pa.Table:
+    """Rows of the mirror of `table` from row images, the first among equal rows each; a NULL map is a row of NULLs."""
+    texts = make_images_from_maps(images, [column.name for column in table.row_columns])
+    return _build_rows(table, texts, commit_ts, pa.array(np.zeros(len(images), np.int32)))
 
 
 def build_row_keys(table: TableDef, texts: Columns) -> list[str]:
@@ -44,19 +49,29 @@ def build_typed_rows(table: TableDef, texts: Columns, commit_ts: Sequence[int], 
 
     Their schema is that of `columntypes.build_schema`.
     """
-    arrays, unfit = [], [{} for _ in commit_ts]  # type: list[pa.Array], list[dict[str, str]]
+    columns = {column.name: pa.array(texts[column.name], pa.string()) for column in table.row_columns}
+    return _build_rows(table, columns, pa.array(commit_ts, pa.int64()), pa.array(copies, pa.int32()))
+
+
+def _build_rows(table: TableDef, texts: Mapping[str, pa.Array], commit_ts: pa.Array, copies: pa.Array) -> pa.Table:
+    arrays: list[pa.Array] = []
+    unfit: dict[int, dict[str, str]] = defaultdict(dict)
     for column in table.row_columns:
-        array, kept = parse_texts(column, pa.array(texts[column.name], pa.string()))
+        array, kept = parse_texts(column, texts[column.name])
         arrays.append(array)
         for place, text in kept.items():
             unfit[place][column.name] = text
-    arrays += [
-        pa.array(commit_ts, pa.int64()),
-        pa.array(build_row_keys(table, texts), pa.string()),
-        pa.array(copies, pa.int32()),
-        pa.array([list(kept.items()) if kept else None for kept in unfit], TEXT_TYPE),
-    ]
-    return pa.Table.from_arrays(arrays, schema=build_schema(table))
+    keys = format_key_texts([texts[name] for name in table.find_identity().columns])
+    return pa.Table.from_arrays(
+        [*arrays, commit_ts, keys, copies, _build_unfit(unfit, len(commit_ts))], schema=build_schema(table)
+    )
+
+
+def _build_unfit(unfit: Mapping[int, dict[str, str]], rows: int) -> pa.Array:
+    """The column of texts, by position and column, that no typed column holds."""
+    if not unfit:
+        return pa.nulls(rows, TEXT_TYPE)
+    return pa.array([list(unfit[row].items()) if row in unfit else None for row in range(rows)], TEXT_TYPE)
 
 
 def read_mirror_texts(table: TableDef, rows: pa.Table) -> Columns:

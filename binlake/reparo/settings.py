@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 
 from binlake import tso
 from binlake.base.sections.rules import Filter
+from binlake.base.sections.security import SqlSecurity
 from binlake.base.sections.values import HostText, NameList, Section, TableName
 from binlake.base.settingwords import describe_problem
 from binlake.base.tomlfile import WITH_MARK
@@ -36,6 +37,7 @@ class DestDb(Section):
     port: int = Field(3306, ge=1, le=65535, description="TCP port")
     user: str = Field("root", description="user")
     password: str = Field("", repr=False, description="password")
+    security: SqlSecurity = SqlSecurity()
     name: str = Field("", description="accepted but not used, as by the original")
 
 
@@ -128,6 +130,7 @@ class ReparoSettings(Section):
             port=self.dest_db.port,
             user=self.dest_db.user,
             password=self.dest_db.password,
+            security=self.dest_db.security,
             mode=self.mode,
             safe_mode="always" if self.safe_mode else "auto",
             worker_count=self.worker_count,

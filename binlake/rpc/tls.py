@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from binlake.base.tlsfiles import load_tls_files
 from binlake.errors import ConfigError
 
 
@@ -31,15 +32,15 @@ class Tls:
         files = {"ca": ca, "cert": cert, "key": key}
         return cls(**{name: Path(file) for name, file in files.items() if file}, allowed_cn=allowed_cn)
 
-    def make_server_context(self) -> ssl.SSLContext:
-        """The context of a server for HTTP/2 and HTTP/1.1. Raises ConfigError."""
+    def make_server_context(self, protocols: Sequence[str] = ("h2", "http/1.1")) -> ssl.SSLContext:
+        """The context of a server that speaks `protocols`. Raises ConfigError."""
         if self.cert is None or self.key is None:
             raise ConfigError("a TLS server needs ssl-cert and ssl-key")
         if self.allowed_cn and self.ca is None:
             raise ConfigError("cert-allowed-cn needs ssl-ca: without it no client certificate is checked")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.set_alpn_protocols(["h2", "http/1.1"])
-        self._load(context)
+        context.set_alpn_protocols(list(protocols))
+        load_tls_files(context, self.ca, self.cert, self.key)
         if self.ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
         return context
@@ -57,19 +58,8 @@ class Tls:
         context.set_alpn_protocols([protocol])
         if self.ca is None:
             context.load_default_certs()
-        self._load(context)
+        load_tls_files(context, self.ca, self.cert, self.key)
         return context
-
-    def _load(self, context: ssl.SSLContext) -> None:
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
-            if self.ca is not None:
-                context.load_verify_locations(self.ca)
-            if self.cert is not None:
-                context.load_cert_chain(self.cert, self.key)
-        except (OSError, ssl.SSLError) as error:
-            where = {"ssl-ca": self.ca, "ssl-cert": self.cert, "ssl-key": self.key, "reason": error}
-            raise ConfigError("the TLS files cannot be used", where=where) from None
 
     def allows(self, certificate: Mapping[str, object] | None) -> bool:
         """Whether a peer with this certificate (from `getpeercert`) may call."""

@@ -6,6 +6,24 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class MeasureRangeReq(_message.Message):
+    __slots__ = ("after_ts", "upto_ts", "part_bytes")
+    AFTER_TS_FIELD_NUMBER: _ClassVar[int]
+    UPTO_TS_FIELD_NUMBER: _ClassVar[int]
+    PART_BYTES_FIELD_NUMBER: _ClassVar[int]
+    after_ts: int
+    upto_ts: int
+    part_bytes: int
+    def __init__(self, after_ts: _Optional[int] = ..., upto_ts: _Optional[int] = ..., part_bytes: _Optional[int] = ...) -> None: ...
+
+class MeasureRangeResp(_message.Message):
+    __slots__ = ("bytes", "cuts")
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    CUTS_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    cuts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, bytes: _Optional[int] = ..., cuts: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class WriteBinlogsReq(_message.Message):
     __slots__ = ("cluster_id", "payloads")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]

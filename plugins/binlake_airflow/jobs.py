@@ -54,10 +54,13 @@ class Job:
     run_for_s: float = 0.0
     run_every_s: float = 0.0
 
-    def build_arguments(self, result: Path, remote: str | None = None, *, without_spark: bool = False) -> list[str]:
+    def build_arguments(
+        self, result: Path, remote: str | None = None, *, without_spark: bool = False, spark_later: bool = False
+    ) -> list[str]:
         """Arguments of `python -m spark_jobs.commands.main`; the outcome goes to `result`, `remote` is a Connect URL.
 
-        `without_spark`: the job starts no Spark, and reports if it needs it (`needs_spark_after_all`).
+        `without_spark`: the job starts no Spark, and reports if it cannot do without (`needs_spark_after_all`).
+        `spark_later`: it also reports if its window should run on Spark.
         """
         pairs = {
             "--replication": self.replication,
@@ -72,7 +75,7 @@ class Job:
             "--remote": remote,
             "--result": str(result),
         }
-        alone = ["--without-spark"] if without_spark else []
+        alone = ["--without-spark"] * without_spark + ["--spark-later"] * spark_later
         options = (text for key, value in pairs.items() if value is not None for text in (key, value))
         return [self.stage, *options, *alone]
 

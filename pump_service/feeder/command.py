@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import ssl
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ import httpx
 
 from binlake.base.arguments import add_output
 from binlake.errors import ConfigError
+from binlake.rpc import Tls
 from pump_service.feeder.checks.report import has_failures, print_report, report_values, run_checks
 from pump_service.feeder.journal import Journal
 from pump_service.feeder.removed import describe_removed
@@ -112,13 +114,22 @@ def _makes_progress(source: Mapping[str, Any]) -> bool:
 
 def _ask_feeder(settings: FeederFile) -> dict[str, Any] | None:
     """The status of the running feeder; None if none answers."""
+    tls = settings.status_security.to_tls()
     try:
-        answer = httpx.get(f"http://{settings.status_addr}{STATUS_PATH}", timeout=_ASK_S, trust_env=False, verify=False)
+        url = f"http{'s' if tls else ''}://{settings.status_addr}{STATUS_PATH}"
+        answer = httpx.get(url, timeout=_ASK_S, trust_env=False, verify=_make_context(tls) if tls else False)
         answer.raise_for_status()
         status: dict[str, Any] = answer.json()
     except (httpx.HTTPError, ValueError):
         return None
     return status
+
+
+def _make_context(own: Tls) -> ssl.SSLContext:
+    """Shows the feeder's own certificate; does not check the answering one, which is this machine's."""
+    context = own.make_http_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 def _read_journal(settings: FeederFile) -> dict[str, Any]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Sequence
 from typing import Any
 
 import pymysql
-from pymysql.constants import CR, ER
+from pymysql.constants import ER
 from pymysql.cursors import DictCursor
 
-from binlake.base.sqllink import LOOPBACK, SqlLink, show_bytes_too
+from binlake.base.sqllink import SqlLink, build_tls_arguments, is_tls_refusal, show_bytes_too
 from binlake.errors import SourceRefused, SourceUnavailable
 from binlake.mysqlbinlog.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor, Position
 from binlake.mysqlbinlog.tablerows.link import Link, ask
-from binlake.rpc.tls import Tls
 from pump_service.feeder.settings import Server, Tracker
 
 __all__ = [
@@ -61,11 +59,8 @@ def connect(server: Server, address: Address | None = None, **arguments: Any) ->
                 hint="user and password of the source in feeder.toml; `ssl-cert` where the user needs a certificate",
                 where=where,
             ) from None
-        cause = getattr(error, "original_exception", None)
-        is_tls = isinstance(cause, ssl.SSLError) or error.args[:1] == (CR.CR_SSL_CONNECTION_ERROR,)
-        hint = (
-            "the section `security` of this server in feeder.toml, and the server's own certificate" if is_tls else ""
-        )
+        remedy = "the section `security` of this server in feeder.toml, and the server's own certificate"
+        hint = remedy if is_tls_refusal(error) else ""
         raise SourceUnavailable(f"the server cannot be reached: {text}", where=where, hint=hint) from None
 
 
@@ -76,12 +71,7 @@ def build_connect_arguments(server: Server, address: Address | None = None) -> d
         "host": host, "port": port, "user": server.user, "password": server.password, "charset": "utf8mb4",
         "connect_timeout": _CONNECT_S,
     }  # fmt: skip
-    tls = Tls.of(*server.security.list_files())
-    if tls is not None:
-        own["ssl"] = tls.make_http_context()
-    elif host in LOOPBACK:
-        own["ssl_disabled"] = True
-    return own
+    return own | build_tls_arguments(server.security, plain_at=host)
 
 
 def ask_by_name(link: Link, query: str, arguments: Sequence[object] = ()) -> list[dict[str, Any]]:

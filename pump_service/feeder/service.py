@@ -125,7 +125,7 @@ class Feeder:
         }
         server = StatusServer(
             meta, JournalHistory(journal), JournalTransactions(journal, names), lambda: tso.MAX_TS,
-            self._settings.status_addr, pages=pages,
+            self._settings.status_addr, pages=pages, tls=self._settings.status_security.to_tls(),
         )  # fmt: skip
         self.url = server.url
         return server

@@ -16,13 +16,14 @@ from pydantic import Field, ValidationError, model_validator
 
 from binlake.base.dialects import Dialect
 from binlake.base.sections.rules import BlockAllowList
+from binlake.base.sections.security import Security, SqlSecurity
 from binlake.base.sections.values import HostText, NameList, Section
 from binlake.base.tomlfile import make_readable_error, read_toml
 from binlake.config.load import resolve_secret
-from binlake.config.model import Security
 from binlake.config.reference import render_model
 from binlake.errors import ConfigError
 from binlake.mysqlbinlog.rowimage.charsets import InvalidText
+from binlake.rpc import Tls
 from binlake.rules.tables import BlockAllow
 
 _HEAD = """# The feeder's configuration
@@ -35,12 +36,28 @@ _DEFAULT_PORT = 3306
 _Server = TypeVar("_Server", bound="Server")
 
 
-class ServerTls(Security):
-    """TLS towards this server, when any file is given."""
-
-
 class ClusterTls(Security):
     """TLS towards PD where its URL is https://, and towards pumps when any file is given."""
+
+
+class StatusTls(Security):
+    """TLS of the status port, when any file is given; `source.status-url` of tasks and `status-url` of pumps are then
+    https://."""
+
+    ssl_ca: str = Field("", description="PEM file of the authority that signs callers; if set, callers must show one")
+    ssl_cert: str = Field("", description="PEM file of the feeder's certificate")
+    ssl_key: str = Field("", description="PEM file of its key")
+    cert_allowed_cn: NameList = Field((), description="common names that callers may have; empty = any")
+
+    def to_tls(self) -> Tls | None:
+        """None = no TLS."""
+        return Tls.of(*self.list_files(), self.cert_allowed_cn)
+
+    @model_validator(mode="after")
+    def _require_certificate(self) -> StatusTls:
+        if (any(self.list_files()) or self.cert_allowed_cn) and not (self.ssl_cert and self.ssl_key):
+            raise ValueError("a port with TLS needs `ssl-cert` and `ssl-key`")
+        return self
 
 
 class Server(Section):
@@ -50,7 +67,7 @@ class Server(Section):
     port: int = Field(_DEFAULT_PORT, ge=1, le=65535, description="TCP port")
     user: str = Field("root", description="user; its privileges: docs/operate/feeder.md")
     password: str = Field("", repr=False, description="password; `env:NAME` reads it from the environment")
-    security: ServerTls = ServerTls()
+    security: SqlSecurity = SqlSecurity()
 
 
 class Start(Section):
@@ -210,6 +227,7 @@ class FeederFile(Section):
         30.0, gt=0, description="days for which it answers a pump's question about a finished transaction"
     )
     security: ClusterTls = ClusterTls()
+    status_security: StatusTls = StatusTls()
     target_families: tuple[Dialect, ...] = Field(
         (),
         description="what kinds of servers its replications write to: `mariadb`, `mysql`, `tidb`. A full load of a"

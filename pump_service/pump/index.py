@@ -139,11 +139,15 @@ class Index:
 
     def read_batch(self, after_ts: int, upto_ts: int, limit: int) -> list[tuple[bytes, bytes]]:
         """At most `limit` raw (key, pointer) in (after_ts, upto_ts], in ts order. Raises Permanent for damage."""
+        return self._read(after_ts, upto_ts, limit)
+
+    def _read(self, after_ts: int, upto_ts: int, limit: int, *, reverse: bool = False) -> list[tuple[bytes, bytes]]:
         bounds = {
             "start": encode_ts_key(after_ts),
             "include_start": False,
             "stop": encode_ts_key(upto_ts),
             "include_stop": True,
+            "reverse": reverse,
         }
         try:
             with self._use() as db, db.iterator(**bounds) as entries:
@@ -154,6 +158,11 @@ class Index:
                 where={"directory": self._directory, "after_ts": after_ts},
                 hint="stop the pump and remove this directory: it is rebuilt from the value log at the next start",
             ) from error
+
+    def find_last(self, after_ts: int, upto_ts: int) -> Pointer | None:
+        """The pointer of the greatest ts in (after_ts, upto_ts]; None: there is none. Raises Permanent for damage."""
+        found = self._read(after_ts, upto_ts, 1, reverse=True)
+        return Pointer.from_bytes(found[0][1]) if found else None
 
     def find_oldest_ts(self) -> int | None:
         """The lowest ts of a stored binlog; None when there is none. Raises Permanent for damage."""

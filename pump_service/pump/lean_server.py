@@ -16,6 +16,7 @@ from binlake.base.varint import read_uvarint
 from binlake.errors import BinlakeError
 from binlake.rpc import Call, HttpHandler, Limits, RpcServer, Status, Tls
 from binlake.rpc.sparinglog import SparingLog
+from binlake.wire.admin_pb2 import MeasureRangeReq
 from binlake.wire.pump_pb2 import PullBinlogReq, WriteBinlogReq
 from pump_service.pump.batch_writes import BatchWrite
 from pump_service.pump.groupcommit import Behind
@@ -59,6 +60,10 @@ class LeanServer:
         self._pulls = Pulls(service, self.rpc)
         self.rpc.add("/binlog.Pump/PullBinlogs", self._pull)
         self.rpc.add_blocking("/binlake.wire.PumpAdmin/Info", lambda _: service.build_info().SerializeToString())
+        self.rpc.add_blocking(
+            "/binlake.wire.PumpAdmin/MeasureRange",
+            lambda request: service.measure_range(MeasureRangeReq.FromString(request)).SerializeToString(),
+        )
         try:
             self.address = self.rpc.listen(address, tls)
             if socket is not None:

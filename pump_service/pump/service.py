@@ -16,10 +16,11 @@ from enum import StrEnum
 import structlog
 
 from binlake.errors import BinlakeError, ConfigError, Transient
-from binlake.wire.admin_pb2 import InfoResp
+from binlake.wire.admin_pb2 import InfoResp, MeasureRangeReq, MeasureRangeResp
 from binlake.wire.binlog_pb2 import Prewrite
 from pump_service.pump.groupcommit import Behind, Done
 from pump_service.pump.heads import parse_binlog
+from pump_service.pump.measuring import measure_range
 from pump_service.pump.metrics import PumpMetrics
 from pump_service.pump.pull import Reader
 from pump_service.pump.storage import Storage
@@ -242,6 +243,14 @@ class PumpService:
             status_queries=self.status_queries(),
             lost_commit_ts=self._storage.lost.commit_ts(),
         )
+
+    def measure_range(self, request: MeasureRangeReq) -> MeasureRangeResp:
+        """About how many bytes of binlogs a range has, and where to divide it. Raises Permanent for damage."""
+        storage = self._storage
+        size, cuts = measure_range(
+            storage.index, storage.records, request.after_ts, request.upto_ts, request.part_bytes
+        )
+        return MeasureRangeResp(bytes=size, cuts=cuts)
 
     def _check_cluster(self, cluster_id: int) -> None:
         if cluster_id != self._cluster_id:

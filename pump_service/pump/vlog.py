@@ -114,6 +114,11 @@ class ValueLog:
         """The greatest ts in file `fid` so far; 0 for a file that was removed."""
         return self._max_ts.get(fid, 0)
 
+    def list_sizes(self) -> dict[int, int]:
+        """The bytes of every file, the oldest first; of one that is being removed, 0."""
+        sizes = {fid: _read_size(self._build_path(fid)) for fid in self._fids[:-1]}
+        return {**sizes, self._fids[-1]: self._end}
+
     def list_old_files(self) -> list[tuple[int, int]]:
         """(fid, greatest ts) of every file but the current one, the oldest first."""
         return [(fid, self._max_ts[fid]) for fid in self._fids[:-1]]
@@ -388,3 +393,10 @@ class ValueLog:
             self._max_ts[fid] = 0
             self._end = frame.begin
             self._fids.append(fid)
+
+
+def _read_size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -16,11 +16,13 @@ import structlog
 
 from binlake.compare.capture import Capture
 from binlake.errors import BinlakeError, ConfigError
+from binlake.rpc import Tls
 from pump_service.replay import status
 from pump_service.replay.outcomes import Outcomes
 
 log = structlog.get_logger()
 
+_HANDSHAKE_S = 10.0
 _TEXT = "text/plain; charset=utf-8"
 _ENDING = "the process ends: ask the next one\n"
 
@@ -50,7 +52,8 @@ Page = Callable[[], tuple[str, str]]
 class StatusServer:
     """Serves `history` and `transactions` as of `now()`; `meta`: version and other facts, as in a capture's meta.json.
 
-    `pages`: more of them, by path. `addr` is HOST:PORT, port 0 = a free one. Raises ConfigError when it cannot listen.
+    `pages`: more of them, by path. `addr` is HOST:PORT, port 0 = a free one. `tls`: serve only by TLS. Raises
+    ConfigError when it cannot listen, or for files of TLS.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class StatusServer:
         addr: str = "127.0.0.1:0",
         *,
         pages: Mapping[str, Page] | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self.pages = pages or {}
         self._meta = meta
@@ -70,14 +74,14 @@ class StatusServer:
         self._now = now
         self._started = int(time.time())
         self._is_ending = False
+        self._scheme = "http" if tls is None else "https"
         host, _, port = addr.rpartition(":")
         try:
-            self._server = ThreadingHTTPServer((host, int(port)), _make_handler(self))
+            self._server = _Port((host, int(port)), _make_handler(self), tls)
         except (OSError, ValueError, OverflowError) as error:
             raise ConfigError(
                 f"the status port cannot listen: {error}", where={"addr": addr}, hint="give --status-addr HOST:PORT"
             ) from error
-        self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
 
     @classmethod
@@ -90,9 +94,9 @@ class StatusServer:
 
     @property
     def url(self) -> str:
-        """http://HOST:PORT."""
+        """http://HOST:PORT, https:// with TLS."""
         host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}"
+        return f"{self._scheme}://{host!s}:{port}"
 
     def start(self) -> None:
         """Serve in its own thread."""
@@ -140,6 +144,32 @@ class StatusServer:
         if limit > status.MAX_HISTORY:
             raise BadRequest(f"ddl history limit must be between 1 and {status.MAX_HISTORY}")
         return status.format_go_json(self._history.list_finished_jobs(self._now(), start, limit))
+
+
+class _Port(ThreadingHTTPServer):
+    """With `tls`, each connection's handshake is its own thread's, so that a silent caller keeps nobody waiting."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], tls: Tls | None) -> None:
+        self._tls = tls
+        self._context = tls.make_server_context(["http/1.1"]) if tls is not None else None
+        super().__init__(address, handler)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        if self._tls is None or self._context is None:
+            super().finish_request(request, client_address)
+            return
+        request.settimeout(_HANDSHAKE_S)
+        try:
+            with self._context.wrap_socket(request, server_side=True) as encrypted:
+                encrypted.settimeout(None)
+                if self._tls.allows(encrypted.getpeercert()):
+                    super().finish_request(encrypted, client_address)
+                else:
+                    log.warning("caller_not_allowed", caller=str(client_address[0]))
+        except OSError as error:  # of TLS too: a caller's, who sees the reason himself
+            log.info("caller_without_tls", caller=str(client_address[0]), reason=str(error))
 
 
 def _parse_number(query: dict[str, str], name: str) -> int:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pymysql import err
 from pymysql.constants import ER
 
-from binlake.base.sqllink import LOOPBACK, SqlLink
+from binlake.base.sections.security import SqlSecurity
+from binlake.base.sqllink import SqlLink, build_tls_arguments
 from binlake.config.model import Replication, SourceSql
 from binlake.errors import BinlakeError, ConfigError, LostRange, SourceRefused, SourceUnavailable
 from binlake.mysqlbinlog.tablerows.link import Link, ask
-from binlake.rpc import Tls
 
 _READ_TIMEOUT_S = 600  # for one answer: finding the upper bound of a range may take long
 _SETTINGS = (
@@ -39,7 +39,7 @@ class SnapshotSource:
 
     sql: SourceSql
     ts: int
-    tls: Tls | None = None
+    security: SqlSecurity
 
     @classmethod
     def of(cls, replication: Replication, ts: int) -> SnapshotSource:
@@ -51,7 +51,7 @@ class SnapshotSource:
                 where={"replication": replication.name},
                 hint="add a section [source.sql]: host, port and a user with SELECT on the tables",
             )
-        return cls(source.sql, ts, Tls.of(*source.security.list_files()))
+        return cls(source.sql, ts, source.sql_security)
 
     @contextmanager
     def open_session(self) -> Iterator[Link]:
@@ -74,11 +74,10 @@ class SnapshotSource:
 
     def _connect(self) -> Link:
         sql = self.sql
-        plain = self.tls is None and sql.host in LOOPBACK
+        tls = build_tls_arguments(self.security, plain_at=sql.host)
         return SqlLink(
             host=sql.host, port=sql.port, user=sql.user, password=sql.password, charset="utf8mb4", autocommit=True,
-            connect_timeout=10, read_timeout=_READ_TIMEOUT_S, ssl_disabled=plain or None,
-            ssl=self.tls.make_http_context() if self.tls else None,
+            connect_timeout=10, read_timeout=_READ_TIMEOUT_S, **tls,
         )  # fmt: skip
 
     def _translate_error(self, error: err.MySQLError) -> BinlakeError:

@@ -30,7 +30,7 @@ from binlake.target.commands.bootstrap import (
     follow_bootstrap,
 )
 from spark_jobs.bootstrap.loading import Loader, Progress
-from spark_jobs.job.arguments import add_where, parse_moment
+from spark_jobs.job.arguments import DEFAULT_MASTER, add_where, parse_moment
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.opening import build_context
 from spark_jobs.job.runner import run_landed
@@ -75,8 +75,8 @@ class BootstrapCommand:
         if until == APPLIED:
             replication.require_sql_target()
         show = _log_progress if args.output == "json" else lambda state: print(state.text, flush=True)
-        if not (args.remote or args.master or args.without_spark):
-            args.master = "local[*]"
+        if not (args.remote or args.master or args.without_spark or args.spark_later):
+            args.master = DEFAULT_MASTER
         if replication.source.sql is None or _has_feeder(replication):
             if args.at is not None:
                 raise ConfigError(

@@ -19,7 +19,7 @@ from binlake.config import load_replication
 from binlake.errors import BinlakeError, Permanent
 from binlake.pipeline import BY_NAME, FEED
 from spark_jobs.commands.recover import recover
-from spark_jobs.job.arguments import add_job, add_where, parse_commit_ts, parse_start_ts
+from spark_jobs.job.arguments import DEFAULT_MASTER, add_job, add_where, parse_commit_ts, parse_start_ts
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.following import Pace, run_windows, wait_for_caller
 from spark_jobs.job.opening import make_session_factory
@@ -104,7 +104,8 @@ def execute(stage: str, args: argparse.Namespace) -> list[StageResult]:
     replication = load_replication(args.replication)
     run_id = args.run_id or f"cli-{uuid.uuid4().hex[:12]}"
     make_spark = make_session_factory(f"binlake-{replication.name}", args)
-    ctx = StageContext(replication, run_id, make_spark, args.stop_ts, in_pieces=stage == "window")
+    has_spark = not (args.without_spark or args.master == DEFAULT_MASTER)
+    ctx = StageContext(replication, run_id, make_spark, args.stop_ts, in_pieces=stage == "window", has_spark=has_spark)
     if stage == "recover":
         return recover(replication, lambda own: replace(ctx, replication=own))
     if stage == "window":

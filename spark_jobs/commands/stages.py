@@ -17,7 +17,7 @@ from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import BY_NAME, FEED, Stage, name_task
 from binlake.window.eventrow import EventRow
 from spark_jobs.commands.main import add_bounds, add_feed, add_plan, execute
-from spark_jobs.job.arguments import add_job, add_where
+from spark_jobs.job.arguments import DEFAULT_MASTER, add_job, add_where
 from spark_jobs.job.outcomes import show
 
 _BOUNDS = "--lo 470548480035651584 --hi 470549480035651584"
@@ -140,5 +140,5 @@ def _read_events(replication: Replication, sink: str | None, limit: int | None) 
 
 
 def _default_to_local(args: argparse.Namespace) -> None:
-    if not (args.remote or args.master or args.without_spark):
-        args.master = "local[*]"
+    if not (args.remote or args.master or args.without_spark or args.spark_later):
+        args.master = DEFAULT_MASTER

@@ -18,7 +18,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from binlake.base.extras import require_one_pyspark
-from binlake.base.reachability import make_spark_unavailable_error, require_spark
+from binlake.base.reachability import SPARK_TOKEN_ENV, make_spark_unavailable_error, require_spark
 from binlake.errors import ConfigError
 
 ANSWER_S = 15.0
@@ -64,7 +64,7 @@ def connect_session(remote: str) -> SparkSession:
     require_one_pyspark()
     server = require_spark(remote)
     try:
-        channel = DefaultChannelBuilder(remote, list(_CHANNEL))
+        channel = DefaultChannelBuilder(_add_token(remote), list(_CHANNEL))
     except PySparkValueError as error:
         raise ConfigError(f"the URL of the Spark Connect server is not valid: {error}") from None
     # pyspark's own builder sets this too, but takes no channel options: functions then use the Connect server.
@@ -73,6 +73,11 @@ def connect_session(remote: str) -> SparkSession:
     session.client.set_retry_policies([Patience()])
     _require_answer(session, server)
     return cast(SparkSession, session)
+
+
+def _add_token(remote: str) -> str:
+    token = os.environ.get(SPARK_TOKEN_ENV)
+    return f"{remote.rstrip('/')}{';' if '/;' in remote else '/;'}token={token}" if token else remote
 
 
 def _require_answer(session: ConnectSession, server: str) -> None:

@@ -22,6 +22,8 @@ Batch = TypeVar("Batch", pa.RecordBatch, pa.Table)
 
 LOCAL_TASK_BYTES = 64 << 20
 """Bytes of rows that a task of this process takes: its memory is a few times that."""
+SPARK_TASK_BYTES = 16 << 20
+"""Bytes of rows for which a task of Spark pays: to start one takes 20 ms of CPU, and to reduce a row 3 us."""
 HELD_BYTES = 256 << 20
 """Bytes of rows between tasks that this process holds in memory; more of them are written to files."""
 

@@ -22,11 +22,9 @@ from binlake.lake.access import Access, list_accesses, register_access
 from binlake.lake.damage import translate_object_store_error
 from binlake.lake.paths import LakePaths
 from spark_jobs.engine.blocks import FileStore, Store
-from spark_jobs.engine.engine import Input, Keeper, Output
+from spark_jobs.engine.engine import SPARK_TASK_BYTES, Input, Keeper, Output
 from spark_jobs.engine.session import find_pages, name_jobs
 
-TASK_BYTES = 16 << 20
-"""Bytes of rows for which a task of its own pays: to start one takes 20 ms of CPU, and to reduce a row 3 us."""
 _RESULT = "number INT, result BINARY"
 
 
@@ -40,7 +38,7 @@ class SparkEngine:
     tasks: int = 0
     name = "spark"
     fuses = True
-    task_bytes = TASK_BYTES
+    task_bytes = SPARK_TASK_BYTES
 
     def describe(self) -> dict[str, object]:
         """As Engine."""

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from binlake import tso
 
+DEFAULT_MASTER = "local[*]"
+"""The Spark of a command if none was named. It starts only if a stage cannot do without."""
+
 
 def add_job(parser: argparse.ArgumentParser) -> None:
     """Declare `--replication`, `--run-id` and `--result`."""
@@ -56,4 +59,9 @@ def add_where(parser: argparse.ArgumentParser, *, master: str | None = None) -> 
     where.add_argument("--master", default=master, help="Spark master of a session in this process, such as local[2]")
     where.add_argument(
         "--without-spark", action="store_true", help="never start Spark; if a stage needs it, end with that error"
+    )
+    where.add_argument(
+        "--spark-later",
+        action="store_true",
+        help="start no Spark now: end with an error if the window should run there, so that the caller submits it",
     )

@@ -37,7 +37,7 @@ def open_cluster(replication: Replication) -> Iterator[Cluster]:
     source = replication.source
     with open_placement(source) as placement:
         pd, tls = placement.pd, placement.tls
-        history = SqlHistory(source.sql, source.timeout_s, tls) if source.sql is not None else None
+        history = SqlHistory(source.sql, source.timeout_s, source.sql_security) if source.sql is not None else None
         with closing(TidbSource(pd, source.status_url, source.timeout_s, tls=tls, history=history)) as tidb:
             cluster_id = pd.fetch_cluster_id()
             check_catalogs(tidb.port, placement.registry, cluster_id)

@@ -43,7 +43,7 @@ class StageContext:
 
     The Spark session is made at first use: plan, finalize and small windows need none. `in_pieces`: the caller
     continues after a window that land cuts short. `view`: the control tables as a stage sees them; without it, they are
-    read again each time. `label`: what Spark's pages call the jobs.
+    read again each time. `label`: what Spark's pages call the jobs. `has_spark`: whoever started the run named a Spark.
     """
 
     replication: Replication
@@ -54,6 +54,7 @@ class StageContext:
     view: LakeView | None = field(default=None, compare=False, repr=False)
     label: str = "binlake"
     hands_on: bool = False
+    has_spark: bool = False
 
     def begin_chain(self) -> StageContext:
         """The context of stages that run one after the other: what one has read of control tables, the next knows."""
@@ -91,6 +92,16 @@ class StageContext:
         """The engine for a stage over `size` bytes of binlogs, as `window.engine` says."""
         most = self.replication.window.most_local_bytes
         return LocalEngine() if most is None or size <= most else self.spark_engine
+
+    def prefers_spark(self, size: int | None) -> bool:
+        """Whether a window of about `size` bytes of binlogs (None: unknown) runs on Spark as one, not here in pieces.
+
+        With `auto` only if there is a Spark for it: one that was named, not one that this process would start.
+        """
+        most = self.replication.window.most_local_bytes
+        if most is None or most == 0:
+            return most == 0
+        return self.has_spark and size is not None and size > most
 
     def describe_engine(self) -> dict[str, object]:
         """For the event of a stage: the engine, its jobs and tasks; empty if this process ran everything."""

@@ -23,7 +23,7 @@ def build_context(replication: Replication, job: str, args: argparse.Namespace, 
 
 def make_session_factory(app: str, args: argparse.Namespace) -> Callable[[], SparkSession]:
     """How this job gets its session: from a Connect server, a given master, spark-submit's settings, or not at all."""
-    if args.without_spark:
+    if args.without_spark or args.spark_later:
         return _refuse_session
     if args.remote:
         return lambda: _connect(args.remote)

@@ -22,7 +22,7 @@ class SparkNeeded(Permanent):
 
     def __init__(self) -> None:
         super().__init__(
-            "this needs Spark, but `--without-spark` forbids starting it",
+            "this needs Spark, but `--without-spark` or `--spark-later` forbids starting it",
             hint="omit that option, or name a Connect server (`--remote`) or a master (`--master`)",
         )
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +18,11 @@ import pyarrow.compute as pc
 import structlog
 
 from binlake.lake.tables import BINLOG
-from spark_jobs.engine.engine import Keeper, LocalEngine
+from spark_jobs.engine.engine import SPARK_TASK_BYTES, Keeper, LocalEngine
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.decoding import DecodeAhead
 from spark_jobs.job.results import Bounds
+from spark_jobs.land.expecting import GUESSED_RANGES, Expected, divide, expect
 from spark_jobs.land.pulled import Pulled, PulledRange, digest_pulled
 from spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, build_proof
 
@@ -30,8 +30,6 @@ log = structlog.get_logger(__name__)
 
 RANGE_BYTES = 64 << 20
 """Payload bytes that are digested at a time."""
-LEAST_RANGES, MOST_RANGES = 2, 8
-"""Ranges of commit_ts into which Spark's tasks divide a window; one that turns out to be empty costs 20 ms of CPU."""
 
 
 @dataclass(frozen=True)
@@ -48,23 +46,27 @@ def pull_window(
 ) -> Pulled:
     """What the pumps have of the window, or of its first part: the pull ends at `most_bytes` of payload (0 = no limit).
 
-    As `window.engine` says, this process pulls all of it, or a part, and Spark's tasks pull what is left. If they pull
-    all, they also decode it as `plan_decoding` says. Raises SourceUnavailable, LostRange, WireError.
+    As `window.engine` says, this process pulls all of it, or Spark's tasks do, which also decode it as `plan_decoding`
+    says. If more comes than was expected, tasks pull the rest. Raises SourceUnavailable, LostRange, WireError.
     """
     folder, here = ctx.paths.locate_table(BINLOG.name), ctx.replication.window.most_local_bytes
-    whole = Bounds(pull.lo, pull.hi)
-    local = LocalEngine()
     ranges: list[PulledRange] = []
-    is_local = here is None or 0 < most_bytes <= here
-    if is_local or here:
-        task = PullTask(pull, folder, local.make_keeper(), most_bytes if is_local else here or 0)
-        [ranges] = local.run(task, [whole])
-    reached = ranges[-1].bounds.hi if ranges else pull.lo
-    if is_local or reached == pull.hi:
-        return Pulled(ranges, folder)
+    expected = _expect(ctx, pull)
+    if not ctx.prefers_spark(expected.bytes):
+        local = LocalEngine()
+        is_whole = here is None or 0 < most_bytes <= here
+        task = PullTask(pull, folder, local.make_keeper(), most_bytes if is_whole else here or 0)
+        [ranges] = local.run(task, [Bounds(pull.lo, pull.hi)])
+        reached = ranges[-1].bounds.hi
+        if is_whole or reached == pull.hi:
+            return Pulled(ranges, folder)
+        # What is left of a window whose beginning filled this process is large.
+        rest: Sequence[Bounds] = divide(Bounds(reached, pull.hi), GUESSED_RANGES)
+    else:
+        rest = expected.ranges
+        # As one window: what limits the pieces of this process is no limit here.
+        most_bytes = most_bytes and (ctx.replication.window.max_bytes or 0)
     engine = ctx.spark_engine
-    # What is left of a window whose beginning filled this process is large.
-    rest = divide(Bounds(reached, pull.hi), MOST_RANGES if ranges else _count_ranges(ctx, whole, engine.task_bytes))
     left = most_bytes and max(1, (most_bytes - sum(one.stored.landed.bytes for one in ranges)) // len(rest))
     decode = plan_decoding() if engine.fuses and not ranges else None
     task = PullTask(pull, folder, engine.make_keeper(), left, decode)
@@ -75,20 +77,11 @@ def pull_window(
     return Pulled(ranges, folder, decode)
 
 
-def _count_ranges(ctx: StageContext, bounds: Bounds, task_bytes: int) -> int:
-    """One range for each `task_bytes`, if rows came as densely as in the last window."""
-    last = ctx.windows.read_last_manifest()
-    if last is None:
-        return MOST_RANGES
-    expected = last.bytes * (bounds.hi - bounds.lo) // max(1, last.hi - last.lo)
-    return min(MOST_RANGES, max(LEAST_RANGES, -(-expected // task_bytes)))
-
-
-def divide(bounds: Bounds, most: int) -> list[Bounds]:
-    """`bounds` as `most` ranges of equal time, fewer if it has fewer commit_ts."""
-    count = min(most, bounds.hi - bounds.lo)
-    edges = [bounds.lo + (bounds.hi - bounds.lo) * number // count for number in range(count + 1)]
-    return [Bounds(*edge) for edge in pairwise(edges)]
+def _expect(ctx: StageContext, pull: PumpPull) -> Expected:
+    """What the window will have; unknown, without a question, if this process pulls it anyway."""
+    if ctx.replication.window.most_local_bytes is None or not (ctx.has_spark or ctx.prefers_spark(None)):
+        return Expected(None, ())
+    return expect(pull, ctx.windows.read_last_manifest(), SPARK_TASK_BYTES)
 
 
 @dataclass(frozen=True)

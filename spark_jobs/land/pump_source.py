@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from binlake.base.lakecolumns import Binlog
-from binlake.cluster.pumpclient import PumpReader
+from binlake.cluster.pumpclient import PumpReader, RangeSize
 from binlake.lake.tables import parse_schema
 from binlake.rows.codec.envelopes import Envelopes, parse_binlog, read_envelopes
 from binlake.rows.codec.lanes import PAD
@@ -45,6 +45,12 @@ class PumpPull:
     hi: int
     timeout_s: float
     tls: Tls | None = None
+
+    def measure_pump(self, place: int, part_bytes: int) -> RangeSize | None:
+        """About what the pump with the index `place` has; None if it cannot tell. Raises SourceUnavailable."""
+        host = self.pumps[place][1]
+        reader = PumpReader(host, self.cluster_id, timeout_s=self.timeout_s, tls=self.tls)
+        return reader.measure_range(self.lo, self.hi, part_bytes)
 
     def pull_pump(self, place: int) -> Iterator[pa.RecordBatch]:
         """The batches of the pump with the index `place`. Raises SourceUnavailable, LostRange, WireError."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import cost_per_row
+import numpy as np
 import pytest
-from bulk_load import Known
+from bulk_load import WRITERS, BulkLoad, Known
 from sysbench_rows import LOADS
 
 from binlake.rows.schema import SchemaState, WindowSchemas
 from binlake.rules import Rules
+from binlake.wire.binlog_pb2 import Binlog
+from binlake.wire.pump_pb2 import WriteBinlogReq
 from pump_service.workload.source import LiveTransactions
 from spark_jobs.job.decoding import Decoder
 
@@ -42,11 +46,36 @@ def test_consecutive_changes_lead_to_the_expected_rows(name: str) -> None:
         assert lines
 
 
+def test_transactions_of_concurrent_writers_interleave() -> None:
+    """A pump gets P and C in turn, and the C in another order than the P."""
+    order: list[tuple[str, int]] = []
+
+    class Recorder:
+        def send(self, *messages: np.ndarray) -> None:
+            for message in filter(len, itertools.chain(*itertools.zip_longest(*messages, fillvalue=()))):
+                binlog = Binlog.FromString(WriteBinlogReq.FromString(message.tobytes()).payload)
+                order.append(("C" if binlog.commit_ts else "P", binlog.start_ts))
+
+        def wait(self) -> None:
+            pass
+
+    bulk = BulkLoad(LOADS["a"], cost_per_row.Clock(), 1, [Recorder()])
+    bulk.create()
+    order.clear()
+    bulk.write(LOADS["a"].roles, 3 * WRITERS)
+    prewritten, committed = ([ts for kind, ts in order if kind == wanted] for wanted in "PC")
+    assert sorted(committed) == prewritten
+    assert committed != prewritten
+    assert all(order.index(("P", ts)) < order.index(("C", ts)) for ts in prewritten)
+    middle = [kind for kind, _ in order[WRITERS:-WRITERS]]
+    assert middle == ["P", "C"] * (2 * WRITERS)
+
+
 def test_status_port_knows_the_outcome_of_a_transaction() -> None:
     known = Known()
     known.begin(100, 10)
-    known.end(200)
     known.begin(300, 10)
+    known.end(100, 200)
 
     def info(start_ts: int) -> dict[str, object]:
         found: dict[str, object] = known.answer(LiveTransactions.build_key(start_ts), 0)["value"]["info"]

@@ -81,6 +81,8 @@ def merge(change: dict[str, Any]) -> dict[str, Any]:
                       "extract-table": {"table-regexp": "x", "target-column": "c"}}]}, "captures nothing"),
         ({"source": {"pd-urls": "pd"}}, "`source.pd-urls`"),
         ({"source": {"security": {"ssl-ca": "ca.pem"}}}, "must begin with /"),
+        ({"target": {"security": {"ssl-ca": "ca.pem"}}}, "`target.security`: the paths"),
+        ({"source": {"sql": {"host": "h", "security": {"ssl-key": "/k"}}}}, "`source.sql.security`: set both"),
         ({"target": {"password": "env:"}}, "the name of an environment variable is missing"),
         ({"target": {"host": "~["}}, "`target.host`"),
         ({"target": {"connect-timeout-s": 1e308}}, "more than a year"),

@@ -294,7 +294,8 @@ def test_every_setting_of_dm_is_read_and_reported(tmp_path: Path, capsys: pytest
     (validated,) = replication.validation.source
     assert (validated.name, validated.host, validated.port, validated.rename_schema) == ("s-01", "h", 1, "")
     (source,) = read_feeder(out / "feeder" / "all-knobs.toml").source
-    assert source.security.list_files() == ("/a", "/b", "/c")
+    assert source.security.list_files() == validated.security.list_files() == ("/a", "/b", "/c")
+    assert replication.target.security.ssl_ca == "/ca"
     assert (source.snapshot.threads, source.snapshot.chunk_rows) == (2, 5000)
     reported = {line["key"] for line in printed["lines"]}
     assert set(leaves(yaml.safe_load(ALL_OF_A_SOURCE))) - reported == set()
@@ -307,7 +308,7 @@ WHOLE = ("purge", "checker", "tracer", "filters", "session", "experimental", "ma
 
 def leaves(raw: Any, place: str = "") -> list[str]:
     """The keys of a document that must get a line: those with a plain value, and the sections in WHOLE."""
-    if place.rpartition(".")[2] in WHOLE or place in ("loaders.l.security", "target-database.security"):
+    if place.rpartition(".")[2] in WHOLE or place in ("loaders.l.security",):
         return [place]
     if isinstance(raw, dict):
         return [leaf for name, value in raw.items() for leaf in leaves(value, f"{place}.{name}" if place else name)

@@ -59,6 +59,8 @@ port = 3307
 merge = true
 sync-mode = 2
 params = {readTimeout = "10s"}
+[syncer.to.security]
+ssl-ca = "/target-ca.pem"
 [syncer.to.checkpoint]
 schema = "marks"
 type = "mysql"
@@ -84,6 +86,7 @@ def test_settings_of_a_drainer_are_taken(tmp_path: Path, capsys: pytest.CaptureF
     assert replication.source.pd_urls == ("http://10.0.0.1:2379", "http://10.0.0.2:2379")
     assert (replication.loopback.channel_id, replication.loopback.copies_ddl) == (7, False)
     assert (replication.initial_commit_ts, replication.source.security.ssl_ca) == ("-1", "/ca.pem")
+    assert target.security.ssl_ca == "/target-ca.pem"
     rules = Rules.of(replication)
     kept = [("bank", "t"), ("s1", "t1"), ("s1", "log"), ("test", "ab"), ("test", "b"), ("junk", "a")]
     assert [rules.keeps(*name) for name in kept] == [True, True, False, True, False, False]

@@ -52,7 +52,7 @@ def test_spark_stages_are_submitted_with_settings_needed_before_the_driver(run: 
 def test_stages_run_as_plain_processes_until_one_needs_spark(good_run: Run) -> None:
     assert good_run.state == "success"
     assert [call["stage"] for call in good_run.calls if call["before"]] == []
-    alone = {call["stage"] for call in good_run.calls if "--without-spark" in call["options"]}
+    alone = {call["stage"] for call in good_run.calls if "--spark-later" in call["options"]}
     assert alone == {"land", "merge", "compact", "convert", "mirror"}
 
 

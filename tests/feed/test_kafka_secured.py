@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from support.certificates import Authority
+from support.certificates import Authority, trust_another
 from support.examples import spread
 
 from binlake.config.sinkuri import Kafka as Brokers
@@ -89,18 +89,19 @@ def brokers(text: str) -> Brokers:
 
 # S2-05, S2-06
 @pytest.mark.parametrize("mechanism", spread(MECHANISMS, least=1))
-def test_password_is_sent_over_tls(secured: Secured, authority: Authority, mechanism: str) -> None:
+def test_password_is_sent_over_tls(secured: Secured, authority: Authority, mechanism: str, tmp_path: Path) -> None:
     uri = (
         f"kafka+ssl://localhost:{secured.sasl_port}/t?protocol=avro&ca={authority.path}"
         f"&sasl-mechanism={mechanism.lower()}&sasl-user=ann&sasl-password=p%20w%3A%40%25"
     )
     publish(brokers(uri), f"by-{mechanism}")
-    wrong = replace(brokers(uri), sasl_password="other")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(kafka_module, "TIMEOUT_S", 3.0)
-        with pytest.raises(BinlakeError) as raised:
-            publish(wrong, "never")
-    assert "other" not in str(raised.value)
+    right, another = brokers(uri), trust_another(authority.tls("ann"), tmp_path / "another")
+    for wrong in (replace(right, sasl_password="other"), replace(right, ca=str(another.ca))):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(kafka_module, "TIMEOUT_S", 3.0)
+            with pytest.raises(BinlakeError) as raised:
+                publish(wrong, "never")
+        assert "other" not in str(raised.value)
 
 
 def test_client_presents_its_certificate(secured: Secured, authority: Authority) -> None:
@@ -144,15 +145,20 @@ def https(authority: Authority) -> Iterator[int]:
 
 # S2-06, S2-44
 def test_https_registry_accepts_an_encoded_password(
-    https: int, authority: Authority, monkeypatch: pytest.MonkeyPatch
+    https: int, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry_module, "_TRIES", 1)
     host = f"localhost:{https}"
+    another = trust_another(authority.tls("ann"), tmp_path / "another")
     with Registry(f"https://ann:p%20w%3A%40%25@{host}?ca={authority.path}") as registry:
         assert registry.register_schema("t-value", '"int"') == 3
         assert registry.shown == f"https://{host}"
-    with Registry(f"https://ann:p%20w%3A%40%25@{host}") as registry, pytest.raises(Transient, match="certificate"):
-        registry.register_schema("t-value", '"int"')
+    for ca in ("", f"?ca={another.ca}"):
+        with (
+            Registry(f"https://ann:p%20w%3A%40%25@{host}{ca}") as registry,
+            pytest.raises(Transient, match="certificate"),
+        ):
+            registry.register_schema("t-value", '"int"')
 
 
 def test_certificate_files_of_a_registry_url_are_checked(authority: Authority) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -15,7 +16,7 @@ from support.tidb_json import INT_PK, column, table_def, table_info
 
 from binlake.lake.columntypes import choose_arrow_type, format_texts, parse_texts
 from binlake.mirror.recast import recast
-from binlake.mirror.rows import Reshaper, build_typed_rows, read_mirror_texts
+from binlake.mirror.rows import Reshaper, build_image_rows, build_typed_rows, read_mirror_texts
 from binlake.rows.codec.casts import Moment
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -86,6 +87,30 @@ def test_rows_with_unsupported_values_are_read_back_whole(keyed: TableDef) -> No
     assert rows.column("_text").to_pylist() == [[("day", "0000-00-00")], None]
     assert rows.column("_rowkey").to_pylist() == ['["1"]', '["2"]']
     assert read_mirror_texts(keyed, rows) == texts
+
+
+def test_images_become_the_same_rows_as_texts() -> None:
+    """Of images with other columns, without one, and with texts that need escapes; NULL is a row of NULLs."""
+    images = [
+        {"id": 'a"1', "day": "2024-01-01"},
+        {"day": "0000-00-00", "more": "x", "id": "b\\"},
+        {"id": "c"},
+        None,
+    ]
+    maps = pa.array([one and list(one.items()) for one in images], pa.map_(pa.string(), pa.string()))
+    text_keyed = table("t", col("id", t.VARCHAR, not_null=True, flen=9), col("day", t.DATE), keys=(primary("id"),))
+    texts = {name: [(one or {}).get(name) for one in images] for name in ("id", "day")}
+    expected = build_typed_rows(text_keyed, texts, [5, 6, 7, 8], [0] * 4)
+    assert build_image_rows(text_keyed, maps, pa.array([5, 6, 7, 8])).equals(expected)
+    keys = [json.dumps([text], ensure_ascii=False) for text in texts["id"]]
+    assert expected.column("_rowkey").to_pylist() == keys
+
+
+@pytest.mark.parametrize("odd", [["0", "1"], ["0 0"], ["zz"]])
+def test_text_that_is_no_pairs_of_digits_is_kept(odd: list[str]) -> None:
+    typed, unfit = parse_texts(info(t.BLOB, charset="binary"), pa.array(["FF", *odd]))
+    assert typed.to_pylist() == [b"\xff", *(None for _ in odd)]
+    assert unfit == dict(enumerate(odd, 1))
 
 
 @pytest.fixture

@@ -2,7 +2,17 @@
 
 import uuid
 
-from binlake_airflow.operators.sparkconnect import SPAN_S, add_session, derive_session_id, list_sessions_between
+import pytest
+
+from binlake.base.reachability import SPARK_TOKEN_ENV
+from binlake_airflow.operators.sparkconnect import (
+    SPAN_S,
+    add_session,
+    derive_session_id,
+    list_sessions_between,
+    split_token,
+)
+from spark_jobs.engine.connect import _add_token
 
 
 def test_session_id_depends_on_stage_and_time() -> None:
@@ -28,3 +38,14 @@ def test_url_keeps_its_parameters_and_gets_one_session() -> None:
     assert add_session("sc://h:1/", "S") == "sc://h:1/;session_id=S"
     assert add_session("sc://h:1/;token=t;use_ssl=true", "S") == "sc://h:1/;token=t;use_ssl=true;session_id=S"
     assert add_session("sc://h:1/;session_id=OLD", "S") == "sc://h:1/;session_id=S"
+
+
+def test_token_is_not_on_a_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, env = split_token("sc://h:1/;token=t%3B;use_ssl=true;session_id=S")
+    assert shown == "sc://h:1/;use_ssl=true;session_id=S"
+    assert split_token("sc://h:1/;token=t") == ("sc://h:1", {SPARK_TOKEN_ENV: "t"})
+    assert split_token("sc://h:1/;session_id=S") == ("sc://h:1/;session_id=S", {})
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert _add_token(shown) == "sc://h:1/;use_ssl=true;session_id=S;token=t%3B"
+    assert _add_token("sc://h:1") == "sc://h:1/;token=t%3B"

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.certificates import Authority
+from support.tlsrelay import TlsRelay
 
 from binlake_airflow.operators.sparkconnect import add_session, derive_session_id, interrupt
 from deploy.local.ports import free_port, is_open
@@ -44,6 +46,17 @@ try:
         spark.range(10**12).selectExpr("sum(id * id % 7)").collect()
 except Transient as error:
     print(f"transient: {error}", flush=True)
+"""
+_VERSION = """
+import sys
+from spark_jobs.engine import connect
+from spark_jobs.job.failures import translate_errors
+from binlake.errors import Transient
+try:
+    with translate_errors():
+        print(connect.connect_session(sys.argv[1]).version)
+except Transient as error:
+    print(f"transient: {error}")
 """
 # It takes 10 s on an idle machine; pyspark alone takes 600 s and more.
 _SOON_S = 60
@@ -128,6 +141,23 @@ def test_job_of_a_killed_client_can_be_ended_by_its_session(server: str) -> None
         assert waiting.result(240)[0][0] == 45
     assert said == []
     spark.stop()
+
+
+@pytest.mark.soak
+def test_server_behind_tls_is_checked(server: str, tmp_path: Path) -> None:
+    own, stranger = tmp_path / "own", tmp_path / "stranger"
+    own.mkdir()
+    stranger.mkdir()
+    authority = Authority(own)
+    with TlsRelay(int(server.rpartition(":")[2]), authority.tls("spark"), ["h2"]) as relay:
+
+        def connect(ca: Path) -> str:
+            command = [sys.executable, "-c", _VERSION, f"sc://localhost:{relay.port}/;use_ssl=true"]
+            env = {**os.environ, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(ca)}
+            return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120).stdout
+
+        assert connect(authority.path).startswith("4.")
+        assert connect(Authority(stranger).path).startswith("transient: ")
 
 
 @pytest.mark.soak

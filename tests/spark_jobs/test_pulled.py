@@ -14,18 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from binlake.cluster.pumpclient import PumpReader
+from binlake.cluster.pumpclient import PumpReader, RangeSize
 from binlake.config import Replication
 from binlake.errors import SourceUnavailable
-from binlake.lake.windowlog import WindowLog
-from binlake.window.manifest import WindowManifest
 from binlake.wire import build
 from binlake.wire.blocks import Block, build_block
 from spark_jobs.engine.engine import LocalEngine
-from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.context import StageContext
 from spark_jobs.job.lake import ensure_tables
 from spark_jobs.land import pump_source
-from spark_jobs.land.pulling import Part, _count_ranges, divide, pull_parts, pull_window
+from spark_jobs.land.pulling import Part, pull_parts, pull_window
 from spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, build_proof, digest_content, pull_batches
 
 HI = 1000
@@ -164,21 +162,38 @@ class Elsewhere(LocalEngine):
         return super().run(task, inputs)
 
 
-def test_a_window_gets_as_many_ranges_as_the_last_ones_density_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Measured(Pumps):
+    """Pumps that tell how much they have; transactions at 1 to 199, in turns."""
+
+    told: tuple[RangeSize | None, ...] = ()
+
+    def measure_pump(self, place: int, part_bytes: int) -> RangeSize | None:
+        assert part_bytes == (16 << 20) // 2
+        return self.told[place]
+
+    def pull_pump(self, place: int) -> Iterator[pa.RecordBatch]:
+        own = range(1 + place, 200, 2)
+        return with_final_proof(*(batch(ts) for ts in own if self.lo < ts <= self.hi))
+
+
+@pytest.mark.parametrize(
+    ("has_spark", "size", "tasks"), [(True, 15_001, 3), (True, 15_000, 0), (False, 15_001, 0), (True, None, 0)]
+)
+def test_auto_pulls_a_backlog_on_a_named_spark_as_one_window(
+    tmp_path: Path, has_spark: bool, size: int | None, tasks: int
 ) -> None:  # 34
-    ctx = context(tmp_path, 0)
-    last = WindowManifest("r", 1, 0, 100, "", (), 5, 0, 0, 1_000, 1, "-")
-
-    def count(last: WindowManifest | None, hi: int) -> int:
-        monkeypatch.setattr(WindowLog, "read_last_manifest", lambda _: last)
-        return _count_ranges(ctx, Bounds(100, hi), 400)
-
-    # Ten bytes a tick, 400 a task; at least two cores work, and nothing is known of a first window.
-    assert [count(last, hi) for hi in (101, 180, 221, 300, 420, 421, 9_999)] == [2, 2, 4, 5, 8, 8, 8]
-    assert count(None, 101) == 8
-    assert count(replace(last, hi=0), 101) == 3
-    assert [len(divide(Bounds(0, hi), 8)) for hi in (1, 5, 8, 100)] == [1, 5, 8, 8]
+    told = (RangeSize(size, ()), RangeSize(15_000, (60, 150))) if size is not None else (None, RangeSize(1, ()))
+    pumps = Measured([iter(()), iter(())])
+    pumps.told = told
+    ctx, engine = replace(context(tmp_path, 30_000), has_spark=has_spark), Elsewhere()
+    vars(ctx)["spark_engine"] = engine
+    # The pieces of this process are no limit for Spark.
+    pulled = pull_window(ctx, cast("PumpPull", pumps), 25_000)
+    assert engine.ran == tasks
+    assert (pulled.hi == HI) is bool(tasks)
+    assert pulled.sum_stored().landed.dml == (199 if tasks else 25)
+    if tasks:
+        assert [one.bounds.hi for one in pulled.ranges] == [60, 150, HI]
 
 
 def test_rest_beyond_the_drivers_limit_is_pulled_by_other_tasks(tmp_path: Path) -> None:

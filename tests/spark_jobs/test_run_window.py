@@ -305,7 +305,7 @@ def test_size_limit_of_a_window_depends_on_pieces_and_configuration(
 
 def test_missing_spark_is_not_a_failure_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is recorded: the caller starts the process again with Spark."""
-    no_session = make_session_factory("test", argparse.Namespace(without_spark=True))
+    no_session = make_session_factory("test", argparse.Namespace(without_spark=True, spark_later=False))
     monkeypatch.setattr(importlib, "import_module", lambda _: SimpleNamespace(run=lambda *_: no_session()))
     ctx = cast("StageContext", SimpleNamespace(begin_stage=lambda *_: None, paths=LakePaths("/lake")))
     with pytest.raises(SparkNeeded, match="--without-spark"):

@@ -33,6 +33,12 @@ def certificate(folder: Path) -> Tls:
     return Tls(folder / "cert.pem", folder / "cert.pem", folder / "key.pem")
 
 
+def trust_another(tls: Tls, folder: Path) -> Tls:
+    """`tls` of somebody whose certificate every server accepts, and who trusts another authority himself."""
+    folder.mkdir()
+    return Tls(Authority(folder).path, tls.cert, tls.key)
+
+
 class Authority:
     """A certificate authority whose files are in a folder."""
 

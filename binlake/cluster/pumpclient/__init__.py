@@ -4,7 +4,7 @@ Both work with a Binlake pump and with an original one; they connect at the firs
 """
 
 from binlake.cluster.pumpclient.follow import PumpList, PumpWatch
-from binlake.cluster.pumpclient.reader import Pulled, PumpInfo, PumpReader
+from binlake.cluster.pumpclient.reader import Pulled, PumpInfo, PumpReader, RangeSize
 from binlake.cluster.pumpclient.writer import ClientOptions, ClientStats, PumpClient, WriteTimes
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "PumpList",
     "PumpReader",
     "PumpWatch",
+    "RangeSize",
     "WriteTimes",
 ]

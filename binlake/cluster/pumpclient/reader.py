@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from binlake.errors import BinlakeError, ConfigError, LostRange, SourceUnavailable, WireError
 from binlake.rpc import Channel, MessageStream, RpcError, Status, Tls
 from binlake.wire import blocks
-from binlake.wire.admin_pb2 import InfoReq, InfoResp
+from binlake.wire.admin_pb2 import InfoReq, InfoResp, MeasureRangeReq, MeasureRangeResp
 from binlake.wire.blocks import Block
 from binlake.wire.pump_pb2 import Pos, PullBinlogReq, PullBinlogResp
 
@@ -48,6 +48,14 @@ class PumpInfo:
     early_commits: int
     status_queries: int
     lost_commit_ts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RangeSize:
+    """About how many bytes of binlogs a range of a pump has; its parts of similar size end at `cuts` (commit_ts)."""
+
+    bytes: int
+    cuts: tuple[int, ...]
 
 
 class PumpReader:
@@ -119,6 +127,24 @@ class PumpReader:
         response = InfoResp.FromString(answer)
         values = {field.name: getattr(response, field.name) for field in response.DESCRIPTOR.fields}
         return PumpInfo(**{**values, "lost_commit_ts": tuple(response.lost_commit_ts)})
+
+    def measure_range(self, after_ts: int, upto_ts: int, part_bytes: int) -> RangeSize | None:
+        """About how many bytes (after_ts, upto_ts] has, and where to divide it; None if the pump cannot tell.
+
+        An original pump, and one of an older version, cannot. Raises SourceUnavailable.
+        """
+        request = MeasureRangeReq(after_ts=after_ts, upto_ts=upto_ts, part_bytes=part_bytes)
+        with self._open_channel() as channel:
+            try:
+                answer = channel.call(
+                    "/binlake.wire.PumpAdmin/MeasureRange", request.SerializeToString(), self._timeout_s
+                )
+            except RpcError as error:
+                if error.status is Status.UNIMPLEMENTED:
+                    return None
+                raise self._translate_error(error, after_ts) from None
+        response = MeasureRangeResp.FromString(answer)
+        return RangeSize(response.bytes, tuple(response.cuts))
 
     def _open_channel(self) -> Channel:
         return Channel(self.addr, tls=self._tls, connect_timeout_s=self._timeout_s)

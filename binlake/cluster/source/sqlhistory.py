@@ -11,11 +11,11 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from binlake.errors import ConfigError, SourceUnavailable, WireError
-from binlake.rpc import Tls
 
 if TYPE_CHECKING:
     import pymysql
 
+    from binlake.base.sections.security import SqlSecurity
     from binlake.config.model import SourceSql
 
 PAGE = 64
@@ -32,9 +32,9 @@ class SqlHistory:
     Raises ConfigError for faults that a retry does not fix: no such table, user or privilege.
     """
 
-    def __init__(self, sql: SourceSql, timeout_s: float = 10.0, tls: Tls | None = None) -> None:
+    def __init__(self, sql: SourceSql, timeout_s: float = 10.0, security: SqlSecurity | None = None) -> None:
         self._sql = sql
-        self._tls = tls
+        self._security = security
         self._timeout_s = timeout_s
         self._link: pymysql.Connection[Any] | None = None
 
@@ -83,12 +83,13 @@ class SqlHistory:
 
     def _connect(self) -> pymysql.Connection[Any]:
         if self._link is None:
-            from binlake.base.sqllink import SqlLink
+            from binlake.base.sections.security import SqlSecurity
+            from binlake.base.sqllink import SqlLink, build_tls_arguments
 
             self._link = SqlLink(
                 host=self._sql.host, port=self._sql.port, user=self._sql.user, password=self._sql.password,
                 charset="utf8mb4", autocommit=True, connect_timeout=max(1, round(self._timeout_s)),
-                read_timeout=self._timeout_s, ssl=self._tls.make_http_context() if self._tls else None,
+                read_timeout=self._timeout_s, **build_tls_arguments(self._security or SqlSecurity()),
             )  # fmt: skip
         return self._link
 

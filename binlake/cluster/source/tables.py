@@ -22,7 +22,7 @@ def read_table_names(source: Source) -> list[tuple[str, str]]:
     """
     with open_placement(source) as placement:
         tls = placement.tls
-        history = SqlHistory(source.sql, source.timeout_s, tls) if source.sql is not None else None
+        history = SqlHistory(source.sql, source.timeout_s, source.sql_security) if source.sql is not None else None
         opened = TidbSource(placement.pd, source.status_url, source.timeout_s, tls=tls, history=history)
         with closing(opened) as tidb, JobSpool() as spool:
             spool.fill(tidb.fetch_ddl_jobs(0))

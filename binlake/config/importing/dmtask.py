@@ -6,7 +6,7 @@ Rule: the report has a line about each key; a key without a counterpart is an er
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
@@ -137,6 +137,8 @@ def _take_target(outcome: Outcome, entry: Entry) -> None:
     if "password" in keys:
         outcome.take_secret(keys["password"], outcome.replication["target"], "BINLAKE_TARGET_PASSWORD")
     say_notes(outcome, keys, notes.TARGET)
+    for name, one in _list_tls_files(outcome, keys):
+        outcome.take(one, f"target.security.{name}", one.read_text())
 
 
 def _read_instances(entry: Entry, sources: Sequence[Entry], choices: Choices) -> list[Instance]:
@@ -266,12 +268,16 @@ def _take_server(outcome: Outcome, entry: Entry, instance: Instance, values: dic
         variable = f"BINLAKE_SOURCE_{re.sub(r'[^A-Z0-9]', '_', instance.source.upper())}_PASSWORD"
         outcome.take_secret(keys["password"], values, variable)
     say_notes(outcome, keys, notes.FROM)
-    if "security" not in keys:
-        return
-    for name, one in keys["security"].read_table(_TLS_KEYS).items():
+    for name, one in _list_tls_files(outcome, keys):
+        set_value(values, f"security.{name}", one.read_text())
+        outcome.say(one, "taken", f"source.security.{name} of the feeder")
+
+
+def _list_tls_files(outcome: Outcome, keys: Mapping[str, Entry]) -> Iterator[tuple[str, Entry]]:
+    """The keys of a server's `security` that name files, by name; the others get a line."""
+    for name, one in (keys["security"].read_table(_TLS_KEYS) if "security" in keys else {}).items():
         if name in ("ssl-ca", "ssl-cert", "ssl-key"):
-            set_value(values, f"security.{name}", one.read_text())
-            outcome.say(one, "taken", f"source.security.{name} of the feeder")
+            yield name, one
         else:
             outcome.say(one, "none", "certificates are read only from files: ssl-ca, ssl-cert, ssl-key")
 

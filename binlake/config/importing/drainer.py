@@ -35,12 +35,13 @@ _TO: Mapping[str, Note] = {
     "params": ("differs", "Binlake always sets up the session: strict, UTC, utf8mb4 (docs/understand/apply.md)"),
     "read-timeout": ("none", "TCP keepalive detects a dead connection"),
     "time-zone": ("taken", "TIMESTAMP is written as UTC"),
-    "security": ("none", "TLS to the target is used if the server offers it, without a client certificate"),
     "zookeeper-addrs": ("none", "kafka-addrs names the brokers"),
     "kafka-version": ("none", "the client negotiates the version with the brokers"),
     "kafka-max-messages": ("none", "the client batches messages"),
 }
-_TARGET_KEYS = ("host", "port", "user", "password", "encrypted_password", "merge", "sync-mode", "checkpoint")
+_TARGET_KEYS = (
+    "host", "port", "user", "password", "encrypted_password", "security", "merge", "sync-mode", "checkpoint",
+)  # fmt: skip
 _FILE_KEYS = ("dir", "retention-time", "compression")
 _TO_KEYS = (*_TO, *_TARGET_KEYS, *_FILE_KEYS, "kafka-addrs", "kafka-max-message-size", "kafka-client-id", "topic-name")
 _LISTS = ("ignore-schemas", "ignore-table", "replicate-do-db", "replicate-do-table", "ignore-txn-commit-ts")
@@ -65,7 +66,7 @@ def import_drainer(file: Entry, *, name: str, lake: str, status_url: str) -> Out
     return outcome
 
 
-def _take_security(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
+def _take_security(outcome: Outcome, keys: Mapping[str, Entry], section: str = "source") -> None:
     files = (
         keys["security"].read_table(("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")) if "security" in keys else {}
     )
@@ -73,7 +74,7 @@ def _take_security(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
         if name == "cert-allowed-cn":
             outcome.say(entry, "none", "stages accept no connections")
         elif entry.read_text():
-            outcome.take(entry, f"source.security.{name}", entry.read_text())
+            outcome.take(entry, f"{section}.security.{name}", entry.read_text())
 
 
 def _take_syncer(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
@@ -178,6 +179,7 @@ def _take_target(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, E
     for name in ("password", "encrypted_password"):
         if name in to:
             outcome.take_secret(to[name], outcome.replication["target"], "BINLAKE_TARGET_PASSWORD")
+    _take_security(outcome, to, "target")
     _take_merge(outcome, to)
     _take_checkpoint(outcome, to)
 

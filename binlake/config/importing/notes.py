@@ -86,7 +86,6 @@ VALIDATORS: Mapping[str, Note] = {
 TARGET: Mapping[str, Note] = {
     "max-allowed-packet": ("none", "it is queried from the target"),
     "session": ("differs", "Binlake always sets up the session: strict, UTC, utf8mb4 (docs/understand/apply.md)"),
-    "security": ("none", "TLS to the target is used if the server offers it, without a client certificate"),
 }
 
 SOURCE: Mapping[str, Note] = {

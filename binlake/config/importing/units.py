@@ -97,7 +97,7 @@ def take_validator(outcome: Outcome, entry: Entry) -> None:
 def take_validated_sources(outcome: Outcome) -> None:
     """Use the feeder's servers for validation, once they are known."""
     if "mode" in outcome.replication.get("validation", {}):
-        keys = ("name", "host", "port", "user", "password", "rename-schema")
+        keys = ("name", "host", "port", "user", "password", "security", "rename-schema")
         set_value(outcome.replication, "validation.source", [
             {"host": "127.0.0.1"} | {name: source[name] for name in keys if name in source}
             for source in outcome.feeder["source"]

@@ -7,6 +7,7 @@ from contextlib import closing
 
 from binlake.base import sqlfiles
 from binlake.base.grants import parse_privileges
+from binlake.base.sqllink import LOOPBACK
 from binlake.config.model import Target
 from binlake.health.doctor.clocks import check_skew, measure_skew_s
 from binlake.health.doctor.model import Finding, Patient, judge
@@ -27,10 +28,24 @@ def check_target(patient: Patient) -> Iterator[Finding]:
         return
     with closing(Session(target)) as session:
         yield Finding("server", "ok", f"{session.place}: {session.fetch_value('SELECT VERSION()')}")
+        yield _check_tls(target, session)
         yield _check_privileges(target, session.fetch_column("SHOW GRANTS"))
         yield Finding("mode", "ok", f"{target.mode}, safe-mode {target.safe_mode}, {target.worker_count} connections")
         if has_tables(session, target.checkpoint_schema):
             require_transactions(session, target.checkpoint_schema, sqlfiles.TABLES)
+
+
+def _check_tls(target: Target, session: Session) -> Finding:
+    """Without TLS, who is between this machine and the target reads rows and may take the session over."""
+    version = str(dict(session.fetch_rows("SHOW SESSION STATUS LIKE 'Ssl_version'")).get("Ssl_version", ""))
+    if target.host in LOOPBACK:
+        return Finding("TLS", "ok", version or "none, to this machine")
+    if not version:
+        remedy = "rows travel in the clear: switch TLS on at the server, then ssl-ca in [target.security]"
+        return Finding("TLS", "warning", "none", remedy)
+    remedy = 'anybody may pretend to be the target: ssl-ca in [target.security], or ssl-mode = "verify-identity"'
+    found = f"{version}, the server's certificate is {'' if target.security.checks_certificate else 'not '}checked"
+    return judge("TLS", target.security.checks_certificate, found, remedy, "warning")
 
 
 def _check_privileges(target: Target, grants: list[str]) -> Finding:

@@ -149,8 +149,9 @@ class _FeederServers:
     def _open_session(self, server: ValidatedSource) -> Session:
         if server.name not in self._sessions:
             made = Target(
-                host=server.host, port=server.port, user=server.user, password=server.password, db_type="mysql"
-            )
+                host=server.host, port=server.port, user=server.user, password=server.password, db_type="mysql",
+                security=server.security,
+            )  # fmt: skip
             self._sessions[server.name] = self._stack.enter_context(closing(Session(made)))
         return self._sessions[server.name]
 

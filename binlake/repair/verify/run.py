@@ -269,7 +269,9 @@ def require_source_server(replication: Replication) -> Target:
     sql = replication.source.sql
     if sql is None:
         raise ConfigError("the source does not accept SQL", hint="add a section [source.sql]")
-    return Target(host=sql.host, port=sql.port, user=sql.user, password=sql.password, db_type="mysql")
+    security = replication.source.sql_security
+    place = {"host": sql.host, "port": sql.port, "user": sql.user, "password": sql.password}
+    return Target(**place, db_type="mysql", security=security)
 
 
 def _prevents_reading(difference: str) -> bool:

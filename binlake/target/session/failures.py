@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pymysql import err
+from pymysql.constants import CR
 
 from binlake.base.redaction import SEE_VALUES, are_row_values_shown, is_about_rows, redact_server_text, redact_sql
+from binlake.base.sqllink import is_tls_refusal
 from binlake.errors import BinlakeError, TargetBusy, TargetRefused, TargetUnavailable
 
 _ACCESS = frozenset({1044, 1045, 1130, 1698, 1820, 1862})
+_TLS = CR.CR_SSL_CONNECTION_ERROR
 _PRIVILEGE = frozenset({1142, 1143, 1227, 1370, 1419})
 # 3101: another member of a replication group wrote the same rows first; the transaction is rolled back.
 _BUSY = frozenset({1205, 1213, 1020, 3101})
@@ -36,6 +39,10 @@ def translate_error(error: err.MySQLError, place: str, statement: str = "") -> B
     if code in _ACCESS:
         hint = "check target.user and target.password, and that the user may log in from this host"
         return TargetRefused(f"the target refuses the login: {text}", where={"target": place, "code": code}, hint=hint)
+    if is_tls_refusal(error):
+        hint = "check [target.security]: ssl-ca is the CA that signed the server's certificate, host a name in it"
+        where = {"target": place, "code": _TLS}
+        return TargetRefused(f"no TLS with the target: {text}", where=where, hint=hint)
     if code in _PRIVILEGE:
         return TargetRefused(
             f"the target's user lacks a privilege: {text}", where=where, hint="grant it; see the runbook"
@@ -60,7 +67,7 @@ def get_error_code(error: BinlakeError) -> int:
 
 def is_server_wide(error: BinlakeError) -> bool:
     """True when the server would refuse any other table as well."""
-    return get_error_code(error) in _SERVER | _ACCESS
+    return get_error_code(error) in _SERVER | _ACCESS | {_TLS}
 
 
 def _split_error(error: err.MySQLError) -> tuple[int, str]:

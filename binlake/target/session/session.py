@@ -11,7 +11,7 @@ from pymysql import err
 from pymysql.constants import CLIENT
 
 from binlake.base.dialects import Dialect
-from binlake.base.sqllink import SqlLink, show_bytes_too
+from binlake.base.sqllink import SqlLink, build_tls_arguments, show_bytes_too
 from binlake.config.model import Target
 from binlake.errors import TargetRefused, TargetUnavailable, UnknownOutcome
 from binlake.statements.lenient import make_lenient
@@ -234,6 +234,7 @@ class Session:
                 connect_timeout=max(1, int(target.connect_timeout_s)),
                 read_timeout=READ_TIMEOUT_S,
                 program_name="binlake",
+                **build_tls_arguments(target.security),
             )
             show_bytes_too(link)
             return link

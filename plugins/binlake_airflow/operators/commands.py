@@ -27,7 +27,7 @@ from binlake_airflow.operators.sparkaddress import (
     find_connect_url,
     find_spark_master,
 )
-from binlake_airflow.operators.sparkconnect import ConnectSessions
+from binlake_airflow.operators.sparkconnect import ConnectSessions, split_token
 from binlake_airflow.operators.xcomvalues import format_audit_markdown, shorten_lists, summarize_values
 from binlake_airflow.telemetry.metrics import compute_lag_s
 from binlake_airflow.telemetry.notes import KEY
@@ -141,7 +141,8 @@ class CommandOperator(BinlakeOperator):
             }
         url, began = find_connect_url(self.spark_conn_id), context["dag_run"].start_date.timestamp()
         self._sessions = ConnectSessions(url, self.replication, self.command, self.log.warning)
-        return ["--remote", self._sessions.open(context["ti"].try_number, began)], {}
+        shown, env = split_token(self._sessions.open(context["ti"].try_number, began))
+        return ["--remote", shown], env
 
 
 class RecoverOperator(CommandOperator):

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable
 
-from binlake.base.reachability import require_spark
+from binlake.base.reachability import SPARK_TOKEN_ENV, require_spark
 
 SPAN_S = 1800
 _GONE = ("INVALID_HANDLE.SESSION_NOT_FOUND", "INVALID_HANDLE.SESSION_CLOSED")
@@ -37,6 +37,15 @@ def add_session(url: str, session: str) -> str:
     base, _, params = url.partition("/;")
     others = [part for part in params.split(";") if part and not part.startswith("session_id=")]
     return f"{base.rstrip('/')}/;{';'.join([*others, f'session_id={session}'])}"
+
+
+def split_token(url: str) -> tuple[str, dict[str, str]]:
+    """The Connect URL `url` without its token, and the environment in which a child process finds it."""
+    base, _, params = url.partition("/;")
+    tokens = [part for part in params.split(";") if part.startswith("token=")]
+    others = [part for part in params.split(";") if part and part not in tokens]
+    shown = f"{base}/;{';'.join(others)}" if others else base
+    return (shown, {SPARK_TOKEN_ENV: tokens[0].removeprefix("token=")}) if tokens else (url, {})
 
 
 def interrupt(url: str, log: Callable[[str], None]) -> None:

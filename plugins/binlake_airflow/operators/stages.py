@@ -38,7 +38,7 @@ from binlake_airflow.operators.sparkaddress import (
     find_connect_url,
     find_spark_master,
 )
-from binlake_airflow.operators.sparkconnect import ConnectSessions
+from binlake_airflow.operators.sparkconnect import ConnectSessions, split_token
 from binlake_airflow.operators.waiters import Waiters
 from binlake_airflow.telemetry import metrics
 from binlake_airflow.telemetry.reports import (
@@ -292,7 +292,7 @@ class SubmitStageOperator(StageOperator):
         """Run the stage without Spark, or submit it if that is not possible; and wait."""
         hook = self.build_hook(job, result)
         if self.read_settings().window.most_local_bytes != 0:
-            how = self.run_child(job.build_arguments(result, without_spark=True))
+            how = self.run_child(job.build_arguments(result, spark_later=True))
             if not needs_spark_after_all(result):
                 return how
             self.log.info("spark_needed", stage=job.stage)
@@ -351,7 +351,8 @@ class ConnectStageOperator(StageOperator):
             if needs_spark_after_all(result):
                 raise
             return how
-        return self.run_child(job.build_arguments(result, remote=remote))
+        shown, env = split_token(remote)
+        return self.run_child(job.build_arguments(result, remote=shown), env)
 
     def on_kill(self) -> None:
         """End the client, then the work it left on the server."""

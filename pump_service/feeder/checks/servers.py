@@ -81,7 +81,7 @@ def check_address(source: SourceFile, address: Address, server_id: int) -> tuple
         with closing(connect(source, address)) as link:
             facts = read_facts(link, is_first=is_first)
             findings = check_server(facts, server_id, with_snapshot=source.start.mode == "snapshot")
-            return [*findings, _check_tls(facts, address), *_check_start(link, facts, source)], facts
+            return [*findings, _check_tls(facts, source, address), *_check_start(link, facts, source)], facts
     except BinlakeError as error:
         return [
             Finding("connection", "fail", error.message, error.hint or "address of the source in feeder.toml")
@@ -90,10 +90,17 @@ def check_address(source: SourceFile, address: Address, server_id: int) -> tuple
         return [Finding("connection", "fail", str(error.args[-1]), "privileges of the source's user")], None
 
 
-def _check_tls(facts: ServerFacts, address: Address) -> Finding:
-    is_safe = bool(facts.tls) or address[0] in LOOPBACK
-    remedy = "the log and the password travel in the clear: ssl-ca in [source.security] of feeder.toml"
-    return judge("TLS", is_safe, facts.tls or "none", remedy, "warn")
+def _check_tls(facts: ServerFacts, source: SourceFile, address: Address) -> Finding:
+    if address[0] in LOOPBACK:
+        return Finding("TLS", "ok", facts.tls or "none, to this machine")
+    if not facts.tls:
+        remedy = "the log travels in the clear: switch TLS on at the server, then ssl-ca in [source.security]"
+        return Finding("TLS", "warn", "none", remedy)
+    is_checked = source.security.checks_certificate
+    remedy = "anybody may pretend to be the source: ssl-ca in [source.security] of feeder.toml"
+    return judge(
+        "TLS", is_checked, f"{facts.tls}, the certificate is {'' if is_checked else 'not '}checked", remedy, "warn"
+    )
 
 
 def check_server(facts: ServerFacts, server_id: int, *, with_snapshot: bool) -> list[Finding]:

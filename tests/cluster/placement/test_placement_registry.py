@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.certificates import certificate
+from support.certificates import certificate, trust_another
 
 from binlake.cluster.placement import EtcdClient, EtcdLock, NodeStatus, Registry
 from binlake.errors import Fenced, LeaseHeld, Permanent, SourceUnavailable, WireError
@@ -38,14 +38,14 @@ def etcd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdClient]
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["embedded", pytest.param("etcd", marks=pytest.mark.process)])
-def test_server_with_tls_requires_a_certificate(kind: str, tmp_path: Path) -> None:
+def test_server_with_tls_and_its_clients_check_each_other(kind: str, tmp_path: Path) -> None:
     # tidb-binlog 1.5
     tls = certificate(tmp_path)
     with Etcd(tls) if kind == "etcd" else PlacementDriver(tmp_path / "pd", tls=tls) as server:
         with closing(EtcdClient([server.url], tls=tls)) as etcd:
             Registry(etcd).put_pump(NodeStatus("p1", "h:1", "online"))
             assert [pump.node_id for pump in Registry(etcd).list_pumps()] == ["p1"]
-        for files in (None, Tls(ca=tls.ca)):
+        for files in (None, Tls(ca=tls.ca), trust_another(tls, tmp_path / "another")):
             with (
                 closing(EtcdClient([server.url], timeout_s=0.5, tls=files)) as stranger,
                 pytest.raises(SourceUnavailable),

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
-from support.certificates import certificate
+from support.certificates import certificate, trust_another
 
 from binlake.cluster.pumpclient import ClientOptions, PumpClient, WriteTimes
 from binlake.cluster.pumpclient.transport import Refusal, make_rpc_connect
@@ -76,7 +76,8 @@ def test_tls_authenticates_both_sides(tmp_path: Path, server: grpc.Server, taker
     port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, cert)], cert, True))
     server.start()
     request = pump_pb2.WriteBinlogReq(clusterID=7, payload=P.SerializeToString())
-    for right, options in ((True, tls), (False, None), (False, Tls(tls.ca))):
+    another = trust_another(tls, tmp_path / "another")
+    for right, options in ((True, tls), (False, None), (False, Tls(tls.ca)), (False, another)):
         connection = make_rpc_connect(options)(f"127.0.0.1:{port}")
         refused = connection.write(request, 60)
         connection.close()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.certificates import Authority
+from support.certificates import Authority, trust_another
 from support.fake_tikv import CLUSTER_ID, ROLLBACK, FakeTikv, Lock, Write
 
 from binlake import tso
@@ -14,6 +15,7 @@ from binlake.cluster.placement.channel import parse_urls
 from binlake.cluster.source import Absent, Committed, Locked, RolledBack, Status, Unknown
 from binlake.cluster.source.regions import RegionClient, encode_key
 from binlake.cluster.source.tikv import How, Question, TikvStatus, is_expired
+from binlake.errors import SourceUnavailable
 from binlake.wire import pd_pb2 as pd
 from binlake.wire import tikv_pb2 as pb
 
@@ -245,6 +247,9 @@ def test_tls_is_used_as_configured(tikv: FakeTikv, tmp_path: Path) -> None:
     status = TikvStatus(RegionClient([f"https://{address}"], 20.0, own), "p", tls=own, timeout_s=20.0)
     assert one(status, How.LOOK) == Committed(START + 7)
     status.close()
+    another = trust_another(own, tmp_path / "another")
+    with closing(RegionClient([f"https://{address}"], 1.0, another)) as regions, pytest.raises(SourceUnavailable):
+        regions.has_tikv()
     assert parse_urls([f"https://{address}"]) == [(address, True)]
 
 

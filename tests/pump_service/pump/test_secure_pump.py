@@ -10,7 +10,7 @@ import httpx
 import pytest
 from pump_cluster import CLUSTER_ID, MemoryCluster
 from pump_helpers import MakePump
-from support.certificates import Authority
+from support.certificates import Authority, trust_another
 
 from binlake.cluster.placement import NodeStatus
 from binlake.cluster.pumpclient import PumpReader
@@ -34,7 +34,7 @@ def test_a_secure_pump_serves_only_allowed_names(
     assert next(reader.pull(0))[0] <= cluster.fetch_ts()
     assert httpx.get(f"https://{pump.addr}/status", verify=drainer.make_client_context(), timeout=60).status_code == 200
     assert [batch["kind"].to_pylist() for batch in pull_batches("p", reader, 0, 1)] == [["proof"]]
-    for other in (authority.tls("stranger"), None):
+    for other in (authority.tls("stranger"), None, trust_another(drainer, tmp_path / "another")):
         with pytest.raises(SourceUnavailable):
             PumpReader(pump.addr, CLUSTER_ID, tls=other, timeout_s=3).read_info()
     with Channel(f"unix:{socket}") as channel:
