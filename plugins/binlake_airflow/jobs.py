@@ -181,6 +181,15 @@ def prepare_result_for_xcom(result: Mapping[str, Any]) -> dict[str, Any]:
     return {**result, "detail": drop_lineage(result.get("detail") or {})}
 
 
+def pull_result(ti: Any, task_id: str) -> dict[str, Any] | None:
+    """The result that the stage of the task `task_id` has in XCom; None if there is none.
+
+    Airflow stores what a trigger pushed, as that of a task that follows, as JSON text.
+    """
+    value: dict[str, Any] | str | None = ti.xcom_pull(task_ids=task_id)
+    return json.loads(value) if isinstance(value, str) else value
+
+
 def build_error(outcome: Mapping[str, Any]) -> BinlakeError:
     """The error that a job wrote as `kind`, `class`, `message`; an unknown class falls back to its kind."""
     named = getattr(errors, str(outcome.get("class", "")), None)

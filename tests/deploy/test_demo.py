@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -135,7 +136,7 @@ def test_stages_are_tasks_that_follow_one_process_of_several_windows(demo: KeptD
     # Each has the result of its stage in the run's first window.
     for stage in stages:
         first = next(result for result in found if result["stage"] == stage)
-        told = demo.airflow.fetch_xcom("demo", run_id, stage)
+        told = json.loads(demo.airflow.fetch_xcom("demo", run_id, stage))
         assert (told["lo"], told["hi"], told["state"]) == (first["lo"], first["hi"], first["state"])
 
 

@@ -230,6 +230,21 @@ def test_only_the_process_of_a_whole_window_tells_its_stages(monkeypatch: pytest
     assert "--tell-stages" not in task.build_job(context).build_arguments(Path("r"))
 
 
+@pytest.mark.parametrize("encode", [dict, json.dumps], ids=["worker", "trigger"])
+def test_bounds_are_those_of_the_stage_before_whoever_stored_them(
+    monkeypatch: pytest.MonkeyPatch, task: Any, encode: Any
+) -> None:  # 34
+    run(monkeypatch, task, [], Ti())
+    task.stage, task.bounds_from, ti = "merge", "land", Ti()
+    vars(ti)["xcom_pull"] = lambda task_ids: encode({"lo": "7", "hi": "9"}) if task_ids == "land" else None
+    context = {
+        "ti": ti, "run_id": "r", "params": {},
+        "dag_run": SimpleNamespace(start_date=datetime.now(UTC), run_type="manual"),
+    }  # fmt: skip
+    job = task.build_job(context)
+    assert (job.lo, job.hi) == ("7", "9")
+
+
 def test_half_a_line_is_not_read_as_a_window(tmp_path: Path) -> None:
     place = tmp_path / "r.json"
     windows, line = Ended(place), json.dumps(ended(0)) + "\n"

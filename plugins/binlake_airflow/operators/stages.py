@@ -31,6 +31,7 @@ from binlake_airflow.jobs import (
     needs_spark_after_all,
     parse_moment,
     prepare_result_for_xcom,
+    pull_result,
     read_results,
 )
 from binlake_airflow.operators.base import BinlakeOperator
@@ -178,7 +179,7 @@ class StageOperator(BinlakeOperator):
         """The job of this task instance."""
         params = context["params"]
         pace = self._find_pace(context)
-        bounds = context["ti"].xcom_pull(task_ids=self.bounds_from) if self.bounds_from else {}
+        bounds = pull_result(context["ti"], self.bounds_from) if self.bounds_from else {}
         if bounds is None:
             raise ConfigError(
                 f"task `{self.bounds_from}` returned no bounds", hint="clear the run from that task onwards"
