@@ -138,13 +138,22 @@ class Audit:
                     break
 
     def find_newest_of_row(
-        self, db: str, table: str, key: Sequence[str | None], *, upto: int | None, count: int, budget: Budget, most: int
+        self,
+        db: str,
+        table: str,
+        key: Sequence[str | None],
+        *,
+        upto: int | None,
+        count: int,
+        budget: Budget,
+        most: int,
+        after: int = -1,
     ) -> Slice:
         """The newest changes of `read_row_history`, within `budget`, as `seek.find_newest`.
 
         Raises as `read_row_history`.
         """
-        after, upto = self.clip_range(-1, upto)
+        after, upto = self.clip_range(after, upto)
         definitions = self.read_definitions(db, table, after, upto)
         where = match_definitions(definitions) & match_keys(build_key_texts(definitions, key))
         return find_newest(self.paths, after, upto, where, count, budget, most)
@@ -219,10 +228,10 @@ class Audit:
         if since == base.hi and base.delta_version >= 0:
             later = self._versions.find_after(base.db, base.table, ts)
             since = max(since, min(ts, later.lo if later is not None else self._mirrored))
-        self._require_no_held_rows(base, since, ts)
+        self.require_no_held_rows((base.db, base.table), since, ts)
         return since
 
-    def _require_no_held_rows(self, base: MirrorVersion, since: int, ts: int) -> None:
+    def require_no_held_rows(self, name: tuple[str, str], since: int, ts: int) -> None:
         """Require that no row of (since, ts] is held for a DDL or released by one: the mirror has it at the DDL.
 
         Raises LostRange.
@@ -230,10 +239,10 @@ class Audit:
         if since >= ts:
             return
         holds = read_locks(self._log, self._naming.rules, since, ts).holds
-        if any(hold.target == fold_pair((base.db, base.table)) for hold in holds):
+        if any(hold.target == fold_pair(name) for hold in holds):
             raise LostRange(
                 "rows of this table wait for a DDL at that time (shard-mode = pessimistic)",
-                where={"table": f"{base.db}.{base.table}", "ts": ts, "mirror": since},
+                where={"table": ".".join(name), "ts": ts, "since": since},
                 hint="use the end of a window that the mirrors have passed",
             )
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from binlake import tso
 from binlake.audit.audit import Audit, TableAsOf
+from binlake.audit.diff import TableDifference, diff_table
 from binlake.base.arguments import add_output
 from binlake.base.exitstatus import Exit
 from binlake.base.progressline import show_progress
@@ -36,11 +37,12 @@ class AuditCommand:
     examples = (
         "binlake audit row shop.item '[\"7\"]' --follow --replication orders.toml",
         "binlake audit table shop.item --at 2026-11-29T10:00:00Z --replication orders.toml",
+        "binlake audit diff shop.item --from 2026-11-29T10:00:00Z --to 2026-11-29T11:00:00Z --replication orders.toml",
         "binlake audit transaction 470548480035651584 --replication orders.toml",
         "binlake audit sql --table shop.item --replication orders.toml",
         "binlake audit sql --history shop.item --engine duckdb --replication orders.toml",
     )
-    help = "show a row's history, a table as of a time, or a transaction"
+    help = "show a row's history, a table as of a time, its difference between two times, or a transaction"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`row TABLE KEY`, `table TABLE --at`, `transaction TS`, `sql`."""
@@ -60,6 +62,15 @@ class AuditCommand:
             help="commit_ts, or a time (ISO 8601, UTC when it names no zone)",
         )  # fmt: skip
         table.add_argument("--limit", type=int, default=50, help="rows shown as text (all of them in JSON)")
+        diff = actions.add_parser("diff", help="the keys of a table that differ between two moments")
+        diff.add_argument("table", metavar="DB.TABLE", help="its name at the source")
+        diff.add_argument(
+            "--from", dest="begin", type=parse_moment, required=True, metavar="TS", help="first commit_ts or time"
+        )
+        diff.add_argument(
+            "--to", dest="end", type=parse_moment, metavar="TS", help="second one (default: all that is merged)"
+        )
+        diff.add_argument("--limit", type=int, default=50, help="rows shown as text (all of them in JSON)")
         transaction = actions.add_parser("transaction", help="all changes of one transaction, in order")
         transaction.add_argument("ts", type=parse_commit_ts, metavar="TS", help="its commit_ts or start_ts")
         sql = actions.add_parser(
@@ -72,7 +83,7 @@ class AuditCommand:
         sql.add_argument(
             "--at", type=parse_moment, metavar="TS", help="commit_ts or time (default: the end of the lake)"
         )
-        for each in (row, table, transaction, sql):
+        for each in (row, table, diff, transaction, sql):
             each.add_argument("--replication", required=True, type=Path, metavar="FILE", help="the replication's TOML")
             add_output(each)
 
@@ -80,9 +91,9 @@ class AuditCommand:
         """Print the answer. Raises LostRange, SchemaError, ConfigError."""
         replication = load_replication(args.replication)
         paths, args.rules = LakePaths.of(replication), Rules.of(replication)
-        status: int = {"row": _run_row, "table": _run_table, "transaction": _run_transaction, "sql": _run_sql}[
-            args.action
-        ](paths, args)
+        status: int = {
+            "row": _run_row, "table": _run_table, "diff": _run_diff, "transaction": _run_transaction, "sql": _run_sql,
+        }[args.action](paths, args)  # fmt: skip
         return status
 
 
@@ -186,6 +197,31 @@ def _print_table(table: TableAsOf, args: argparse.Namespace) -> None:
     source = f"version {base.delta_version} of its mirror, at {base.hi}" if base.delta_version >= 0 else "no mirror yet"
     shown = f"{len(table.rows)} rows; from {source}, and the row changes after it"
     print(shown + (f"; {table.inexact}" if table.inexact else ""))
+
+
+def _run_diff(paths: LakePaths, args: argparse.Namespace) -> int:
+    audit = Audit(paths, args.rules)
+    with show_progress(f"comparing {args.table}"):
+        end = audit.read_merged_range()[1] if args.end is None else args.end
+        found = diff_table(audit, _parse_name(args.table), args.begin, end)
+    if args.output == "json":
+        rows = [{**vars(row), "key": json.loads(row.key)} for row in found.rows]
+        answer = {"from": str(found.lo), "to": str(found.hi), "counts": found.count(), "columns": found.columns,
+                  "ddls": [str(ts) for ts in found.ddls], "inexact": found.inexact, "rows": rows}  # fmt: skip
+        print(json.dumps(answer, ensure_ascii=False))
+    else:
+        _print_diff(found, args)
+    return 0 if found.rows else Exit.NOT_FOUND
+
+
+def _print_diff(found: TableDifference, args: argparse.Namespace) -> None:
+    rows = [
+        (escape_invisible(row.key), row.kind, _format_image(row.before), _format_image(row.after))
+        for row in found.rows[: args.limit]
+    ]
+    print_table(("key", "difference", "before", "after"), rows)
+    counts = ", ".join(f"{count} {kind}" for kind, count in found.count().items())
+    print(f"{args.table} from {found.lo} to {found.hi}: {counts}" + (f"; {found.inexact}" if found.inexact else ""))
 
 
 def _run_transaction(paths: LakePaths, args: argparse.Namespace) -> int:

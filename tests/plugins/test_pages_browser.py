@@ -246,10 +246,12 @@ def test_page_shows_a_new_window_without_a_reload_while_it_is_seen(
 def test_no_page_is_wider_than_the_screen(page: Page, server: httpx.Client, shop: str, width: int) -> None:
     page.set_size(width, 900)
     page.set_scheme("dark" if width == 390 else "light")
-    for path in ("", f"dags/{shop}", f"dags/{shop}/row?table=shop.item&key=4", f"dags/{shop}/transaction?ts={ORDER}",
-                 f"dags/{shop}/table?table=shop.item", f"dags/{shop}/ddl", f"dags/{shop}/runs/{RUN}",
-                 f"dags/{shop}/act", f"dags/{shop}/act/verify?tables=shop",
-                 f"dags/{shop}/act/rollback?commit_ts={ORDER}&review=1"):  # fmt: skip
+    below = (
+        "", "/row?table=shop.item&key=4", f"/transaction?ts={ORDER}", "/table?table=shop.item", "/ddl",
+        f"/runs/{RUN}", f"/diff?table=shop.item&from={BASE}", "/act", "/act/verify?tables=shop",
+        f"/act/rollback?commit_ts={ORDER}&review=1",
+    )  # fmt: skip
+    for path in ("", *(f"dags/{shop}{place}" for place in below)):
         page.goto(f"{server.base_url}/binlake/{path}")
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
         cut = "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth + 1).length"

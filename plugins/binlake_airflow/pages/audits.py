@@ -32,6 +32,8 @@ from binlake_airflow.pages.workers import SEARCH_S
 
 VERSIONS = 20
 """Versions of a row, and row changes of a transaction, on one page."""
+FILTERED = 300
+"""Versions of a row that are looked at for those that changed one column."""
 ROWS = 50
 """Rows of a preview."""
 _TABLES = 500
@@ -96,22 +98,27 @@ class _CachedAudit(Audit):
 
 def build_row_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     """The newest versions of one row, by table and key, up to a commit_ts. Raises BadRequest, BinlakeError."""
-    view = _build_table_form(lake, query)
+    view = build_table_form(lake, query)
     if view["table"] is None:
         return view
     key = query.parse_key()
-    view |= {"key": key, "upto": query.read_text("upto")}
+    column = query.read_text("column")
+    view |= {"key": key, "upto": query.read_text("upto"), "after": query.read_text("after"), "column": column}
     if key is None:
         return view
     db, table = query.parse_table() or ("", "")
-    upto = query.parse_moment("upto")
+    upto, after = query.parse_moment("upto"), query.parse_moment("after")
+    count = FILTERED if column else VERSIONS
     history = lake.audit.find_newest_of_row(
-        db, table, key, upto=upto, count=VERSIONS, budget=Budget(SEARCH_S), most=2 * VERSIONS
-    )
-    passages = Passages(lake.log.read_events_at((change.commit_ts for change in history.changes), _TOOK))
+        db, table, key, upto=upto, count=count, budget=Budget(SEARCH_S), most=2 * count,
+        after=-1 if after is None else after,
+    )  # fmt: skip
+    shown = [change for change in history.changes if not column or has_changed(change, column)]
+    view["looked_at"] = len(history.changes)
+    passages = Passages(lake.log.read_events_at((change.commit_ts for change in shown), _TOOK))
     view["versions"] = [
         {**_build_change_view(change), "passages": _build_passages_view(passages, change.commit_ts)}
-        for change in reversed(history.changes)
+        for change in reversed(shown)
     ]
     # If the answer is complete, `since` is where the lake starts.
     view |= {"since": build_ts_view(max(history.since, 0)), "whole": history.whole}
@@ -159,7 +166,7 @@ def build_transaction_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
 
 def build_table_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     """Some rows of a table as of a commit_ts or time."""
-    view = _build_table_form(lake, query)
+    view = build_table_form(lake, query)
     view["at"] = query.read_text("at")
     if view["table"] is None:
         return view
@@ -171,11 +178,10 @@ def build_table_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     view["preview"] = {
         "as_of": build_ts_view(preview.ts),
         "columns": list(preview.columns),
-        "rows": [[_cut_text(row.get(name)) for name in preview.columns] for row in preview.rows],
+        "rows": [[cut_text(row.get(name)) for name in preview.columns] for row in preview.rows],
         # With the key columns of that time: the table may have others today.
         "keys": [
-            _build_key_for_link(format_key_text([row.get(name) for name in preview.key_columns]))
-            for row in preview.rows
+            build_key_for_link(format_key_text([row.get(name) for name in preview.key_columns])) for row in preview.rows
         ],
         "more": preview.more,
         "changes": preview.changes,
@@ -205,14 +211,14 @@ def build_ddls_view(lake: Lake, upto: int | None = None, count: int = PAGE) -> d
     more = len(newest) > len(lines) or (len(newest) > count and bool(read_newest_ddls(lake.paths, 1, last - 1)))
     rows = [
         {**vars(line), "commit": build_ts_view(line.commit_ts), "commit_ts": str(line.commit_ts),
-         "query": _cut_text(line.query), "sql": _cut_text(line.sql)}
+         "query": cut_text(line.query), "sql": cut_text(line.sql)}
         for line in lines
     ]  # fmt: skip
     return {"ddls": rows, "older": str(last - 1) if more else None}
 
 
-def _build_table_form(lake: Lake, query: PageRequest) -> dict[str, Any]:
-    """The present tables, and the requested one with the columns of its key."""
+def build_table_form(lake: Lake, query: PageRequest) -> dict[str, Any]:
+    """The present tables, and the requested one with its columns and those of its key."""
     name = query.parse_table()
     tables = lake.audit.read_tables_at(lake.audit.read_merged_range()[1])
     view: dict[str, Any] = {
@@ -223,8 +229,18 @@ def _build_table_form(lake: Lake, query: PageRequest) -> dict[str, Any]:
     }
     if name is not None:
         definition: TableDef = lake.audit.read_last_definition(*name)
-        view |= {"key_columns": list(definition.find_identity().columns), "identity": definition.find_identity().kind}
+        view |= {
+            "key_columns": list(definition.find_identity().columns), "identity": definition.find_identity().kind,
+            "columns": [column.name for column in definition.row_columns],
+        }  # fmt: skip
     return view
+
+
+def has_changed(change: RowVersion, column: str) -> bool:
+    """Whether a change gave the column another value, or the row its first or last one."""
+    if change.before is None or change.after is None:
+        return True
+    return change.before.get(column) != change.after.get(column)
 
 
 def _build_change_view(change: RowVersion) -> dict[str, Any]:
@@ -236,33 +252,35 @@ def _build_change_view(change: RowVersion) -> dict[str, Any]:
         "seq": change.seq,
         "table": f"{change.db}.{change.table}",
         "op": change.op,
-        "key": _cut_text(change.key),
-        "new_key": _cut_text(change.new_key),
+        "key": cut_text(change.key),
+        "new_key": cut_text(change.new_key),
         # The keys for links to the histories.
-        "key_asked": _build_key_for_link(change.key),
-        "new_key_asked": _build_key_for_link(change.new_key),
-        "columns": [_build_column_view(name, change.before, change.after) for name in names[:_COLUMNS]],
+        "key_asked": build_key_for_link(change.key),
+        "new_key_asked": build_key_for_link(change.new_key),
+        "columns": [build_column_view(name, change.before, change.after) for name in names[:_COLUMNS]],
         "hidden": max(len(names) - _COLUMNS, 0),
     }
 
 
-def _build_column_view(name: str, before: Row | None, after: Row | None) -> dict[str, Any]:
+def build_column_view(name: str, before: Row | None, after: Row | None) -> dict[str, Any]:
+    """One column before and after a change."""
     old, new = (None if image is None else image.get(name) for image in (before, after))
     return {
         "name": name,
-        "before": _cut_text(old),
-        "after": _cut_text(new),
+        "before": cut_text(old),
+        "after": cut_text(new),
         "had": before is not None and name in before,
         "has": after is not None and name in after,
         "changed": before is not None and after is not None and old != new,
     }
 
 
-def _cut_text(text: str | None) -> str | None:
+def cut_text(text: str | None) -> str | None:
+    """A value as a page shows it."""
     return text if text is None or len(text) <= _LETTERS else f"{text[:_LETTERS]}… ({len(text):,} characters)"
 
 
-def _build_key_for_link(key: str | None) -> str | None:
+def build_key_for_link(key: str | None) -> str | None:
     """The key for use in a link; None if it is too long for a request."""
     return key if key is not None and len(key) <= LONGEST else None
 

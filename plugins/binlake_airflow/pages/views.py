@@ -109,6 +109,20 @@ def build_table_page(replication: Replication, query: PageRequest) -> dict[str, 
     return build_table_view(_open_lake(replication), query)
 
 
+def build_diff_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
+    """The difference of a table between two moments."""
+    from binlake_airflow.pages.diffs import build_diff_view
+
+    return build_diff_view(_open_lake(replication), query)
+
+
+def build_export_file(replication: Replication, query: PageRequest) -> dict[str, Any]:
+    """A file with what a page shows, whole."""
+    from binlake_airflow.pages.exports import build_export
+
+    return build_export(_open_lake(replication), query)
+
+
 def _read_status(replication: Replication, lake: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The replication's status, from the lake, its surroundings and Airflow, and the registry's nodes."""
     from binlake.health.reading import read_health
@@ -133,5 +147,6 @@ PAGES: dict[str, tuple[str, View]] = {
     "/dags/{dag_id}/row": ("row.html", build_row_page),
     "/dags/{dag_id}/transaction": ("transaction.html", build_transaction_page),
     "/dags/{dag_id}/table": ("table.html", build_table_page),
+    "/dags/{dag_id}/diff": ("diff.html", build_diff_page),
 }
 """Template and view by path."""

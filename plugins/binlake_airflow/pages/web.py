@@ -138,6 +138,18 @@ for _path, (_template, _view) in views.PAGES.items():
 
 
 _READ = [Depends(requires_access_dag(method="GET"))]
+
+
+@app.get("/dags/{dag_id}/export/{file}", dependencies=_READ)
+async def export(request: Request, user: GetUserDep) -> Response:
+    """What a page shows, as a file: `row.csv`, `table.json`, `diff.csv`, …"""
+    answer = await _answer_replication(request, user, views.build_export_file)
+    if answer.error:
+        return _make_html_response("error.html", request, answer)
+    headers = {"Content-Disposition": f'attachment; filename="{answer.view["name"]}"'}
+    return Response(answer.view["text"], media_type=answer.view["media_type"], headers=headers)
+
+
 _ACT = [*_READ, Depends(require_same_origin)]
 
 

@@ -1,0 +1,186 @@
+"""The difference of a table between two moments: which keys were added, removed or changed, with both images.
+
+Between two moments without a DDL of the table the row changes in `mutation` are the whole answer, whatever the table's
+size. A DDL may change rows without a row change (TRUNCATE, DROP, a new column's value), so both states are compared
+then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from binlake.audit.audit import Audit, TableAsOf, sort_key
+from binlake.changes.net import compute_net_changes, encode_row_key
+from binlake.changes.net.net import complete_event, split_by_key
+from binlake.errors import ConfigError, LostRange, OutOfTime, SchemaError
+from binlake.lake.ddls import read_landed_ddls
+from binlake.lake.rowhistory import Row, RowVersion, match_table, read_changes
+from binlake.lake.seek import Budget, find_at_most
+from binlake.rows.schema import TableDef
+from binlake.window.definitions import derive_key_defaults
+
+Kind = Literal["added", "removed", "changed"]
+KINDS: tuple[Kind, ...] = ("added", "removed", "changed")
+
+
+@dataclass(frozen=True)
+class RowDifference:
+    """One key (JSON array) that is not the same at both moments. `copies`: of a row of a table without a key."""
+
+    key: str
+    kind: Kind
+    before: Row | None
+    after: Row | None
+    copies: int = 1
+
+
+@dataclass(frozen=True)
+class TableDifference:
+    """The differences between `lo` and `hi` (commit_ts), sorted by key; `columns`: those of both states, in order.
+
+    `ddls`: commit_ts of the table's DDL in between; `inexact`: why a state may differ from the source's, empty = exact.
+    """
+
+    lo: int
+    hi: int
+    columns: tuple[str, ...]
+    rows: tuple[RowDifference, ...]
+    ddls: tuple[int, ...]
+    inexact: str = ""
+
+    def count(self) -> dict[Kind, int]:
+        """How many keys of each kind."""
+        found = Counter(row.kind for row in self.rows)
+        return {kind: found[kind] for kind in KINDS}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a page allows itself: row changes read, rows of a state, time."""
+
+    changes: int
+    rows: int
+    budget: Budget
+
+
+def diff_table(audit: Audit, name: tuple[str, str], lo: int, hi: int, limits: Limits | None = None) -> TableDifference:
+    """The differences of the table `name` (db, table) from `lo` to `hi`. `limits`: None = none.
+
+    Raises as Audit.read_table_as_of, ConfigError unless lo < hi, LostRange beyond the limits, OutOfTime.
+    """
+    if lo >= hi:
+        raise ConfigError("the first moment is not before the second", where={"from": lo, "to": hi})
+    audit.clip_range(-1, lo)
+    audit.clip_range(-1, hi)
+    ddls = read_landed_ddls(audit.paths, lo, hi, name)
+    if ddls:
+        return _diff_states(audit, name, lo, hi, tuple(ddl.commit_ts for ddl in ddls), limits)
+    definition = audit.read_definition_at(*name, hi)
+    audit.require_no_held_rows((definition.db, definition.name), lo, hi)
+    changes = _read_changes(audit, definition, lo, hi, limits)
+    columns = tuple(column.name for column in definition.row_columns)
+    return TableDifference(lo, hi, columns, _sort(_diff_changes(definition, changes)), ())
+
+
+def _read_changes(audit: Audit, definition: TableDef, lo: int, hi: int, limits: Limits | None) -> Sequence[RowVersion]:
+    where = match_table(definition.db, definition.name)
+    if limits is None:
+        return read_changes(audit.paths, lo, hi, where)
+    found = find_at_most(audit.paths, lo, hi, where, limits.changes, limits.budget)
+    if found.whole:
+        return found.changes
+    place = {"table": f"{definition.db}.{definition.name}", "from": lo, "to": hi}
+    hint = "choose moments that are nearer to each other, or use `binlake audit diff`, which has no limit"
+    if found.late:
+        raise OutOfTime("the row changes between these moments took too long to read", where=place, hint=hint)
+    raise LostRange(f"more than {limits.changes:,} row changes lie between these moments", where=place, hint=hint)
+
+
+def _diff_changes(definition: TableDef, changes: Iterable[RowVersion]) -> Iterator[RowDifference]:
+    identity, filled = definition.find_identity(), derive_key_defaults(definition)
+    events = [change.to_event() for change in changes]
+    if identity.kind == "row":
+        for net in compute_net_changes(events, identity, filled):
+            kind: Kind = "added" if net.op == "insert" else "removed"
+            yield RowDifference(net.key, kind, _copy(net.before), _copy(net.after), net.copies)
+        return
+    first: dict[str, Row | None] = {}
+    last: dict[str, Row | None] = {}
+    for event in sorted((complete_event(one, filled) for one in events), key=lambda one: one.position):
+        for key, before, after in split_by_key(event, identity):
+            first.setdefault(key, _copy(before))
+            last[key] = _copy(after)
+    yield from _compare(first, last)
+
+
+def _diff_states(
+    audit: Audit, name: tuple[str, str], lo: int, hi: int, ddls: tuple[int, ...], limits: Limits | None
+) -> TableDifference:
+    before, after = (_read_state(audit, name, ts, limits) for ts in (lo, hi))
+    if before is None and after is None:
+        raise SchemaError("the table existed at neither moment", where={"table": ".".join(name), "from": lo, "to": hi})
+    columns = tuple(dict.fromkeys([*(before.columns if before else ()), *(after.columns if after else ())]))
+    definition = audit.read_definition_at(*name, hi if after is not None else lo)
+    inexact = next((one.inexact for one in (before, after) if one is not None and one.inexact), "")
+    rows = _sort(_compare_states(definition, before, after))
+    return TableDifference(lo, hi, columns, rows, ddls, inexact)
+
+
+def _read_state(audit: Audit, name: tuple[str, str], ts: int, limits: Limits | None) -> TableAsOf | None:
+    """The table at `ts`; None if it did not exist. Raises LostRange if it has more rows than a page compares."""
+    if (definition := audit.read_tables_at(ts).find(*name)) is None or definition.kind != "table":
+        return None
+    base = audit.find_base_version(definition.db, definition.name, ts)
+    if limits is not None and base.delta_version >= 0 and audit.read_rows_of(base).count_rows() > limits.rows:
+        raise LostRange(
+            f"a DDL changed this table between these moments, and it has more than {limits.rows:,} rows to compare",
+            where={"table": ".".join(name), "ts": ts},
+            hint="choose moments on one side of the DDL, or use `binlake audit diff`, which has no limit",
+        )
+    return audit.read_table_as_of(definition.db, definition.name, ts)
+
+
+def _compare_states(definition: TableDef, before: TableAsOf | None, after: TableAsOf | None) -> Iterator[RowDifference]:
+    """By the key columns of `definition`; by whole rows if a state lacks one of them."""
+    columns = definition.find_identity().columns
+    states = [() if state is None else state.rows for state in (before, after)]
+    known = all(set(columns) <= set(state.columns) for state in (before, after) if state is not None)
+    if definition.find_identity().kind == "row" or not known:
+        yield from _compare_copies(*states)
+        return
+    yield from _compare(*({encode_row_key(row, columns): row for row in rows} for rows in states))
+
+
+def _compare_copies(before: Sequence[Row], after: Sequence[Row]) -> Iterator[RowDifference]:
+    old, new = (Counter(json.dumps(_drop_nulls(row)) for row in rows) for rows in (before, after))
+    for text in old | new:
+        row, more = json.loads(text), new[text] - old[text]
+        if more:
+            kind: Kind = "added" if more > 0 else "removed"
+            images = {"before": None, "after": row} if more > 0 else {"before": row, "after": None}
+            yield RowDifference(json.dumps(list(row.values())), kind, copies=abs(more), **images)
+
+
+def _compare(before: Mapping[str, Row | None], after: Mapping[str, Row | None]) -> Iterator[RowDifference]:
+    for key in dict.fromkeys([*before, *after]):
+        old, new = before.get(key), after.get(key)
+        if old == new or (old is not None and new is not None and _drop_nulls(old) == _drop_nulls(new)):
+            continue
+        yield RowDifference(key, "added" if old is None else "removed" if new is None else "changed", old, new)
+
+
+def _drop_nulls(row: Row) -> Row:
+    """A column that a state does not have counts as NULL there: adding one without a value changes no row."""
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _copy(image: Mapping[str, str | None] | None) -> Row | None:
+    return None if image is None else dict(image)
+
+
+def _sort(rows: Iterable[RowDifference]) -> tuple[RowDifference, ...]:
+    return tuple(sorted(rows, key=lambda row: sort_key(json.loads(row.key))))

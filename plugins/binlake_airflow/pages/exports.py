@@ -1,0 +1,130 @@
+"""Files for programs and spreadsheets: a row's history, a table's rows, a difference; every value whole.
+
+A file is complete, or there is none: if it would be larger than a limit, the error names the command without one.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from binlake import tso
+from binlake.audit.preview import preview_rows
+from binlake.errors import LostRange
+from binlake.lake.rowhistory import Row, RowVersion
+from binlake.lake.seek import Budget
+from binlake_airflow.pages.audits import Lake, has_changed
+from binlake_airflow.pages.diffs import find_difference
+from binlake_airflow.pages.request import BadRequest, PageRequest
+
+MOST = 10_000
+"""Rows of a file."""
+SECONDS = 8.0
+"""Seconds for which an export reads the lake."""
+NULL = "\\N"
+"""NULL in a CSV file, as MySQL writes it; the empty text is empty."""
+FORMATS: Mapping[str, str] = {"csv": "text/csv; charset=utf-8", "json": "application/json"}
+
+
+@dataclass(frozen=True)
+class Export:
+    """Rows to write: each a mapping of `columns` to texts."""
+
+    columns: Sequence[str]
+    rows: Sequence[Mapping[str, str | None]]
+
+    def write(self, form: str) -> str:
+        """The file's text: `csv` or `json`."""
+        if form == "json":
+            return json.dumps([dict(row) for row in self.rows], ensure_ascii=False, indent=0)
+        out = io.StringIO(newline="")
+        writer = csv.writer(out, lineterminator="\r\n")
+        writer.writerow(self.columns)
+        writer.writerows([_format(row.get(name)) for name in self.columns] for row in self.rows)
+        return out.getvalue()
+
+
+def build_export(lake: Lake, query: PageRequest) -> dict[str, Any]:
+    """The file that the request names: `text`, `media_type`, `name`. Raises BadRequest, BinlakeError."""
+    what, _, form = query.path["file"].rpartition(".")
+    make = _MAKERS.get(what)
+    if make is None or form not in FORMATS:
+        raise BadRequest(f"files are {', '.join(_MAKERS)}, each as .{' or .'.join(FORMATS)}")
+    table = query.parse_table()
+    if table is None:
+        raise BadRequest("name the table")
+    name = "".join(sign if sign.isascii() and (sign.isalnum() or sign in "._-") else "_" for sign in ".".join(table))
+    return {
+        "text": make(lake, query, table).write(form), "media_type": FORMATS[form], "name": f"{what}-{name}.{form}",
+    }  # fmt: skip
+
+
+def _export_row(lake: Lake, query: PageRequest, table: tuple[str, str]) -> Export:
+    key = query.parse_key()
+    if key is None:
+        raise BadRequest("give the row's key")
+    after, column = query.parse_moment("after"), query.read_text("column")
+    found = lake.audit.find_newest_of_row(
+        *table, key, upto=query.parse_moment("upto"), count=MOST, budget=Budget(SECONDS), most=MOST,
+        after=-1 if after is None else after,
+    )  # fmt: skip
+    if not found.whole:
+        raise _make_error("binlake audit row", "the history is longer, or took longer to read, than a page may export")
+    changes = [change for change in found.changes if not column or has_changed(change, column)]
+    names = dict.fromkeys(name for change in changes for name in (change.after or change.before or {}))
+    head = ("commit_ts", "commit_time", "start_ts", "op")
+    columns = [*head, *(f"{side}.{name}" for name in names for side in ("before", "after"))]
+    return Export(columns, [_build_change(change) for change in changes])
+
+
+def _build_change(change: RowVersion) -> dict[str, str | None]:
+    return {
+        "commit_ts": str(change.commit_ts), "commit_time": _format_time(change.commit_ts),
+        "start_ts": str(change.start_ts), "op": change.op, **dict(_name_sides(change.before, change.after)),
+    }  # fmt: skip
+
+
+def _export_table(lake: Lake, query: PageRequest, table: tuple[str, str]) -> Export:
+    at = query.parse_moment("at")
+    last = lake.audit.read_merged_range()[1]
+    found = preview_rows(lake.audit, lake.log, table, last if at is None else at, MOST, Budget(SECONDS))
+    if found.more:
+        raise _make_error("binlake audit table", f"the table has more than {MOST:,} rows, or long ones")
+    return Export(found.columns, found.rows)
+
+
+def _export_diff(lake: Lake, query: PageRequest, _: tuple[str, str]) -> Export:
+    found, kind = find_difference(lake, query), query.read_text("kind")
+    columns = ["key", "difference", *(f"{side}.{name}" for name in found.columns for side in ("before", "after"))]
+    rows = [
+        {"key": row.key, "difference": row.kind, **dict(_name_sides(row.before, row.after))}
+        for row in found.rows if not kind or row.kind == kind
+        for _ in range(row.copies)
+    ]  # fmt: skip
+    return Export(columns, rows)
+
+
+def _name_sides(before: Row | None, after: Row | None) -> Iterator[tuple[str, str | None]]:
+    for side, image in (("before", before), ("after", after)):
+        yield from ((f"{side}.{name}", value) for name, value in (image or {}).items())
+
+
+def _format(value: str | None) -> str:
+    return NULL if value is None else value
+
+
+def _format_time(ts: int) -> str:
+    return tso.to_datetime(ts).isoformat(timespec="milliseconds")
+
+
+def _make_error(command: str, text: str) -> LostRange:
+    return LostRange(text, hint=f"use `{command}`, which has no limit")
+
+
+_MAKERS: Mapping[str, Callable[[Lake, PageRequest, tuple[str, str]], Export]] = {
+    "row": _export_row, "table": _export_table, "diff": _export_diff,
+}  # fmt: skip
