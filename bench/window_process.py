@@ -22,6 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import psutil
 from flame import SAMPLER, sample_stacks
 
+from binlake.base.lightimport import import_lightly
+
+import_lightly()  # as each of Binlake's programs does first
+
 OWN, JVM = "windows", "jvm"
 _PAGES_S = 120.0  # the first request compiles the server's pages
 

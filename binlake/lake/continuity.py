@@ -13,7 +13,8 @@ recorded version are looked at as well.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
@@ -39,25 +40,36 @@ _AGAIN = {
 }
 
 
-def read_versions(paths: LakePaths, tables: Iterable[LakeTable]) -> dict[str, int]:
-    """The present version of each table, -1 if it does not exist: for the detail of a window's last event."""
-    return {table.name: _read_version(paths, table.name) for table in tables}
+Opened = Mapping[str, DeltaTable]
+"""Tables of the lake by name, at their newest versions when they were opened."""
+
+
+def read_versions(
+    paths: LakePaths, tables: Iterable[LakeTable], opened: Opened = MappingProxyType({})
+) -> dict[str, int]:
+    """The present version of each table, -1 if it does not exist: for the detail of a window's last event.
+
+    `opened`: those that nobody has written to since, as the caller knows.
+    """
+    present = {table.name: opened.get(table.name) or _find_table(paths, table.name) for table in tables}
+    return {name: -1 if table is None else int(table.version()) for name, table in present.items()}
 
 
 def require_all_windows(
     paths: LakePaths, windows: WindowLog, stages: Collection[str], *, but: tuple[str, int, int] | None = None
-) -> None:
+) -> Opened:
     """Require the newest windows of `stages`, except `but` (stage, lo, hi), which is written anew.
 
-    Raises LostRange."""
-    require_windows(paths, windows.read_last_events(tuple(stages), _LAST_EVENTS, ("done",)), but=but)
+    Returns the tables that it looked at. Raises LostRange."""
+    return require_windows(paths, windows.read_last_events(tuple(stages), _LAST_EVENTS, ("done",)), but=but)
 
 
-def require_windows(paths: LakePaths, events: Iterable[EventRow], *, but: tuple[str, int, int] | None = None) -> None:
-    """Require the windows of `events` in the tables whose versions they record. Raises LostRange."""
+def require_windows(paths: LakePaths, events: Iterable[EventRow], *, but: tuple[str, int, int] | None = None) -> Opened:
+    """Require the windows of `events` in the tables whose versions they record; returns these. Raises LostRange."""
     newest: dict[tuple[str, int, int], EventRow] = {}
     for event in sorted(events, key=lambda event: event["at_ms"]):
         newest[event["stage"], event["lo"], event["hi"]] = event
+    opened: dict[str, DeltaTable] = {}
     found: dict[str, int] = {}
     recorded: dict[str, int] = {}
     for (stage, lo, hi), event in newest.items():
@@ -65,7 +77,9 @@ def require_windows(paths: LakePaths, events: Iterable[EventRow], *, but: tuple[
             if (stage, lo, hi) == but:
                 continue
             if table not in found:
-                found[table] = _read_version(paths, table)
+                present = _find_table(paths, table)
+                found[table] = -1 if present is None else int(present.version())
+                opened |= {} if present is None else {table: present}
             recorded[table] = max(version, recorded.get(table, version))
             if found[table] < version:
                 again = _AGAIN[stage].format(lo=lo, hi=hi)
@@ -77,7 +91,8 @@ def require_windows(paths: LakePaths, events: Iterable[EventRow], *, but: tuple[
 
     for table, version in recorded.items():
         if found[table] > version:
-            require_not_restored(open_table(paths.locate_table(table)), table, version)
+            require_not_restored(opened[table], table, version)
+    return opened
 
 
 def require_not_restored(table: DeltaTable, name: str, recorded: int) -> None:
@@ -104,8 +119,8 @@ def require_not_restored(table: DeltaTable, name: str, recorded: int) -> None:
         )
 
 
-def _read_version(paths: LakePaths, table: str) -> int:
+def _find_table(paths: LakePaths, table: str) -> DeltaTable | None:
     try:
-        return int(open_table(paths.locate_table(table)).version())
+        return open_table(paths.locate_table(table))
     except TableNotFoundError:
-        return -1
+        return None

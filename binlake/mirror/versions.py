@@ -40,9 +40,10 @@ class MirrorVersion:
 class MirrorVersions:
     """Reads and extends `mirror_version`."""
 
-    def __init__(self, paths: LakePaths) -> None:
-        self._table = ControlTable(paths.locate_table(MIRROR_VERSION.name), MIRROR_VERSION)
-        self._heads = ControlTable(paths.locate_table(MIRROR_HEAD.name), MIRROR_HEAD)
+    def __init__(self, paths: LakePaths, *, pinned: bool = False) -> None:
+        """`pinned`: the caller holds the lake's lock `mirror`, so that only this object changes what it has read."""
+        self._table = ControlTable(paths.locate_table(MIRROR_VERSION.name), MIRROR_VERSION, pinned=pinned)
+        self._heads = ControlTable(paths.locate_table(MIRROR_HEAD.name), MIRROR_HEAD, pinned=pinned)
 
     def record(self, versions: Sequence[MirrorVersion]) -> None:
         """Append `versions`. Rows recorded twice by a rerun are harmless, because the newest row of a hi is valid.

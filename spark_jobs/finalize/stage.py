@@ -18,8 +18,8 @@ from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
 from binlake.lake.aside import record_set_aside
 from binlake.lake.damage import describe_storage_text
+from binlake.lake.duetables import DUE, read_due_tables, record_due_tables
 from binlake.lake.windowlog import WindowEvent
-from binlake.repair.verify.afterddl import compare_due_tables, record_due_tables
 from binlake.target import apply_window
 from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.relay import RelayLog
@@ -71,8 +71,8 @@ def run(ctx: StageContext, bounds: Bounds, given: Converted | None = None) -> St
     detail |= {"set_aside": applied.aside, "passed_over": applied.passed_over} if applied.aside else {}
     detail |= {"put_aside": [one["table"] for one in applied.newly_aside]} if applied.newly_aside else {}
     state = "done" if applied.state == "applied" else applied.state
-    verified = compare_due_tables(ctx.replication, ctx.windows, bounds.hi, ctx.run_id) if state == "done" else []
-    detail |= {"verified_after_ddl": [one.to_dict() for one in verified]} if verified else {}
+    due = read_due_tables(target, ctx.windows) if state == "done" else {}
+    detail |= {DUE: sorted(due)} if due else {}
     ctx.windows.record(
         WindowEvent("finalize", bounds.lo, bounds.hi, state, applied.rows, seconds, ctx.run_id, "sql", "", detail)
     )

@@ -226,10 +226,18 @@ def commit_properties(note: Mapping[str, str]) -> CommitProperties:
     return make_commit_properties({"userMetadata": encode_note(note)})
 
 
-def clear_rows(paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> None:
-    """Remove the rows that match `predicate`; no commit if there are none. Raises Transient."""
-    if may_have_rows(paths, table, predicate):
-        overwrite(build_local_table([], table.build_spark_schema()), paths, table, predicate, note)
+def clear_rows(
+    paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str], opened: DeltaTable | None = None
+) -> bool:
+    """Remove the rows that match `predicate`; no commit if there are none. Raises Transient.
+
+    `opened`: the table, if the caller has just opened it. Returns whether there was a commit.
+    """
+    present = open_table(paths.locate_table(table.name)) if opened is None else opened
+    if not _may_match(present, predicate):
+        return False
+    overwrite(build_local_table([], table.build_spark_schema()), paths, table, predicate, note)
+    return True
 
 
 def build_local_table(rows: Iterable[Sequence[object]], schema: str) -> pa.Table:

@@ -16,6 +16,7 @@ from binlake.errors import LeaseHeld
 from binlake.feed.state import read_progress, read_state, record_feed_error, record_resume, stops_feed
 from binlake.lake.failures import describe, record_failure
 from binlake.pipeline import STOPPED, Stage, name_feed_sink
+from spark_jobs.job.afterddl import compare_after_apply
 from spark_jobs.job.ahead import Ahead
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.failures import translate_errors
@@ -52,6 +53,7 @@ def run_stage(
             asked = (start_ts,) if name == "plan" else (bounds, feed) if feed else (bounds,)
             passed = () if given is None else (given,)
             result: StageResult = module.run(stage, *asked, *passed)
+            result = compare_after_apply(stage, result) if name == "finalize" else result
     except (LeaseHeld, SparkNeeded):
         raise
     except Exception as error:

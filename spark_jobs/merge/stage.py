@@ -18,7 +18,7 @@ import structlog
 
 from binlake.base.lakecolumns import Binlog, Ddl
 from binlake.errors import ImmutableWindow
-from binlake.lake.continuity import VERSIONS, read_versions, require_all_windows
+from binlake.lake.continuity import VERSIONS, Opened, read_versions, require_all_windows
 from binlake.lake.injections import record_late_injections
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.rowhistory import read_rows
@@ -65,16 +65,19 @@ def _merge(ctx: StageContext, manifest: WindowManifest, landed: LandedWindow | N
     ignored = frozenset(ts for ts in named if bounds.lo < ts <= bounds.hi)
     # land has just asked for the tables that it writes, if it ran in this process.
     stages = ("merge",) if landed is not None else ("land", "merge")
-    require_all_windows(ctx.paths, ctx.windows, stages, but=("merge", bounds.lo, bounds.hi))
+    present = require_all_windows(ctx.paths, ctx.windows, stages, but=("merge", bounds.lo, bounds.hi))
     planned, schemas, locks = _plan_ddls(ctx, manifest, ignored)
+    unchanged: Opened = {}
     if planned:
         rows_of = pa.Table.from_pylist(
             [_build_ddl_row(bounds, ddl) for ddl in planned], parse_schema(DDL.build_spark_schema())
         )
         overwrite(rows_of, ctx.paths, DDL, build_window_predicate(bounds), _build_note(ctx, bounds))
-    else:
-        # Rows may remain from an injection that was withdrawn.
-        clear_rows(ctx.paths, DDL, build_window_predicate(bounds), _build_note(ctx, bounds))
+    # Rows may remain from an injection that was withdrawn.
+    elif not clear_rows(
+        ctx.paths, DDL, build_window_predicate(bounds), _build_note(ctx, bounds), present.get(DDL.name)
+    ):
+        unchanged = {name: table for name, table in present.items() if name == DDL.name}
     written = WrittenRows(0, {}, ())
     if manifest.dml:
         written = _write_mutations(ctx, manifest, schemas, locks, ignored, landed)
@@ -94,7 +97,7 @@ def _merge(ctx: StageContext, manifest: WindowManifest, landed: LandedWindow | N
     if ctx.rules.shard_mode == "pessimistic":
         detail |= {"shard_locks": locks.list_waiting(bounds.hi)}
     detail |= ctx.describe_engine()
-    detail[VERSIONS] = read_versions(ctx.paths, (MUTATION, DDL))
+    detail[VERSIONS] = read_versions(ctx.paths, (MUTATION, DDL), unchanged)
     merged = Merged(rows, len(planned), not filtered and not skipped, (bounds.window,))
     sealed = MergeManifest(ctx.replication.name, bounds.lo, bounds.hi, merged, locks)
     event = WindowEvent("merge", bounds.lo, bounds.hi, "done", rows, seconds, ctx.run_id, detail=detail)

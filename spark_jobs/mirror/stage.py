@@ -61,7 +61,8 @@ def run(ctx: StageContext, bounds: Bounds, given: Given = None) -> StageResult:
     with ctx.hold_lock(BY_NAME["mirror"].lock):
         require_all_windows(ctx.paths, ctx.windows, ("mirror",))
         windows = _list_windows(ctx, bounds.hi)
-        done = [_apply_window(ctx, window, given) for window in windows]
+        versions = MirrorVersions(ctx.paths, pinned=True)
+        done = [_apply_window(ctx, window, given, versions) for window in windows]
     if not done:
         return StageResult("mirror", "already", bounds.lo, bounds.hi, detail={"reason": "the mirrors are past it"})
     rows, seconds = sum(result.rows for result in done), sum(result.seconds for result in done)
@@ -80,15 +81,15 @@ def _list_windows(ctx: StageContext, hi: int) -> list[Bounds]:
     return [*begun, Bounds(reached, hi)] if hi > reached else begun
 
 
-def _apply_window(ctx: StageContext, window: Bounds, given: Given) -> StageResult:
+def _apply_window(ctx: StageContext, window: Bounds, given: Given, versions: MirrorVersions) -> StageResult:
     began = time.monotonic()
     rows, net = _unpack(given)
     merged = require_merged(ctx, window.lo, window.hi, rows)
     if not merged.empty:
         # Record the bounds before the first write: a rerun with other bounds would count a keyless table's rows twice.
         ctx.windows.record(WindowEvent("mirror", window.lo, window.hi, "started", run_id=ctx.run_id, sink="mirror"))
-    applied, lineage = (Applied(), None) if merged.empty else _apply(ctx, window, merged, rows, net)
-    MirrorVersions(ctx.paths).record(applied.versions)
+    applied, lineage = (Applied(), None) if merged.empty else _apply(ctx, window, merged, rows, net, versions)
+    versions.record(applied.versions)
     seconds = time.monotonic() - began
     changed = sorted({(v.db, v.table) for v in applied.versions})
     detail: dict[str, object] = {"tables": len(changed), "unfit": applied.unfit, **ctx.describe_engine()}
@@ -112,14 +113,19 @@ def _unpack(given: Given) -> tuple[MergedWindow | None, NetRows | None]:
 
 
 def _apply(
-    ctx: StageContext, window: Bounds, merged: Merged, given: MergedWindow | None, derived: NetRows | None
+    ctx: StageContext,
+    window: Bounds,
+    merged: Merged,
+    given: MergedWindow | None,
+    derived: NetRows | None,
+    versions: MirrorVersions,
 ) -> tuple[Applied, Written]:
     sink = read_mirror_window(ctx, window, merged, given)
     engine = ctx.choose_engine(size := ctx.measure(window))
     changes = read_window_changes(ctx, engine, window, merged.rows, given)
     names = {touched.name for touched in changes.find_touched(())} if changes else set()
     # Versions as of lo: if a run died after its record, the rerun must not take that window's result for its input.
-    known = MirrorVersions(ctx.paths).read_latest(window.lo)
+    known = versions.read_latest(window.lo)
     plan = plan_mirrors(window.lo, window.hi, sink.definitions, sink.ddls, names, known)
     groups = count_groups(merged.rows, size)
     net = NetChange(changes.rows if changes else [], plan.cells, groups, bool(ctx.rules.routes))

@@ -80,7 +80,10 @@ class Renderer:
 
     def _split_by_phase(self, place: SegmentTable, rows: pa.Table) -> Iterator[tuple[Phase, pa.Table]]:
         deleted = pc.equal(rows[Change.OP], "delete")
-        gone, left = rows.filter(deleted), rows.filter(pc.invert(deleted))
+        # Most tables have rows of one phase only: to filter would be to copy them.
+        some, every = pc.any(deleted).as_py(), pc.all(deleted).as_py()
+        gone = rows if every else rows.filter(deleted) if some else rows.slice(0, 0)
+        left = rows.filter(pc.invert(deleted)) if some else rows
         if gone.num_rows:
             yield Phase.DELETE, gone
         if not left.num_rows:

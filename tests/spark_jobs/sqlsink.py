@@ -15,6 +15,7 @@ from support.mariadb import MariaDb, execute, rows
 from spark_jobs.compact import stage as compact
 from spark_jobs.convert import stage as convert
 from spark_jobs.finalize import stage as finalize
+from spark_jobs.job.afterddl import compare_after_apply
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 
 LandedShop = Callable[[int], Path]
@@ -53,7 +54,8 @@ class Sink:
 
     def apply(self, bounds: Bounds) -> list[StageResult]:
         results = self.derive(bounds)
-        return [*results, finalize.run(self.ctx, Bounds(results[1].lo, results[1].hi))]
+        applied = finalize.run(self.ctx, Bounds(results[1].lo, results[1].hi))
+        return [*results, compare_after_apply(self.ctx, applied)]
 
     def target(self) -> dict[tuple[str, str], Any]:
         """All rows of the target's database `shop` in the form of the model."""

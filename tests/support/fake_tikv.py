@@ -1,7 +1,7 @@
 """An in-memory TiKV with its PD: regions with epochs and leaders, locks, write records and GC, as in TiKV 7.5.
 
-The status of a transaction is checked as TiKV does it: an expired lock is rolled back with a record, a missing lock only
-on request, a lock of an async commit never. Served over grpcio, or over `binlake.rpc` where speed matters.
+The status of a transaction is checked as TiKV does it: an expired lock is rolled back with a record, a missing lock
+only on request, a lock of an async commit never. Served over grpcio, or over `binlake.rpc` where speed matters.
 """
 
 from __future__ import annotations

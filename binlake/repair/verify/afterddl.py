@@ -1,41 +1,34 @@
 """Compares tables whose rows a DDL changed by itself, after the window that ran the DDL is applied.
 
-Due tables are recorded in the lake before the DDL runs and stay due until the mirrors have caught up, so a run that
-dies forgets nothing. The outcome is only reported: after a conversion, an operator decides which side is right. Windows
-without such a DDL cost one read of the newest events.
+The outcome is only reported: after a conversion, an operator decides which side is right.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import structlog
 
 from binlake.config import Replication
-from binlake.config.model import Target
 from binlake.errors import BinlakeError, Permanent
+from binlake.lake.duetables import read_due_tables, record_compared
 from binlake.lake.paths import LakePaths
-from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.lake.windowlog import WindowLog
 from binlake.repair.verify.differences import Difference
 from binlake.repair.verify.run import Against, VerifyOptions, verify
 from binlake.repair.verify.tables import list_tables_at, read_cluster_id
 from binlake.rows.schema.names import fold_name
 from binlake.target.claim.aside import read_aside
 from binlake.target.session.session import Session
-from binlake.window.definitions import LandedDdl
-from binlake.window.rewrites import STAGE, find_rewritten_tables
 
 log = structlog.get_logger(__name__)
 
 _SHOWN, _MOST = 5, 100
 """The number of differences that are reported, and the maximum that is searched for."""
-_EVENTS = 20
-"""The number of newest events that are searched for one of this target."""
 
 State = Literal["equal", "different", "not-comparable"]
 
@@ -55,32 +48,6 @@ class Outcome:
         return {**vars(self), "ddl_ts": str(self.ddl_ts)}
 
 
-def record_due_tables(
-    target: Target, windows: WindowLog, ddls: Iterable[LandedDdl], hi: int, run_id: str, is_passed: Callable[[], bool]
-) -> None:
-    """Record the tables that `ddls` of the window up to `hi` will change, before the DDL runs.
-
-    `is_passed`: tells whether the DDL ran long ago; called only if there are such tables.
-    """
-    new = (
-        {".".join(name): ts for name, ts in find_rewritten_tables(ddls).items()} if target.verify_after_ddl_rows else {}
-    )
-    if not new or is_passed():
-        return
-    known = read_due_tables(target, windows)
-    if known | new != known:
-        _record(target, windows, hi, "due", known | new, [], 0.0, run_id)
-
-
-def read_due_tables(target: Target, windows: WindowLog) -> dict[str, int]:
-    """The tables of `target` that are due for comparison, with their DDL's commit_ts (a replay has another target)."""
-    details = (json.loads(event["detail"]) for event in windows.read_last_events((STAGE,), _EVENTS))
-    last: dict[str, str] = next(
-        (detail["due"] for detail in details if detail["target"] == _format_target_address(target)), {}
-    )
-    return {name: int(ts) for name, ts in last.items()}
-
-
 def compare_due_tables(replication: Replication, windows: WindowLog, hi: int, run_id: str) -> list[Outcome]:
     """Compare the due tables that can be compared at the checkpoint `hi`, and record the outcomes.
 
@@ -98,7 +65,8 @@ def compare_due_tables(replication: Replication, windows: WindowLog, hi: int, ru
         left = {name: ts for name, ts in waiting.items() if name not in {outcome.table for outcome in outcomes}}
         states = {outcome.state for outcome in outcomes}
         state = next(state for state in ("different", "not-comparable", "equal") if state in states)
-        _record(target, windows, hi, state, left, outcomes, time.monotonic() - began, run_id)
+        tables = [outcome.to_dict() for outcome in outcomes]
+        record_compared(target, windows, hi, state, left, tables, time.monotonic() - began, run_id)
     for outcome in outcomes:
         tell = log.info if outcome.state == "equal" else log.error if outcome.state == "different" else log.warning
         # Differing rows are not logged, because logs must not contain values.
@@ -186,25 +154,3 @@ class _Checker:
 def _describe_difference(difference: Difference) -> str:
     """The difference as text, with no values of the row except the key's."""
     return f"{difference.kind} {difference.key} {', '.join(difference.columns)}".rstrip()
-
-
-def _format_target_address(target: Target) -> str:
-    return f"{target.host}:{target.port}/{target.checkpoint_schema}"
-
-
-def _record(
-    target: Target,
-    windows: WindowLog,
-    hi: int,
-    state: str,
-    left: Mapping[str, int],
-    outcomes: list[Outcome],
-    seconds: float,
-    run_id: str,
-) -> None:
-    detail: dict[str, Any] = {
-        "due": {name: str(ts) for name, ts in left.items()},
-        "target": _format_target_address(target),
-    }
-    detail |= {"tables": [outcome.to_dict() for outcome in outcomes]} if outcomes else {}
-    windows.record(WindowEvent(STAGE, hi, hi, state, 0, seconds, run_id, "sql", detail=detail))

@@ -33,7 +33,10 @@ class CountingClock:
 
 @dataclass
 class MemoryPumps:
-    """Accepts everything; the next `failures` calls find no pump; `clock_at_ack` has the clock's last timestamp at each acknowledgement."""
+    """Accepts everything; the next `failures` calls find no pump.
+
+    `clock_at_ack` has the clock's last timestamp at each acknowledgement.
+    """
 
     got: list[pb.Binlog] = field(default_factory=list)
     sent_to: list[str | None] = field(default_factory=list)
