@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from binlake.base.redaction import show_row_values
 from binlake.base.secrets import Field, resolve_secret
 from binlake.base.tomlfile import make_readable_error, read_toml
+from binlake.config.ddlchoices import merge_ddl_choices
 from binlake.config.feedfiles import merge_feed_files
 from binlake.config.model import Replication
 from binlake.config.problems import find_notifier_problems, find_problems
@@ -78,7 +79,7 @@ def _read_model(path: Path) -> Replication:
         replication = Replication.model_validate(raw)
     except ValidationError as error:
         raise make_readable_error(error, Replication, path) from None
-    return merge_feed_files(replication, path)
+    return merge_ddl_choices(merge_feed_files(replication, path), path)
 
 
 def _make_problems_error(problems: list[str], path: Path) -> ConfigError:
