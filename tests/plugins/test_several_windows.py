@@ -20,7 +20,7 @@ from binlake.health.orchestration import SYNC
 from binlake_airflow.dags.dagparts import KINDS
 from binlake_airflow.jobs import FUSED, Ended
 from binlake_airflow.operators import base, waiters
-from binlake_airflow.operators.stages import ConnectStageOperator, SubmitStageOperator
+from binlake_airflow.operators.stages import ConnectStageOperator, StageOperator, SubmitStageOperator
 from binlake_airflow.telemetry.notes import KEY
 
 BASE = 470583292723200000
@@ -93,6 +93,7 @@ def task(monkeypatch: pytest.MonkeyPatch) -> Any:
         name="orders", airflow=Airflow(layout="fused"), window=SimpleNamespace(most_local_bytes=None)
     )
     monkeypatch.setattr(ConnectStageOperator, "read_settings", lambda _: settings)
+    monkeypatch.setattr(StageOperator, "read_secrets", lambda _: {})
     monkeypatch.setattr(ConnectStageOperator, "get_flat_relatives", lambda *_, **__: [])
     return ConnectStageOperator(
         task_id=FUSED, stage=FUSED, replication="orders", replication_file="/r.toml", spark_conn_id="spark",
@@ -268,6 +269,7 @@ def test_child_ends_if_its_window_cannot_be_reported(monkeypatch: pytest.MonkeyP
 
 def test_submitted_driver_has_one_window(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "delta.jar").touch()
+    monkeypatch.setattr(StageOperator, "read_secrets", lambda _: {})
     monkeypatch.setenv("BINLAKE_JARS", str(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", '{"conn_type": "spark", "host": "local[1]"}')
     task = SubmitStageOperator(
