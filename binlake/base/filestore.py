@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol
 
 from binlake.base.durable import sync_folder
+from binlake.base.secrets import Field, resolve_secret
 from binlake.errors import ConfigError, Permanent, Transient
 
 _REFUSED = ("NO_SUCH_BUCKET", "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "HTTP status 403",
@@ -269,4 +270,8 @@ def _make_client(address: StoreAddress) -> Any:
 
 
 def _translate_access(access: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
-    return {name: access[word] for word, name in names.items() if word in access}
+    found = {name: (word, access[word]) for word, name in names.items() if word in access}
+    return {name: resolve_secret(text, word, _FIELDS.get(word, "password")) for name, (word, text) in found.items()}
+
+
+_FIELDS: Mapping[str, Field] = {"access-key": "user", "account-name": "user"}

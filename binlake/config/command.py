@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from binlake.base.secrets import names_secret
 from binlake.config.load import check_replication
 from binlake.config.model import Replication
+from binlake.config.problems import list_plain_secrets
 from binlake.config.reference import render_reference
 from binlake.config.sinkuri import mask_credentials, mask_sink_uri
 from binlake.config.storage import list_storage_warnings
@@ -54,6 +55,9 @@ class ConfigCommand:
         for feed in replication.feed:
             for text in list_storage_warnings(feed.sink.storage):
                 print(f"warning: feed {feed.name}: {text}", file=sys.stderr)
+            for key in list_plain_secrets(feed):
+                text = f"{key} has the password itself; write env:NAME or airflow:CONN_ID"
+                print(f"warning: feed {feed.name}: {text}", file=sys.stderr)
         return replication
 
 
@@ -65,7 +69,7 @@ def _mask_secrets(value: Any, *, secret: bool = False) -> Any:
         return [_mask_secrets(item, secret=secret) for item in value]
     if not isinstance(value, str):
         return "***" if secret and value is not None else value
-    if secret and value and not re.fullmatch(r"env:\w+", value):
+    if secret and value and not names_secret(value):
         return "***"
     if "://" in value and "?" in value:
         value = mask_sink_uri(value)

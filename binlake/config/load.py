@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from binlake.base.redaction import show_row_values
+from binlake.base.secrets import Field, resolve_secret
 from binlake.base.tomlfile import make_readable_error, read_toml
+from binlake.config.ddlchoices import merge_ddl_choices
 from binlake.config.feedfiles import merge_feed_files
 from binlake.config.model import Replication
 from binlake.config.problems import find_notifier_problems, find_problems
@@ -17,12 +20,16 @@ from binlake.config.sinkuri import mask_sink_uri
 from binlake.errors import ConfigError
 
 log = structlog.get_logger(__name__)
+Server = TypeVar("Server", bound=BaseModel)
 
 
-def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
+def load_replication(
+    path: str | Path, *, secrets: bool = True, environ: Mapping[str, str] | None = None
+) -> Replication:
     """The replication described by the TOML file `path`. Raises ConfigError.
 
-    With `secrets` False, `env:NAME` passwords stay unresolved: a caller that only reads names and locations (a DAG
+    Named passwords of databases are read from `environ` (None: this process's); those of feeds where a feed connects.
+    With `secrets` False they stay unresolved: a caller that only reads names and locations (a DAG
     file, a page) must neither need nor hold the target's password. Patterns and expressions of filters are then not
     checked either. With `secrets` True, it also sets whether errors of this process show values of rows
     (binlake.base.redaction).
@@ -43,7 +50,7 @@ def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
             log_dir=mask_sink_uri(replication.relay.log_dir),
             reason="no relay file is written",
         )
-    return _resolve_secrets(replication, path)
+    return _resolve_secrets(replication, path, environ)
 
 
 def check_replication(path: str | Path) -> Replication:
@@ -72,7 +79,7 @@ def _read_model(path: Path) -> Replication:
         replication = Replication.model_validate(raw)
     except ValidationError as error:
         raise make_readable_error(error, Replication, path) from None
-    return merge_feed_files(replication, path)
+    return merge_ddl_choices(merge_feed_files(replication, path), path)
 
 
 def _make_problems_error(problems: list[str], path: Path) -> ConfigError:
@@ -92,34 +99,28 @@ def _require_rules(replication: Replication, path: Path) -> None:
         raise ConfigError(error.message, where={"file": path, **error.where}, hint=error.hint) from None
 
 
-def _resolve_secrets(replication: Replication, path: Path) -> Replication:
+def _resolve_secrets(replication: Replication, path: Path, environ: Mapping[str, str] | None) -> Replication:
+    def unlock(key: str, server: Server) -> Server:
+        return resolve_server(key, server, path, environ)
+
     target, sql = replication.target, replication.source.sql
     if target is not None:
-        password = resolve_secret("target.password", target.password, path)
-        replication = replication.model_copy(update={"target": target.model_copy(update={"password": password})})
+        replication = replication.model_copy(update={"target": unlock("target", target)})
     if sql is not None:
-        password = resolve_secret("source.sql.password", sql.password, path)
-        source = replication.source.model_copy(update={"sql": sql.model_copy(update={"password": password})})
+        source = replication.source.model_copy(update={"sql": unlock("source.sql", sql)})
         replication = replication.model_copy(update={"source": source})
     if replication.validation.source:
-        servers = tuple(
-            server.model_copy(update={"password": resolve_secret("validation.source.password", server.password, path)})
-            for server in replication.validation.source
-        )
+        servers = tuple(unlock("validation.source", server) for server in replication.validation.source)
         validation = replication.validation.model_copy(update={"source": servers})
         replication = replication.model_copy(update={"validation": validation})
     return replication
 
 
-def resolve_secret(key: str, text: str, path: Path) -> str:
-    """`text`, or the value of the environment variable that it names. Raises ConfigError."""
-    if not text.startswith("env:"):
-        return text
-    name = text[4:]
-    if name not in os.environ:
-        raise ConfigError(
-            f"{key} names an environment variable that is not set",
-            where={"file": path, "variable": name},
-            hint=f"export {name}=…",
-        )
-    return os.environ[name]
+def resolve_server(key: str, server: Server, path: Path, environ: Mapping[str, str] | None = None) -> Server:
+    """`server`, which has a user and a password, with what these name (binlake.base.secrets). Raises ConfigError."""
+    fields: tuple[Field, ...] = ("user", "password")
+    values: dict[str, str] = {
+        field: resolve_secret(getattr(server, field), f"{key}.{field}", field, where={"file": path}, environ=environ)
+        for field in fields
+    }
+    return server.model_copy(update=values)

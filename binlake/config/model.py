@@ -57,7 +57,7 @@ class SourceSql(Section):
         description="user with SELECT on mysql.tidb_ddl_history and mysql.tidb_ddl_job;"
         " for a full load, on all tables that are replicated",
     )
-    password: str = Field("", repr=False, description="password; `env:NAME` reads it from the environment")
+    password: str = Field("", repr=False, description="password: `env:NAME` or `airflow:CONN_ID`")
     security: SqlSecurity | None = Field(None, description="absent = the files of [source.security]")
 
 
@@ -172,7 +172,7 @@ class Target(Section):
     host: HostText = Field("127.0.0.1", description="host name or address")
     port: int = Field(3306, ge=1, le=65535, description="TCP port")
     user: str = Field("root", description="user; see the runbook for the privileges")
-    password: str = Field("", repr=False, description="password; `env:NAME` reads it from the environment")
+    password: str = Field("", repr=False, description="password: `env:NAME` or `airflow:CONN_ID`")
     security: SqlSecurity = Field(SqlSecurity())
     mode: Literal["atomic", "parallel", "ordered", "auto"] = Field(
         "atomic",
@@ -299,6 +299,11 @@ class Replication(Section):
     show_row_values: bool = Field(
         False,
         description="show values of rows in errors and logs; else lengths, and marks of keys (docs/operate/audit.md)",
+    )
+    plain_passwords: NameList = Field(
+        (),
+        description="keys whose password may be in this file itself, such as `target.password`; others name it:"
+        " `env:NAME`, `airflow:CONN_ID`",
     )
     source: Source = Field(Source())
     lake: Lake

@@ -6,14 +6,17 @@ These checks need no server, secret or import; `config check` also checks notifi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from pkgutil import resolve_name
+from urllib.parse import unquote, urlsplit
 
 from binlake import tso
+from binlake.base.secrets import names_secret
 from binlake.base.sections.security import Security
+from binlake.config.feed import Feed
 from binlake.config.model import Replication, SourceSql, Target
-from binlake.config.storage import parse_store_address
+from binlake.config.storage import SECRETS, parse_store_address
 from binlake.config.validation import ValidatedSource
 from binlake.errors import ConfigError
 
@@ -187,6 +190,26 @@ def _check_secrets(replication: Replication) -> Iterator[str]:
     for key, server in _list_servers(replication):
         if server is not None and server.password == "env:":
             yield f"`{key}.password`: the name of an environment variable is missing after env:"
+        elif server is not None:
+            yield from find_plain_password(f"{key}.password", server.password, replication.plain_passwords)
+
+
+def find_plain_password(key: str, password: str, allowed: Collection[str]) -> Iterator[str]:
+    """The problem if `password` itself stands in the file and its `key` is not one of `allowed`."""
+    if password and not names_secret(password) and key not in allowed:
+        yield (
+            f"`{key}`: the password itself is in the file; write env:NAME or airflow:CONN_ID, or allow it:"
+            f' plain-passwords = ["{key}"]'
+        )
+
+
+def list_plain_secrets(feed: Feed) -> list[str]:
+    """The keys of `feed` that have a password themselves instead of naming it."""
+    kafka, storage = feed.sink.kafka, feed.sink.storage
+    texts = {"sasl-password": kafka.sasl_password if kafka is not None else ""}
+    texts |= {key: text for key, text in storage.access.items() if key in SECRETS} if storage is not None else {}
+    texts["schema-registry"] = unquote(urlsplit(feed.schema_registry).password or "")
+    return [key for key, text in texts.items() if text and not names_secret(text)]
 
 
 def _check_patterns(replication: Replication) -> Iterator[str]:

@@ -18,7 +18,7 @@ class ValidatedSource(Section):
     host: HostText = Field(description="host name or address")
     port: int = Field(3306, ge=1, le=65535, description="TCP port")
     user: str = Field("root", description="user with SELECT on the tables; without GTIDs, also REPLICATION CLIENT")
-    password: str = Field("", repr=False, description="password; `env:NAME` reads it from the environment")
+    password: str = Field("", repr=False, description="password: `env:NAME` or `airflow:CONN_ID`")
     security: SqlSecurity = Field(SqlSecurity())
     rename_schema: str = Field("", description="`rename-schema` of this source in feeder.toml")
 

@@ -8,6 +8,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from binlake.base.secrets import resolve_secret
 from binlake.config.sinkuri import Kafka
 from binlake.errors import BinlakeError, Fenced, Permanent, Transient
 
@@ -59,7 +60,7 @@ def require_brokers(kafka: Kafka) -> None:
 
 
 def make_client_settings(kafka: Kafka) -> dict[str, Any]:
-    """Settings that consumer, producer and admin client share."""
+    """Settings that consumer, producer and admin client share. Raises ConfigError for a secret that is not set."""
     settings: dict[str, Any] = {
         "bootstrap.servers": ",".join(kafka.brokers),
         "client.id": kafka.client_id or "binlake",
@@ -70,8 +71,8 @@ def make_client_settings(kafka: Kafka) -> dict[str, Any]:
     if kafka.sasl_mechanism:
         settings |= {
             "sasl.mechanism": kafka.sasl_mechanism,
-            "sasl.username": kafka.sasl_user,
-            "sasl.password": kafka.sasl_password,
+            "sasl.username": resolve_secret(kafka.sasl_user, "sasl-user", "user"),
+            "sasl.password": resolve_secret(kafka.sasl_password, "sasl-password"),
         }
     files = {"ssl.ca.location": kafka.ca, "ssl.certificate.location": kafka.cert, "ssl.key.location": kafka.key}
     settings |= {name: file for name, file in files.items() if file}

@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 import httpx
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from binlake.base.secrets import names_secret, resolve_secret
 from binlake.errors import ConfigError, Permanent, Transient
 
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -44,7 +45,7 @@ class Registry:
         """
         parts = _split_url(url)
         self.shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
-        user = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
+        user = _read_user(parts) if parts.username else None
         # Only TLS needs the system's certificates, which take 20 ms of CPU to read.
         context = _make_tls_context(parts) if parts.scheme == "https" else False
         self._client = httpx.Client(
@@ -155,13 +156,19 @@ def _split_url(url: str) -> SplitResult:
     credentials, _, host = parts.netloc.rpartition("@")
     if parts.scheme not in ("http", "https") or not host:
         raise ConfigError("a schema registry's URL must be http:// or https://", hint="http://127.0.0.1:8081")
-    if "@" in credentials or credentials.count(":") > 1:
+    user, _, password = credentials.partition(":")
+    if "@" in credentials or not all(":" not in text or names_secret(text) for text in (user, password)):
         raise ConfigError(
             "user and password in a schema registry's URL must be percent-encoded",
             where={"host": host},
             hint="write @ as %40 and : as %3A",
         )
     return parts
+
+
+def _read_user(parts: SplitResult) -> tuple[str, str]:
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    return resolve_secret(user, "schema-registry", "user"), resolve_secret(password, "schema-registry")
 
 
 def _make_tls_context(parts: SplitResult) -> ssl.SSLContext:

@@ -41,10 +41,13 @@ def read_health(
     """The replication's status with its health, and the registry's nodes (as `build_nodes_view`)."""
     now_ms, nodes = time.time_ns() // 1_000_000, build_nodes_view(replication)
     hearing = hear_sources(replication, nodes["tidb"])
-    status = build_status_view(replication, log, now_ms, hearing)
-    feeds = build_feeds_view(replication, log, now_ms, hearing)
+    # How far a commit_ts is behind is a question to the clock that gave it; what Binlake recorded has this one's times.
+    source_ms = now_ms + nodes["skew_ms"]
+    status = build_status_view(replication, log, source_ms, hearing)
+    feeds = build_feeds_view(replication, log, source_ms, hearing)
     status["sinks"] |= {name_feed_sink(feed["name"]): feed["position"] for feed in feeds}
     reach = build_reach_view(replication, orchestration.find_spark)
     around = Surroundings(orchestration.dags, reach, nodes, hearing, orchestration.scheduler)
     health = build_health_view(replication, log, status, around, now_ms, feeds)
-    return {**status, **health, "source": build_sources_view(hearing, now_ms), "feeds": feeds}, nodes
+    source = build_sources_view(hearing, now_ms)
+    return {**status, **health, "source": source, "feeds": feeds, "skew_ms": nodes["skew_ms"]}, nodes

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import Field, ValidationError
 
 from binlake import tso
+from binlake.base.secrets import resolve_secret
 from binlake.base.sections.rules import Filter
 from binlake.base.sections.security import SqlSecurity
 from binlake.base.sections.values import HostText, NameList, Section, TableName
@@ -36,7 +37,7 @@ class DestDb(Section):
     host: HostText = Field("127.0.0.1", description="host name or address")
     port: int = Field(3306, ge=1, le=65535, description="TCP port")
     user: str = Field("root", description="user")
-    password: str = Field("", repr=False, description="password")
+    password: str = Field("", repr=False, description="password, or `env:NAME`")
     security: SqlSecurity = SqlSecurity()
     name: str = Field("", description="accepted but not used, as by the original")
 
@@ -121,15 +122,15 @@ class ReparoSettings(Section):
         )
 
     def make_target(self) -> Target:
-        """The target for the guarded apply. Raises ConfigError for dest-type print."""
+        """The target for the guarded apply. Raises ConfigError for dest-type print and a secret that is not set."""
         if self.dest_type == "print":
             raise ConfigError("dest-type print writes to no database", hint="set dest-type and [dest-db]")
         return Target(
             db_type=self.dest_type,
             host=self.dest_db.host,
             port=self.dest_db.port,
-            user=self.dest_db.user,
-            password=self.dest_db.password,
+            user=resolve_secret(self.dest_db.user, "dest-db.user", "user"),
+            password=resolve_secret(self.dest_db.password, "dest-db.password"),
             security=self.dest_db.security,
             mode=self.mode,
             safe_mode="always" if self.safe_mode else "auto",

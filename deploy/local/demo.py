@@ -18,6 +18,7 @@ from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.demo_audit import show_audit
 from deploy.local.demo_feed import DemoFeed
+from deploy.local.demo_live import LiveLoad
 from deploy.local.demo_report import Report
 from deploy.local.demo_run import ROOT, SPARK_CONNECTION, exit_status, run_servers
 from deploy.local.demo_watch import Watch
@@ -47,6 +48,7 @@ class Demo:
         self.stops = [state for state in self.states if state not in self.inside]
         self.feed = DemoFeed(self.folder) if with_feed else None
         self.file = folder / "replications" / f"{NAME}.toml"
+        self.live = LiveLoad(self.folder / "live", self.target, self.file.parent)
         self.airflow = Airflow(folder / "airflow", self._build_environment())
 
     @property
@@ -62,7 +64,7 @@ class Demo:
     @property
     def ends(self) -> list[Callable[[], object]]:
         """The functions that stop these servers."""
-        own: list[Callable[[], object]] = [self.spark.stop, self.source.stop, self.target.stop]
+        own: list[Callable[[], object]] = [self.spark.stop, self.source.stop, self.live.stop, self.target.stop]
         return [*own, self.feed.stop] if self.feed is not None else own
 
     def read_replication(self) -> Replication:
@@ -135,6 +137,8 @@ def run(capture: Capture, folder: Path, keep: bool, *, rate: float = RATE, with_
         equal = show_audit(demo.read_replication(), demo.file, demo.inside, report) and equal
         if demo.feed is not None:
             equal = demo.feed.show(demo.read_replication(), report) and equal
+        if keep:
+            _go_on(demo)
         report.print_summary(equal, demo.airflow.url, demo.airflow.user, demo.airflow.password, keep)
     return 0 if equal else 1
 
@@ -153,6 +157,16 @@ def _run_windows(demo: Demo, rate: float) -> bool:
             # The mirrors are a separate sink and may still be working on the last window.
             watch.wait_until_mirrored()
         return equal
+    finally:
+        client.close()
+
+
+def _go_on(demo: Demo) -> None:
+    """Let the DAG continue by its schedule, and start a small load beside it."""
+    client = AirflowClient(demo.airflow.url, demo.airflow.user, demo.airflow.password)
+    try:
+        client.set_paused(NAME, False)
+        demo.live.start(client, demo.report)
     finally:
         client.close()
 

@@ -10,7 +10,7 @@ from collections import Counter
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -19,7 +19,8 @@ from binlake.base.sections.rules import BlockAllowList
 from binlake.base.sections.security import Security, SqlSecurity
 from binlake.base.sections.values import HostText, NameList, Section
 from binlake.base.tomlfile import make_readable_error, read_toml
-from binlake.config.load import resolve_secret
+from binlake.config.load import resolve_server
+from binlake.config.problems import find_plain_password
 from binlake.config.reference import render_model
 from binlake.errors import ConfigError
 from binlake.mysqlbinlog.rowimage.charsets import InvalidText
@@ -28,12 +29,12 @@ from binlake.rules.tables import BlockAllow
 
 _HEAD = """# The feeder's configuration
 
-`binlake feeder run --config feeder.toml`. Unknown keys are errors. Passwords: `env:NAME` reads the environment."""
+`binlake feeder run --config feeder.toml`. Unknown keys are errors. Passwords: `env:NAME` reads the environment,
+`airflow:CONN_ID` the variable `AIRFLOW_CONN_CONN_ID` ([secrets](../operate/hardening.md#passwords))."""
 
 _OWN_IDS = 1 << 31  # server ids of feeders are above those that people assign to servers
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 _DEFAULT_PORT = 3306
-_Server = TypeVar("_Server", bound="Server")
 
 
 class ClusterTls(Security):
@@ -66,7 +67,7 @@ class Server(Section):
     host: HostText = Field("127.0.0.1", min_length=1, description="host name or address")
     port: int = Field(_DEFAULT_PORT, ge=1, le=65535, description="TCP port")
     user: str = Field("root", description="user; its privileges: docs/operate/feeder.md")
-    password: str = Field("", repr=False, description="password; `env:NAME` reads it from the environment")
+    password: str = Field("", repr=False, description="password: `env:NAME` or `airflow:CONN_ID`")
     security: SqlSecurity = SqlSecurity()
 
 
@@ -226,6 +227,11 @@ class FeederFile(Section):
     keep_days: float = Field(
         30.0, gt=0, description="days for which it answers a pump's question about a finished transaction"
     )
+    plain_passwords: NameList = Field(
+        (),
+        description="keys whose password may be in this file itself: `source.NAME.password`, `tracker.password`,"
+        " `source.NAME.tracker.password`; others name it: `env:NAME`, `airflow:CONN_ID`",
+    )
     security: ClusterTls = ClusterTls()
     status_security: StatusTls = StatusTls()
     target_families: tuple[Dialect, ...] = Field(
@@ -276,21 +282,32 @@ def read_settings(path: Path) -> FeederFile:
         settings = FeederFile.model_validate(values)
     except ValidationError as error:
         raise make_readable_error(error, FeederFile, path) from None
+    _require_named_passwords(settings, path)
     sources = tuple(
-        _with_tracker(_with_password(source, f"source {source.name}", path), path) for source in settings.source
+        _with_tracker(resolve_server(f"source {source.name}", source, path), path) for source in settings.source
     )
-    tracker = settings.tracker and _with_password(settings.tracker, "tracker", path)
+    tracker = settings.tracker and resolve_server("tracker", settings.tracker, path)
     return settings.model_copy(update={"source": sources, "tracker": tracker})
+
+
+def _require_named_passwords(settings: FeederFile, path: Path) -> None:
+    servers: list[tuple[str, Server | None]] = [("tracker", settings.tracker)]
+    for source in settings.source:
+        servers += [(f"source.{source.name}", source), (f"source.{source.name}.tracker", source.tracker)]
+    problems = [
+        line
+        for key, server in servers
+        if server is not None
+        for line in find_plain_password(f"{key}.password", server.password, settings.plain_passwords)
+    ]
+    if problems:
+        raise ConfigError("; ".join(problems), where={"file": path}, hint="see docs/operate/hardening.md")
 
 
 def _with_tracker(source: SourceFile, path: Path) -> SourceFile:
     if source.tracker is None:
         return source
-    return source.model_copy(update={"tracker": _with_password(source.tracker, f"source {source.name}.tracker", path)})
-
-
-def _with_password(server: _Server, key: str, path: Path) -> _Server:
-    return server.model_copy(update={"password": resolve_secret(f"{key}.password", server.password, path)})
+    return source.model_copy(update={"tracker": resolve_server(f"source {source.name}.tracker", source.tracker, path)})
 
 
 def _parse_address(text: str) -> tuple[str, int]:

@@ -26,7 +26,7 @@ from binlake.lake.rowhistory import RowVersion
 from binlake.lake.transactions import Passages, Transaction
 from binlake.lake.windowlog import WindowLog
 from binlake.rules import Rules
-from spark_jobs.commands.views import create_views, render_table_query
+from spark_jobs.commands.views import ENGINES, create_views, render_history_query, render_table_query
 from spark_jobs.job.arguments import parse_commit_ts, parse_moment
 
 
@@ -40,6 +40,7 @@ class AuditCommand:
         "binlake audit diff shop.item --from 2026-11-29T10:00:00Z --to 2026-11-29T11:00:00Z --replication orders.toml",
         "binlake audit transaction 470548480035651584 --replication orders.toml",
         "binlake audit sql --table shop.item --replication orders.toml",
+        "binlake audit sql --history shop.item --engine duckdb --replication orders.toml",
     )
     help = "show a row's history, a table as of a time, its difference between two times, or a transaction"
 
@@ -72,8 +73,13 @@ class AuditCommand:
         diff.add_argument("--limit", type=int, default=50, help="rows shown as text (all of them in JSON)")
         transaction = actions.add_parser("transaction", help="all changes of one transaction, in order")
         transaction.add_argument("ts", type=parse_commit_ts, metavar="TS", help="its commit_ts or start_ts")
-        sql = actions.add_parser("sql", help="print SQL for Spark: the audit views; with --table the table as of --at")
-        sql.add_argument("--table", metavar="DB.TABLE", help="a table of the source: print it as of --at")
+        sql = actions.add_parser(
+            "sql", help="print SQL: the audit views, a table as of --at (both for Spark), or a table's typed history"
+        )
+        what = sql.add_mutually_exclusive_group()
+        what.add_argument("--table", metavar="DB.TABLE", help="a table of the source: print it as of --at")
+        what.add_argument("--history", metavar="DB.TABLE", help="a table of the source: print all its changes")
+        sql.add_argument("--engine", choices=sorted(ENGINES), default="spark", help="whose SQL --history is")
         sql.add_argument(
             "--at", type=parse_moment, metavar="TS", help="commit_ts or time (default: the end of the lake)"
         )
@@ -250,7 +256,11 @@ def _print_transaction(transaction: Transaction) -> None:
 
 
 def _run_sql(paths: LakePaths, args: argparse.Namespace) -> int:
-    if args.table is None:
+    if args.history is not None:
+        texts = [render_history_query(paths, *_parse_name(args.history), args.engine, args.rules)]
+    elif args.engine != "spark":
+        raise ConfigError(f"only --history is SQL of {args.engine}", hint="the views and --table are Spark SQL")
+    elif args.table is None:
         texts = create_views(paths)
     else:
         texts = [render_table_query(paths, *_parse_name(args.table), args.at, args.rules)]

@@ -146,6 +146,7 @@ def test_check_needs_and_prints_no_passwords(tmp_path: Path, capsys: pytest.Capt
     airflow = 'on-failure = {notifier = "json.dumps", kwargs = {token = "Hidden1", to = ["Hidden2"], key = "env:KEY"}}'
     sql = 'sql = {host = "tidb", password = "Hidden3"}'
     file = write_replication(tmp_path, "demo", airflow=airflow, source=sql)
+    file.write_text(f'plain-passwords = ["source.sql.password"]\n{file.read_text()}')
     status, out, err = check(capsys, str(file))
     shown = json.loads(out)
     assert (status, err) == (0, "")

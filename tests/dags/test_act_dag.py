@@ -67,4 +67,11 @@ def test_dag_offers_only_what_the_replication_has(folder: Path) -> None:
         dags = build_dags(write_replication(folder, text, target=target))
         names[text] = set(dags[f"{text}.{ACT}"].params.get_param("action").schema["enum"])
     assert names["with"] == {one.name for one in ACTIONS.values() if one.way == ACT}
-    assert names["with"] - names["without"] == {"table-aside", "table-back", "ddl-release", "lock-resolve"}
+    assert names["with"] - names["without"] == {
+        "table-aside",
+        "table-back",
+        "ddl-release",
+        "ddl-replace",
+        "ddl-skip",
+        "lock-resolve",
+    }

@@ -36,6 +36,8 @@ TYPED: dict[str, dict[str, str]] = {
     "table-aside": {"table": "shop.item", "reason": "--too narrow"},
     "table-back": {"table": "shop.item", "recreate": "yes"},
     "ddl-release": {"commit_ts": LO},
+    "ddl-replace": {"commit_ts": LO, "sql": "ALTER TABLE `a`\nADD c INT DEFAULT '--x'", "reason": "it's too narrow"},
+    "ddl-skip": {"commit_ts": LO},
     "lock-resolve": {"table": "shop.item", "without": "a.b"},
     "pump-pause": {"pump": "pump-1"},
     "pump-offline": {"pump": "pump-1"},

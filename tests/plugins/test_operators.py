@@ -33,6 +33,12 @@ def settings(driver_bytes: int) -> Any:
     return SimpleNamespace(window=SimpleNamespace(most_local_bytes=driver_bytes))
 
 
+@pytest.fixture(autouse=True)
+def _no_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replication files of these tests do not exist."""
+    monkeypatch.setattr(base.BinlakeOperator, "read_secrets", lambda _task: {})
+
+
 def _until(condition: Any) -> None:
     deadline = time.monotonic() + 120
     while not condition() and time.monotonic() < deadline:

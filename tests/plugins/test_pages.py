@@ -51,13 +51,15 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def shop(folder: Path, lake: Path) -> Path:
     """The replication `shop` over its sample lake, with secrets in its file, and PD unreachable; its file."""
-    return write_replication(
+    file = write_replication(
         folder,
         "shop",
         lake=f'path = "{lake}"',
         target=f'db-type = "mariadb"\npassword = "{SECRETS[0]}"',
         source=f'pd-urls = "http://127.0.0.1:1"\nsql = {{ host = "h", password = "{SECRETS[1]}" }}',
     )
+    file.write_text(f'plain-passwords = ["target.password", "source.sql.password"]\n{file.read_text()}')
+    return file
 
 
 def list_scripts(text: str) -> list[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
+from contextlib import redirect_stdout
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -12,14 +15,18 @@ from lakehouse import CLUSTER_ID, Lakehouse, Source
 from support.mariadb import MariaDb, execute, rows
 from support.workload import Workload, integer
 
-from binlake.errors import CheckpointConflict, TargetRefused
+from binlake.base.tomltext import to_toml_sections
+from binlake.cli import prepare
+from binlake.config import load_replication
+from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
 from binlake.health.values import build_stage_row
 from binlake.rows.schema import Action
+from binlake.target.commands import choose
 from binlake.target.commands.release import release_ddl
 from spark_jobs.compact import stage as compact
 from spark_jobs.convert import stage as convert
 from spark_jobs.finalize import stage as finalize
-from spark_jobs.job.context import Bounds
+from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.outcomes import show
 from spark_jobs.merge import stage as merge
 
@@ -157,3 +164,83 @@ def test_an_open_window_blocked_by_a_replacement_takes_another_choice_after_a_re
         waiting.choose(**waiting.choices["exclude"])
     assert waiting.run().hi == waiting.landed.hi
     assert waiting.ids("a") == [1, 2, 3]
+
+
+class ByCommand:
+    """The replication's file, and `binlake ddl` on it; the stages read the same file."""
+
+    def __init__(self, folder: Path, waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.file, self.waiting = folder / "demo.toml", waiting
+        config = {"name": "demo", "lake": {"path": str(waiting.lake.root)}, "target": waiting.lake.config["target"]}
+        self.file.write_text(to_toml_sections(config))
+        monkeypatch.setattr(waiting.lake, "context", lambda: StageContext(load_replication(self.file), "test", None))
+
+    def run(self, action: str, *words: str) -> dict[str, Any]:
+        own = ["--commit-ts", str(self.waiting.ddl), *words]
+        command, args = prepare(
+            ["ddl", action, *own, "--replication", str(self.file), "--cluster-id", str(CLUSTER_ID), "--output", "json"]
+        )
+        with redirect_stdout(io.StringIO()) as printed:
+            assert command.run(args) == 0
+        # Before the answer there are lines of the log.
+        answer: dict[str, Any] = json.loads(printed.getvalue()[printed.getvalue().index("{") :])
+        assert answer["merge"] == [f"{self.waiting.landed.lo}-{self.waiting.landed.hi}"]
+        merge.run(self.waiting.lake.context(), self.waiting.landed)
+        return answer
+
+    @property
+    def choice(self) -> Path:
+        return self.file.parent / "ddl" / "demo" / f"{self.waiting.ddl}.toml"
+
+
+@pytest.fixture
+def by_command(tmp_path: Path, waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> ByCommand:
+    return ByCommand(tmp_path, waiting, monkeypatch)
+
+
+def test_ddl_is_replaced_by_a_command_even_while_its_window_is_open(by_command: ByCommand) -> None:
+    waiting = by_command.waiting
+    waiting.run()
+    by_command.run("replace", "--sql", "ALTER TABLE shop.nothing ADD x INT", "--reason", "it isn't there")
+    with pytest.raises(TargetRefused):
+        waiting.run()
+    # The second choice takes the place of the first, and the window that pinned the first is released.
+    sql = waiting.choices["replace"]["ddl-replacement"][0]["sql"]
+    answer = by_command.run("replace", "--sql", sql)
+    assert answer["choice"] == f"replaced by: {sql}"
+    assert waiting.run().hi == waiting.landed.hi
+    assert (waiting.ids("a"), waiting.ids("b")) == ([1, 2, 3], [3])
+    events = waiting.lake.context().windows.read_events(stage="ddl-choice")
+    assert [json.loads(event["detail"])["reason"] for event in events] == ["it isn't there", ""]
+
+
+def test_ddl_is_left_out_by_a_command(by_command: ByCommand) -> None:
+    waiting = by_command.waiting
+    waiting.run()
+    by_command.run("skip")
+    execute(waiting.server, "CREATE TABLE shop.b (id INT PRIMARY KEY)")
+    assert waiting.run().hi == waiting.landed.hi
+    assert (waiting.ids("a"), waiting.ids("b")) == ([1, 2, 3], [3])
+
+
+def test_choice_that_cannot_be_is_not_kept(by_command: ByCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = by_command.waiting
+    with pytest.raises(ConfigError, match="no DDL with this commit_ts has landed"):
+        by_command.run("skip", "--commit-ts", str(waiting.ddl + 1))
+    waiting.run()
+    by_command.run("replace", "--sql", "ALTER TABLE shop.nothing ADD x INT")
+    with pytest.raises(TargetRefused):
+        waiting.run()
+    before = by_command.choice.read_bytes()
+
+    def refuse(*_: Any) -> None:
+        raise CheckpointConflict("the target is not in its state before the DDL")
+
+    monkeypatch.setattr(choose, "release_ddl", refuse)
+    with pytest.raises(CheckpointConflict):
+        by_command.run("skip")
+    assert by_command.choice.read_bytes() == before
+    own = f'[filter]\nignore-txn-commit-ts = ["{waiting.ddl}"]\n'
+    by_command.file.write_text(by_command.file.read_text() + own)
+    with pytest.raises(ConfigError, match="two choices about a DDL"):
+        load_replication(by_command.file)

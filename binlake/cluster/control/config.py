@@ -15,7 +15,7 @@ from binlake.base.terminal import print_table
 from binlake.cluster.source.tables import read_table_names
 from binlake.config import command
 from binlake.config.feedfiles import build_feed_path
-from binlake.config.load import resolve_secret
+from binlake.config.load import resolve_server
 from binlake.config.matching import RuleMatch, match_rules, select_own_tables
 from binlake.config.model import Replication
 from binlake.rules import Rules
@@ -49,8 +49,7 @@ def _check_against_source(replication: Replication, file: Path) -> None:
     """Print the tables that each rule matches; a warning for each rule that matches none."""
     source = replication.source
     if source.sql is not None:
-        password = resolve_secret("source.sql.password", source.sql.password, file)
-        source = source.model_copy(update={"sql": source.sql.model_copy(update={"password": password})})
+        source = source.model_copy(update={"sql": resolve_server("source.sql", source.sql, file)})
     tables = select_own_tables(replication, read_table_names(source))
     if not tables:
         print(_NO_TABLE, file=sys.stderr)

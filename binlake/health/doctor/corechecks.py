@@ -16,6 +16,7 @@ from binlake.cluster.placement.opening import open_placement
 from binlake.cluster.source.tables import read_table_names
 from binlake.config.load import check_replication
 from binlake.config.matching import match_rules, select_own_tables
+from binlake.config.problems import list_plain_secrets
 from binlake.config.storage import list_storage_warnings
 from binlake.health.doctor.clocks import check_skew, measure_skew_s
 from binlake.health.doctor.hostchecks import check_disk
@@ -70,6 +71,10 @@ def _check_file(patient: Patient) -> Iterator[Finding]:
 
 def _check_passwords(patient: Patient) -> Iterator[Finding]:
     yield Finding("passwords", "ok", f"all that {patient.unlocked.name} needs are set")
+    for feed in patient.replication.feed:
+        for key in list_plain_secrets(feed):
+            remedy = f"{key}: env:NAME or airflow:CONN_ID"
+            yield Finding("passwords", "warning", f"feed {feed.name}: {key} has the password itself", remedy)
 
 
 def _check_pd(patient: Patient) -> Iterator[Finding]:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
+from typing import Any
 
 import structlog
 
 from binlake.base.exitstatus import Exit
+from binlake.config.ddlchoices import DdlChoice
 from binlake.config.model import Replication, Target
 from binlake.errors import ConfigError
 from binlake.lake.ddls import find_statement_kind
@@ -20,6 +23,7 @@ from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.rules import Rules
 from binlake.target.apply.position import read_open_window
 from binlake.target.commands.arguments import add_actions, read_row_arguments
+from binlake.target.commands.choose import choose_about_ddl
 from binlake.target.commands.locks import resolve_lock, show_locks
 from binlake.target.commands.release import release_ddl
 from binlake.window.cuts import name_merge_commands
@@ -37,6 +41,8 @@ _WHAT = {
 _ACTIONS = {
     "show": "show the DDL that blocks an open window",
     "release": "release the window before the DDL, so that the DDL can be replaced or left out",
+    "replace": "let the target run another statement in place of a DDL",
+    "skip": "let the target leave a DDL out",
     "lock": "show the tables that share a target and lack a DDL of the others, or continue without them",
 }
 
@@ -47,15 +53,28 @@ class DdlCommand:
     examples = (
         "binlake ddl show --replication orders.toml",
         "binlake ddl release --commit-ts 470548480035651584 --replication orders.toml",
+        "binlake ddl replace --commit-ts 470548480035651584 --sql 'ALTER TABLE t ADD c INT' --replication orders.toml",
+        "binlake ddl skip --commit-ts 470548480035651584 --replication orders.toml",
         "binlake ddl lock --replication orders.toml",
         "binlake ddl lock resolve --table shop.item --replication orders.toml",
     )
-    help = "show the DDL that blocks an open window, release the window, or show the shards that lack a DDL"
+    help = (
+        "show the DDL that blocks an open window, release the window, replace or leave out a DDL, or show shard locks"
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """`show`, `release` or `lock [show|resolve]`, the replication's file, which DDL or table."""
+        """`show`, `release`, `replace`, `skip` or `lock [show|resolve]`, the replication's file, which DDL or table."""
         actions = add_actions(parser, _ACTIONS)
-        actions["release"].add_argument("--commit-ts", metavar="TS", help="commit_ts of the DDL, as `show` prints it")
+        for name in ("release", "replace", "skip"):
+            actions[name].add_argument(
+                "--commit-ts",
+                metavar="TS",
+                required=name != "release",
+                help="commit_ts of the DDL, as `show` prints it",
+            )
+        actions["replace"].add_argument("--sql", required=True, help="one DDL statement in the target's dialect")
+        for name in ("replace", "skip"):
+            actions[name].add_argument("--reason", default="", help="reason, kept with the choice")
         lock = actions["lock"]
         lock.add_argument(
             "of_lock", nargs="?", choices=("show", "resolve"), default="show",
@@ -79,7 +98,9 @@ class DdlCommand:
             return 0
         if args.action == "lock":
             return show_locks(replication, args.output)
-        if args.action == "release":
+        if args.action in ("replace", "skip"):
+            answer = _choose(Path(args.replication), replication, cluster_id, args)
+        elif args.action == "release":
             if not (args.commit_ts and args.commit_ts.isdigit()):
                 raise ConfigError("release needs the DDL", hint="give --commit-ts; `binlake ddl show` shows it")
             answer = _release(replication, target, cluster_id, int(args.commit_ts))
@@ -111,6 +132,20 @@ def _describe_ddl(replication: Replication, cluster_id: int) -> dict[str, str]:
     }
 
 
+def _choose(file: Path, replication: Replication, cluster_id: int, args: argparse.Namespace) -> dict[str, Any]:
+    if not args.commit_ts.isdigit():
+        raise ConfigError("the DDL is named by its commit_ts", hint="`binlake ddl show` shows it")
+    commit_ts = int(args.commit_ts)
+    choice = DdlChoice(commit_ts=args.commit_ts, sql=getattr(args, "sql", ""), reason=args.reason)
+    windows = choose_about_ddl(file, replication, cluster_id, choice)
+    log.warning("ddl_choice", commit_ts=args.commit_ts, sql=choice.sql, reason=choice.reason)
+    following = f"run {name_merge_commands(windows)}; then run `binlake window run`" if windows else ""
+    return {
+        "commit_ts": str(commit_ts), "choice": f"replaced by: {choice.sql}" if choice.sql else "left out",
+        "merge": [f"{lo}-{hi}" for lo, hi in windows], "next": following,
+    }  # fmt: skip
+
+
 def _list_injections(rules: Rules, commit_ts: int) -> list[str]:
     return [injection.sql for injection in rules.injections if injection.commit_ts == commit_ts]
 
@@ -131,7 +166,8 @@ def _release(replication: Replication, target: Target, cluster_id: int, commit_t
             "next": f"{first} Then {following}" if again else following}  # fmt: skip
 
 
-def _format_text(answer: dict[str, str]) -> str:
+def _format_text(answer: dict[str, Any]) -> str:
     if not answer:
         return "no DDL is in flight"
-    return "\n".join(f"{key.replace('_', ' '):17}{value}" for key, value in answer.items())
+    shown = {key: ", ".join(value) if isinstance(value, list) else value for key, value in answer.items()}
+    return "\n".join(f"{key.replace('_', ' '):17}{value}" for key, value in shown.items())

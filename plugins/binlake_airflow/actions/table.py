@@ -189,6 +189,21 @@ DDL = (
         target=True,
     ),
     Action(
+        "ddl-replace", "Replace a DDL", "The target runs your statement in its place. A window that the DDL blocks is "
+        "released, the DDL's window is merged again, and the next run goes on from there.", ACT,
+        lambda v: ["binlake", "ddl", "replace", *add("--commit-ts", v["commit_ts"]), *add("--sql", v["sql"]),
+                   *add("--reason", v["reason"]), *_REPLICATION],
+        (_DDL, Field("sql", "Statement", "sql", "one DDL statement in the target's dialect", required=True), _REASON),
+        target=True,
+    ),
+    Action(
+        "ddl-skip", "Leave a DDL out", "The target does not run it: its tables then differ from the source's, unless "
+        "you change them by hand. Windows are released and merged again as by Replace a DDL.", ACT,
+        lambda v: ["binlake", "ddl", "skip", *add("--commit-ts", v["commit_ts"]), *add("--reason", v["reason"]),
+                   *_REPLICATION],
+        (_DDL, _REASON), target=True,
+    ),
+    Action(
         "lock-resolve", "Continue without shards", "Goes on without the tables that lack a DDL of the others.", ACT,
         lambda v: ["binlake", "ddl", "lock", "resolve", *add("--table", v["table"]), *add("--without", v["without"]),
                    *_REPLICATION],

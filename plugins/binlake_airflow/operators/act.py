@@ -28,6 +28,15 @@ class ActOperator(CommandOperator):
     # An action that fails is not a failure of the replication.
     records_failures = False
 
+    def attempt(self, context: Context, until: float) -> Any:
+        """Run the command; after a choice about a DDL also merge again the windows that it names."""
+        answer = super().attempt(context, until)
+        for window in answer.get("merge", ()) if isinstance(answer, dict) else ():
+            lo, _, hi = window.partition("-")
+            merge = ["stage", "merge", "--lo", lo, "--hi", hi, "--run-id", context["run_id"], "--without-spark"]
+            self.run_command([*merge, "--replication", self.replication_file, "--output", "json"])
+        return answer
+
     def build_arguments(self, context: Context) -> Sequence[str]:
         """All words of the command but the first. Raises ConfigError."""
         return self.build_words(context)[1:]

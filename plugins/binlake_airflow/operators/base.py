@@ -20,6 +20,7 @@ from airflow.sdk.exceptions import AirflowException
 from binlake.config import Replication, load_replication
 from binlake.errors import LeaseHeld
 from binlake_airflow.jobs import MODULE
+from binlake_airflow.operators.connections import read_connections
 from binlake_airflow.operators.process import JobProcess
 from binlake_airflow.telemetry import failures
 
@@ -34,6 +35,7 @@ class BinlakeOperator(BaseOperator, SkipMixin):
     """
 
     ui_color = "#e0f0f5"
+    template_fields: Sequence[str] = ("replication_file",)
     # With this the scheduler honours a skip when a run is cleared.
     inherits_from_skipmixin = True
     locks: Sequence[str] = ()
@@ -84,7 +86,8 @@ class BinlakeOperator(BaseOperator, SkipMixin):
     def run_child(self, arguments: Sequence[str], env: Mapping[str, str] | None = None, module: str = MODULE) -> str:
         """Run `python -m module` with `arguments` in a child process of this interpreter; returns how it ended."""
         self._process = JobProcess(self.log.info, command=build_command(module))
-        status = self._process.run(arguments, {**os.environ, **(env or {})}, self.look_at_child)
+        whole = {**os.environ, **self.read_secrets(), **(env or {})}
+        status = self._process.run(arguments, whole, self.look_at_child)
         return f"exit status {status}, last line: {self._process.last_line}"
 
     def look_at_child(self) -> None:
@@ -93,6 +96,10 @@ class BinlakeOperator(BaseOperator, SkipMixin):
     def read_settings(self) -> Replication:
         """The replication by the present content of its file, without secrets."""
         return load_replication(self.replication_file, secrets=False)
+
+    def read_secrets(self) -> dict[str, str]:
+        """The environment with Airflow's connections that the file names. Raises ConfigError."""
+        return read_connections(self.read_settings())
 
     def _attempt_and_record(self, context: Mapping[str, Any], until: float) -> Any:
         """Call `_attempt_under_locks`; record the error of a failure for the run's note, the page and notifiers."""

@@ -98,15 +98,21 @@ class CommandOperator(BinlakeOperator):
                 self.log.warning("spark_unavailable", command=self.command, error=str(error))
                 where, unavailable = ["--without-spark"], error
             words += where
+        text, status = self.run_command(words, env, unavailable)
+        printed = self.parse_printed(text)
+        self._printed = dict(context["params"]), printed
+        return self.answer(_without_lineage(printed), status, context)
+
+    def run_command(
+        self, words: Sequence[str], env: Mapping[str, str] | None = None, unavailable: Transient | None = None
+    ) -> tuple[str, int]:
+        """What a command prints, and its exit status. Raises its error; `unavailable` if it needs Spark after all."""
         with tempfile.TemporaryDirectory(prefix="binlake-") as folder:
             result = Path(folder) / "result.json"
             how = self.run_child([str(result), *words], env, child.MODULE)
             if unavailable is not None and needs_spark_after_all(result):
                 raise unavailable
-            text, status = _read_outcome(result, how)
-        printed = self.parse_printed(text)
-        self._printed = dict(context["params"]), printed
-        return self.answer(_without_lineage(printed), status, context)
+            return _read_outcome(result, how)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """The command's inputs and outputs, also of a failed task; called only by the OpenLineage provider."""

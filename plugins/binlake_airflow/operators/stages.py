@@ -320,7 +320,7 @@ class SubmitStageOperator(StageOperator):
             driver_memory=os.environ.get(DRIVER_MEMORY_ENV),
             # A JVM lives for one window.
             application_args=replace(job, run_for_s=0.0).build_arguments(result),
-            env_vars=build_driver_env(local),
+            env_vars=build_driver_env(local) | self.read_secrets(),
         )
 
     def on_kill(self) -> None:

@@ -6,15 +6,17 @@ The trigger only checks; the resumed task decides, and may have to wait again (h
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from binlake.config import load_replication
 from binlake.errors import BinlakeError
+from binlake_airflow.operators.connections import fetch_connections
 
 # Not zero: if a task returned before the scheduler noticed that it was deferred, it would be failed as lost.
 _LOOK_S = 5.0
@@ -48,6 +50,8 @@ class FreeTrigger(BaseTrigger):
         self.lo = lo
         self.stop_ts = stop_ts
         self.cause = cause
+        self.secrets: Mapping[str, str] = {}
+        """The connections that the file names, by variable; not serialized."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The arguments, without secrets: the trigger reads the replication file again where it runs."""
@@ -57,11 +61,19 @@ class FreeTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Check every 5 s."""
         obstacle = "not checked yet"
+        self.secrets = await self._fetch_secrets()
         while obstacle and (left := self.until - time.time()) > 0:
             await asyncio.sleep(min(_LOOK_S, left))
             # Sockets and files block, so they must not be used in the triggerer's loop.
             obstacle = await asyncio.to_thread(self.find_obstacle)
         yield TriggerEvent({"until": self.until, "held_by": obstacle})
+
+    async def _fetch_secrets(self) -> Mapping[str, str]:
+        # Asked here: Airflow's connections belong to the triggerer's loop.
+        try:
+            return await fetch_connections(load_replication(self.replication_file, secrets=False)) if self.lease else {}
+        except BinlakeError:
+            return {}  # `find_obstacle` reads the file again, and says it
 
     def find_obstacle(self) -> str:
         """What the task has to wait for; empty = nothing, or an error that the task itself will report better."""
@@ -78,7 +90,9 @@ class FreeTrigger(BaseTrigger):
         from binlake.lake.paths import LakePaths
         from binlake.target.claim.fence import describe_holder
 
-        replication = load_replication(self.replication_file, secrets=self.lease)
+        replication = load_replication(
+            self.replication_file, secrets=self.lease, environ={**os.environ, **self.secrets}
+        )
         holder = lock_holder(LakePaths.of(replication), self.locks)
         if not holder and self.lease and replication.target is not None:
             holder = describe_holder(replication.target, replication.name)

@@ -29,8 +29,8 @@ from binlake_airflow.pages.notices import describe_notice
 _NOTICES = 10
 # Late transactions, forgotten pumps, released windows, skipped transactions, injections that never run, rows changed
 # manually, tables that were set aside or brought back, a checkpoint that was moved by hand or is back.
-_NOTED = ("incident", "forget", "release", "skip", "injection", "repair", "rollback", "emit", "validation",
-          asides.STAGE, moved.STAGE)  # fmt: skip
+_NOTED = ("incident", "forget", "release", "ddl-choice", "skip", "injection", "repair", "rollback", "emit",
+          "validation", asides.STAGE, moved.STAGE)  # fmt: skip
 PAGE = 25
 """Rows of a list; older ones are on the next page."""
 

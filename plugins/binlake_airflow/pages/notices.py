@@ -39,6 +39,12 @@ def _tell_release(_: EventRow, detail: Detail) -> str:
     )
 
 
+def _tell_choice(_: EventRow, detail: Detail) -> str:
+    what = f"replaced by “{detail['sql']}”" if detail.get("sql") else "left out"
+    why = f": {detail['reason']}" if detail.get("reason") else ""
+    return f"The DDL at commit_ts {detail.get('commit_ts')} is {what}, as a person chose{why}."
+
+
 def _tell_skip(_: EventRow, detail: Detail) -> str:
     kind = {"dml": "transaction", "ddl": "DDL"}.get(detail.get("kind", ""), "transaction")
     return f"The {kind} at commit_ts {detail.get('commit_ts')} was left out, as {detail.get('rule', 'a rule')} says."
@@ -117,7 +123,8 @@ def _tell_feed(event: EventRow, detail: Detail) -> str:
 
 
 _SENTENCES: Mapping[str, _Sentence] = {
-    incidents.STAGE: _tell_incident, "forget": _tell_forget, "release": _tell_release, "skip": _tell_skip,
+    incidents.STAGE: _tell_incident, "forget": _tell_forget, "release": _tell_release, "ddl-choice": _tell_choice,
+    "skip": _tell_skip,
     "injection": _tell_injection, "repair": _tell_repair, "rollback": _tell_rollback, "emit": _tell_emit,
     "validation": _tell_validation, asides.STAGE: _tell_aside, moved.STAGE: _tell_position, "backfill": _tell_backfill,
     rewrites.STAGE: _tell_verify_after_ddl, FEED_STATE: _tell_feed,

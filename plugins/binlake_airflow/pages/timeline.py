@@ -74,21 +74,23 @@ class Timeline(TypedDict):
     ddls: list[DdlMark]
 
 
-def read_timeline(log: Any, now_ms: int, ddls: Sequence[dict[str, Any]] = ()) -> Timeline:
-    """The timeline of the newest windows of `log`; `ddls`: rows of the DDL's view."""
+def read_timeline(log: Any, now_ms: int, ddls: Sequence[dict[str, Any]] = (), skew_ms: int = 0) -> Timeline:
+    """The timeline of the newest windows of `log`; `ddls`: rows of the DDL's view; `skew_ms`: PD's clock minus ours."""
     landed = log.read_newest(("land",), WINDOWS)
     if not landed:
         return {"from_ms": now_ms, "to_ms": now_ms, "lags": [], "landings": [], "windows": [], "ddls": []}
     within = (min(event["lo"] for event in landed), landed[0]["hi"])
-    return build_timeline(log.read_events(within=within, sealed=True), now_ms, ddls)
+    return build_timeline(log.read_events(within=within, sealed=True), now_ms, ddls, skew_ms)
 
 
-def read_lags(log: Events) -> list[Lag]:
+def read_lags(log: Events, skew_ms: int = 0) -> list[Lag]:
     """The lag of the lake and of its sinks in the last windows, for a small picture."""
-    return _build_lags(log.read_newest(tuple(_PLACES), WINDOWS))
+    return _build_lags(log.read_newest(tuple(_PLACES), WINDOWS), skew_ms)
 
 
-def build_timeline(events: Sequence[EventRow], now_ms: int, ddls: Sequence[dict[str, Any]] = ()) -> Timeline:
+def build_timeline(
+    events: Sequence[EventRow], now_ms: int, ddls: Sequence[dict[str, Any]] = (), skew_ms: int = 0
+) -> Timeline:
     """From all events of a range of windows."""
     ended = [event for event in events if event["stage"] in BY_NAME and event["state"] in ENDED]
     lands = _keep_first([event for event in ended if event["stage"] == "land"])
@@ -99,7 +101,7 @@ def build_timeline(events: Sequence[EventRow], now_ms: int, ddls: Sequence[dict[
         "from_ms": first,
         # If nothing has happened for long, the past keeps at least half of the width.
         "to_ms": max(min(now_ms, last + max(last - first, 1000)), last),
-        "lags": _build_lags(ended),
+        "lags": _build_lags(ended, skew_ms),
         "landings": landings,
         "windows": _build_windows(ended),
         "ddls": _build_ddl_marks(lands, ddls),
@@ -132,13 +134,14 @@ def _read_bytes(event: EventRow) -> int | None:
         return None
 
 
-def _build_lags(events: Iterable[EventRow]) -> list[Lag]:
+def _build_lags(events: Iterable[EventRow], skew_ms: int) -> list[Lag]:
+    """By PD's clock, as far as it has not been set since."""
     points: dict[str, dict[int, float]] = {}
     for event in sorted(events, key=lambda event: event["at_ms"]):
         place = _PLACES.get(event["stage"]) or (
             f"feed {parse_feed_sink(event['sink'])}" if event["stage"] == "publish" else None
         )
-        behind_ms = event["at_ms"] - tso.extract_physical(event["hi"])
+        behind_ms = event["at_ms"] + skew_ms - tso.extract_physical(event["hi"])
         if place is not None and event["state"] == "done":
             points.setdefault(place, {})[event["at_ms"]] = max(behind_ms, 0) / 1000
     names = [*(name for name in ORDER if name in points), *sorted(name for name in points if name not in ORDER)]

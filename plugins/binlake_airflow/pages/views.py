@@ -29,8 +29,8 @@ def read_replication_state(replication: Replication) -> dict[str, Any]:
     from binlake_airflow.pages.timeline import read_lags
 
     lake = _open_lake(replication)
-    status = {**_read_status(replication, lake)[0], "lags": read_lags(lake.log)}
-    return {**status, **({"problem": _NO_LAKE} if lake.missing else {})}
+    status = _read_status(replication, lake)[0]
+    return {**status, "lags": read_lags(lake.log, status["skew_ms"]), **({"problem": _NO_LAKE} if lake.missing else {})}
 
 
 def build_replication_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def build_replication_page(replication: Replication, query: PageRequest) -> dict
         "in_part": build_incomplete_tables_view(lake),
         "nodes": nodes,
         "ddl": {**ddl, "ddls": ddl["ddls"][:_LINES]},
-        "timeline": read_timeline(lake.log, time.time_ns() // 1_000_000, ddl["ddls"]),
+        "timeline": read_timeline(lake.log, time.time_ns() // 1_000_000, ddl["ddls"], status["skew_ms"]),
         "sql": replication.target is not None,
         "checkpoint": build_checkpoints_view(lake.log, count=_LINES),
     }

@@ -6,7 +6,7 @@ Filters and functions of the templates. Everything is text: the templates escape
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from binlake.base.durations import format_duration
@@ -47,6 +47,11 @@ def format_ago(moment: str, now: datetime) -> str:
     if seconds <= -_SOON_S:
         return f"in {format_duration(-seconds)}"
     return "just now" if seconds < _SOON_S else f"{format_duration(seconds)} ago"
+
+
+def shift_to_source(now: datetime, view: Mapping[str, Any]) -> datetime:
+    """`now` by the clock that gives a replication's commit_ts."""
+    return now + timedelta(milliseconds=view.get("skew_ms") or 0)
 
 
 def format_since(moment: str, now: datetime) -> str:
@@ -115,6 +120,6 @@ FILTERS = {
     "tone": choose_tone, "behind": format_behind, "ago": format_ago, "since": format_since, "clock": format_clock,
     "size": format_size, "count_short": format_count, "plural": format_plural, "worst_first": sort_worst_first,
     "state_of": find_state, "summary": summarise,
-    "spent": format_spent,
+    "spent": format_spent, "at_source": shift_to_source,
 }  # fmt: skip
 """By the name that a template uses."""

@@ -1,0 +1,83 @@
+"""Users and passwords that a file names instead of containing them: `env:NAME`, and `airflow:CONN_ID`.
+
+Rule: both are read from the environment of the process that needs them. `airflow:CONN_ID` is `AIRFLOW_CONN_CONN_ID`, a
+URI or JSON as Airflow itself reads it there; Airflow's tasks put it there from whatever secrets backend has it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+from binlake.errors import ConfigError
+
+_ID = r"[A-Za-z0-9_.\-]+"
+_NAMED = re.compile(rf"(?P<kind>env|airflow):(?P<name>{_ID})")
+_CONNECTION = re.compile(rf"\bairflow(?::|%3A)({_ID})", re.IGNORECASE)
+_FIELDS = {"user": "login", "password": "password"}
+
+Field = Literal["user", "password"]
+
+
+def names_secret(text: str) -> bool:
+    """Whether `text` names a secret; else it is the secret itself."""
+    return _NAMED.fullmatch(text) is not None
+
+
+def find_connections(texts: Iterable[str]) -> list[str]:
+    """The ids of all Airflow connections that `texts` name, also inside URIs."""
+    return sorted({name for text in texts for name in _CONNECTION.findall(text)})
+
+
+def derive_variable(conn_id: str) -> str:
+    """The variable of the environment with the Airflow connection `conn_id`."""
+    return f"AIRFLOW_CONN_{conn_id.upper()}"
+
+
+def resolve_secret(
+    text: str,
+    key: str,
+    field: Field = "password",
+    *,
+    where: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> str:
+    """`text`, or what it names: of a connection its `field`. Raises ConfigError, which names `key` and `where`."""
+    named = _NAMED.fullmatch(text)
+    if named is None:
+        return text
+    known = os.environ if environ is None else environ
+    kind, name = named["kind"], named["name"]
+    variable = name if kind == "env" else derive_variable(name)
+    place = {**(where or {}), "variable": variable}
+    if variable in known:
+        return known[variable] if kind == "env" else _read_connection(known[variable], key, field, place)
+    if kind == "env":
+        raise ConfigError(
+            f"{key} names an environment variable that is not set", where=place, hint=f"export {variable}=…"
+        )
+    raise ConfigError(
+        f"{key} names the Airflow connection {name}, which is not set",
+        where=place,
+        hint=f"define the connection in Airflow; outside of its tasks, export {variable}=<its URI>",
+    )
+
+
+def _read_connection(text: str, key: str, field: Field, where: Mapping[str, object]) -> str:
+    if text.lstrip().startswith("{"):
+        try:
+            value = json.loads(text).get(_FIELDS[field])
+        except ValueError:
+            raise ConfigError(f"{key}: the Airflow connection is neither a URI nor JSON", where=where) from None
+    else:
+        parts = urlsplit(text)
+        value = {"user": parts.username, "password": parts.password}[field]
+        value = unquote(value) if value is not None else None
+    if value is None:
+        hint = "set it in Airflow"
+        raise ConfigError(f"{key}: the Airflow connection has no {_FIELDS[field]}", where=where, hint=hint)
+    return str(value)

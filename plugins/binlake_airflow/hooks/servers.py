@@ -1,0 +1,168 @@
+"""The connection types. `airflow:CONN_ID` in a replication's file takes user and password of any type, also of these.
+
+All imports of clients are late: Airflow imports this module to list its connection types.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+from airflow.sdk import Connection
+
+from binlake.errors import ConfigError, Permanent, Transient
+from binlake_airflow.hooks.base import CheckedHook, list_tls_files, read_security
+
+if TYPE_CHECKING:
+    from obstore.store import S3Config
+
+    from binlake.target import Session
+
+_WAIT_S = 5.0
+
+
+class DatabaseHook(CheckedHook):
+    """A server with MySQL's protocol; its extra may have `db-type` and the keys of `security`."""
+
+    conn_type = "binlake_database"
+    hook_name = "Binlake: MySQL, MariaDB, TiDB"
+
+    def get_conn(self) -> Session:
+        """A session as windows have it. Raises BinlakeError."""
+        return self._open(self.get_connection(self.binlake_conn_id))
+
+    def check(self, connection: Connection) -> str:
+        """Its version, and whether the link is encrypted."""
+        with closing(self._open(connection)) as session:
+            version = session.fetch_value("SELECT VERSION()")
+            tls = dict(session.fetch_rows("SHOW SESSION STATUS LIKE 'Ssl_version'")).get("Ssl_version")
+        return f"{version} at {session.place}, {tls or 'without TLS'}"
+
+    def _open(self, connection: Connection) -> Session:
+        from binlake.config.model import Target
+        from binlake.target import Session
+
+        return Session(
+            Target.model_validate(
+                {
+                    "db-type": connection.extra_dejson.get("db-type", "mysql"),
+                    "host": connection.host or "127.0.0.1",
+                    "port": connection.port or 3306,
+                    "user": connection.login or "root",
+                    "password": connection.password or "",
+                    "security": read_security(connection),
+                    "connect-timeout-s": _WAIT_S,
+                }
+            )
+        )
+
+
+class PdHook(CheckedHook):
+    """A placement driver; the schema is http or https, the extra may have the keys of `security`."""
+
+    conn_type = "binlake_pd"
+    hook_name = "Binlake: placement driver"
+
+    def check(self, connection: Connection) -> str:
+        """Its cluster, which also proves that it serves."""
+        from binlake.cluster.placement import PdClient
+        from binlake.rpc import Tls
+
+        url = f"{connection.schema or 'http'}://{connection.host or '127.0.0.1'}:{connection.port or 2379}"
+        with closing(PdClient([url], _WAIT_S, tls=Tls.of(*list_tls_files(connection)))) as pd:
+            return f"cluster {pd.fetch_cluster_id()} at {url}"
+
+
+class LakeHook(CheckedHook):
+    """A folder or bucket of lakes: extra `path`, of a store `endpoint`, `region`; login and password are its keys."""
+
+    conn_type = "binlake_lake"
+    hook_name = "Binlake: lake"
+
+    def check(self, connection: Connection) -> str:
+        """Whether it can be listed."""
+        extra = connection.extra_dejson
+        path = str(extra.get("path", ""))
+        if not path:
+            raise ConfigError("the connection names no lake", hint='extra: {"path": "s3://bucket/prefix"}')
+        if "://" in path:
+            return self._list_bucket(connection, path)
+        if not Path(path).is_dir():
+            raise Permanent(f"there is no folder {path} on this machine")
+        return f"folder {path}: {sum(1 for _ in Path(path).iterdir())} entries"
+
+    def _list_bucket(self, connection: Connection, path: str) -> str:
+        from datetime import timedelta
+
+        from obstore.exceptions import BaseError
+        from obstore.store import S3Store
+
+        extra = connection.extra_dejson
+        config: S3Config = {"region": str(extra.get("region", "us-east-1"))}
+        if extra.get("endpoint"):
+            config["endpoint"] = str(extra["endpoint"])
+        if connection.login:
+            config["access_key_id"], config["secret_access_key"] = connection.login, connection.password or ""
+        bucket, _, prefix = path.partition("://")[2].partition("/")
+        plain = str(extra.get("endpoint", "")).startswith("http://")
+        store = S3Store(
+            bucket, prefix=prefix, config=config, client_options={"allow_http": plain},
+            retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=_WAIT_S)},
+        )  # fmt: skip
+        try:
+            found = store.list_with_delimiter()
+        except (BaseError, FileNotFoundError) as error:
+            raise Transient(f"the store does not list {path}: {str(error).partition(chr(10))[0][:200]}") from None
+        return f"bucket {bucket}: {len(found['common_prefixes'])} lakes below {prefix or '/'}"
+
+
+class KafkaHook(CheckedHook):
+    """A broker of a feed; login and password for SASL, the extra has parameters of a sink URI (`sasl-mechanism`, …)."""
+
+    conn_type = "binlake_kafka"
+    hook_name = "Binlake: Kafka"
+
+    def check(self, connection: Connection) -> str:
+        """The number of its brokers and topics."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        from binlake.config.sinkuri import parse_sink_uri
+        from binlake.feed.kafkaclient import make_client_settings
+
+        words = {key: str(value) for key, value in connection.extra_dejson.items()}
+        if connection.login:
+            words |= {"sasl-user": connection.login, "sasl-password": connection.password or ""}
+        address = f"{connection.host or '127.0.0.1'}:{connection.port or 9092}"
+        kafka = parse_sink_uri(f"kafka://{address}/?{urlencode({'protocol': 'canal-json', **words})}").kafka
+        assert kafka is not None
+        try:
+            found = AdminClient(make_client_settings(kafka)).list_topics(timeout=_WAIT_S)
+        except KafkaException as error:
+            raise Transient(f"no broker answers at {address}: {error.args[0].str()}") from None
+        return f"{len(found.brokers)} brokers, {len(found.topics)} topics at {address}"
+
+
+class RegistryHook(CheckedHook):
+    """A schema registry; the schema is http or https, the extra may have `path`, and `ca`, `cert`, `key`."""
+
+    conn_type = "binlake_registry"
+    hook_name = "Binlake: schema registry"
+
+    def check(self, connection: Connection) -> str:
+        """That it answers."""
+        from binlake.feed.registry import Registry
+
+        user = f"{quote(connection.login, '')}:{quote(connection.password or '', '')}@" if connection.login else ""
+        extra = {key: str(value) for key, value in connection.extra_dejson.items()}
+        path = extra.pop("path", "")
+        files = f"?{urlencode(extra)}" if extra else ""
+        scheme, port = connection.schema or "http", connection.port or 8081
+        with Registry(f"{scheme}://{user}{connection.host or '127.0.0.1'}:{port}{path}{files}") as registry:
+            registry.require_answer()
+            return f"answers at {registry.shown}"
+
+
+HOOKS: tuple[type[CheckedHook], ...] = (DatabaseHook, PdHook, LakeHook, KafkaHook, RegistryHook)
