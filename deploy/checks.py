@@ -174,10 +174,13 @@ def _list_citing_files() -> list[Path]:
 
 
 def check_citations() -> None:
-    """Check that docs/reference/cited.md lists each cited part of a paper, and that the papers contain these parts."""
+    """Check that each cited part of a paper is listed, has a section that says what it is, and is in the paper."""
     unlisted = citations.find_unlisted(ROOT, _list_citing_files())
     if unlisted:
         raise CheckError(f"not on {citations.PAGE}:\n  " + "\n  ".join(unlisted))
+    unexplained = citations.find_unexplained(ROOT)
+    if unexplained:
+        raise CheckError(f"only on one of {citations.PAGE} and {citations.SUMMARIES}:\n  " + "\n  ".join(unexplained))
     if not PAPERS.is_dir():
         print(f"lint: citations: the papers are not in {PAPERS}: not checked whether they contain what is listed")
         return

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 PAGE = Path("docs/reference/cited.md")
+SUMMARIES = Path("docs/understand/sources.md")
+"""What each part says, in a section with its name."""
 _NUMBERED = r"(?:DESIGN|tidb-binlog|data-migration-and-ticdc|airflow-spark-delta)"
 _CITED = re.compile(rf'\b{_NUMBERED}\s+\d+(?:\.\d+)?\b|\bstack facts,\s+"[^"]+"')
 _INVARIANT = re.compile(r"DESIGN 3\.\d+")
@@ -33,6 +35,13 @@ def find_unlisted(root: Path, files: Iterable[Path]) -> list[str]:
             if part not in known and not _INVARIANT.fullmatch(part)
         }
     )
+
+
+def find_unexplained(root: Path) -> list[str]:
+    """Parts on the page that have no section among the summaries, and sections of parts that are not on the page."""
+    text = (root / SUMMARIES).read_text(encoding="utf-8")
+    sections = set(re.findall(r"^### (.+)$", text, re.MULTILINE))
+    return sorted(set(_read_listed_parts(root)) ^ sections)
 
 
 def find_missing(root: Path, papers: Path) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy import checks
+from deploy import checks, citations
 
 
 def test_unknown_id_is_named_with_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,3 +82,16 @@ def test_test_files_with_one_name_are_listed(tmp_path: Path) -> None:
         checks.check_test_names(tmp_path / "tests")
     (tmp_path / "tests/rows/test_a.py").rename(tmp_path / "tests/rows/test_c.py")
     checks.check_test_names(tmp_path / "tests")
+
+
+def test_cited_part_without_a_section_is_found_and_a_section_that_nobody_lists(tmp_path: Path) -> None:
+    page, summaries = tmp_path / citations.PAGE, tmp_path / citations.SUMMARIES
+    for one in (page, summaries):
+        one.parent.mkdir(parents=True)
+    # Assembled here, because otherwise the check would read these lines as citations.
+    listed, other = "DESIGN " + "1", "DESIGN " + "77"
+    page.write_text(f"| {listed} | folders |\n| {other} | none |\n")
+    summaries.write_text(f"### {listed}\n\nFolders.\n")
+    assert citations.find_unexplained(tmp_path) == [other]
+    summaries.write_text(f"### {listed}\n### {other}\n### More\n")
+    assert citations.find_unexplained(tmp_path) == ["More"]
