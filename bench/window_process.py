@@ -23,8 +23,11 @@ import psutil
 from flame import SAMPLER, sample_stacks
 
 from binlake.base.lightimport import import_lightly
+from binlake.base.memory import use_system_memory
 
-import_lightly()  # as each of Binlake's programs does first
+# As each of Binlake's programs does first.
+import_lightly()
+use_system_memory()
 
 OWN, JVM = "windows", "jvm"
 _PAGES_S = 120.0  # the first request compiles the server's pages

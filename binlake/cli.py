@@ -16,6 +16,7 @@ from binlake.base.explained import explain_actions
 from binlake.base.extras import explain_missing, list_versions
 from binlake.base.garbage import collect_rarely
 from binlake.base.lightimport import import_lightly
+from binlake.base.memory import use_system_memory
 from binlake.base.oserrors import describe_os_error
 from binlake.base.terminal import escape_invisible
 from binlake.errors import BinlakeError
@@ -49,6 +50,7 @@ def main() -> NoReturn:
     """The process `binlake`: run the command and exit with its status."""
     collect_rarely()
     import_lightly()
+    use_system_memory()
     status = run(sys.argv[1:])
     sys.stderr.flush()
     # Thread pools of native libraries (Arrow, delta-rs) sometimes abort while the interpreter shuts down. Everything

@@ -7,12 +7,14 @@ import sys
 
 from binlake.base.garbage import collect_rarely
 from binlake.base.lightimport import import_lightly
+from binlake.base.memory import use_system_memory
 
 
 def main() -> None:
     """Do what `python -m MODULE ARGUMENTS` does, in a process without unused imports."""
     collect_rarely()
     import_lightly()
+    use_system_memory()
     # Imported after `import_lightly`: it loads structlog.
     from binlake.base.logs import write_events_to
 

@@ -8,11 +8,13 @@ without pandas.
 from __future__ import annotations
 
 from binlake.base.lightimport import import_lightly
+from binlake.base.memory import use_system_memory
 
 
 def load_before_fork() -> None:
     """Import the modules that every worker needs and that start no thread."""
     import_lightly()
+    use_system_memory()
     import pydantic  # noqa: F401
     import pyspark.worker  # noqa: F401
     import structlog  # noqa: F401

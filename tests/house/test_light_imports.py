@@ -50,6 +50,23 @@ def test_module_runs_as_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert run("-m", "binlake.base.program", "asked", "--one", "two") == "well --one two\n"
 
 
+_POOL = "import pyarrow as pa; print(pa.default_memory_pool().backend_name)"
+
+
+@pytest.mark.parametrize(("named", "used"), [(None, "system"), ("mimalloc", "mimalloc")])
+def test_arrow_takes_memory_of_the_c_library(
+    named: str | None, used: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "asked.py").write_text(_POOL)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL", raising=False)
+    if named is not None:
+        monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", named)
+    assert run("-m", "binlake.base.program", "asked") == f"{used}\n"
+    worker = "from spark_jobs.engine.pyworkers import load_before_fork; load_before_fork()\n"
+    assert run("-c", worker + _POOL) == f"{used}\n"
+
+
 def test_process_with_loaded_modules_is_left_unchanged() -> None:
     import httpx
     import pyarrow as pa
