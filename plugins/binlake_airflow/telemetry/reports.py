@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from binlake import tso
 from binlake.config import Replication
 from binlake.pipeline import STOPPED, name_feed_sink, name_task
-from binlake_airflow.jobs import CHANGED, find_feed_of_result
+from binlake_airflow.jobs import CHANGED, find_feed_of_result, pull_result
 from binlake_airflow.telemetry import alerts, assets, metrics
 from binlake_airflow.telemetry.notes import KEY
 
@@ -78,7 +78,7 @@ def find_changed_tables(
         named = [result["detail"][CHANGED] for result in results if result["stage"] == name and _names_tables(result)]
         if named:
             return sorted({(db, table) for tables in named for db, table in tables})
-    found = context["ti"].xcom_pull(task_ids=task.bounds_from) if task.bounds_from is not None else None
+    found = pull_result(context["ti"], task.bounds_from) if task.bounds_from is not None else None
     return list((found or {}).get("detail", {}).get(CHANGED) or ())
 
 
@@ -119,7 +119,7 @@ def _describe_waiting(results: Sequence[Result], ti: Any) -> str:
     """The DDL that waits according to compact, which is another task if each stage is one: the last note counts."""
     details = [result["detail"] for result in results if result["stage"] == "compact"]
     if len(results) == 1 and results[0]["stage"] in ("convert", "finalize"):
-        details = [(ti.xcom_pull(task_ids="compact") or {}).get("detail", {})]
+        details = [(pull_result(ti, "compact") or {}).get("detail", {})]
     # Imported late: not needed for DAG parsing.
     from binlake.window import waitingddl
 
