@@ -161,6 +161,7 @@ def _warn(task: StageTask, results: Sequence[Result], context: Mapping[str, Any]
             _warn_of_silence(settings, result, context)
             _warn_of_tables(settings, result, context)
             _warn_of_validation(settings, result, context)
+            _warn_of_waiting_ddl(settings, result, context)
             _warn_of_feed(settings, result, context)
         except Exception:
             # The window is done; a lag that cannot be notified must not make it run again.
@@ -196,6 +197,15 @@ def _warn_of_validation(settings: Replication, result: Result, context: Mapping[
     if rule is not None and result["stage"] == "validate" and detail.get("found"):
         tables = sorted({one["table"] for one in detail["listed"]})
         details = {"replication": settings.name, "what": "validation", "errors": detail["errors"], "tables": tables}
+        alerts.notify(rule, {**context, "binlake": details})
+
+
+def _warn_of_waiting_ddl(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
+    """Notify of a successful run whose window ends below a DDL that needs a person's choice."""
+    rule, waits = settings.airflow.on_failure, result["detail"].get("waits_for_ddl")
+    if rule is not None and result["stage"] == "compact" and waits:
+        details = {"replication": settings.name, "what": "ddl-waits", "commit_ts": waits["commit_ts"],
+                   "reason": waits["text"]}  # fmt: skip
         alerts.notify(rule, {**context, "binlake": details})
 
 
