@@ -56,10 +56,17 @@ def release(folder: Path, version: str, tests: Sequence[str]) -> None:
     notes = dist / f"notes-{version}.md"
     notes.write_text(read_notes(changelog.read_text(encoding="utf-8"), version), encoding="utf-8")
     (dist / f"licenses-{version}.txt").write_text(run([sys.executable, "-m", "deploy.licenses"], folder))
+    (dist / f"binlake-{version}.cdx.json").write_text(build_bill(uv, folder))
     run(["git", "commit", "--quiet", "--all", "--message", f"Release {version}"], folder)
     run(["git", "tag", "--annotate", "--cleanup=verbatim", f"v{version}", "--file", str(notes)], folder)
-    print(f"release: v{version} is tagged; packages, notes and licences are in {dist}")
+    print(f"release: v{version} is tagged; packages, notes, licences and bill of materials are in {dist}")
     print(f"publish: git push origin HEAD v{version} && {Path(uv).name} publish {dist}/binlake-{version}*")
+
+
+def build_bill(uv: str, folder: Path) -> str:
+    """The bill of materials (SBOM, CycloneDX 1.5) of the locked packages of all extras. Raises SetupError."""
+    words = ["export", "--quiet", "--frozen", "--no-dev", "--extra", "all", "--format", "cyclonedx1.5"]
+    return run([uv, *words, "--preview-features", "sbom-export"], folder)
 
 
 def require_ready(folder: Path, version: str) -> None:

@@ -77,6 +77,11 @@ class Airflow(Section):
     layout: Literal["stages", "fused"] = Field(
         "stages", description="`stages`: one task per stage; `fused`: all stages in one task"
     )
+    one_process: bool = Field(
+        False,
+        description="layout `stages`: one process runs all stages of a window, as in `fused`, as the task `window`; the"
+        " stages' tasks occupy no worker and end when their stage has ended there",
+    )
     engine: Literal["connect", "submit"] = Field(
         "submit", description="`connect`: a running Spark Connect server; `submit`: spark-submit"
     )
@@ -84,8 +89,8 @@ class Airflow(Section):
     run_for_s: float = Field(
         60.0,
         ge=0,
-        description="layout `fused`: a scheduled run continues with the next windows in the same process for this many"
-        " seconds, while there are new transactions; half of deadline-s at most; 0 = one window a run",
+        description="layout `fused`, or one-process: a scheduled run continues with the next windows in the same"
+        " process for this many seconds, while there are new transactions; half of deadline-s at most; 0 = one window",
     )
     run_every_s: float = Field(
         1.0, ge=0, description="least seconds between the beginnings of two windows of a run; more = less CPU, more lag"
@@ -124,9 +129,14 @@ class Airflow(Section):
     maintain: MaintainRuns = Field(MaintainRuns())
 
     @property
+    def follows_process(self) -> bool:
+        """Whether the stages' tasks follow the process of the task of whole windows."""
+        return self.layout == "stages" and self.one_process
+
+    @property
     def most_run_s(self) -> float:
         """Seconds for which a scheduled run begins windows; 0 = it has one."""
-        if self.layout != "fused":
+        if self.layout != "fused" and not self.follows_process:
             return 0.0
         # A run that always took as long as the deadline would be reported each time.
         return self.run_for_s if self.deadline_s is None else min(self.run_for_s, self.deadline_s / 2)

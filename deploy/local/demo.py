@@ -23,6 +23,7 @@ from deploy.local.demo_report import Report
 from deploy.local.demo_run import ROOT, SPARK_CONNECTION, exit_status, run_servers
 from deploy.local.demo_watch import Watch
 from deploy.local.mariadb import MariaDb
+from deploy.local.ports import free_port
 from deploy.local.process import stop_recorded
 from deploy.local.source import CaptureSource
 from deploy.local.spark_connect import SparkConnect
@@ -31,6 +32,8 @@ FOLDER = ROOT / ".local" / "demo"
 NAME = "demo"
 # At this rate, the 6,000 transactions take about as long as the windows of their first half.
 RATE = 300.0
+# What comes in eight seconds at that rate.
+BACKLOG_BYTES = 300 << 10
 
 
 class Demo:
@@ -41,7 +44,9 @@ class Demo:
         self.folder = folder.resolve()
         self.source = CaptureSource(capture, folder / "source")
         self.target = MariaDb(folder / "mariadb")
-        self.spark = SparkConnect(folder / "spark")
+        # With its own pages, to which the tasks of the stages and the page of a run link.
+        pages = {"spark.ui.enabled": "true", "spark.ui.port": str(free_port())}
+        self.spark = SparkConnect(folder / "spark", conf=pages)
         self.states = list(read_expected_states(capture))
         # Every second state lies inside a window, not at its end, so time travel has to reconstruct it.
         self.inside = self.states[2:-1:2]
@@ -94,6 +99,8 @@ path = "{self.folder / "lake"}"
 [window]
 # Commit_ts at which the capture recorded TiDB's tables; some recorded states lie inside a window on purpose.
 stop-at = [{stops}]
+# As small as this capture: its first 20,000 rows, and what waits until they are applied, run on Spark.
+driver-bytes = {BACKLOG_BYTES}
 
 [target]
 db-type = "mariadb"
@@ -106,8 +113,10 @@ enabled = true
 
 [airflow]
 schedule = "every 5s"
-# One task for all windows of a run: with one for each stage, seven more Python processes would start for each window.
-layout = "fused"
+layout = "stages"
+# One process for all stages and windows of a run: with one for each stage, seven Python processes would start for each
+# window. The stages are tasks all the same; they follow that process.
+one-process = true
 engine = "connect"
 spark-conn-id = "{SPARK_CONNECTION}"
 retry-delay-s = 2
@@ -150,7 +159,9 @@ def _run_windows(demo: Demo, rate: float) -> bool:
         demo.source.feed(rate)
         demo.report.say(f"replaying the capture, {rate:g} binlogs a second; the DAG `{NAME}` runs every 5 s")
         client.set_paused(NAME, False)
-        demo.report.say("waiting for Airflow to start the first run; its windows then follow each other in one task")
+        demo.report.say(
+            "waiting for Airflow to start the first run; one process runs its windows, and the stages' tasks follow it"
+        )
         with Watch(demo.read_replication(), demo.source, demo.stops, client, demo.report) as watch:
             equal = watch.compare_all_states()
             client.set_paused(NAME, True)

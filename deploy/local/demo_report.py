@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +12,15 @@ from binlake import tso
 from binlake.compare import Comparison
 from binlake.compare.capture import StateAt
 
+_DERIVING = ("land", "merge", "compact", "convert")
+
 
 @dataclass(frozen=True)
 class WindowLine:
-    """One applied window: bounds (commit_ts), rows landed and rows applied, seconds of each stage, lag in seconds."""
+    """One applied window: bounds (commit_ts), rows landed and rows applied, seconds of each stage, lag in seconds.
+
+    `tasks`: Spark's, of all stages; 0 = one process ran them.
+    """
 
     lo: int
     hi: int
@@ -22,6 +28,14 @@ class WindowLine:
     applied: int
     seconds: Mapping[str, float]
     lag: float
+    tasks: int = 0
+
+    @property
+    def engine(self) -> str:
+        """What derived the window, and how fast: Spark's tasks, or one process."""
+        seconds = sum(self.seconds.get(stage, 0.0) for stage in _DERIVING)
+        rate = f", {self.rows / seconds:,.0f} rows/s" if seconds and self.rows else ""
+        return f"on Spark, {self.tasks} tasks{rate}" if self.tasks else f"in one process{rate}"
 
     @classmethod
     def of(cls, event: Mapping[str, Any], same_run: Sequence[Mapping[str, Any]], lag: float) -> WindowLine:
@@ -31,7 +45,11 @@ class WindowLine:
         ended = [other for other in same_run if other["state"] != "started"]
         seconds = {other["stage"]: float(other["seconds"]) for other in ended}
         landed = sum(other["rows"] for other in same_run if other["stage"] == "merge")
-        return cls(event["lo"], event["hi"], landed, event["rows"], seconds, lag)
+        return cls(event["lo"], event["hi"], landed, event["rows"], seconds, lag, sum(map(_count_tasks, same_run)))
+
+
+def _count_tasks(event: Mapping[str, Any]) -> int:
+    return int(json.loads(event.get("detail") or "{}").get("spark_tasks", 0))
 
 
 def measure_lag_s(event: Mapping[str, Any]) -> float:
@@ -62,7 +80,7 @@ class Report:
         stages = " ".join(f"{stage} {seconds:.1f}" for stage, seconds in line.seconds.items())
         self.say(
             f"window {len(self._windows)} ({line.lo}, {line.hi}]  {line.rows} mutations  {line.applied} rows applied  "
-            f"lag {line.lag:.1f} s  [{stages}]"
+            f"lag {line.lag:.1f} s  {line.engine}  [{stages}]"
         )
 
     def add_comparison(self, result: Comparison, still: int) -> None:

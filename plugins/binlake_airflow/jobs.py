@@ -25,7 +25,11 @@ MOST_TABLES = 200
 """Most tables of one window that are named to Airflow; if a window changed more, none is: XCom is for small values."""
 
 _MORE = "more"
-"""In the outcome of a window after which the job goes on."""
+"""In the outcome of a window, or of a stage, after which the job goes on."""
+TOLD = "stages"
+"""The key of the XCom in which a process of a whole window tells the results of its stages, by their task."""
+_STAGE = "stage"
+"""Its value in the outcome of a stage; that of a window has True."""
 _SPARK_NEEDED = "SparkNeeded"
 """The error class of a job that needs Spark but may not start it."""
 
@@ -39,6 +43,7 @@ class Job:
     `replication` is the TOML file; `began_s` is when its DAG run began (Unix seconds); `lo`, `hi`, `start_ts` and
     `stop_ts` are commit_ts as decimal strings or None; `feed`: the feed, for a feed's stage. `run_for_s`: continue with
     the next windows so long, each begun at least `run_every_s` after the one before; 0 = one window.
+    `tells_stages`: the job of a whole window also writes the outcome of each stage.
     """
 
     stage: str
@@ -53,6 +58,7 @@ class Job:
     feed: str | None = None
     run_for_s: float = 0.0
     run_every_s: float = 0.0
+    tells_stages: bool = False
 
     def build_arguments(
         self, result: Path, remote: str | None = None, *, without_spark: bool = False, spark_later: bool = False
@@ -76,6 +82,7 @@ class Job:
             "--result": str(result),
         }
         alone = ["--without-spark"] * without_spark + ["--spark-later"] * spark_later
+        alone += ["--tell-stages"] * self.tells_stages
         options = (text for key, value in pairs.items() if value is not None for text in (key, value))
         return [self.stage, *options, *alone]
 
@@ -112,18 +119,19 @@ def is_idle(landed: Mapping[str, Any], idle_s: int, stops: Collection[int]) -> b
     return first == last
 
 
-class EndedWindows:
-    """The windows that a job has written to the file `result`, while it goes on with the next one."""
+class Ended:
+    """The windows, or with `stages` the stages, that a job has written to the file `result` while it goes on."""
 
-    def __init__(self, result: Path) -> None:
+    def __init__(self, result: Path, *, stages: bool = False) -> None:
         self._result = result
+        self._kind = _STAGE if stages else True
         self._count = 0
 
     def read_new(self) -> list[list[dict[str, Any]]]:
-        """The results of each window that has ended since the last call."""
+        """The results of each one that has ended since the last call."""
         # The last piece is empty, or a line that is still being written.
         lines = self._result.read_text(encoding="utf-8").split("\n")[:-1] if self._result.exists() else []
-        outcomes = [outcome for outcome in map(json.loads, lines) if outcome.get(_MORE)]
+        outcomes = [outcome for outcome in map(json.loads, lines) if outcome.get(_MORE) == self._kind]
         new, self._count = outcomes[self._count :], len(outcomes)
         return [_list_results(outcome) for outcome in new]
 
@@ -171,6 +179,15 @@ def _without_many_tables(result: Mapping[str, Any]) -> dict[str, Any]:
 def prepare_result_for_xcom(result: Mapping[str, Any]) -> dict[str, Any]:
     """A result for XCom: without its lineage, which only the lineage listener needs."""
     return {**result, "detail": drop_lineage(result.get("detail") or {})}
+
+
+def pull_result(ti: Any, task_id: str) -> dict[str, Any] | None:
+    """The result that the stage of the task `task_id` has in XCom; None if there is none.
+
+    Airflow stores what a trigger pushed, as that of a task that follows, as JSON text.
+    """
+    value: dict[str, Any] | str | None = ti.xcom_pull(task_ids=task_id)
+    return json.loads(value) if isinstance(value, str) else value
 
 
 def build_error(outcome: Mapping[str, Any]) -> BinlakeError:

@@ -25,6 +25,7 @@ def get_provider_info() -> dict[str, Any]:
         "package-name": "binlake",
         "name": "Binlake",
         "description": "Replicates TiDB, MySQL and MariaDB into a database, a lakehouse and feeds.",
+        "extra-links": [f"binlake_airflow.operators.links.{name}" for name in ("WindowPageLink", "SparkPagesLink")],
         "versions": [version("binlake")],
         "connection-types": [
             {"connection-type": name, "hook-class-name": f"{_HOOKS}.{hook}", "hook-name": shown}

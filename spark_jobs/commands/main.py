@@ -10,6 +10,8 @@ import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -23,7 +25,7 @@ from spark_jobs.job.arguments import DEFAULT_MASTER, add_job, add_where, parse_c
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.following import Pace, run_windows, wait_for_caller
 from spark_jobs.job.opening import make_session_factory
-from spark_jobs.job.results import MORE, append_outcome, build_error_outcome, build_outcome, write_outcome
+from spark_jobs.job.results import MORE, STAGE, append_outcome, build_error_outcome, build_outcome, write_outcome
 from spark_jobs.job.runner import run_stage, run_window
 
 log = structlog.get_logger(__name__)
@@ -68,7 +70,8 @@ def run_job(argv: Sequence[str]) -> dict[str, Any]:
     Only Binlake's own errors and a missing extra become an outcome; any other exception is a bug and is raised.
     """
     args = _parse(argv)
-    write, run = (append_outcome, _run_windows) if args.run_for else (write_outcome, _run_one)
+    write = append_outcome if args.run_for or args.tell_stages else write_outcome
+    run = _run_windows if args.run_for else _run_one
     try:
         outcome = build_outcome(run(args))
     except BinlakeError as error:
@@ -106,6 +109,8 @@ def execute(stage: str, args: argparse.Namespace) -> list[StageResult]:
     make_spark = make_session_factory(f"binlake-{replication.name}", args)
     has_spark = not (args.without_spark or args.master == DEFAULT_MASTER)
     ctx = StageContext(replication, run_id, make_spark, args.stop_ts, in_pieces=stage == "window", has_spark=has_spark)
+    if getattr(args, "tell_stages", False):
+        ctx = replace(ctx, tell=partial(_tell, args.result))
     if stage == "recover":
         return recover(replication, lambda own: replace(ctx, replication=own))
     if stage == "window":
@@ -123,10 +128,16 @@ def execute(stage: str, args: argparse.Namespace) -> list[StageResult]:
     return [run_stage(stage, ctx, Bounds(args.lo, args.hi), feed=args.feed)]
 
 
+def _tell(place: Path | None, result: StageResult) -> None:
+    """Write the outcome of a stage whose window goes on."""
+    append_outcome({**build_outcome([result]), MORE: STAGE}, place)
+
+
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="spark_jobs.commands.main")
     parser.add_argument("stage", choices=[*BY_NAME, "window", "recover"])
     add_arguments(parser)
+    parser.add_argument("--tell-stages", action="store_true", help="window: also write the outcome of each stage")
     parser.add_argument(
         "--run-for", type=float, default=0.0, metavar="SECONDS", help="window: continue with the next windows so long"
     )

@@ -44,6 +44,7 @@ class StageContext:
     The Spark session is made at first use: plan, finalize and small windows need none. `in_pieces`: the caller
     continues after a window that land cuts short. `view`: the control tables as a stage sees them; without it, they are
     read again each time. `label`: what Spark's pages call the jobs. `has_spark`: whoever started the run named a Spark.
+    `tell` is called, from any thread, with the result of each stage that has ended.
     """
 
     replication: Replication
@@ -55,6 +56,7 @@ class StageContext:
     label: str = "binlake"
     hands_on: bool = False
     has_spark: bool = False
+    tell: Callable[[StageResult], None] = field(default=lambda _: None, compare=False, repr=False)
 
     def begin_chain(self) -> StageContext:
         """The context of stages that run one after the other: what one has read of control tables, the next knows."""

@@ -13,6 +13,8 @@ from binlake.window.manifest import OfWindow
 
 MORE = "more"
 """In the outcome of a window after which the process goes on: the outcome of the whole follows."""
+STAGE = "stage"
+"""As the value of MORE: the outcome is that of one stage of a window, not of a whole one."""
 CUT = "cut_at_bytes"
 """In the detail of a landed window: it ends below the requested hi, because it reached `window.max-bytes`."""
 

@@ -53,6 +53,8 @@ def run_stage(
             asked = (start_ts,) if name == "plan" else (bounds, feed) if feed else (bounds,)
             passed = () if given is None else (given,)
             result: StageResult = module.run(stage, *asked, *passed)
+            if engine := stage.describe_engine():
+                result = replace(result, detail={**result.detail, **engine})
             result = compare_after_apply(stage, result) if name == "finalize" else result
     except (LeaseHeld, SparkNeeded):
         raise
@@ -63,6 +65,8 @@ def run_stage(
         if feed:
             record_feed_error(ctx.windows, feed, name, error, run_id=ctx.run_id)
         raise
+    # First told: the caller looks for it when the line comes.
+    ctx.tell(result)
     log.info("stage_ended", stage=name, state=result.state, window=Bounds(result.lo, result.hi).window,
              rows=result.rows, seconds=round(result.seconds, 2))  # fmt: skip
     return result

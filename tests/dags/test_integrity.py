@@ -1,17 +1,20 @@
 """The DAG files: what Airflow gets from a folder of replications (C-04, C-06, S0-55, hazards R-45, R-46)."""
 
+import importlib
 import json
 import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
-from airflow.serialization.serialized_objects import DagSerialization
+from airflow.serialization.serialized_objects import BaseSerialization, DagSerialization
 from airflow.timetables.base import TimeRestriction
+from airflow.triggers.base import BaseTrigger
 from support.replication_files import write_replication
 
 from binlake import tso
@@ -107,6 +110,24 @@ def test_fused_layout_is_one_task(folder: Path) -> None:
     dag = build_dag(write_replication(folder, "orders", airflow='layout = "fused"\nengine = "connect"'))
     assert wiring(dag) == {"window": set(), RECOVER: {"window"}}
     assert type(dag.get_task("window")) is ConnectStageOperator
+
+
+def test_stages_follow_one_process_without_workers(folder: Path) -> None:  # 34
+    dag = build_dag(write_replication(folder, "orders", airflow="one-process = true"))
+    stages = {stage.name: set(stage.after) for stage in select_stages(sql=True, mirror=True)}
+    assert wiring(dag) == {**stages, "window": set(), RECOVER: {"window"}}
+    copy = DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag))))
+    for name in stages:
+        task: Any = copy.get_task(name)
+        assert task.start_from_trigger
+        assert BaseSerialization.deserialize(task.start_trigger_args.trigger_kwargs) == {"process": "window"}
+        assert task.start_trigger_args.next_method == StageOperator.run_alone.__name__
+        module, _, kind = task.start_trigger_args.trigger_cls.rpartition(".")
+        assert issubclass(getattr(importlib.import_module(module), kind), BaseTrigger)
+    whole: Any = copy.get_task("window")
+    assert not whole.start_from_trigger
+    fused = build_dag(write_replication(folder, "stock", airflow='layout = "fused"\none-process = true'))
+    assert wiring(fused) == {"window": set(), RECOVER: {"window"}}
 
 
 @pytest.mark.parametrize(("engine", "cls"), [("submit", SubmitStageOperator), ("connect", ConnectStageOperator)])

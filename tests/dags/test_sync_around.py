@@ -201,7 +201,7 @@ def test_note_of_a_failed_run_shows_the_failure_only(
     # The notifier receives the text.
     told = notified.read_messages()[0]["binlake"]
     assert (told["what"], told["errors"][0]["error"]) == ("failure", "TargetUnavailable")
-    assert told["text"].endswith("finalize failed: nothing listens at the target")
+    assert "finalize failed: nothing listens at the target\nWhat to do: " in told["text"]
 
 
 # The fused layout runs one task instead of eight.
@@ -256,8 +256,9 @@ def test_silence_is_reported_although_commit_time_advances(
     done = run(as_one_task(long), airflow=own)
     (told,) = notified.read_messages()
     assert (told["channel"], told["run_id"]) == ("night", done.run_id)
-    assert told["binlake"] == {"replication": "orders", "what": "silence", "since": str(last),
-                               "silent_seconds": 60.0}  # fmt: skip
+    said = {name: told["binlake"][name] for name in ("replication", "what", "since", "silent_seconds")}
+    assert said == {"replication": "orders", "what": "silence", "since": str(last), "silent_seconds": 60.0}
+    assert "orders: no transaction for 60 s of commit time, since " in told["binlake"]["text"]
     # Neither before the repeat time, nor when something landed.
     run(as_one_task(long), airflow=own)
     run(

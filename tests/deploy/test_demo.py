@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from support.airflow_home import SLOW_PACE
 from support.exact import find_rounded_numbers
 from support.windows import wait_until
 
+from binlake.pipeline import select_stages
 from deploy.local.airflow_client import AirflowClient
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,14 +111,33 @@ def test_every_state_of_the_demo_is_equal(demo: KeptDemo) -> None:
     assert re.search(r"binlake audit row bank\.acct_00 0: \d+ changes", demo.printed)
 
 
-def test_scheduled_run_has_several_windows(demo: KeptDemo) -> None:
+def test_backlog_runs_on_spark_and_its_report_says_so(demo: KeptDemo) -> None:  # 34
+    first = next(line for line in demo.printed.splitlines() if "window 1 (" in line)
+    assert re.search(r"on Spark, \d+ tasks, [\d,]+ rows/s", first), first
+
+
+def test_stages_are_tasks_that_follow_one_process_of_several_windows(demo: KeptDemo) -> None:  # 34
     # Each state at which a window must end is reached by the same process, not by another task.
     runs = [run["dag_run_id"] for run in demo.airflow.fetch_runs("demo")]
     # A task ends after some windows; the schedule goes on with other runs.
     wait_until(lambda: "running" not in _read_window_tasks(demo, runs).values(), _RUN_S, every=0.5)
     done = [run_id for run_id, state in _read_window_tasks(demo, runs).items() if state == "success"]
-    results = [demo.airflow.fetch_xcom("demo", run_id, "window")["results"] for run_id in done]
-    assert max(sum(one["stage"] == "finalize" for one in of_run) for of_run in results) > 1
+    results = {run_id: demo.airflow.fetch_xcom("demo", run_id, "window")["results"] for run_id in done}
+    run_id, found = max(results.items(), key=lambda one: sum(result["stage"] == "finalize" for result in one[1]))
+    assert sum(result["stage"] == "finalize" for result in found) > 1
+    stages = [stage.task for stage in select_stages(sql=True, mirror=True)]
+
+    def read_states() -> dict[str, str | None]:
+        tasks = demo.airflow.fetch_tasks("demo", run_id)
+        return {task["task_id"]: task["state"] for task in tasks if task["task_id"] in stages}
+
+    wait_until(lambda: set(read_states().values()) == {"success"}, _RUN_S, every=0.5)
+    assert set(read_states()) == set(stages)
+    # Each has the result of its stage in the run's first window.
+    for stage in stages:
+        first = next(result for result in found if result["stage"] == stage)
+        told = json.loads(demo.airflow.fetch_xcom("demo", run_id, stage))
+        assert (told["lo"], told["hi"], told["state"]) == (first["lo"], first["hi"], first["state"])
 
 
 def _read_window_tasks(demo: KeptDemo, runs: list[str]) -> dict[str, str | None]:

@@ -17,9 +17,11 @@ from binlake import cli
 from binlake.base import extras, sqlfiles
 from binlake.base.oserrors import describe_os_error
 from binlake.config import folder, load_replication
+from binlake.config.load import check_replication
 from binlake_airflow.command import find_dag_files
 from binlake_airflow.provider import get_provider_info
 from deploy import licenses
+from pump_service.feeder.settings import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -250,6 +252,23 @@ def test_readmes_replication_is_valid_and_its_commands_exist(tmp_path: Path) -> 
     assert load_replication(file, secrets=False).name == "orders"
     commands = re.findall(r"^binlake (.*?) +#", section, re.MULTILINE)
     assert len(commands) == 2
+    for command in commands:
+        cli.prepare(command.split())
+
+
+def test_tutorials_files_are_valid_and_its_commands_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # make soak executes the page: tests/e2e/test_own_replication.py
+    text = (ROOT / "docs" / "start" / "own-replication.md").read_text(encoding="utf-8")
+    feeder, orders = (tmp_path / name for name in ("feeder.toml", "orders.toml"))
+    for file, example in zip((feeder, orders), re.findall(r"```toml\n(.*?)```", text, re.DOTALL), strict=True):
+        file.write_text(example, encoding="utf-8")
+    for name in ("SOURCE_PASSWORD", "TARGET_PASSWORD"):
+        monkeypatch.setenv(name, "secret")
+    assert [source.name for source in read_settings(feeder).source] == ["old"]
+    assert check_replication(orders).name == "orders"
+    commands = re.findall(r"^binlake (.*)$", text, re.MULTILINE)
+    assert len(commands) == 7
+    monkeypatch.chdir(tmp_path)
     for command in commands:
         cli.prepare(command.split())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from deploy import release
 from deploy.setup.common import REPOSITORY, SetupError
+from deploy.setup.packages import install_uv
 
 CHANGELOG = "# Changes\n\n## [0.3.0] - unreleased\n\n- new\n\n## [0.2.0] - 2026-11-30\n\n- old\n"
 
@@ -71,6 +73,14 @@ def test_notes_are_the_section_of_the_version_and_get_the_day() -> None:
     assert release.read_notes(CHANGELOG, "0.2.0") == "- old\n"
     dated = release.date_section(CHANGELOG, "0.3.0", datetime.date(2027, 1, 2))
     assert dated == CHANGELOG.replace("unreleased", "2027-01-02")
+
+
+def test_bill_of_materials_has_all_locked_packages_and_no_tools_of_tests() -> None:
+    bill = json.loads(release.build_bill(str(install_uv()), REPOSITORY))
+    names = {component["name"] for component in bill["components"]}
+    assert {"pyarrow", "deltalake", "apache-airflow", "pyspark", "plyvel"} <= names
+    assert "pytest" not in names
+    assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "binlake")
 
 
 def test_every_page_that_names_the_wheel_names_the_released_one(tmp_path: Path) -> None:

@@ -57,6 +57,24 @@ class Reader:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def run_under_airflow(self) -> None:
+        """Do what the page says under its heading, and run the DAG once, as its schedule would."""
+        home = self.folder / "airflow"
+        # No password: Airflow's connection has it.
+        env = {**os.environ, "AIRFLOW_HOME": str(home), "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+               "BINLAKE_REPLICATIONS": str(home / "replications"),  # an installed package's default
+               "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}  # fmt: skip
+        for name in ("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW__CORE__DAGS_FOLDER"):
+            env.pop(name, None)
+        (block,) = self.list_blocks("", "## Under Airflow")
+        *lines, unpause = block.strip().splitlines()
+        # What a running Airflow does by itself.
+        lines = ["airflow db migrate", *lines, "airflow dags reserialize", unpause, "airflow dags test orders"]
+        done = subprocess.run(
+            ["bash", "-euc", "\n".join(lines)], cwd=self.folder, env=env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
     @contextmanager
     def serve(self) -> Iterator[None]:
         """Run the page's three services."""
@@ -93,6 +111,9 @@ def test_page_replicates_a_mariadb(tmp_path: Path) -> None:
             while rows(target, everything) != rows(source, everything):
                 assert time.monotonic() < end
                 reader.run(*words)
+            execute(source, "INSERT INTO shop.orders VALUES (3, 'by airflow')")
+            reader.run_under_airflow()
+            assert rows(target, everything) == rows(source, everything)
         audit = re.search(r"`binlake (audit row .*?)`", PAGE)
         assert audit is not None
         said = reader.run(*audit[1].split())

@@ -18,9 +18,9 @@ from binlake.config.airflow import Airflow
 from binlake.errors import Permanent, Transient
 from binlake.health.orchestration import SYNC
 from binlake_airflow.dags.dagparts import KINDS
-from binlake_airflow.jobs import FUSED, EndedWindows
+from binlake_airflow.jobs import FUSED, Ended
 from binlake_airflow.operators import base, waiters
-from binlake_airflow.operators.stages import ConnectStageOperator, SubmitStageOperator
+from binlake_airflow.operators.stages import ConnectStageOperator, StageOperator, SubmitStageOperator
 from binlake_airflow.telemetry.notes import KEY
 
 BASE = 470583292723200000
@@ -93,6 +93,7 @@ def task(monkeypatch: pytest.MonkeyPatch) -> Any:
         name="orders", airflow=Airflow(layout="fused"), window=SimpleNamespace(most_local_bytes=None)
     )
     monkeypatch.setattr(ConnectStageOperator, "read_settings", lambda _: settings)
+    monkeypatch.setattr(StageOperator, "read_secrets", lambda _: {})
     monkeypatch.setattr(ConnectStageOperator, "get_flat_relatives", lambda *_, **__: [])
     return ConnectStageOperator(
         task_id=FUSED, stage=FUSED, replication="orders", replication_file="/r.toml", spark_conn_id="spark",
@@ -200,9 +201,54 @@ def test_blocked_first_plan_waits_without_a_worker(monkeypatch: pytest.MonkeyPat
         attempt()
 
 
+def told(n: int, place: int, **more: Any) -> dict[str, Any]:
+    """The outcome of one stage of window `n`."""
+    return {"ok": True, "results": [{**results(n)[place], **more}], "more": "stage"}
+
+
+def test_first_result_of_each_stage_is_told_to_its_task_at_once(monkeypatch: pytest.MonkeyPatch, task: Any) -> None:
+    task.follows = FUSED
+    ti = Ti()
+    waiting = told(0, 0, state="waiting")
+    feed = told(0, 1, stage="encode", detail={"feed": "f"})
+    script = [waiting, told(0, 0), told(0, 1), feed, ended(0), told(1, 0), told(1, 1), ended(1), END]
+    attempt, _ = run(monkeypatch, task, script, ti)
+    assert len(attempt()["results"]) == 2 * len(results(0))
+    found = {task_id: (one["state"], int(one["hi"]) - BASE) for task_id, one in ti.pushed["stages"].items()}
+    assert found == {"plan": ("ready", 1), "land": ("done", 1), "encode-f": ("done", 1)}
+
+
+def test_only_the_process_of_a_whole_window_tells_its_stages(monkeypatch: pytest.MonkeyPatch, task: Any) -> None:
+    run(monkeypatch, task, [], Ti())
+    context = {
+        "ti": Ti(), "run_id": "r", "params": {},
+        "dag_run": SimpleNamespace(start_date=datetime.now(UTC), run_type="manual"),
+    }  # fmt: skip
+    assert "--tell-stages" not in task.build_job(context).build_arguments(Path("r"))
+    task.follows = FUSED
+    assert "--tell-stages" in task.build_job(context).build_arguments(Path("r"))
+    task.stage = "land"
+    assert "--tell-stages" not in task.build_job(context).build_arguments(Path("r"))
+
+
+@pytest.mark.parametrize("encode", [dict, json.dumps], ids=["worker", "trigger"])
+def test_bounds_are_those_of_the_stage_before_whoever_stored_them(
+    monkeypatch: pytest.MonkeyPatch, task: Any, encode: Any
+) -> None:  # 34
+    run(monkeypatch, task, [], Ti())
+    task.stage, task.bounds_from, ti = "merge", "land", Ti()
+    vars(ti)["xcom_pull"] = lambda task_ids: encode({"lo": "7", "hi": "9"}) if task_ids == "land" else None
+    context = {
+        "ti": ti, "run_id": "r", "params": {},
+        "dag_run": SimpleNamespace(start_date=datetime.now(UTC), run_type="manual"),
+    }  # fmt: skip
+    job = task.build_job(context)
+    assert (job.lo, job.hi) == ("7", "9")
+
+
 def test_half_a_line_is_not_read_as_a_window(tmp_path: Path) -> None:
     place = tmp_path / "r.json"
-    windows, line = EndedWindows(place), json.dumps(ended(0)) + "\n"
+    windows, line = Ended(place), json.dumps(ended(0)) + "\n"
     assert windows.read_new() == []
     place.write_text(line + line[:40])
     assert len(windows.read_new()) == 1
@@ -223,6 +269,7 @@ def test_child_ends_if_its_window_cannot_be_reported(monkeypatch: pytest.MonkeyP
 
 def test_submitted_driver_has_one_window(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "delta.jar").touch()
+    monkeypatch.setattr(StageOperator, "read_secrets", lambda _: {})
     monkeypatch.setenv("BINLAKE_JARS", str(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", '{"conn_type": "spark", "host": "local[1]"}')
     task = SubmitStageOperator(

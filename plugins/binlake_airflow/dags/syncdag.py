@@ -46,6 +46,9 @@ def build_sync_dag(file: ReplicationFile) -> DAG:
             first = _add_task(file, whole, stages)
         else:
             first = _add_tasks(file, stages)
+            if replication.airflow.follows_process:
+                # Beside the stages, which follow it; what needs the window's outcome comes after it.
+                first = _add_task(file, Stage(FUSED, _ONE_PROCESS), stages)
         if replication.target is not None:
             first >> RecoverOperator(
                 task_id=RECOVER, beside_window=True, **file.build_command_arguments(), doc_md=_RECOVER
@@ -53,6 +56,7 @@ def build_sync_dag(file: ReplicationFile) -> DAG:
     return dag
 
 
+_ONE_PROCESS = "the process that runs all stages of the window; the tasks of the stages end with them"
 _RECOVER = (
     "Only when PD does not answer: finishes the window that is open at the target (consistent = false), from the lake "
     "or the relay files, and ends. Otherwise it is skipped, or writes nothing."
@@ -99,6 +103,7 @@ def _add_task(file: ReplicationFile, stage: Stage, stages: Sequence[Stage]) -> S
         locks=list_locks(_select_blocking_stages(stages) if stage.name == FUSED else [stage]),
         spark_conn_id=file.replication.airflow.spark_conn_id,
         bounds_from=stage.bounds_from,
+        follows=FUSED if file.replication.airflow.follows_process else "",
         moves_assets=mover if stage.name in (mover, FUSED) else "",
         doc_md=stage.summary,
         **file.build_task_arguments(),

@@ -16,21 +16,26 @@ from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException
+from airflow.triggers.base import StartTriggerArgs
 
 from binlake.base.jvm import format_short_lived_options, list_delta_jars
 from binlake.errors import BinlakeError, ConfigError, IncompleteWindow, SourceUnavailable, Transient
-from binlake.pipeline import STOPPED
+from binlake.pipeline import STOPPED, name_feed_sink, name_task
 from binlake_airflow.jobs import (
     FUSED,
-    EndedWindows,
+    TOLD,
+    Ended,
     Job,
+    find_feed_of_result,
     is_idle,
     needs_spark_after_all,
     parse_moment,
     prepare_result_for_xcom,
+    pull_result,
     read_results,
 )
 from binlake_airflow.operators.base import BinlakeOperator
+from binlake_airflow.operators.links import LINKS
 from binlake_airflow.operators.sparkaddress import (
     DRIVER_MEMORY_ENV,
     build_driver_env,
@@ -51,6 +56,8 @@ from binlake_airflow.telemetry.reports import (
 
 Results = list[dict[str, Any]]
 Tables = Sequence[Sequence[str]]
+# As text: only the triggerer loads it.
+_FOLLOWING = "binlake_airflow.operators.following.StageTrigger"
 RECOVER = "recover"
 """The task that replaces a window whose source is gone."""
 
@@ -60,12 +67,15 @@ class StageOperator(BinlakeOperator):
 
     `bounds_from` names the task whose result holds the bounds (None: the stage finds them itself); `spark_conn_id` the
     connection of the Spark provider; `feed` the feed, for a feed's stage; `moves_assets` the stage after which assets
-    are updated; `locks` the lake's locks that the stage takes: the task waits for their holder without a worker.
+    are updated; `locks` the lake's locks that the stage takes: the task waits for their holder without a worker;
+    `follows` the task whose process runs the stage: this one then starts and ends in the triggerer.
     Returns the StageResult as a dict with commit_ts as strings; the fused window returns `{"results": [...]}`.
 
     A scheduled run of the fused window may have several windows, one after the other in the same child process; each is
     reported while the next one runs.
     """
+
+    operator_extra_links = LINKS
 
     def __init__(
         self,
@@ -76,9 +86,14 @@ class StageOperator(BinlakeOperator):
         moves_assets: str = "",
         feed: str = "",
         locks: Sequence[str] = (),
+        follows: str = "",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.follows = follows
+        if follows and stage != FUSED:
+            self.start_from_trigger = True
+            self.start_trigger_args = StartTriggerArgs(_FOLLOWING, self.run_alone.__name__, {"process": follows})
         self.stage = stage
         self.moves_assets = moves_assets
         self.spark_conn_id = spark_conn_id
@@ -89,6 +104,11 @@ class StageOperator(BinlakeOperator):
         self._results: Results = []
         self._changed: Tables = ()
         self._look: Callable[[], None] = _look_away
+
+    @property
+    def results(self) -> Sequence[Mapping[str, Any]]:
+        """The results of the stages that this try has run so far."""
+        return self._results
 
     @abstractmethod
     def run_spark(self, job: Job, result: Path) -> str:
@@ -119,6 +139,11 @@ class StageOperator(BinlakeOperator):
             context["ti"].xcom_push(key="return_value", value=value)
             self.skip(context["ti"], skipped)
         return value
+
+    def run_alone(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
+        """Run the stage itself: the process that the task follows has ended, and the task was cleared."""
+        self.log.info("stage_runs_alone", process=self.follows, **event)
+        return self.execute(context)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """What the stage read and wrote; called only by the OpenLineage provider."""
@@ -154,7 +179,7 @@ class StageOperator(BinlakeOperator):
         """The job of this task instance."""
         params = context["params"]
         pace = self._find_pace(context)
-        bounds = context["ti"].xcom_pull(task_ids=self.bounds_from) if self.bounds_from else {}
+        bounds = pull_result(context["ti"], self.bounds_from) if self.bounds_from else {}
         if bounds is None:
             raise ConfigError(
                 f"task `{self.bounds_from}` returned no bounds", hint="clear the run from that task onwards"
@@ -170,6 +195,7 @@ class StageOperator(BinlakeOperator):
             start_ts=parse_moment(params.get("start_ts")),
             stop_ts=parse_moment(params.get("stop_ts")),
             feed=self.feed or None,
+            tells_stages=bool(self.follows) and self.stage == FUSED,
             **pace,
         )
 
@@ -184,7 +210,7 @@ class StageOperator(BinlakeOperator):
         """Run the job; returns the results that have not been reported yet."""
         with tempfile.TemporaryDirectory(prefix="binlake-") as folder:
             result = Path(folder) / "result.json"
-            self._look = self._make_look(EndedWindows(result), context) if job.run_for_s else _look_away
+            self._look = self._make_look(result, job, context)
             if not job.needs_spark:
                 how = self.run_child(job.build_arguments(result))
             elif self.read_settings().window.most_local_bytes is None:
@@ -198,11 +224,18 @@ class StageOperator(BinlakeOperator):
             self.log.info("stage_result", **{key: value for key, value in one.items() if key != "detail"})
         return results
 
-    def _make_look(self, ended: EndedWindows, context: Mapping[str, Any]) -> Callable[[], None]:
-        waiters = Waiters(context)
+    def _make_look(self, result: Path, job: Job, context: Mapping[str, Any]) -> Callable[[], None]:
+        if not (job.run_for_s or job.tells_stages):
+            return _look_away
+        waiters, windows, stages = Waiters(context), Ended(result), Ended(result, stages=True)
+        told: dict[str, Any] = {}
+        if job.tells_stages:
+            context["ti"].xcom_push(key=TOLD, value=told)
 
         def look() -> None:
-            for results in ended.read_new():
+            for [one] in stages.read_new():
+                self._tell_stage(one, told, context)
+            for results in windows.read_new():
                 self._report(results, context)
                 reason = waiters.find_reason_to_end()
                 if reason and self._process is not None:
@@ -210,6 +243,14 @@ class StageOperator(BinlakeOperator):
                     self._process.close_input()
 
         return look
+
+    def _tell_stage(self, result: Mapping[str, Any], told: dict[str, Any], context: Mapping[str, Any]) -> None:
+        """Let the task of the stage end with `result`: its first one of the run, unless the stage has to wait."""
+        feed = find_feed_of_result(result)
+        task = name_task(result["stage"], name_feed_sink(feed) if feed else None)
+        if task not in told and result["state"] not in STOPPED:
+            told[task] = prepare_result_for_xcom(result)
+            context["ti"].xcom_push(key=TOLD, value=told)
 
     def _report_feed(self, error: BinlakeError) -> None:
         """Report the state of a feed after `error`, as its task ends without a result."""

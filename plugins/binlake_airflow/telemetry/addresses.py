@@ -53,3 +53,8 @@ def _find_end_of_user(scheme: str, rest: str) -> int:
 
 def _cut_at(text: str, ends: str) -> str:
     return re.split(f"[{re.escape(ends)}]", text, maxsplit=1)[0]
+
+
+def is_page_address(text: str) -> bool:
+    """Whether `text` is the address of a web page."""
+    return text.startswith(("http://", "https://"))

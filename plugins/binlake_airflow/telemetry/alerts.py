@@ -20,6 +20,7 @@ from binlake.config.airflow import Notify, NotifyOnLag, NotifyOnSilence
 from binlake.errors import ConfigError
 from binlake.pipeline import name_task
 from binlake_airflow.telemetry import assets, failures
+from binlake_airflow.telemetry.messages import complete
 
 _ENDED = ("success", "failed")
 
@@ -96,7 +97,11 @@ def _notify_unless_recent(rule: NotifyOnLag, key: str, details: Mapping[str, Any
 
 
 def notify(rule: Notify, context: Mapping[str, Any]) -> None:
-    """Call the notifier that `rule` names. Raises ConfigError if it does not exist, and what the notifier raises."""
+    """Call the notifier that `rule` names, with `context["binlake"]` completed for people.
+
+    Raises ConfigError if it does not exist, and what the notifier raises.
+    """
+    context = {**context, "binlake": complete(context["binlake"])}
     named = _import_notifier(rule.notifier)
     kwargs = {name: _resolve_variables(value) for name, value in rule.kwargs.items()}
     if isinstance(named, type) and issubclass(named, BaseNotifier):

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from binlake import tso
 from binlake.config import Replication
 from binlake.pipeline import STOPPED, name_feed_sink, name_task
-from binlake_airflow.jobs import CHANGED, find_feed_of_result
+from binlake_airflow.jobs import CHANGED, find_feed_of_result, pull_result
 from binlake_airflow.telemetry import alerts, assets, metrics
 from binlake_airflow.telemetry.notes import KEY
 
@@ -78,7 +78,7 @@ def find_changed_tables(
         named = [result["detail"][CHANGED] for result in results if result["stage"] == name and _names_tables(result)]
         if named:
             return sorted({(db, table) for tables in named for db, table in tables})
-    found = context["ti"].xcom_pull(task_ids=task.bounds_from) if task.bounds_from is not None else None
+    found = pull_result(context["ti"], task.bounds_from) if task.bounds_from is not None else None
     return list((found or {}).get("detail", {}).get(CHANGED) or ())
 
 
@@ -119,7 +119,7 @@ def _describe_waiting(results: Sequence[Result], ti: Any) -> str:
     """The DDL that waits according to compact, which is another task if each stage is one: the last note counts."""
     details = [result["detail"] for result in results if result["stage"] == "compact"]
     if len(results) == 1 and results[0]["stage"] in ("convert", "finalize"):
-        details = [(ti.xcom_pull(task_ids="compact") or {}).get("detail", {})]
+        details = [(pull_result(ti, "compact") or {}).get("detail", {})]
     # Imported late: not needed for DAG parsing.
     from binlake.window import waitingddl
 
@@ -161,6 +161,7 @@ def _warn(task: StageTask, results: Sequence[Result], context: Mapping[str, Any]
             _warn_of_silence(settings, result, context)
             _warn_of_tables(settings, result, context)
             _warn_of_validation(settings, result, context)
+            _warn_of_waiting_ddl(settings, result, context)
             _warn_of_feed(settings, result, context)
         except Exception:
             # The window is done; a lag that cannot be notified must not make it run again.
@@ -196,6 +197,15 @@ def _warn_of_validation(settings: Replication, result: Result, context: Mapping[
     if rule is not None and result["stage"] == "validate" and detail.get("found"):
         tables = sorted({one["table"] for one in detail["listed"]})
         details = {"replication": settings.name, "what": "validation", "errors": detail["errors"], "tables": tables}
+        alerts.notify(rule, {**context, "binlake": details})
+
+
+def _warn_of_waiting_ddl(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
+    """Notify of a successful run whose window ends below a DDL that needs a person's choice."""
+    rule, waits = settings.airflow.on_failure, result["detail"].get("waits_for_ddl")
+    if rule is not None and result["stage"] == "compact" and waits:
+        details = {"replication": settings.name, "what": "ddl-waits", "commit_ts": waits["commit_ts"],
+                   "reason": waits["text"]}  # fmt: skip
         alerts.notify(rule, {**context, "binlake": details})
 
 
