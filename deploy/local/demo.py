@@ -163,10 +163,12 @@ def _run_windows(demo: Demo, rate: float) -> bool:
             "waiting for Airflow to start the first run; one process runs its windows, and the stages' tasks follow it"
         )
         with Watch(demo.read_replication(), demo.source, demo.stops, client, demo.report) as watch:
-            equal = watch.compare_all_states()
+            with demo.report.wait_for("the next window at the target"):
+                equal = watch.compare_all_states()
             client.set_paused(NAME, True)
             # The mirrors are a separate sink and may still be working on the last window.
-            watch.wait_until_mirrored()
+            with demo.report.wait_for("the mirrors"):
+                watch.wait_until_mirrored()
         return equal
     finally:
         client.close()

@@ -42,9 +42,10 @@ class LiveLoad:
         self._source.feed(RATE, _SECONDS)
         self._write_replication()
         report.say(f"waiting for Airflow to read the DAG `{NAME}`, then for its first rows in the target")
-        client.wait_for_dag(NAME, _PATIENCE_S)
-        client.set_paused(NAME, False)
-        rows = self._wait_for_rows(load_replication(self._file))
+        with report.wait_for(f"the first rows of `{NAME}`"):
+            client.wait_for_dag(NAME, _PATIENCE_S)
+            client.set_paused(NAME, False)
+            rows = self._wait_for_rows(load_replication(self._file))
         report.say(f"`{NAME}` runs: its first window with rows has applied {rows}")
 
     def stop(self) -> None:

@@ -122,6 +122,10 @@ schedule = ""
 
     def wait_until_fed(self, reached: Callable[[dict[str, Any]], bool], what: str) -> None:
         """Return when `reached` is true for every source of the feeder. Raises ProcessError."""
+        with self.report.wait_for(what):
+            self._poll_until_fed(reached, what)
+
+    def _poll_until_fed(self, reached: Callable[[dict[str, Any]], bool], what: str) -> None:
         end = time.monotonic() + _PATIENCE_S
         while True:
             sources = self.source.fetch_feeder_status()["sources"]
@@ -138,13 +142,17 @@ schedule = ""
     def wait_until_applied(self) -> None:
         """Return when the target has everything that the feeder has published so far. Raises ProcessError."""
         last = max(int(source["last_commit_ts"]) for source in self.source.fetch_feeder_status()["sources"])
+        with self.report.wait_for("the target to have all that the feeder has published"):
+            self._poll_until_applied(last)
+        self.report_windows()
+
+    def _poll_until_applied(self, last: int) -> None:
         end = time.monotonic() + _PATIENCE_S
         while (self._log.find_greatest_hi("finalize") or 0) < last:
             if time.monotonic() > end:
                 raise ProcessError(f"the target did not reach {last} in time")
             self.report_windows()
             time.sleep(_POLL_S)
-        self.report_windows()
 
     def report_windows(self) -> None:
         """Print a line for each window that was applied since the last call."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,8 @@ from binlake import tso
 from binlake.compare import Comparison
 from binlake.compare.capture import StateAt
 
+QUIET_S = 10.0
+"""Seconds of silence after which the demo says again what it waits for."""
 _DERIVING = ("land", "merge", "compact", "convert")
 
 
@@ -61,14 +65,33 @@ class Report:
     """Prints events, and remembers windows and states for the summary at the end."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
+        self._began = self._said = time.monotonic()
         self._windows: list[WindowLine] = []
         self._states: list[Comparison] = []
         self._exempt: dict[str, int] = {}
 
     def say(self, text: str) -> None:
         """Print one line."""
-        print(f"{time.monotonic() - self._began:6.1f} s  {text}", flush=True)
+        self._said = time.monotonic()
+        print(f"{self._said - self._began:6.1f} s  {text}", flush=True)
+
+    @contextmanager
+    def wait_for(self, what: str, every_s: float = QUIET_S) -> Iterator[None]:
+        """While it is open, say each `every_s` in which nothing else was said what is waited for."""
+        done = threading.Event()
+
+        def remind() -> None:
+            while not done.wait(max(every_s - (time.monotonic() - self._said), 0.01)):
+                if time.monotonic() - self._said >= every_s:
+                    self.say(f"still waiting for {what}")
+
+        thread = threading.Thread(target=remind, name="demo-waits", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def print_page(self, url: str, user: str, password: str, dag: str) -> None:
         """Print the address of the DAG's page."""

@@ -79,8 +79,9 @@ def _start(report: Report, starts: Mapping[str, Callable[[], object]], ends: Seq
     with ThreadPoolExecutor(len(starts)) as pool:
         futures = [pool.submit(start, name, call) for name, call in starts.items()]
         try:
-            for future in futures:
-                future.result()
+            for name, future in zip(starts, futures, strict=True):
+                with report.wait_for(f"{name} to start"):
+                    future.result()
         except BaseException:
             # Stop the servers that are still starting, instead of waiting half a minute for Spark and Airflow.
             while wait(futures, timeout=_AGAIN_S).not_done:

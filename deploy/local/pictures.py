@@ -115,6 +115,9 @@ def _take(page: Page, url: str, pd: str) -> None:
         "replication-narrow": (base, 390, 1100, "light"),
         "row": (f"{base}/row?table=shop.item&key=4", _WIDTH, 580, "light"),
         "transaction": (f"{base}/transaction?ts={BASE + 12 * S + 1}", _WIDTH, 820, "dark"),
+        "diff": (f"{base}/diff?table=shop.item&from={BASE + 10 * S}&to={BASE + 40 * S}", _WIDTH, 560, "light"),
+        "actions": (f"{base}/act", _WIDTH, 900, "light"),
+        "act": (f"{base}/act/rollback?review=1&commit_ts={BASE + 12 * S + 1}", _WIDTH, 420, "light"),
         "table": (f"{base}/table?table=shop.item&at={BASE + 30 * S}", _WIDTH, 560, "light"),
     }
     for name, (address, width, height, scheme) in pages.items():

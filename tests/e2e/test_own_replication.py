@@ -60,7 +60,8 @@ class Reader:
     def run_under_airflow(self) -> None:
         """Do what the page says under its heading, and run the DAG once, as its schedule would."""
         home = self.folder / "airflow"
-        env = {**os.environ, **SECRETS, "AIRFLOW_HOME": str(home), "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        # No password: Airflow's connection has it.
+        env = {**os.environ, "AIRFLOW_HOME": str(home), "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
                "BINLAKE_REPLICATIONS": str(home / "replications"),  # an installed package's default
                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}  # fmt: skip
         for name in ("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW__CORE__DAGS_FOLDER"):
