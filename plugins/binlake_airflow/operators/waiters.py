@@ -8,9 +8,12 @@ from typing import Any
 
 import structlog
 
+from binlake_airflow.actions.action import ACT
+
+
 log = structlog.get_logger(__name__)
 _QUIET_S = 3.0
-WRITING = ("bootstrap", "backfill", "restore", "recover", "verify", "maintain")
+WRITING = ("bootstrap", "backfill", "restore", "recover", "verify", "maintain", ACT)
 """The side DAGs whose runs may wait for the locks of a window: `audit` only reads."""
 
 
