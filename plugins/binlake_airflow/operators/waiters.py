@@ -10,7 +10,6 @@ import structlog
 
 from binlake_airflow.actions.action import ACT
 
-
 log = structlog.get_logger(__name__)
 _QUIET_S = 3.0
 WRITING = ("bootstrap", "backfill", "restore", "recover", "verify", "maintain", ACT)
