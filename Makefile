@@ -14,7 +14,7 @@ PYTEST_ARGS ?=
 # Chosen for two cores: each further process loads all tests and starts its own servers, ten seconds of CPU or more.
 # One process runs all tests of a file, and all files that share an expensive fixture (tests/support/sharing.py); the
 # most expensive files run first.
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 # The timeout of a test works only while its process runs Python code; this one ends a process that is deadlocked, with its
 # stacks printed, and with it the run.
 PARALLEL += -o faulthandler_timeout=1000 -o faulthandler_exit_on_timeout=true --max-worker-restart=0

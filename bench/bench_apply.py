@@ -72,7 +72,7 @@ class Table:
             is_common_handle=True, partition_ids=(), kind="table", comment="", raw={},
         )  # fmt: skip
 
-    def make_images(self, keys: np.ndarray, salt: int) -> dict[str, pa.Array]:
+    def build_images(self, keys: np.ndarray, salt: int) -> dict[str, pa.Array]:
         """Columns of text for rows with these keys."""
         ids = pa.array(keys).cast(pa.large_string())
         numbers = ((keys * 2654435761 + salt) % 1_000_000_007).astype(np.int64)
@@ -82,16 +82,16 @@ class Table:
         return {"id": ids, "k": k, "c": c, "pad": pad}
 
 
-def _make_column(number: int, name: str, kind: int, flen: int, flag: int = 0) -> ColumnInfo:
+def _build_column(number: int, name: str, kind: int, flen: int, flag: int = 0) -> ColumnInfo:
     form = {"Tp": kind, "Flag": flag, "Flen": flen, "Decimal": 0, "Charset": "utf8mb4", "Collate": "utf8mb4_bin"}
     return ColumnInfo.from_json({"id": number, "name": {"O": name}, "offset": number - 1, "type": form, "state": 5})
 
 
 _COLUMNS = (
-    _make_column(1, "id", t.LONGLONG, 20, t.FLAG_NOT_NULL | t.FLAG_PRIMARY),
-    _make_column(2, "k", t.LONG, 11),
-    _make_column(3, "c", t.VARCHAR, 120),
-    _make_column(4, "pad", t.VARCHAR, 60),
+    _build_column(1, "id", t.LONGLONG, 20, t.FLAG_NOT_NULL | t.FLAG_PRIMARY),
+    _build_column(2, "k", t.LONG, 11),
+    _build_column(3, "c", t.VARCHAR, 120),
+    _build_column(4, "pad", t.VARCHAR, 60),
 )
 
 
@@ -109,7 +109,7 @@ class Workload:
         return sum(len(table.deleted) + len(table.written) for table in self.tables)
 
 
-def make_workloads() -> list[Workload]:
+def build_workloads() -> list[Workload]:
     """(a) inserts, (b) updates of hot rows, (c) transactions of five rows over four tables."""
     none, random = np.empty(0, np.int64), np.random.default_rng(7)
     inserts, updates, mixed = (int(n * SCALE) for n in (200_000, 200_000, 500_000))
@@ -130,7 +130,7 @@ def make_workloads() -> list[Workload]:
 def render_batches(workload: Workload, rows: int, plain: bool) -> tuple[list[StatementBatch], float]:
     """The batches, and the seconds that rendering their text from columns took."""
     given = [
-        (table, table.make_images(table.deleted, 1), table.make_images(table.written, 1)) for table in workload.tables
+        (table, table.build_images(table.deleted, 1), table.build_images(table.written, 1)) for table in workload.tables
     ]
     batches: list[StatementBatch] = []
     began, numbers = time.perf_counter(), {Phase.DELETE: 0, Phase.WRITE: 0}
@@ -176,7 +176,7 @@ def prepare(server: MariaDb, workload: Workload) -> None:
                 f"CREATE TABLE bench.{table.name} (id BIGINT PRIMARY KEY, k INT, c VARCHAR(120), pad VARCHAR(60))"
             )
             for batch in TableStatements(table.definition, 0, limits=BatchLimits(1000)).render_writes(
-                table.make_images(table.before, 0)
+                table.build_images(table.before, 0)
             ):
                 cursor.execute(batch.sql[0])
 
@@ -267,7 +267,7 @@ def main() -> int:
     """Print a line for each workload, batch size and mode."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
     with MariaDb(options=("--innodb-buffer-pool-size=1G", "--innodb-log-file-size=512M")) as server:
-        for workload in make_workloads():
+        for workload in build_workloads():
             if workload.label.startswith(f"({ONLY}"):
                 measure(server, workload)
     return 0

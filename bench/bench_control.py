@@ -61,11 +61,11 @@ def main(events: int, batch: int, folder: Path) -> int:
 def append(log: WindowLog, numbers: Sequence[int]) -> int:
     """Append the events of the windows `numbers`, one commit for each stage; returns the number of commits."""
     for stage in STAGES:
-        log._table.append([make_event(number, stage) for number in numbers])
+        log._table.append([build_event(number, stage) for number in numbers])
     return len(STAGES)
 
 
-def make_event(number: int, stage: str) -> dict[str, object]:
+def build_event(number: int, stage: str) -> dict[str, object]:
     """A row of the table `window`."""
     lo, hi = BASE + (number - 1) * STEP, BASE + number * STEP
     proofs = tuple(MemberProof(pump, "u" * 36, "online", 0, hi, 1000) for pump in PUMPS)

@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pyarrow as pa
-from decode_load import SHAPES, OneTable, Transactions, make_table, make_transactions
+from decode_load import SHAPES, OneTable, Transactions, build_table, build_transactions
 
 from binlake.rows.codec import MutationBatch, walk
 from binlake.rows.codec.splits import MOST_BYTES
@@ -53,8 +53,8 @@ def _measure_case(word: str, in_each: str) -> int:
         return _measure_big_transaction()
     name = next(name for name in SHAPES if name.startswith(word))
     columns = SHAPES[name]
-    table = make_table(columns)
-    load, tables = make_transactions(table, columns, ROWS[word], int(in_each)), OneTable(table)
+    table = build_table(columns)
+    load, tables = build_transactions(table, columns, ROWS[word], int(in_each)), OneTable(table)
     size, pieces = sum(len(payload) for _, _, payload in load), list(split_into_pieces(load))
     _, peak = _measure_peak(lambda: decode(pieces, tables))
     rate = measure_best_rate(lambda: decode(pieces, tables), 5)
@@ -72,9 +72,9 @@ def _measure_case(word: str, in_each: str) -> int:
 def _measure_big_transaction() -> int:
     """Decode one transaction of 256 MiB; print its peak memory as a multiple of its size."""
     columns = SHAPES["text-heavy (1 kB)"]
-    table = make_table(columns)
+    table = build_table(columns)
     rows = _BIG // 1530
-    load, tables = make_transactions(table, columns, rows, rows), OneTable(table)
+    load, tables = build_transactions(table, columns, rows, rows), OneTable(table)
     size = len(load[0][2])
     began = time.process_time()
     count, more = _measure_peak(lambda: decode_one_by_one(load, tables))

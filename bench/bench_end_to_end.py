@@ -121,7 +121,7 @@ def measure(load: Load, way: str, folder: Path, args: argparse.Namespace) -> Mea
         meta = {"version": VERSION, "case": "bench"}
         stack.enter_context(StatusServer(meta, bulk.history, bulk.known, lambda: tso.MAX_TS, address))
         others = source.pids | {"mariadb": target.pid or 0} | ({"jvm": spark.server.pid or 0} if spark else {})
-        settings = _make_settings(source, target, folder, way, args.set)
+        settings = _build_settings(source, target, folder, way, args.set)
         flame = str(args.flame.absolute() / f"{load.name}-{way}") if args.flame else ""
         job = Job(settings, way, spark.url if spark else "", jobs, others, flame)
         bulk.create()
@@ -152,7 +152,9 @@ def _connect(folder: Path) -> Iterator[tuple[SparkConnect, str]]:
         yield spark, f"http://{HOST}:{pages}"
 
 
-def _make_settings(source: BulkSource, target: MariaDb, folder: Path, way: str, given: Sequence[str]) -> dict[str, Any]:
+def _build_settings(
+    source: BulkSource, target: MariaDb, folder: Path, way: str, given: Sequence[str]
+) -> dict[str, Any]:
     wanted: dict[str, Any] = {
         "name": "bench",
         "initial-commit-ts": "0",
@@ -192,7 +194,7 @@ def _run_process(job: Job, folder: Path) -> Iterator[Connection]:
     key, log = secrets.token_bytes(16), folder / "windows.log"
     with Listener((HOST, 0), authkey=key) as listener, log.open("wb") as out:
         program = Path(__file__).with_name("window_process.py")
-        command = [*_make_launch_command(job.way), str(program), *map(str, listener.address)]
+        command = [*_build_launch_command(job.way), str(program), *map(str, listener.address)]
         # A Connect session in this process, which warmed up a server of an earlier load, leaves SPARK_ variables.
         env = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
         env |= {"BINLAKE_BENCH_KEY": key.hex(), "PYSPARK_PYTHON": sys.executable}
@@ -212,7 +214,7 @@ def _run_process(job: Job, folder: Path) -> Iterator[Connection]:
             process.wait()
 
 
-def _make_launch_command(way: str) -> list[str]:
+def _build_launch_command(way: str) -> list[str]:
     if way != "submit":
         return [sys.executable]
     submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
@@ -233,10 +235,10 @@ def _measure_sizes(folder: Path) -> dict[str, int]:
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--workload", type=_make_word_parser(LOADS), default=list(LOADS), help="a,b,c (all)")
+    parser.add_argument("--workload", type=_build_word_parser(LOADS), default=list(LOADS), help="a,b,c (all)")
     parser.add_argument("--scale", type=lambda text: [float(one) for one in text.split(",")], default=[1.0, 10.0],
                         help="multiples of the size (1,10)")  # fmt: skip
-    parser.add_argument("--way", type=_make_word_parser(WAYS), default=["plain"], help=f"{','.join(WAYS)} (plain)")
+    parser.add_argument("--way", type=_build_word_parser(WAYS), default=["plain"], help=f"{','.join(WAYS)} (plain)")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="replication setting")
     parser.add_argument("--floors", type=int, default=3, help="measurements of the floor; the best counts (3)")
     parser.add_argument("--flame", type=Path, metavar="FOLDER", help="write flame graphs of each warm stage there")
@@ -244,7 +246,7 @@ def _parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _make_word_parser(known: Collection[str]) -> Callable[[str], list[str]]:
+def _build_word_parser(known: Collection[str]) -> Callable[[str], list[str]]:
     def parse(text: str) -> list[str]:
         words = text.split(",")
         if unknown := set(words) - set(known):

@@ -27,7 +27,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Producer
-from feed_load import AVRO, Rows, make_loads
+from feed_load import AVRO, Rows, build_loads
 
 from binlake.base import rowhash
 from binlake.config.feed import Feed
@@ -43,7 +43,7 @@ from binlake.feed.manifest import EncodeManifest
 from binlake.feed.schemaids import SchemaIds
 from binlake.feed.sealed import find_last_position, read_sealed, split_changes
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import make_message_table
+from binlake.lake.tables import build_message_table
 from binlake.rules.tablefilter import TableMatcher
 from deploy.local.apicurio import Apicurio
 from deploy.local.kafka import Kafka
@@ -80,7 +80,7 @@ class Best:
 def main() -> int:
     """Print a line for each stage and load."""
     pa.set_cpu_count(1)
-    rows = make_loads()
+    rows = build_loads()
     for load in rows:
         measure_encoding(load)
         measure_protocols(load)
@@ -93,7 +93,7 @@ def main() -> int:
 def measure_encoding(load: Rows) -> None:
     """Print the rows per second of CPU of one core."""
     ours, stage, floor = Best(), Best(), Best()
-    values = make_ready_values(load)
+    values = build_ready_values(load)
     with tempfile.TemporaryDirectory(prefix="binlake-feed-") as folder:
         for number in range(REPEATS):
             ours.run(partial(encode_all, load))
@@ -114,7 +114,7 @@ def measure_protocols(load: Rows) -> None:
         ours = Best()
         for _ in range(REPEATS):
             ours.run(partial(encode_all, load, options))
-        encoder = load.make_encoder(options=options)
+        encoder = load.build_encoder(options=options)
         size = sum(pc.sum(pc.binary_length(encoder.encode(batch)["value"])).as_py() for batch in load.batches)
         speed = f"{load.count / ours.cpu:>9,.0f} rows/s {size / ours.cpu / 1e6:>6,.0f} MB/s"
         print(f"encode  {load.name:<18} {speed}   {name}", flush=True)
@@ -122,14 +122,14 @@ def measure_protocols(load: Rows) -> None:
 
 def encode_all(load: Rows, options: Options = AVRO) -> None:
     """Encode all rows, as the stage encode does."""
-    encoder = load.make_encoder(options=options)
+    encoder = load.build_encoder(options=options)
     for batch in load.batches:
         encoder.encode(batch)
 
 
-def make_ready_values(load: Rows) -> list[tuple[Any, Any]]:
+def build_ready_values(load: Rows) -> list[tuple[Any, Any]]:
     """(parsed schema, the object for fastavro to write) of each key and value, in turn."""
-    encoder, values = load.make_encoder(), []
+    encoder, values = load.build_encoder(), []
     for batch in load.batches:
         messages = encoder.encode(batch)
         parsed = {name: fastavro.parse_schema(json.loads(text)) for name, text in encoder.collect_schemas().items()}
@@ -153,8 +153,8 @@ def write_by_fastavro(values: list[tuple[Any, Any]]) -> list[bytes]:
 
 def write_messages(load: Rows, folder: str, feed: str) -> Encoded:
     """Encode and write the messages, as the stage encode does in the driver."""
-    encoder = load.make_encoder(f"{load.name.split()[0]}.{{schema}}.{{table}}")
-    table = LakePaths(folder).locate_table(make_message_table(feed).name)
+    encoder = load.build_encoder(f"{load.name.split()[0]}.{{schema}}.{{table}}")
+    table = LakePaths(folder).locate_table(build_message_table(feed).name)
     task = EncodeTask(encoder, TableMatcher(("*.*",)), feed, "0-1", table, whole=False)
     return task.write(iter(load.batches))
 
@@ -173,7 +173,7 @@ def measure_publishing(load: Rows, kafka: Kafka, registry: Apicurio) -> None:
             for messages in split_changes(part, TRANSACTION_ROWS)
         ]
         parts = [ids.add_headers(messages, manifest.schemas) for messages in parts]
-        ready = [message for part in parts for message in make_ready_messages(part)]
+        ready = [message for part in parts for message in build_ready_messages(part)]
         for number in range(REPEATS):
             with Publisher(feed.sink.kafka, f"{load.name}.{number}") as out:
                 out.ensure_topics({ready[0].topic})
@@ -196,7 +196,7 @@ def measure_publishing(load: Rows, kafka: Kafka, registry: Apicurio) -> None:
 
 def seal_window(load: Rows, folder: str) -> tuple[LakePaths, EncodeManifest]:
     """Encode the rows into a lake, as the stage encode does, and return the sealed manifest."""
-    paths, table = LakePaths(folder), make_message_table("f")
+    paths, table = LakePaths(folder), build_message_table("f")
     ensure_table(paths, table)
     encoded = write_messages(load, folder, "f")
     commit_parts(paths, table, encoded.parts, [], {})
@@ -214,7 +214,7 @@ class Ready(NamedTuple):
     headers: list[tuple[str, str | bytes | None]]
 
 
-def make_ready_messages(part: pa.Table) -> Iterator[Ready]:
+def build_ready_messages(part: pa.Table) -> Iterator[Ready]:
     """All messages of `part`, which has its headers."""
     columns = (part[name].to_pylist() for name in ("topic", "key", "value", "hash", "commit_ts"))
     for topic, key, value, number, commit_ts in zip(*columns, strict=True):

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import structlog
 from bench_decode import measure_best_rate
-from decode_load import SHAPES, Column, Row, make_table
+from decode_load import SHAPES, Column, Row, build_table
 from feeder_whole import measure_lags_of_paced_load, publish_all
 from server_tools import run_client
 
@@ -78,7 +78,7 @@ def _measure_paced_case(server: MariaDb) -> None:
 
 def _measure_whole_case(server: MariaDb, in_each: int) -> None:
     shape, columns = next(iter(SHAPES.items()))
-    table, rows = make_table(columns), ROWS[shape.split()[0]] * (4 if in_each > 1 else 1)
+    table, rows = build_table(columns), ROWS[shape.split()[0]] * (4 if in_each > 1 else 1)
     taken = publish_all(server, lambda: _write(server, table, columns, rows, in_each))
     floors = {how: _dump_tool(server, rows, *options) for how, options in _DUMPS.items()}
     print(
@@ -101,7 +101,7 @@ def _dump_tool(server: MariaDb, rows: int, *options: str) -> float:
 
 
 def _measure_case(server: MariaDb, shape: str, columns: list[Column], in_each: int) -> None:
-    table, rows = make_table(columns), ROWS[shape.split()[0]]
+    table, rows = build_table(columns), ROWS[shape.split()[0]]
     source = SourceFile.model_validate({"name": "s1", "host": server.host, "port": server.port, "user": server.user})
     since = _end_of(source)
     _write(server, table, columns, rows, in_each)

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import google_crc32c
 import pyarrow as pa
-from feed_load import Rows, make_loads
+from feed_load import Rows, build_loads
 
 from binlake.base import rowhash
 from binlake.base.filestore import LocalStore
@@ -32,7 +32,7 @@ from binlake.feed.files.binlogs import BinlogPublisher
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.sealed import read_sealed
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import make_message_table
+from binlake.lake.tables import build_message_table
 from binlake.rules.tablefilter import TableMatcher
 from spark_jobs.encode.writing import EncodeTask
 from spark_jobs.job.lake import commit_parts, ensure_table
@@ -58,7 +58,7 @@ class Best:
 def main() -> int:
     """Print a line for each step and load."""
     pa.set_cpu_count(1)
-    for load in make_loads():
+    for load in build_loads():
         with tempfile.TemporaryDirectory(prefix="binlake-files-") as folder:
             measure_files(load, Path(folder))
     return 0
@@ -84,16 +84,16 @@ def measure_files(load: Rows, folder: Path) -> None:
 
 def encode_all(load: Rows) -> None:
     """Encode all rows, as the stage encode does."""
-    encoder = load.make_encoder(options=PbOptions())
+    encoder = load.build_encoder(options=PbOptions())
     for batch in load.batches:
         encoder.encode(batch)
 
 
 def seal_window(load: Rows, folder: str) -> tuple[LakePaths, EncodeManifest]:
     """Encode the rows into a lake, as the stage encode does, and return the sealed manifest."""
-    paths, table = LakePaths(folder), make_message_table("f")
+    paths, table = LakePaths(folder), build_message_table("f")
     ensure_table(paths, table)
-    encoder = load.make_encoder(options=PbOptions())
+    encoder = load.build_encoder(options=PbOptions())
     task = EncodeTask(encoder, TableMatcher(("*.*",)), "f", "0-1", paths.locate_table(table.name), whole=True)
     encoded = task.write(iter(load.batches))
     commit_parts(paths, table, encoded.parts, [], {})

@@ -66,7 +66,7 @@ def make(mutations: int, folder: Path) -> None:
 
 
 def _list_parts(mutations: int, folder: Path, paths: LakePaths) -> dict[str, Callable[[], None]]:
-    tables = [_make_table(number) for number in range(TABLES)]
+    tables = [_build_table(number) for number in range(TABLES)]
     return {
         "definitions": lambda: SampleLake(paths, "sbtest").begin(BASE - 1, *tables),
         "windows": lambda: _write_windows(paths),
@@ -75,7 +75,7 @@ def _list_parts(mutations: int, folder: Path, paths: LakePaths) -> dict[str, Cal
     }
 
 
-def _make_table(number: int) -> TableDef:
+def _build_table(number: int) -> TableDef:
     columns = {"id": t.LONGLONG, "k": t.VARCHAR, "c": t.VARCHAR, "pad": t.VARCHAR}
     return build_table(f"sbtest{number}", 100 + number, columns, ["id"], "sbtest")
 
@@ -85,7 +85,7 @@ def _write_windows(paths: LakePaths) -> None:
     for first in range(0, WINDOWS, _BATCH):
         numbers = range(first, first + _BATCH)
         for stage in (*STAGES, "mirror"):
-            table.append([_make_event(number, stage) for number in numbers])
+            table.append([_build_event(number, stage) for number in numbers])
         versions.record(
             [
                 MirrorVersion("sbtest", f"sbtest{table_number}", 1, *_compute_bounds(number))
@@ -104,23 +104,23 @@ def _compute_bounds(number: int) -> tuple[int, int]:
     return BASE - 1 + number * STEP, BASE - 1 + (number + 1) * STEP
 
 
-def _make_event(number: int, stage: str) -> dict[str, object]:
+def _build_event(number: int, stage: str) -> dict[str, object]:
     lo, hi = _compute_bounds(number)
     sink = {"land": "", "merge": "", "mirror": "mirror"}.get(stage, "sql")
     return {
         "lo": lo, "hi": hi, "stage": stage, "sink": sink, "state": "done", "rows": 1000, "seconds": 0.5,
         "run_id": f"run-{number}", "at_ms": (hi >> 18) + 1000, "blocked_by": "", "detail": '{"ddl": 0}',
-        "manifest": _make_manifest(lo, hi) if stage == "land" else "m" * 1500 if stage == "convert" else "",
+        "manifest": _build_manifest(lo, hi) if stage == "land" else "m" * 1500 if stage == "convert" else "",
     }  # fmt: skip
 
 
-def _make_manifest(lo: int, hi: int) -> str:
+def _build_manifest(lo: int, hi: int) -> str:
     members = tuple(MemberProof(f"pump-{n}", "u" * 300, "online", lo, hi, 500) for n in (1, 2))
     return WindowManifest("bench", 1, lo, hi, "c" * 64, members, 1000, 0, 0, 200_000, 1, "d" * 64).to_json()
 
 
 def _write_mirror(paths: LakePaths, table: TableDef) -> None:
-    def make_rows() -> Iterator[pa.RecordBatch]:
+    def build_rows() -> Iterator[pa.RecordBatch]:
         for first in range(0, KEYS, KEYS // 10):
             keys = [str(key) for key in range(first, first + KEYS // 10)]
             texts: dict[str, list[str | None]] = {name: list(keys) for name in ("id", "k", "c", "pad")}
@@ -128,7 +128,7 @@ def _write_mirror(paths: LakePaths, table: TableDef) -> None:
 
     replica = Replica(paths.locate_mirror("sbtest", table.name), 400)
     replica.create(table, BASE)
-    replica.fill(table, make_rows(), _compute_bounds(0)[1])
+    replica.fill(table, build_rows(), _compute_bounds(0)[1])
 
 
 def _write_history(mutations: int, folder: Path, paths: LakePaths) -> None:

@@ -88,14 +88,14 @@ def _recover(storage: Storage) -> None:
 
 def _fill(directory: Path, binlogs: int) -> None:
     log = ValueLog(directory, LogOptions(sync=False))
-    payloads = _make_payloads(binlogs)
+    payloads = _build_payloads(binlogs)
     for number in range(0, binlogs, _BATCH):
         last = min(number + _BATCH, binlogs) // 2 - 1
         log.append([next(payloads) for _ in range(min(_BATCH, binlogs - number))], START + 4 * last + 1)
     log.close()
 
 
-def _make_payloads(binlogs: int) -> Iterator[bytes]:
+def _build_payloads(binlogs: int) -> Iterator[bytes]:
     """Yield P and C in turn. Protobuf would take most of the time, so it runs once: only the timestamps differ."""
     prewrite = build.build_prewrite(START, b"t\x80\0\0\0\0\0\0\x2d_r\x80\0\0\0\0\0\0\1", os.urandom(150))
     commit = build.build_commit(prewrite, START + 1)

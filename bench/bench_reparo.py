@@ -38,7 +38,7 @@ def main() -> int:
     with MariaDb() as server, tempfile.TemporaryDirectory(prefix="binlake-back-") as name:
         folder = Path(name)
         write_files(folder)
-        make_table(server)
+        build_table(server)
         address = {"host": server.host, "port": server.port, "user": server.user}
         settings = ReparoSettings.model_validate(
             {"data-dir": name, "dest-type": "mariadb", "dest-db": address, "safe-mode": True}
@@ -47,7 +47,7 @@ def main() -> int:
         stop_recording = record_texts(texts)
         restored = measure(server, lambda: restore(settings, LocalStore(folder)))
         stop_recording()
-        make_table(server)
+        build_table(server)
         floor = measure(server, lambda: run_texts(server, texts))
     for label, (seconds, own, theirs) in (("reparo", restored), ("REPLACE only", floor)):
         per = 1e6 / ROWS
@@ -89,7 +89,7 @@ def record_texts(texts: list[str]) -> Callable[[], None]:
     return restore_batches
 
 
-def make_table(server: MariaDb) -> None:
+def build_table(server: MariaDb) -> None:
     """Create the table anew, empty, and drop the progress of reparo."""
     with server.connect() as link, link.cursor() as cursor:
         for name in ("sb", "binlake_reparo"):

@@ -33,7 +33,7 @@ def main(writes: int) -> None:
     tune()
     structlog.configure(processors=[lambda *_: (_ for _ in ()).throw(structlog.DropEvent)])
     with tempfile.TemporaryDirectory(dir=os.environ.get("BINLAKE_BENCH_DIR")) as name:
-        payloads = _make_payloads(writes)
+        payloads = _build_payloads(writes)
         size = sum(map(len, payloads)) + 16 * writes
         floor = _append_raw(Path(name) / "floor", payloads)
         storage = Storage(Path(name) / "pump")
@@ -50,13 +50,13 @@ def main(writes: int) -> None:
             f"pull                     {writes / 2 / took:>10,.0f} transactions/s = {writes / took:,.0f} binlogs/s,"
             f" {size / took / 1e6:,.0f} MB/s, {raw / took:.0%} of the floor"
         )
-        more = _make_payloads(writes, writes // 2)
+        more = _build_payloads(writes, writes // 2)
         shared = _write_during_pull(storage, more)
         print(f"write during a pull      {writes / shared:>10,.0f} writes/s, {seconds / shared:.0%} of alone")
         storage.close()
 
 
-def _make_payloads(writes: int, first: int = 0) -> list[bytes]:
+def _build_payloads(writes: int, first: int = 0) -> list[bytes]:
     start, payloads = 470614287839920132, list[bytes]()
     for number in range(first, first + writes // 2):
         prewrite = build.build_prewrite(start + 4 * number, b"t\x80\0\0\0\0\0\0\x2d_r\x80\0\0\0\0\0\0\1", VALUE)

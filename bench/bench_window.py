@@ -50,7 +50,7 @@ def measure(capture: Capture, target: MariaDb, spark: SparkSession) -> tuple[lis
     with temporary as folder, run_capture_cluster(capture, Path(folder)) as cluster:
         last = max(state.commit_ts for state in capture.read_states())
         # With a stop position, plan waits for the watermarks to reach it: the whole capture becomes one window.
-        ctx = StageContext(make_replication(cluster, target, folder), "bench", lambda: spark, last)
+        ctx = StageContext(build_replication(cluster, target, folder), "bench", lambda: spark, last)
         results: list[StageResult] = []
         while not [result for result in results if result.stage == "finalize"]:
             results = run_window(ctx)
@@ -59,7 +59,7 @@ def measure(capture: Capture, target: MariaDb, spark: SparkSession) -> tuple[lis
         return results, texts, float(cluster.replay["seconds"])
 
 
-def make_replication(cluster: CaptureCluster, target: MariaDb, folder: str) -> Replication:
+def build_replication(cluster: CaptureCluster, target: MariaDb, folder: str) -> Replication:
     """Return a replication into `target` and into mirrors."""
     return Replication.model_validate({
         "name": "bench",

@@ -23,7 +23,7 @@ from binlake.rows.codec.datum import write_int
 from binlake.rows.schema import Action, DbInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC
-from binlake.rows.schema.forms import CHARSET, COLLATE, make_database_json, make_job_json
+from binlake.rows.schema.forms import CHARSET, COLLATE, build_database_json, build_job_json
 from binlake.tso import Clock
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
@@ -107,12 +107,12 @@ class BulkLoad:
         self._load, self._pd, self._cluster_id = load, pd, cluster_id
         self._wires = wires
         self._random = np.random.default_rng(_SEED)
-        self._definitions = [_make_table(101 + number, f"sbtest{number + 1}") for number in range(load.tables)]
+        self._definitions = [_build_table(101 + number, f"sbtest{number + 1}") for number in range(load.tables)]
         self._version = 0
 
     def create(self) -> int:
         """Write the DDL of the database and its tables; return the last commit_ts."""
-        info = make_database_json(_DATABASE_ID, DB)
+        info = build_database_json(_DATABASE_ID, DB)
         self._write_ddl(Action.CREATE_SCHEMA, f"CREATE DATABASE `{DB}`", (0, ""), db_info=info)
         last = 0
         for table in self._definitions:
@@ -131,7 +131,7 @@ class BulkLoad:
         last, open_starts = 0, np.empty(0, np.int64)
         for done in range(0, transactions, size):
             count = min(size, transactions - done)
-            prewrites = self._make_prewrites(templates, roles, done, count)
+            prewrites = self._build_prewrites(templates, roles, done, count)
             starts = self._start(count)
             templates[0].put_starts(prewrites, templates[0].prewrite_starts, starts)
             last, commits = self._commit(templates[0], open_starts)
@@ -141,12 +141,12 @@ class BulkLoad:
         self._send(commits)
         return Written(last, transactions, transactions * templates[0].prewrite.size)
 
-    def _make_prewrites(
+    def _build_prewrites(
         self, templates: list[_Template], roles: tuple[Role, ...], first: int, count: int
     ) -> np.ndarray:
         which = (first + np.arange(count)) % len(templates)
         prewrites = np.stack([template.prewrite for template in templates])[which]
-        for images, slots in zip(self.writer.make_block(roles, first, count), templates[0].slots, strict=True):
+        for images, slots in zip(self.writer.build_block(roles, first, count), templates[0].slots, strict=True):
             for image, places in zip(images, slots, strict=True):
                 self._put_image(prewrites, image, places)
         return prewrites
@@ -199,13 +199,13 @@ class BulkLoad:
         self.known.end(start_ts, commit_ts)
         self._send_one(build.build_commit(prewrite, commit_ts))
         self.history.add(
-            make_job_json(job_id, action, query, schema=(_DATABASE_ID, DB), table=table, version=self._version,
+            build_job_json(job_id, action, query, schema=(_DATABASE_ID, DB), table=table, version=self._version,
                           start_ts=start_ts, finished_ts=self._pd.fetch_ts(), db_info=db_info, table_info=table_info)
         )  # fmt: skip
         return commit_ts
 
     def _send_one(self, binlog: pb.Binlog) -> None:
-        self._wires[0].send(_make_request(self._cluster_id, binlog)[None])
+        self._wires[0].send(_build_request(self._cluster_id, binlog)[None])
         self._wires[0].wait()
 
 
@@ -227,8 +227,8 @@ class _Template:
         marked: list[list[dict[str, str]]] = []
         for place, role in enumerate(roles):
             table = tables[(number + place) % len(tables)]
-            builder = builders.setdefault(table.table_id, table.make_builder())
-            rows = [_make_marks(3 * place + half) for half in range(1 if role.op == "insert" else 2)]
+            builder = builders.setdefault(table.table_id, table.build_builder())
+            rows = [_build_marks(3 * place + half) for half in range(1 if role.op == "insert" else 2)]
             if role.op == "insert":
                 builder.insert(rows[0])
             elif role.op == "update":
@@ -239,8 +239,8 @@ class _Template:
         value = encode_prewrite_value(version, [builder.message for builder in builders.values()])
         binlog = build.build_prewrite(_START, LiveTransactions.build_key(_START), value)
         prewrite, commit = (
-            _make_request(cluster_id, binlog),
-            _make_request(cluster_id, build.build_commit(binlog, _COMMIT)),
+            _build_request(cluster_id, binlog),
+            _build_request(cluster_id, build.build_commit(binlog, _COMMIT)),
         )
         slots = [
             [{name: _find_offset(prewrite, _encode_datum(name, text)) for name, text in row.items()} for row in rows]
@@ -256,11 +256,11 @@ class _Template:
         _put(out, places[1], starts.astype(">u8").view(np.uint8).reshape(len(starts), 8))
 
 
-def _make_table(table_id: int, name: str) -> Table:
+def _build_table(table_id: int, name: str) -> Table:
     return Table(table_id, name, list(_COLUMNS), {}, True, [Part(1, 1)], [(2, "k", "k"), (3, "c", "c")])
 
 
-def _make_marks(number: int) -> dict[str, str]:
+def _build_marks(number: int) -> dict[str, str]:
     """A row whose values occur nowhere else in its transaction."""
     return {ID: str(FIRST_NUMBER + 1000 + number), "k": str(FIRST_NUMBER + 2000 + number),
             "c": f"{number:03d}" * (C_BYTES // 3), "pad": f"{500 + number:03d}" * (PAD_BYTES // 3)}  # fmt: skip
@@ -293,6 +293,6 @@ def _encode_uvarints(numbers: np.ndarray, size: int) -> np.ndarray:
     return parts.astype(np.uint8)
 
 
-def _make_request(cluster_id: int, binlog: pb.Binlog) -> np.ndarray:
+def _build_request(cluster_id: int, binlog: pb.Binlog) -> np.ndarray:
     request = WriteBinlogReq(clusterID=cluster_id, payload=binlog.SerializeToString()).SerializeToString()
     return np.frombuffer(request, np.uint8)

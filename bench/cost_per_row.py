@@ -42,7 +42,7 @@ from binlake.mirror.rows import build_image_rows
 from binlake.rows.schema import DdlJob, SchemaState, TableDef, WindowSchemas
 from binlake.rules import Rules
 from binlake.rules.topics import Dispatcher, Topics
-from binlake.statements import BatchLimits, TableStatements, make_images_from_maps
+from binlake.statements import BatchLimits, TableStatements, build_images_from_maps
 from binlake.tso import to_datetime
 from binlake.window.definitions import Cell, Segments, WindowDefinitions
 from binlake.wire.binlog_pb2 import Binlog
@@ -95,9 +95,9 @@ class Clock:
         return self._last
 
 
-def make_steps(folder: str) -> Iterator[Step]:
+def build_steps(folder: str) -> Iterator[Step]:
     """Yield all steps in order, each with the output of earlier ones as input; files go to `folder`."""
-    bulk, binlog, jobs = make_landed(LOADS["c"].with_scale(TRANSACTIONS / LOADS["c"].transactions))
+    bulk, binlog, jobs = build_landed(LOADS["c"].with_scale(TRANSACTIONS / LOADS["c"].transactions))
     assert bulk.writer.load.transactions == TRANSACTIONS
     schema = SchemaState().fold((_FIRST_TS, job) for job in jobs)
     tables = [definition for job in jobs if (definition := schema.find_table(job.table_id)) is not None]
@@ -120,8 +120,8 @@ def make_steps(folder: str) -> Iterator[Step]:
     own = mutations.filter(pc.and_(pc.equal(mutations["table"], table.name), pc.is_valid(mutations["after"])))
     images = own["after"].combine_chunks()
     names = [column.name for column in table.row_columns]
-    yield Step("convert: images", own.num_rows, lambda: make_images_from_maps(images, names))
-    columns = make_images_from_maps(images, names)
+    yield Step("convert: images", own.num_rows, lambda: build_images_from_maps(images, names))
+    columns = build_images_from_maps(images, names)
     yield Step(
         "convert: text", own.num_rows, lambda: list(TableStatements(table, 0, alike=True).render_writes(columns))
     )
@@ -147,7 +147,7 @@ def _convert(changes: pa.Table, definitions: Mapping[SegmentTable, TableDef]) ->
     return pa.concat_tables(renderer(0, changes))
 
 
-def make_landed(load: Load, *, whole: bool = False) -> tuple[BulkLoad, pa.Table, list[DdlJob]]:
+def build_landed(load: Load, *, whole: bool = False) -> tuple[BulkLoad, pa.Table, list[DdlJob]]:
     """Write `load`; return it, its transactions as rows of `binlog`, and its DDL jobs.
 
     `whole`: the rows of `binlog` include the transactions that inserted the initial rows.
@@ -161,13 +161,13 @@ def make_landed(load: Load, *, whole: bool = False) -> tuple[BulkLoad, pa.Table,
         wire.binlogs = []
     bulk.write(load.roles, load.transactions)
     prewrites = {binlog.start_ts: binlog for binlog in wire.binlogs if binlog.prewrite_value}
-    rows = [_make_row(binlog, prewrites[binlog.start_ts]) for binlog in wire.binlogs if not binlog.prewrite_value]
+    rows = [_build_row(binlog, prewrites[binlog.start_ts]) for binlog in wire.binlogs if not binlog.prewrite_value]
     rows.sort(key=itemgetter("commit_ts"))
     jobs = [DdlJob.parse(json.dumps(job)) for job in bulk.history.list_finished_jobs(1 << 62)]
     return bulk, pa.Table.from_pylist(rows, parse_schema(BINLOG.build_spark_schema())), jobs
 
 
-def _make_row(commit: Binlog, prewrite: Binlog) -> dict[str, Any]:
+def _build_row(commit: Binlog, prewrite: Binlog) -> dict[str, Any]:
     commit.prewrite_value = prewrite.prewrite_value
     day = to_datetime(commit.commit_ts).date()
     return {"commit_ts": commit.commit_ts, "start_ts": commit.start_ts, "chunk": 0, "commit_date": day, "pump": "p",
@@ -237,7 +237,7 @@ def main() -> int:
     known = read_recorded() if RECORDED.exists() else {}
     ratios = {}
     with tempfile.TemporaryDirectory(prefix="binlake-steps-") as folder:
-        for step in make_steps(folder):
+        for step in build_steps(folder):
             ratios[step.name], cost = measure_ratio(step, 2 * REPEATS)
             before = known.get(step.name)
             then = "" if before is None else f", recorded {before:.3f}"

@@ -85,7 +85,7 @@ TEXTS = [_ID, *(Column(f"t{n}", t.BLOB, flen=length) for n, length in enumerate(
 SHAPES = {"narrow (4 columns)": NARROW, "wide (50 columns)": WIDE, "text-heavy (1 kB)": TEXTS}
 
 
-def make_table(columns: list[Column]) -> TableDef:
+def build_table(columns: list[Column]) -> TableDef:
     """Return a table with the clustered integer key `id`, as TiDB describes it."""
     info = {
         "id": 45, "name": {"O": "t"}, "pk_is_handle": True, "charset": "utf8mb4",
@@ -101,11 +101,11 @@ def _describe_column(offset: int, column: Column) -> dict[str, Any]:
     return {"id": offset + 1, "name": {"O": column.name}, "offset": offset, "state": 5, "type": kind}
 
 
-def make_transactions(table: TableDef, columns: list[Column], rows: int, in_each: int) -> Transactions:
+def build_transactions(table: TableDef, columns: list[Column], rows: int, in_each: int) -> Transactions:
     """Return `rows` changes, `in_each` per transaction: inserts, updates and deletes at a ratio of 6 : 3 : 1."""
     draw = random.Random(1)
     distinct: list[Row] = [{c.name: c.draw_text(draw) for c in columns} for _ in range(min(_DISTINCT, rows))]
-    encoded = [_make_mutation(table, distinct, n, in_each) for n in range(max(1, min(rows, _DISTINCT) // in_each))]
+    encoded = [_build_mutation(table, distinct, n, in_each) for n in range(max(1, min(rows, _DISTINCT) // in_each))]
     values = islice(cycle(encoded), max(1, rows // in_each))
     out = []
     for n, value in enumerate(values):
@@ -114,7 +114,7 @@ def make_transactions(table: TableDef, columns: list[Column], rows: int, in_each
     return out
 
 
-def _make_mutation(table: TableDef, distinct: list[Row], number: int, count: int) -> bytes:
+def _build_mutation(table: TableDef, distinct: list[Row], number: int, count: int) -> bytes:
     build = MutationBuilder(table)
     for n, row in islice(_iterate_changes(distinct), number * count, (number + 1) * count):
         if n % 10 < 6:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
-from decode_load import SHAPES, OneTable, make_table, make_transactions
+from decode_load import SHAPES, OneTable, build_table, build_transactions
 
 from binlake.config.protocols import AvroOptions, Options
 from binlake.feed.messages import MessageEncoder
@@ -32,7 +32,7 @@ class Rows:
     def count(self) -> int:
         return sum(batch.num_rows for batch in self.batches)
 
-    def make_encoder(self, topic: str = "{schema}.{table}", options: Options = AVRO) -> MessageEncoder:
+    def build_encoder(self, topic: str = "{schema}.{table}", options: Options = AVRO) -> MessageEncoder:
         """Return a new encoder, as a new window has."""
         definitions = WindowDefinitions(_One(self.table), ())
         topics = Topics([Dispatcher(("*.*",), topic)])
@@ -48,13 +48,13 @@ class _One:
         return self.table if (db, table) == (self.table.db, self.table.name) else None
 
 
-def make_loads() -> list[Rows]:
+def build_loads() -> list[Rows]:
     """Return single-row transactions for each table shape."""
     loads = []
     for name, columns in SHAPES.items():
         word = name.split()[0]
-        table = make_table(columns)
-        load = make_transactions(table, columns, ROWS[word], 1)
+        table = build_table(columns)
+        load = build_transactions(table, columns, ROWS[word], 1)
         batch = MutationBatch()
         for commit_ts, start_ts, payload in load:
             batch.add(payload, commit_ts, start_ts, OneTable(table))

@@ -89,10 +89,10 @@ def _report(
 def write(address: str, path: str, cluster_id: int, writers: int, size: int, start: int, seconds: float) -> Load:
     """Run a load of P and C of about `size` bytes each; timestamps begin at `start`, one per call."""
     clock = itertools.count(start)
-    return run(address, path, [_make_requests(clock, cluster_id, size) for _ in range(writers)], seconds)
+    return run(address, path, [_build_requests(clock, cluster_id, size) for _ in range(writers)], seconds)
 
 
-def _make_requests(clock: Iterator[int], cluster_id: int, size: int) -> Iterator[bytes]:
+def _build_requests(clock: Iterator[int], cluster_id: int, size: int) -> Iterator[bytes]:
     """Yield P and C of one writer in turn; a commit_ts is taken after the answer to its P."""
     value = os.urandom(max(0, size - 50))
     while True:

@@ -66,14 +66,14 @@ def write(directory: Path, binlogs: int) -> None:
     submit(build.build_fake(START + 2 * binlogs + 8).SerializeToString())
     time.sleep(1.5)
     submit(build.build_fake(START + 2 * binlogs + 9).SerializeToString())
-    storage.append(_make_huge_payload(START + 2 * binlogs + 10)).result()
+    storage.append(_build_huge_payload(START + 2 * binlogs + 10)).result()
     print_memory(f"with a transaction of {HUGE >> 20} MiB")
     commit = build.build_commit(build.build_prewrite(START + 2 * binlogs + 10, b"huge"), START + 2 * binlogs + 11)
     storage.append(commit.SerializeToString()).result()
     os._exit(0)
 
 
-def _make_huge_payload(start_ts: int) -> bytes:
+def _build_huge_payload(start_ts: int) -> bytes:
     """Return a P of 200 MiB, and reset the memory peak, which is measured from here on."""
     small = build.build_prewrite(start_ts, b"huge", b"h").SerializeToString()
     at = small.index(b"\x2a\x01h")

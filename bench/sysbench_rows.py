@@ -97,7 +97,7 @@ class Table:
             if self.count > len(values):
                 self._values[name] = values = np.resize(values, 2 * self.count)
             values[numbers] = self._draw_values(name, count)
-        return self._make_image(numbers)
+        return self._build_image(numbers)
 
     def change(self, numbers: Numbers, sets: dict[str, Numbers]) -> tuple[Image, Image]:
         """Change rows `numbers` in order (a row may occur more than once); return (before, after) of each change.
@@ -128,12 +128,12 @@ class Table:
         low, high = (FIRST_NUMBER, LAST_NUMBER) if name == "k" else (0, _POOL_BYTES - C_BYTES)
         return self._random.integers(low, high, count, np.int32)
 
-    def _make_image(self, numbers: Numbers) -> Image:
+    def _build_image(self, numbers: Numbers) -> Image:
         return Image(FIRST_NUMBER + numbers, *(self._values[name][numbers] for name in Image._fields[1:]))
 
     def read_rows(self) -> Image:
         """Return the current values of all rows."""
-        return self._make_image(np.arange(self.count))
+        return self._build_image(np.arange(self.count))
 
 
 class Writer:
@@ -147,7 +147,7 @@ class Writer:
         windows = np.lib.stride_tricks.sliding_window_view
         self._views = {"c": windows(self._pool, C_BYTES), "pad": windows(self._pool, PAD_BYTES)}
 
-    def make_block(self, roles: tuple[Role, ...], first: int, count: int) -> list[list[Image]]:
+    def build_block(self, roles: tuple[Role, ...], first: int, count: int) -> list[list[Image]]:
         """Generate `count` transactions from number `first`: by role, its row images, one row per transaction."""
         numbers = np.arange(first, first + count)
         by_table = [self._on_table(position, table, roles, numbers) for position, table in enumerate(self.tables)]

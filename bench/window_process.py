@@ -183,7 +183,7 @@ def serve(wire: Connection) -> None:
         _count_remote_jobs(job.jobs)  # the server's slow first page must not count as cost of a window
     begun = dict.fromkeys(meter.read_cpu(), 0.0) | {name: meter.read_cpu()[name] for name in job.others}
     start = psutil.Process().create_time()
-    run_window, make_context, reached = _prepare(job, meter)
+    run_window, build_context, reached = _prepare(job, meter)
     first = True
     while (until := wire.recv()) is not None:
         meter.stages, meter.overlap = {}, False
@@ -194,7 +194,7 @@ def serve(wire: Connection) -> None:
         clock, windows = time.perf_counter(), 0
         with sample_stacks(job.flame and not first and job.flame):
             while reached() < until:
-                windows += bool(run_window(make_context()))
+                windows += bool(run_window(build_context()))
         whole = Cost()
         whole.add(time.perf_counter() - clock + began, before, meter.read_cpu(), 0)
         after = {name: size - written.get(name, 0.0) for name, size in meter.read_written().items()}
@@ -230,10 +230,10 @@ def _prepare(job: Job, meter: Meter) -> tuple[Callable[..., Any], Callable[[], A
             sessions.append(_open_session(job))
         return sessions[0]
 
-    def make_context() -> StageContext:
+    def build_context() -> StageContext:
         return StageContext(replication, "bench", open_session, in_pieces=True)
 
-    return runner.run_window, make_context, lambda: make_context().windows.find_greatest_hi("finalize") or 0
+    return runner.run_window, build_context, lambda: build_context().windows.find_greatest_hi("finalize") or 0
 
 
 def _open_session(job: Job) -> Any:

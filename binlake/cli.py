@@ -124,13 +124,13 @@ def prepare(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     """The command that `arguments` name, and its parsed arguments. Raises SystemExit(2) for invalid ones."""
     arguments = list(arguments)
     points = {point.name: point for point in entry_points(group=GROUP)}
-    parser = _make_parser(points)
+    parser = _build_parser(points)
     name = parser.parse_args(arguments[:1]).command
     command: Command = load(points[name])
-    return command, make_parser(name, command).parse_args(arguments[1:])
+    return command, build_parser(name, command).parse_args(arguments[1:])
 
 
-def make_parser(name: str, command: Command) -> argparse.ArgumentParser:
+def build_parser(name: str, command: Command) -> argparse.ArgumentParser:
     """The parser of one command; each action shows only its own options and examples."""
     parser = argparse.ArgumentParser(prog=f"binlake {name}", description=command.help)
     command.add_arguments(parser)
@@ -147,7 +147,7 @@ def load(point: EntryPoint) -> Command:
     return command
 
 
-def _make_parser(points: dict[str, EntryPoint]) -> argparse.ArgumentParser:
+def _build_parser(points: dict[str, EntryPoint]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="binlake",
         description="Replicates changes of TiDB and MySQL to another database and a lakehouse.",

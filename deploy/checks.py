@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import sysconfig
@@ -71,7 +72,7 @@ def _passes(name: str, check: Callable[[], None]) -> bool:
     return True
 
 
-def _make_tool_check(*command: str) -> Callable[[], None]:
+def _build_tool_check(*command: str) -> Callable[[], None]:
     def check() -> None:
         program = Path(sysconfig.get_path("scripts")) / command[0]
         done = subprocess.run([program, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -109,7 +110,7 @@ def _is_same(generated: Path, committed: Path) -> bool:
     return generated.exists() and generated.read_bytes() == committed.read_bytes()
 
 
-def make_proto() -> None:
+def write_proto() -> None:
     """Replace the committed modules by those generated from the proto files."""
     with tempfile.TemporaryDirectory(prefix="binlake-proto-") as scratch:
         generate(Path(scratch))
@@ -120,7 +121,7 @@ def make_proto() -> None:
                 print(f"proto: {PROTO / generated.name}")
 
 
-def make_reference() -> None:
+def write_reference() -> None:
     """Write docs/reference/configuration.md, and the tables of docs/reference/lake-tables.md."""
     REFERENCE.write_text(render_configuration(), encoding="utf-8")
     TABLES.write_text(replace_tables_section(TABLES.read_text(encoding="utf-8")), encoding="utf-8")
@@ -206,9 +207,19 @@ def check_links() -> None:
 
 
 def check_names() -> None:
-    """Check that names of this repository in docstrings and comments exist."""
+    """Check that names in docstrings and comments exist, and that no function is named make_: it is build_."""
+    files = (path for path in _list_citing_files() if path.suffix == ".py")
+    if made := [
+        f"{path.relative_to(ROOT)}: {name}" for path in files for name in find_made_names(path.read_text("utf-8"))
+    ]:
+        raise CheckError("see the verbs of CONTRIBUTING.md:\n  " + "\n  ".join(made))
     if unknown := docnames.find_unknown_names(ROOT):
         raise CheckError("docstrings or comments name what does not exist:\n  " + "\n  ".join(unknown))
+
+
+def find_made_names(source: str) -> list[str]:
+    """The functions of `source` that are named make_."""
+    return re.findall(r"^\s*(?:async )?def (_*make_\w+)", source, re.MULTILINE)
 
 
 def check_test_names(tests: Path = ROOT / "tests") -> None:
@@ -221,10 +232,10 @@ def check_test_names(tests: Path = ROOT / "tests") -> None:
 
 
 CHECKS: dict[str, Callable[[], None]] = {
-    "ruff": _make_tool_check("ruff", "check", "."),
-    "format": _make_tool_check("ruff", "format", "--check", "."),
-    "types": _make_tool_check("mypy"),
-    "imports": _make_tool_check("lint-imports", "--no-logo"),
+    "ruff": _build_tool_check("ruff", "check", "."),
+    "format": _build_tool_check("ruff", "format", "--check", "."),
+    "types": _build_tool_check("mypy"),
+    "imports": _build_tool_check("lint-imports", "--no-logo"),
     "circles": check_circles,
     "generated": check_generated,
     "configuration": check_reference,
@@ -234,7 +245,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "names": check_names,
     "test names": check_test_names,
 }
-MAKERS: dict[str, Callable[[], None]] = {"proto": make_proto, "docs": make_reference}
+MAKERS: dict[str, Callable[[], None]] = {"proto": write_proto, "docs": write_reference}
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,9 +56,11 @@ def find_unknown_names(root: Path) -> list[str]:
     _add_other_texts(names, root)
     for path in _list_sources(root):
         source = path.read_text(encoding="utf-8")
-        tree = ast.parse(source)
-        _add_file(names, path.relative_to(root), tree)
-        places += [(path.relative_to(root), line, text) for line, text in _list_texts(source, tree)]
+        statements = list(_iterate_statements(ast.parse(source)))
+        texts = _list_texts(source, statements)
+        names.words |= set(_WORD.findall(_blank_out(source, statements)))
+        _add_file(names, path.relative_to(root), statements)
+        places += [(path.relative_to(root), line, text) for line, text in texts]
     return [f"{path}:{line}: {name}" for path, line, text in places for name in _find_unknown(names, text)]
 
 
@@ -76,43 +78,58 @@ def _add_other_texts(names: _Names, root: Path) -> None:
         names.groups |= set(_GROUP.findall(text))
 
 
-def _add_file(names: _Names, path: Path, tree: ast.Module) -> None:
+def _iterate_statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """All statements below `node`; expressions, which are most of a tree, are not visited."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for child in getattr(node, name, ()):
+            if isinstance(child, ast.stmt):
+                yield child
+            yield from _iterate_statements(child)
+
+
+def _blank_out(source: str, statements: Sequence[ast.stmt]) -> str:
+    """The code of `source` without docstrings and comments."""
+    lines = [_COMMENT.sub("", line) for line in source.splitlines()]
+    for node in statements:
+        if _find_text(node) is not None:
+            lines[node.lineno - 1 : node.end_lineno] = [""] * ((node.end_lineno or node.lineno) - node.lineno + 1)
+    return "\n".join(lines)
+
+
+def _find_text(node: ast.stmt) -> str | None:
+    """The text of a statement that is only a text: a docstring."""
+    match node:
+        case ast.Expr(value=ast.Constant(value=str(text))):
+            return text
+    return None
+
+
+def _add_file(names: _Names, path: Path, statements: Sequence[ast.stmt]) -> None:
     parts = path.with_suffix("").parts
     module = ".".join(part for part in parts if part != "__init__")
     for count in range(1, len(parts)):
         names.modules[".".join(parts[:count])].add(parts[count])
     names.words |= set(parts)
-    names.modules[module] |= set(_list_members(tree))
-    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=word) | ast.arg(arg=word) | ast.Attribute(attr=word) | ast.alias(name=word):
-                names.words |= set(word.split("."))
-            case ast.keyword(arg=str(word)):
-                names.words.add(word)
-            case ast.Constant(value=str(text)) if id(node) not in docs:
-                names.words |= set(_WORD.findall(text))
-            case ast.Constant(value=bytes(data)):
-                names.words |= set(_WORD.findall(data.decode("latin-1")))
-            case ast.FunctionDef(name=word) | ast.AsyncFunctionDef(name=word):
-                names.words.add(word)
-            case ast.ClassDef():
-                names.words.add(node.name)
-                names.members[node.name] |= set(_list_members(node))
-                names.bases[node.name] |= {_read_last_part(base) for base in node.bases}
+    names.modules[module] |= {name for node in statements for name in _list_names(node)}
+    for node in statements:
+        if isinstance(node, ast.ClassDef):
+            inside = _iterate_statements(node)
+            names.members[node.name] |= {name for one in inside for name in _list_names(one)}
+            names.bases[node.name] |= {_read_last_part(base) for base in node.bases}
 
 
-def _list_members(node: ast.ClassDef | ast.Module) -> Iterator[str]:
-    for one in ast.walk(node):
-        match one:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                yield name
-            case ast.Name(id=name, ctx=ast.Store()):
-                yield name
-            case ast.alias():
-                yield one.asname or one.name.rpartition(".")[2]
-            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
-                yield name
+def _list_names(node: ast.stmt) -> Iterator[str]:
+    """The names that a statement defines, those of attributes of `self` among them."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            yield node.name
+        case ast.Import() | ast.ImportFrom():
+            yield from (one.asname or one.name.rpartition(".")[2] for one in node.names)
+        case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for one in (part for target in targets for part in ast.walk(target)):
+                if isinstance(one, ast.Name | ast.Attribute):
+                    yield one.id if isinstance(one, ast.Name) else one.attr
 
 
 def _read_last_part(base: ast.expr) -> str:
@@ -124,14 +141,11 @@ def _read_last_part(base: ast.expr) -> str:
     return ""
 
 
-def _list_texts(source: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _list_texts(source: str, statements: Sequence[ast.stmt]) -> list[tuple[int, str]]:
     """Each docstring, and each comment, with its line."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield node.lineno, node.value.value
-    for number, line in enumerate(source.splitlines(), 1):
-        if comment := _COMMENT.search(line):
-            yield number, comment.group()
+    docs = [(node.lineno, text) for node in statements if (text := _find_text(node)) is not None]
+    comments = ((number, _COMMENT.search(line)) for number, line in enumerate(source.splitlines(), 1))
+    return [*docs, *((number, found.group()) for number, found in comments if found)]
 
 
 def _find_unknown(names: _Names, text: str) -> Iterator[str]:

@@ -214,7 +214,7 @@ class Audit:
         """As `find_base_version`, for a `ts` that `clip_range` has accepted."""
         base = self._versions.find_at(db, table, ts)
         if base is None or base.dropped:
-            base = self._make_empty_base(db, table)
+            base = self._build_empty_base(db, table)
         self._require_mirror_is_current(base, ts)
         return base
 
@@ -271,7 +271,7 @@ class Audit:
                     batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1
                 )
         except (DeltaError, FileNotFoundError) as error:
-            raise self.make_version_gone_error(base) from error
+            raise self.build_version_gone_error(base) from error
 
     def clip_range(self, after: int, upto: int | None) -> tuple[int, int]:
         """(after, upto] limited to the lake's range. Raises LostRange if `upto` is outside it."""
@@ -299,7 +299,7 @@ class Audit:
                     hint="run the stage mirror, then run this again",
                 )
 
-    def _make_empty_base(self, db: str, table: str) -> MirrorVersion:
+    def _build_empty_base(self, db: str, table: str) -> MirrorVersion:
         """The base of a table without a mirror yet: empty at the lake's start, but inexact if the table is older."""
         first = self.read_merged_range()[0]
         return MirrorVersion(db, table, -1, first, first, inexact=IN_PART)
@@ -312,7 +312,7 @@ class Audit:
             with self._name_damage(base):
                 rows = self.read_rows_of(base).to_table()
         except (DeltaError, FileNotFoundError) as error:
-            raise self.make_version_gone_error(base) from error
+            raise self.build_version_gone_error(base) from error
         texts = read_mirror_texts(at, rows)
         names = list(texts)
         return [dict(zip(names, values, strict=True)) for values in zip(*texts.values(), strict=True)]
@@ -324,7 +324,7 @@ class Audit:
     def _name_damage(self, base: MirrorVersion) -> AbstractContextManager[None]:
         return name_damage(self.paths.locate_mirror(base.db, base.table), base.delta_version, missing=False)
 
-    def make_version_gone_error(self, base: MirrorVersion) -> LostRange:
+    def build_version_gone_error(self, base: MirrorVersion) -> LostRange:
         """The error for a version whose files or log are gone. It says from when on states are available."""
         versions = self._versions.read_versions(base.db, base.table)
         versions = [version for version in versions if version.hi >= base.hi]

@@ -72,7 +72,7 @@ def preview_rows(audit: Audit, log: WindowLog, name: tuple[str, str], ts: int, c
     try:
         unchanged, full = _read_unchanged_rows(audit, definition, base, net, count + 1 - len(rows))
     except (DeltaError, FileNotFoundError) as error:
-        raise audit.make_version_gone_error(base) from error
+        raise audit.build_version_gone_error(base) from error
     rows += unchanged
     columns = tuple(column.name for column in definition.row_columns)
     key = definition.find_identity().columns

@@ -67,7 +67,7 @@ def open_store(address: StoreAddress) -> Store:
     return LocalStore(Path(address.root)) if address.scheme == "file" else ObjectStore(address)
 
 
-def _make_missing_file_error(where: Mapping[str, object]) -> Permanent:
+def _build_missing_file_error(where: Mapping[str, object]) -> Permanent:
     return Permanent(
         "a file does not exist",
         where=where,
@@ -89,7 +89,7 @@ class LocalStore:
         """See Store.put_from."""
         target = self._root / path
         with self._translate_errors(path):
-            _make_folder(target.parent)
+            _build_folder(target.parent)
             beside = target.with_name(f"{target.name}{_BEING_WRITTEN}")
             with beside.open("wb") as file:
                 shutil.copyfileobj(content, file, _PIECE)
@@ -110,7 +110,7 @@ class LocalStore:
             try:
                 return (self._root / path).open("rb")
             except FileNotFoundError:
-                raise _make_missing_file_error({"folder": self.shown, "path": path}) from None
+                raise _build_missing_file_error({"folder": self.shown, "path": path}) from None
 
     def delete(self, path: str) -> None:
         """See Store.delete."""
@@ -133,10 +133,10 @@ class LocalStore:
                             hint="check the disk and the permissions of the folder") from error  # fmt: skip
 
 
-def _make_folder(folder: Path) -> None:
+def _build_folder(folder: Path) -> None:
     """Create the folder and its missing parents, and fsync each parent."""
     if not folder.exists():
-        _make_folder(folder.parent)
+        _build_folder(folder.parent)
         folder.mkdir(exist_ok=True)
         sync_folder(folder.parent)
 
@@ -148,7 +148,7 @@ class ObjectStore:
         """Raises ConfigError."""
         self._root, self.shown = address.root, f"{address.scheme}://{address.root}"
         try:
-            self._files = _make_client(address)
+            self._files = _build_client(address)
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"an object store cannot be opened: {error}", where={"store": self.shown}, hint="check its URI"
@@ -205,7 +205,7 @@ class ObjectStore:
             try:
                 opened: BinaryIO = self._files.open_input_file(f"{self._root}/{path}")
             except FileNotFoundError:
-                raise _make_missing_file_error({"store": self.shown, "path": path}) from None
+                raise _build_missing_file_error({"store": self.shown, "path": path}) from None
             return opened
 
     def delete(self, path: str) -> None:
@@ -252,7 +252,7 @@ def _count_bytes(content: IO[bytes]) -> int:
     return count
 
 
-def _make_client(address: StoreAddress) -> Any:
+def _build_client(address: StoreAddress) -> Any:
     from pyarrow import fs
 
     access = address.access

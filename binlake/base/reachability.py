@@ -49,11 +49,11 @@ def require_spark(remote: str) -> str:
     except ValueError as error:
         raise ConfigError(f"the URL of the Spark Connect server is not valid: {error}") from None
     if not is_listening(host, port, REACH_S):
-        raise make_spark_unavailable_error(f"{host}:{port}")
+        raise build_spark_unavailable_error(f"{host}:{port}")
     return f"{host}:{port}"
 
 
-def make_spark_unavailable_error(server: str = "", why: str = "does not answer") -> Transient:
+def build_spark_unavailable_error(server: str = "", why: str = "does not answer") -> Transient:
     """The error for a Connect server (`host:port`, if known) that does not answer, or no longer answers."""
     return Transient(
         f"the Spark Connect server {why}",

@@ -55,7 +55,7 @@ def build_tls_arguments(security: SqlSecurity, *, plain_at: str = "") -> dict[st
     if security.mode == "disabled":
         return {"ssl_disabled": True}
     return {"ssl": _trust_system() if security.mode == "verify-identity" and not any(security.list_files())
-            else _make_context(security)}  # fmt: skip
+            else _build_context(security)}  # fmt: skip
 
 
 def is_tls_refusal(error: BaseException) -> bool:
@@ -66,10 +66,10 @@ def is_tls_refusal(error: BaseException) -> bool:
 
 @cache
 def _trust_system() -> ssl.SSLContext:
-    return _make_context(SqlSecurity(ssl_mode="verify-identity"))
+    return _build_context(SqlSecurity(ssl_mode="verify-identity"))
 
 
-def _make_context(security: SqlSecurity) -> ssl.SSLContext:
+def _build_context(security: SqlSecurity) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = security.mode == "verify-identity"
     context.verify_mode = ssl.CERT_REQUIRED if security.checks_certificate else ssl.CERT_NONE

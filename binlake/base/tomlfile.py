@@ -24,7 +24,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"not valid TOML: {error}", where={"file": path}, hint="fix the line shown") from None
 
 
-def make_readable_error(error: ValidationError, model: type[BaseModel], path: str | Path) -> ConfigError:
+def build_readable_error(error: ValidationError, model: type[BaseModel], path: str | Path) -> ConfigError:
     """One clear error for the first problem that `model` reports: the key, and what is allowed."""
     # A misspelt key is often also a missing one: the error about the spelling says more.
     problems = error.errors()

@@ -41,7 +41,7 @@ class Record(NamedTuple):
     payload: bytes
 
 
-def make_damage_error(what: str, name: str, offset: int) -> DamagedFile:
+def build_damage_error(what: str, name: str, offset: int) -> DamagedFile:
     """The error for damage in the file `name`."""
     return DamagedFile(
         f"a binlog file is damaged: {what}",
@@ -87,7 +87,7 @@ def read_records(
             if cut:
                 if torn_end:
                     return
-                raise make_damage_error(cut, name, offset)
+                raise build_damage_error(cut, name, offset)
             yield Record(offset, payload)
             offset += FRAME_BYTES + len(payload)
 
@@ -96,15 +96,15 @@ def _read_payload(plain: BinaryIO, head: bytes, name: str, offset: int) -> tuple
     """(the payload after `head`, the problem if the file ends before it does, "" = none)."""
     magic, length = HEAD.unpack(head)
     if magic != MAGIC:
-        raise make_damage_error("no record begins here", name, offset)
+        raise build_damage_error("no record begins here", name, offset)
     if length > MOST_PAYLOAD:
-        raise make_damage_error(f"a record of {length} bytes", name, offset)
+        raise build_damage_error(f"a record of {length} bytes", name, offset)
     body = _read_up_to(plain, length + CRC.size)
     if len(body) < length + CRC.size:
         return b"", "a record is cut short"
     payload = body[:length]
     if google_crc32c.value(payload) != CRC.unpack_from(body, length)[0]:
-        raise make_damage_error("a record has a wrong checksum", name, offset)
+        raise build_damage_error("a record has a wrong checksum", name, offset)
     return payload, ""
 
 
@@ -140,9 +140,9 @@ def _translate_errors(name: str, compression: Compression) -> Iterator[None]:
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise make_damage_error(f"its compressed data cannot be read: {error}", name, 0) from error
+        raise build_damage_error(f"its compressed data cannot be read: {error}", name, 0) from error
     except OSError as error:
         if compression == "zstd" and ("ZSTD" in str(error) or "Truncated" in str(error)):
-            raise make_damage_error(f"its compressed data cannot be read: {error}", name, 0) from error
+            raise build_damage_error(f"its compressed data cannot be read: {error}", name, 0) from error
         raise Transient(f"a binlog file cannot be read: {error}", where={"file": name},
                         hint="check the disk, or the store") from error  # fmt: skip

@@ -37,7 +37,7 @@ class IndexedFile:
         """The file with this name. Raises Permanent."""
         file = parse_name(self.name)
         if file is None:
-            raise _make_damaged_error(f"{self.name!r} is not a binlog file")
+            raise _build_damaged_error(f"{self.name!r} is not a binlog file")
         return file
 
 
@@ -74,7 +74,7 @@ class Index:
             zone = head.get("time-zone", "")
             return cls(head["feed"], int(head["lo"]), int(head["hi"]), tuple(map(_parse_file, rest)), zone)
         except (ValueError, KeyError, TypeError) as error:
-            raise _make_damaged_error(str(error)) from error
+            raise _build_damaged_error(str(error)) from error
 
 
 def compute_checksum(data: bytes, before: int = 0) -> int:
@@ -96,6 +96,6 @@ def _parse_file(raw: Mapping[str, Any]) -> IndexedFile:
     return IndexedFile(raw["name"], int(raw["first"]), int(raw["last"]), raw["size"], raw["records"], raw["crc"])
 
 
-def _make_damaged_error(what: str) -> Permanent:
+def _build_damaged_error(what: str) -> Permanent:
     return Permanent(f"the index of binlog files is damaged: {what}", where={"path": PATH},
                      hint="restore it from a copy; without an index, the files are read as a drainer's")  # fmt: skip

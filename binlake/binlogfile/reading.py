@@ -18,7 +18,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from binlake.base.filestore import Store
-from binlake.binlogfile.framing import Record, make_damage_error, read_records
+from binlake.binlogfile.framing import Record, build_damage_error, read_records
 from binlake.binlogfile.index import Index, IndexedFile, read_index
 from binlake.binlogfile.names import BinlogFile, require_sequence, select_binlog_files
 from binlake.errors import Permanent
@@ -86,7 +86,7 @@ class Transaction:
         try:
             return tuple(_parse_event(event) for event in self.message.dml_data.events)
         except (DecodeError, KeyError, IndexError) as error:
-            raise make_damage_error(f"a row cannot be read: {error!r}", self.place.file, self.place.offset) from error
+            raise build_damage_error(f"a row cannot be read: {error!r}", self.place.file, self.place.offset) from error
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def parse_item(record: Record, name: str) -> Item:
     try:
         message = pb.Binlog.FromString(record.payload)
     except DecodeError as error:
-        raise make_damage_error("a record is not a binlog", name, record.offset) from error
+        raise build_damage_error("a record is not a binlog", name, record.offset) from error
     if message.tp == pb.DML:
         return Transaction(message.commit_ts, place, message)
     text = message.ddl_query.decode("utf-8", "surrogateescape")
@@ -198,11 +198,11 @@ class _Reader:
         if self._index is not None:
             lo, hi = self._index.lo, self._index.hi
             if (first and first <= lo) or (last is not None and last > hi):
-                raise _make_lacking_range_error(self._store, (first, last), f"{lo + 1}-{hi}")
+                raise _build_lacking_range_error(self._store, (first, last), f"{lo + 1}-{hi}")
         elif first and self._files[0].index:
             begin = self._find_first_ts(self._files[0])
             if begin is None or begin > first:
-                raise _make_lacking_range_error(
+                raise _build_lacking_range_error(
                     self._store, (first, last), f"from {begin} on, in {self._files[0].name}"
                 )
 
@@ -230,7 +230,7 @@ class _Reader:
         """Whether the record repeats one that the original wrote before it was killed."""
         is_earlier = item.commit_ts < before[0]
         if is_earlier and self._is_indexed:
-            raise make_damage_error(
+            raise build_damage_error(
                 f"commit_ts {item.commit_ts} comes after {before[0]}", item.place.file, record.offset
             )
         if is_earlier or (item.commit_ts == before[0] and record.payload == before[1]):
@@ -281,7 +281,9 @@ class _LimitedStream(io.RawIOBase):
         data = self._stream.read(min(len(buffer), self._left))
         if not data and self._left:
             at = self._indexed.size - self._left
-            raise make_damage_error(f"it ends early: the index says {self._indexed.size} bytes", self._indexed.name, at)
+            raise build_damage_error(
+                f"it ends early: the index says {self._indexed.size} bytes", self._indexed.name, at
+            )
         buffer[: len(data)] = data
         self._left -= len(data)
         return len(data)
@@ -291,7 +293,7 @@ def _limit_stream(stream: BinaryIO, indexed: IndexedFile) -> BinaryIO:
     return io.BufferedReader(_LimitedStream(stream, indexed), 1 << 20)
 
 
-def _make_lacking_range_error(store: Store, wanted: tuple[int, int | None], held: str) -> Permanent:
+def _build_lacking_range_error(store: Store, wanted: tuple[int, int | None], held: str) -> Permanent:
     first, last = wanted
     return Permanent(
         "the binlog files do not contain the whole range",

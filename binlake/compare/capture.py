@@ -66,7 +66,7 @@ class Capture:
                 size = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else -1
                 payload = stream.read(size) if size >= 0 else b""
                 if len(payload) != size:
-                    raise self._make_malformed_error("binlogs.bin", "a record is cut short", offset=offset)
+                    raise self._build_malformed_error("binlogs.bin", "a record is cut short", offset=offset)
                 yield payload
                 offset += _LENGTH.size + size
 
@@ -108,13 +108,13 @@ class Capture:
         group: list[Json] = []
         for number, line in enumerate(self._read_lines(name), 1):
             if "commit_ts" not in line:
-                raise self._make_malformed_error(name, "a state lacks commit_ts", line=number)
+                raise self._build_malformed_error(name, "a state lacks commit_ts", line=number)
             if group and line["commit_ts"] != group[0]["commit_ts"]:
-                yield _make_state(group)
+                yield _build_state(group)
                 group = []
             group.append(line)
         if group:
-            yield _make_state(group)
+            yield _build_state(group)
 
     def _read_lines(self, name: str) -> Iterator[Json]:
         return (self._parse_object(text, name, number) for number, text in self._read_texts(name))
@@ -125,21 +125,21 @@ class Capture:
                 try:
                     text = line.decode().rstrip("\r\n")
                 except UnicodeDecodeError as error:
-                    raise self._make_malformed_error(name, f"not UTF-8: {error.reason}", line=number) from error
+                    raise self._build_malformed_error(name, f"not UTF-8: {error.reason}", line=number) from error
                 if text:
                     yield number, text
 
     def _parse_object(self, text: str | bytes, name: str, line: int) -> Json:
         value = self._parse(text, name, line)
         if not isinstance(value, dict):
-            raise self._make_malformed_error(name, "not a JSON object", line=line)
+            raise self._build_malformed_error(name, "not a JSON object", line=line)
         return value
 
     def _parse(self, text: str | bytes, name: str, line: int) -> Any:
         try:
             return json.loads(text)
         except ValueError as error:
-            raise self._make_malformed_error(name, f"not JSON: {error}", line=line) from error
+            raise self._build_malformed_error(name, f"not JSON: {error}", line=line) from error
 
     def _find(self, name: str) -> Path | None:
         return next((p for p in (self.path / name, self.path / f"{name}.gz") if p.is_file()), None)
@@ -153,13 +153,13 @@ class Capture:
             try:
                 yield cast(BinaryIO, stream)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise self._make_malformed_error(name, f"the gzip file is damaged: {error}") from error
+                raise self._build_malformed_error(name, f"the gzip file is damaged: {error}") from error
 
-    def _make_malformed_error(self, name: str, what: str, **position: object) -> WireError:
+    def _build_malformed_error(self, name: str, what: str, **position: object) -> WireError:
         return WireError(f"malformed capture file: {what}", where={"file": self._find(name), **position})
 
 
-def _make_state(group: list[Json]) -> StateAt:
+def _build_state(group: list[Json]) -> StateAt:
     lists = [line for line in group if "databases" in line]
     return StateAt(
         commit_ts=int(group[0]["commit_ts"]),

@@ -18,7 +18,7 @@ from binlake.compare.capture import Json, StateAt
 from binlake.compare.rules import Rules
 from binlake.compare.structure import parse_create
 from binlake.compare.target import TargetView
-from binlake.compare.values import as_latin1, decode_captured_value, list_exemptions, make_canonical_converter
+from binlake.compare.values import as_latin1, build_canonical_converter, decode_captured_value, list_exemptions
 from binlake.errors import WireError
 
 _MOST_DIFFERENCES = 20
@@ -122,7 +122,7 @@ def _compare_table(table: Json, target: TargetView, rules: Rules, result: Compar
 
 def _compare_rows(table: Json, target: TargetView, dialect: Dialect, result: Comparison) -> Iterator[str]:
     columns, types = table["columns"], table["types"]
-    rules = [make_canonical_converter(kind) for kind in types]
+    rules = [build_canonical_converter(kind) for kind in types]
     expected = Counter(_read_expected_rows(table, rules, dialect, result))
     seen: Counter[Row] = Counter()
     for raw in target.read_rows(table["schema"], table["name"], columns, types):

@@ -60,7 +60,7 @@ def _decode_latin1_byte(byte: int) -> str:
         return chr(byte)
 
 
-def make_canonical_converter(column_type: str) -> Callable[[Raw], str | None]:
+def build_canonical_converter(column_type: str) -> Callable[[Raw], str | None]:
     """The function that converts a value of `column_type` (as SHOW COLUMNS names it) to its canonical text."""
     rule = _RULES.get(parse_base_type(column_type), _format_text)
 

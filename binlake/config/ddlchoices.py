@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from binlake.base.sections.rules import DdlReplacement
 from binlake.base.sections.values import Section, TsText
-from binlake.base.tomlfile import make_readable_error, read_toml
+from binlake.base.tomlfile import build_readable_error, read_toml
 from binlake.base.tomltext import to_toml
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
@@ -81,7 +81,7 @@ def _read_choice(path: Path) -> DdlChoice:
     try:
         choice = DdlChoice.model_validate(read_toml(path))
     except ValidationError as error:
-        raise make_readable_error(error, DdlChoice, path) from None
+        raise build_readable_error(error, DdlChoice, path) from None
     except OSError as error:
         raise ConfigError(f"a choice about a DDL cannot be read: {error.strerror}", where={"file": path}) from None
     if choice.commit_ts != path.stem:

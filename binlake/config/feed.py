@@ -87,7 +87,7 @@ class Csv(Section):
             raise ValueError("null must not contain the delimiter, the quote or a line end")
         return self
 
-    def make_options(self, terminator: str) -> CsvOptions:
+    def build_options(self, terminator: str) -> CsvOptions:
         """The options that determine the bytes of the lines."""
         return CsvOptions(
             self.delimiter, self.quote, self.null, self.include_commit_ts, self.output_old_value,
@@ -149,7 +149,7 @@ class Feed(Section):
         """The options that determine the bytes of its messages."""
         options = replace(self.sink.options, time_zone=self.time_zone)
         if isinstance(options, CsvOptions):
-            return replace(self.csv.make_options(self.terminator), time_zone=self.time_zone)
+            return replace(self.csv.build_options(self.terminator), time_zone=self.time_zone)
         return replace(options, namespace=self.namespace) if isinstance(options, AvroOptions) else options
 
     @cached_property

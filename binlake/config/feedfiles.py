@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from binlake.base.tomlfile import make_readable_error, read_toml
+from binlake.base.tomlfile import build_readable_error, read_toml
 from binlake.base.tomltext import to_toml
 from binlake.config.feed import Feed
 from binlake.config.model import Replication
@@ -53,7 +53,7 @@ def read_feed_file(path: Path) -> Feed:
     try:
         feed = Feed.model_validate(read_toml(path))
     except ValidationError as error:
-        raise make_readable_error(error, Feed, path) from None
+        raise build_readable_error(error, Feed, path) from None
     except OSError as error:
         raise ConfigError(
             f"a feed's file cannot be read: {error.strerror}",

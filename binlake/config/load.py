@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from binlake.base.redaction import show_row_values
 from binlake.base.secrets import Field, resolve_secret
-from binlake.base.tomlfile import make_readable_error, read_toml
+from binlake.base.tomlfile import build_readable_error, read_toml
 from binlake.config.ddlchoices import merge_ddl_choices
 from binlake.config.feedfiles import merge_feed_files
 from binlake.config.model import Replication
@@ -38,7 +38,7 @@ def load_replication(
     replication = _read_model(path)
     problems = find_problems(replication)
     if problems:
-        raise _make_problems_error(problems, path)
+        raise _build_problems_error(problems, path)
     if not secrets:
         return replication
     show_row_values(replication.show_row_values)
@@ -59,7 +59,7 @@ def check_replication(path: str | Path) -> Replication:
     replication = _read_model(path)
     problems = [*find_problems(replication), *find_notifier_problems(replication)]
     if problems:
-        raise _make_problems_error(problems, path)
+        raise _build_problems_error(problems, path)
     _require_rules(replication, path)
     return replication
 
@@ -78,11 +78,11 @@ def _read_model(path: Path) -> Replication:
     try:
         replication = Replication.model_validate(raw)
     except ValidationError as error:
-        raise make_readable_error(error, Replication, path) from None
+        raise build_readable_error(error, Replication, path) from None
     return merge_ddl_choices(merge_feed_files(replication, path), path)
 
 
-def _make_problems_error(problems: list[str], path: Path) -> ConfigError:
+def _build_problems_error(problems: list[str], path: Path) -> ConfigError:
     return ConfigError("; ".join(problems), where={"file": path}, hint="see docs/reference/configuration.md")
 
 

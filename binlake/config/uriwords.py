@@ -32,14 +32,14 @@ class UriWords:
         """The parameter as one of the `allowed` values. Raises ConfigError."""
         value = self.read_text(name, default)
         if value not in allowed:
-            raise self._make_wrong_value_error(name, value, f"use one of {join_names(allowed)}")
+            raise self._build_wrong_value_error(name, value, f"use one of {join_names(allowed)}")
         return value
 
     def read_boolean(self, name: str, default: bool) -> bool:
         """The parameter as a boolean, `true` or `false`. Raises ConfigError."""
         value = self.read_text(name, "true" if default else "false")
         if value not in ("true", "false"):
-            raise self._make_wrong_value_error(name, value, "use true or false")
+            raise self._build_wrong_value_error(name, value, "use true or false")
         return value == "true"
 
     def read_number(self, name: str, default: int, *, least: int, most: int | None = None) -> int:
@@ -47,7 +47,7 @@ class UriWords:
         value = self.read_text(name, str(default))
         if not value.isdecimal() or int(value) < least or (most is not None and int(value) > most):
             upto = "" if most is None else f" and at most {most}"
-            raise self._make_wrong_value_error(name, value, f"use a whole number of at least {least}{upto}")
+            raise self._build_wrong_value_error(name, value, f"use a whole number of at least {least}{upto}")
         return int(value)
 
     def require_all_read(self) -> None:
@@ -59,7 +59,7 @@ class UriWords:
                 hint=f"known here: {join_names(sorted(self._read))}",
             )
 
-    def _make_wrong_value_error(self, name: str, value: str, hint: str) -> ConfigError:
+    def _build_wrong_value_error(self, name: str, value: str, hint: str) -> ConfigError:
         return ConfigError("a parameter of a sink URI has a wrong value", where={name: value}, hint=hint)
 
 

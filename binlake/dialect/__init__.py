@@ -2,14 +2,14 @@
 
 from binlake.dialect.bytewise import (
     choose_bytewise_collation,
-    make_definitions_bytewise,
-    make_table_bytewise,
-    make_text_bytewise,
+    derive_bytewise_definitions,
+    derive_bytewise_table,
+    render_bytewise,
 )
 from binlake.dialect.classify import Classified, Kind, classify
 from binlake.dialect.collations import find_target_charset, find_target_collation, has_target_collation
 from binlake.dialect.ddltext import DdlText
-from binlake.dialect.mapping import MappedDdl, make_inexpressible_error, map_ddl
+from binlake.dialect.mapping import MappedDdl, build_inexpressible_error, map_ddl
 from binlake.dialect.names import StatementNames, find_session_db, put_target_names
 from binlake.dialect.routed import RoutedDdl
 from binlake.dialect.source import Known, needs_standard, standardize_text, tokenize_restored
@@ -22,19 +22,19 @@ __all__ = [
     "MappedDdl",
     "RoutedDdl",
     "StatementNames",
+    "build_inexpressible_error",
     "choose_bytewise_collation",
     "classify",
+    "derive_bytewise_definitions",
+    "derive_bytewise_table",
     "find_session_db",
     "find_target_charset",
     "find_target_collation",
     "has_target_collation",
-    "make_definitions_bytewise",
-    "make_inexpressible_error",
-    "make_table_bytewise",
-    "make_text_bytewise",
     "map_ddl",
     "needs_standard",
     "put_target_names",
+    "render_bytewise",
     "standardize_text",
     "tokenize_restored",
 ]

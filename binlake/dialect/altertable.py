@@ -1,6 +1,6 @@
 """Write an ALTER TABLE in the dialect of the target, so that rows that exist get the values that the source gave them.
 
-`map_alter_table` writes the clauses; `make_alter_statements` makes the statements that the target runs from them.
+`map_alter_table` writes the clauses; `build_alter_statements` makes the statements that the target runs from them.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from dataclasses import replace
 from binlake.base.dialects import Dialect
 from binlake.dialect.bounds import put_stored_partition
 from binlake.dialect.checks import (
+    build_check_specs,
     drop_checks,
     is_check_spec,
-    make_check_specs,
     map_written_check_spec,
     map_written_checks,
 )
 from binlake.dialect.classify import Classified
 from binlake.dialect.clauses import drop_float_bounds, map_element, map_tidb_column
 from binlake.dialect.computed import (
+    build_once_computed_specs,
+    build_reader_specs,
     find_computed_once,
-    make_computed_once,
-    make_reader_specs,
     require_no_filled_operands,
     require_no_unlogged_values,
 )
 from binlake.dialect.conversions import Alter, add_index_tokens, drop_index_tokens, find_dropped_indexes
-from binlake.dialect.defaults import find_fill_times, make_fill_specs, put_stored_set_default
+from binlake.dialect.defaults import build_fill_specs, find_fill_times, put_stored_set_default
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.expressions import makes_expression_index, names_expression_index
-from binlake.dialect.foreign import make_foreign_key_indexes, spell_foreign_key
+from binlake.dialect.foreign import build_foreign_key_indexes, spell_foreign_key
 from binlake.dialect.madeup import list_requirements, reads_clock
 from binlake.dialect.routed import RoutedDdl, find_altered_table, find_table
 from binlake.dialect.tokens import (
@@ -44,7 +44,7 @@ from binlake.dialect.tokens import (
     tokenize_with_spaces,
 )
 from binlake.dialect.wholetexts import (
-    make_key_specs,
+    build_key_specs,
     makes_whole_text_key,
     names_whole_text_key,
     spell_default_of_text,
@@ -67,10 +67,10 @@ def map_alter_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl, 
     kept = [p for p in kept if table is None or not is_check_spec(p, before)]
     kept = [put_stored_partition(spell_foreign_key(part, before), before) for part in kept]
     specs = [_map_spec(part, before, table, dialect) for part in kept]
-    specs += [[*tokenize_with_spaces("ADD"), *index] for index in make_foreign_key_indexes(parts, before, table)]
-    specs += make_check_specs(before, table, dialect) if table is not None else []
-    specs += [_map_spec(part, before, table, dialect) for part in make_reader_specs(before, table, parts, dialect)]
-    specs += make_key_specs(before, table, parts) if dialect == "mysql" else []
+    specs += [[*tokenize_with_spaces("ADD"), *index] for index in build_foreign_key_indexes(parts, before, table)]
+    specs += build_check_specs(before, table, dialect) if table is not None else []
+    specs += [_map_spec(part, before, table, dialect) for part in build_reader_specs(before, table, parts, dialect)]
+    specs += build_key_specs(before, table, parts) if dialect == "mysql" else []
     specs += _narrow_unique_keys(before, table, parts) if dialect == "mariadb" else []
     return [*tokens[: statement.rest], *join_list([spec for spec in specs if spec]), *partitioning]
 
@@ -94,7 +94,7 @@ def _narrow_unique_keys(
     ]
 
 
-def make_alter_statements(
+def build_alter_statements(
     mapped: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect
 ) -> tuple[str, ...]:
     """The statements of one ALTER TABLE; values that it fills or converts become what they became in the source's
@@ -108,8 +108,8 @@ def make_alter_statements(
     clock = find_fill_times(added)
     if len(clock) > 1 and dialect == "tidb":
         raise Unmappable("several new columns that the source filled with different times")
-    specs, later = make_fill_specs(specs, added, len(clock) > 1, dialect)
-    specs, frozen = make_computed_once(specs, plain, dialect)
+    specs, later = build_fill_specs(specs, added, len(clock) > 1, dialect)
+    specs, frozen = build_once_computed_specs(specs, plain, dialect)
     later += [join_list(frozen)] if frozen else []  # together: an ALTER computes those anew that are still generated
     converted = alter.find_conversions(specs) if alter is not None else []
     if partitioning and not converted:
@@ -122,7 +122,7 @@ def make_alter_statements(
     if alter is not None and (converted or sets or alter.may_change_values(specs)):
         if clock and not alter.can_fill_times(converted):
             raise Unmappable("a conversion of values together with a new column that has the current time as default")
-        texts = alter.make_statements(specs, converted, has_time=bool(clock))
+        texts = alter.build_statements(specs, converted, has_time=bool(clock))
     else:
         texts = (render([*head, *join_list(specs)]),)
     moment = f"UNIX_TIMESTAMP({quote(clock[0])})" if clock else ddl.after.session.moment

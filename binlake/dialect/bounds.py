@@ -39,7 +39,7 @@ def put_stored_bounds(tokens: Sequence[Token], table: TableDef | None) -> list[T
             at += 1
             continue
         end = find_closing(tokens, start)
-        put += [*tokens[at:start], *_make_stored_bounds(tokens[start + 1 : end], definition, tokens[start])]
+        put += [*tokens[at:start], *_build_stored_bounds(tokens[start + 1 : end], definition, tokens[start])]
         at = end + 1
     return put
 
@@ -63,7 +63,7 @@ def _find_values(tokens: Sequence[Token], at: int) -> int:
     return start if start < len(tokens) and tokens[start].is_mark("(") else 0
 
 
-def _make_stored_bounds(inner: Sequence[Token], definition: Mapping[str, Any], opening: Token) -> list[Token]:
+def _build_stored_bounds(inner: Sequence[Token], definition: Mapping[str, Any], opening: Token) -> list[Token]:
     less, values = definition.get("less_than") or (), definition.get("in_values") or ()
     bounds = [*less] if less else [value[0] for value in values]
     expression = any(token.kind is TokenKind.WORD and not token.is_word("MAXVALUE", "NULL") for token in inner)

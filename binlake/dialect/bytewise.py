@@ -35,7 +35,7 @@ def choose_bytewise_collation(name: str, dialect: Dialect) -> str:
     return f"{charset}_nopad_bin" if dialect == "mariadb" else _MYSQL.get(charset, f"{charset}_bin")
 
 
-def make_text_bytewise(query: str, dialect: Dialect) -> str:
+def render_bytewise(query: str, dialect: Dialect) -> str:
     """DDL text with bytewise collations, including those that a character set alone implies."""
     if dialect == "tidb":
         return query
@@ -72,13 +72,13 @@ def _find_name(tokens: Sequence[Token], at: int, *only: str) -> int:
     return at if at < len(tokens) and tokens[at].kind in names else 0
 
 
-def make_definitions_bytewise(of: Definitions, dialect: Dialect) -> Definitions:
+def derive_bytewise_definitions(of: Definitions, dialect: Dialect) -> Definitions:
     """The definitions of one side of a DDL, with the collations that the target must have."""
-    databases = tuple(_make_database_bytewise(db, dialect) for db in of.databases)
-    return replace(of, databases=databases, tables=tuple(make_table_bytewise(table, dialect) for table in of.tables))
+    databases = tuple(_derive_bytewise_database(db, dialect) for db in of.databases)
+    return replace(of, databases=databases, tables=tuple(derive_bytewise_table(table, dialect) for table in of.tables))
 
 
-def make_table_bytewise(table: TableDef, dialect: Dialect) -> TableDef:
+def derive_bytewise_table(table: TableDef, dialect: Dialect) -> TableDef:
     """The definition with the collations that the target must have."""
     columns = [
         {**column, "type": _with_collation(column["type"], "Collate", dialect)} for column in table.raw["cols"] or ()
@@ -87,7 +87,7 @@ def make_table_bytewise(table: TableDef, dialect: Dialect) -> TableDef:
     return TableDef.from_json(raw, DbInfo(table.db_id, table.db, "", "", {}))
 
 
-def _make_database_bytewise(db: DbInfo, dialect: Dialect) -> DbInfo:
+def _derive_bytewise_database(db: DbInfo, dialect: Dialect) -> DbInfo:
     return DbInfo.from_json(_with_collation(db.raw, "collate", dialect))
 
 

@@ -87,24 +87,24 @@ def cast_expression(name: str, source: ColumnInfo, target: ColumnInfo, session: 
     if {former, now} == {"text", "binary"} and "latin1" in (source.charset, target.charset):
         # A target would convert to or from latin1 bytes; TiDB stores UTF-8 bytes, or any bytes that it got (x'f6').
         raise Unmappable(f"bytes of {target.name} from {source.type_text} to {target.type_text} with latin1")
-    expression = _make_expression(name, source, target, session)
+    expression = _build_expression(name, source, target, session)
     if dialect == "mysql":
-        expression = _make_mysql_expression(name, source, target, session) or expression
+        expression = _build_mysql_expression(name, source, target, session) or expression
     if expression:
         return expression
     native = (_NATIVE if dialect == "mariadb" else _NATIVE_MYSQL).get(former, "").split()
     unsure = target.decimal >= 0 and now == "real" and former == "real" and source.decimal != target.decimal
     unsure = unsure or (former == "real" and target.tp == t.LONGLONG and target.unsigned)
     if unsure or now not in native:
-        raise _make_unknown_conversion_error(source, target)
+        raise _build_unknown_conversion_error(source, target)
     return ""
 
 
-def _make_unknown_conversion_error(source: ColumnInfo, target: ColumnInfo) -> Unmappable:
+def _build_unknown_conversion_error(source: ColumnInfo, target: ColumnInfo) -> Unmappable:
     return Unmappable(f"values of {target.name} from {source.type_text} to {target.type_text}, which TiDB converts")
 
 
-def _make_mysql_expression(name: str, source: ColumnInfo, target: ColumnInfo, session: SourceSession) -> str:
+def _build_mysql_expression(name: str, source: ColumnInfo, target: ColumnInfo, session: SourceSession) -> str:
     """Expressions that only MySQL needs: it rounds a datetime that becomes a date, and ignores the fraction of a TIME.
 
     Raises Unmappable if the result depends on such a fraction.
@@ -112,7 +112,7 @@ def _make_mysql_expression(name: str, source: ColumnInfo, target: ColumnInfo, se
     former, now = find_type_group(source), find_type_group(target)
     fewer = source.fsp if now in ("integer", "date") else source.fsp - target.fsp if now == "time" else 0
     if (former == "time" and fewer > 0) or (former == "text" and now == "time"):
-        raise _make_unknown_conversion_error(source, target)
+        raise _build_unknown_conversion_error(source, target)
     if former in ("datetime", "timestamp") and now == "date" and source.fsp:
         tz = session.tz
         # Without a time zone the caller has already raised Unmappable.
@@ -143,7 +143,7 @@ def find_fixed_offset(zone: tzinfo) -> str:
     return _format_offset(changes[0][1]) if len(changes) == 1 else ""
 
 
-def _make_expression(name: str, source: ColumnInfo, target: ColumnInfo, session: SourceSession) -> str:
+def _build_expression(name: str, source: ColumnInfo, target: ColumnInfo, session: SourceSession) -> str:
     former, now = find_type_group(source), find_type_group(target)
     local, named = name, False
     if needs_zone(source, target):
@@ -164,10 +164,10 @@ def _make_expression(name: str, source: ColumnInfo, target: ColumnInfo, session:
         return f"CAST({local} AS DATETIME(0)) + 0"
     if named:
         return _from_local(local, now)
-    return _make_zoneless_expression(name, source, former, now, target)
+    return _build_zoneless_expression(name, source, former, now, target)
 
 
-def _make_zoneless_expression(name: str, source: ColumnInfo, former: str, now: str, target: ColumnInfo) -> str:
+def _build_zoneless_expression(name: str, source: ColumnInfo, former: str, now: str, target: ColumnInfo) -> str:
     """The expression for a conversion that does not depend on a time zone; empty if none is needed."""
     if former in ("text", "binary") and now == "integer":
         return f"ROUND(CAST({name} AS DECIMAL(65,30)))"

@@ -124,17 +124,17 @@ def is_check_spec(spec: Sequence[Token], before: TableDef | None) -> bool:
     return spec[0].is_word("DROP") and (spec[1].is_word("CHECK") or known)
 
 
-def make_check_elements(table: TableDef, dialect: Dialect) -> list[list[Token]]:
+def build_check_elements(table: TableDef, dialect: Dialect) -> list[list[Token]]:
     """The elements of CREATE TABLE for the checks of `table`; MariaDB gets only enforced checks."""
-    return [_make_element(check, table, dialect) for check in _select_expressible_checks(table, dialect).values()]
+    return [_build_element(check, table, dialect) for check in _select_expressible_checks(table, dialect).values()]
 
 
-def make_check_specs(before: TableDef | None, after: TableDef, dialect: Dialect) -> list[list[Token]]:
+def build_check_specs(before: TableDef | None, after: TableDef, dialect: Dialect) -> list[list[Token]]:
     """The specs of ALTER TABLE that change the checks of `before` to those of `after`."""
     had, has = ({} if t is None else _select_expressible_checks(t, dialect) for t in (before, after))
     word = "CONSTRAINT" if dialect == "mariadb" else "CHECK"
     gone = [tokenize(f" DROP {word} {quote_name(check.name)}") for key, check in had.items() if key not in has]
-    new = [[*tokenize(" ADD"), *_make_element(check, after, dialect)] for key, check in has.items() if key not in had]
+    new = [[*tokenize(" ADD"), *_build_element(check, after, dialect)] for key, check in has.items() if key not in had]
     switched = [check for key, check in has.items() if key in had and had[key].enforced != check.enforced]
     return [
         *gone,
@@ -157,7 +157,7 @@ def _read_check(raw: Mapping[str, object]) -> _Check:
     return _Check(name["O"], str(raw["expr_string"]), bool(raw["enforced"]))
 
 
-def _make_element(check: _Check, table: TableDef, dialect: Dialect) -> list[Token]:
+def _build_element(check: _Check, table: TableDef, dialect: Dialect) -> list[Token]:
     enforced = "" if dialect == "mariadb" else _format_enforced(check)
     expression = render(widen_unsigned(tokenize(check.expression), table, dialect))
     tokens = tokenize(f" CONSTRAINT {quote_name(check.name)} CHECK ({expression}){enforced}")

@@ -101,7 +101,7 @@ def require_no_filled_operands(
     ]
 
 
-def make_computed_once(
+def build_once_computed_specs(
     specs: Sequence[list[Token]], columns: Sequence[ColumnInfo], dialect: Dialect
 ) -> tuple[list[list[Token]], list[list[Token]]]:
     """(`specs` that make `columns` generated ones, specs that then make them plain).
@@ -127,7 +127,7 @@ def make_computed_once(
     return computed, later
 
 
-def make_reader_specs(
+def build_reader_specs(
     before: TableDef | None, after: TableDef | None, specs: Sequence[Sequence[Token]], dialect: Dialect
 ) -> list[list[Token]]:
     """The specs that define generated columns anew at the target, of those that `specs` do not define.
@@ -148,7 +148,7 @@ def make_reader_specs(
             continue
         was, now = is_computed(former, before, dialect), is_computed(column, after, dialect)
         reads = dialect == "mysql" and any(name in column.generated_expr.lower() for name in renamed)
-        # What is computed once becomes plain later (`make_computed_once`).
+        # What is computed once becomes plain later (`build_once_computed_specs`).
         if (now and (reads or not was)) or (was and not now and column.id not in anew):
             made.append(tokenize_with_spaces(f"MODIFY COLUMN {_define(column, dialect, is_plain=not now)}"))
     return made

@@ -114,7 +114,7 @@ class Alter:
             for conversion in conversions
         )
 
-    def make_statements(
+    def build_statements(
         self, specs: list[list[Token]], conversions: Sequence[Conversion], *, has_time: bool = False
     ) -> tuple[str, ...]:
         """The statements for the mapped `specs`, which make `conversions` or change values (`may_change_values`).
@@ -122,13 +122,13 @@ class Alter:
         `has_time`: the session's time is already set. Raises Unmappable.
         """
         if all(one.way == Way() for one in conversions):
-            plain = self._make_settings(conversions, has_time)
+            plain = self._build_settings(conversions, has_time)
             alter = render([*self.head, *join_list(specs)])
             return (*plain, alter, *((_RESTORE,) if plain else ()))
         lenient = (_SAVE, f"SET SESSION sql_mode = {quote(_choose_mode(self.dialect))}")
-        return (*lenient, *self._make_statements_with_shadows(specs, conversions), _RESTORE)
+        return (*lenient, *self._build_statements_with_shadows(specs, conversions), _RESTORE)
 
-    def _make_settings(self, conversions: Sequence[Conversion], has_time: bool) -> tuple[str, ...]:
+    def _build_settings(self, conversions: Sequence[Conversion], has_time: bool) -> tuple[str, ...]:
         """Statements that make the target's session convert like the source's; empty if the result is independent of
         it."""
         if self.is_native:
@@ -169,7 +169,7 @@ class Alter:
         if self.session.moment and not has_time:
             yield f"timestamp = {self.session.moment}"
 
-    def _make_statements_with_shadows(self, specs: list[list[Token]], conversions: Sequence[Conversion]) -> list[str]:
+    def _build_statements_with_shadows(self, specs: list[list[Token]], conversions: Sequence[Conversion]) -> list[str]:
         statements, last = [], list(specs)
         clocks = [quote_name(c.name) for c in self.before.columns if c.flag & t.FLAG_ON_UPDATE_NOW]
         fills = [f"{name} = {name}" for name in clocks]
@@ -180,7 +180,7 @@ class Alter:
             name = f"{SHADOW}{one.source.id}_{one.target.id}"
             shadow = quote_name(name)
             if one.way.by_values:
-                steps.append(self._make_cast_step(one, name).to_sql())
+                steps.append(self._build_cast_step(one, name).to_sql())
             else:
                 fills.append(f"{shadow} = {one.way.expression or _require_plain_value(one, self.session)}")
             kind = f"{format_type(one.target, self.dialect)} NULL DEFAULT NULL"
@@ -202,7 +202,7 @@ class Alter:
         statements.append(render([*self.head, *join_list([*dropped, *last, *added])]))
         return statements
 
-    def _make_cast_step(self, one: Conversion, shadow: str) -> CastStep:
+    def _build_cast_step(self, one: Conversion, shadow: str) -> CastStep:
         identity = self.before.find_identity()
         known = [self.before.find_column(name) for name in identity.columns] if identity.kind != "row" else []
         clocks = tuple(c.name for c in self.before.columns if c.flag & t.FLAG_ON_UPDATE_NOW)

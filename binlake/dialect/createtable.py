@@ -19,7 +19,7 @@ from binlake.rows.schema.delta import Definitions
 from binlake.statements.literal import quote, quote_name
 
 
-def make_create_statements(table: TableDef, dialect: Dialect, commit_ts: int) -> tuple[str, ...]:
+def build_create_statements(table: TableDef, dialect: Dialect, commit_ts: int) -> tuple[str, ...]:
     """The statements that create `table` (the target's names). Raises TargetRefused for what `dialect` cannot have."""
     parts = [*map(_format_column, table.columns), *_format_indexes(table)]
     comment = f" COMMENT = {quote(table.comment)}" if table.comment else ""

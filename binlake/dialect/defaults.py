@@ -61,7 +61,7 @@ def find_fill_times(added: Sequence[ColumnInfo]) -> list[str]:
     return sorted({c.origin_default for c in added if c.origin_default and c.defaults_to_time})
 
 
-def make_fill_specs(
+def build_fill_specs(
     specs: Sequence[list[Token]], added: Sequence[ColumnInfo], each: bool, dialect: Dialect
 ) -> tuple[list[list[Token]], list[list[Token]]]:
     """(`specs` that fill `added` columns in old rows as the source did, specs that then set the source's defaults).

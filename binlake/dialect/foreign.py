@@ -13,7 +13,7 @@ from binlake.rows.schema.names import fold_name
 from binlake.statements.literal import quote_name
 
 
-def make_foreign_key_indexes(
+def build_foreign_key_indexes(
     elements: Sequence[Sequence[Token]], before: TableDef | None, after: TableDef | None
 ) -> list[list[Token]]:
     """`INDEX name (columns)` for each index that TiDB created for a foreign key and that `elements` do not name."""

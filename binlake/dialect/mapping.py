@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from binlake.base.dialects import Dialect
 from binlake.dialect.altertable import (
+    build_alter_statements,
     explain_empty_alter,
     explain_left_out_index,
-    make_alter_statements,
     map_alter_table,
     put_stored_defaults_into_alter,
 )
 from binlake.dialect.bounds import put_stored_bounds
-from binlake.dialect.checks import drop_checks, make_check_elements, map_written_checks, unwrap_not_enforced
+from binlake.dialect.checks import build_check_elements, drop_checks, map_written_checks, unwrap_not_enforced
 from binlake.dialect.classify import Classified, Kind, classify_tokens
 from binlake.dialect.clauses import (
     drop_float_bounds,
@@ -32,7 +32,7 @@ from binlake.dialect.collations import find_target_charset
 from binlake.dialect.columnnames import KEY_HEADS
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.expressions import makes_expression_index
-from binlake.dialect.foreign import make_foreign_key_indexes
+from binlake.dialect.foreign import build_foreign_key_indexes
 from binlake.dialect.names import DATABASES, find_session_db, split_statements
 from binlake.dialect.routed import RoutedDdl, find_altered_table, find_table
 from binlake.dialect.tokens import (
@@ -68,7 +68,7 @@ def map_ddl(ddl: RoutedDdl, dialect: Dialect) -> MappedDdl:
     try:
         parts = split_statements(_tokenize_plain(ddl.sql, dialect))
     except SchemaError as error:
-        raise make_inexpressible_error(ddl, dialect, error.message) from error
+        raise build_inexpressible_error(ddl, dialect, error.message) from error
     mapped = [_map_one(tokens, ddl, dialect) for tokens in parts]
     applied = [one for one in mapped if one.sql]
     if len(mapped) == 1 or not applied:
@@ -91,9 +91,9 @@ def _map_one(tokens: list[Token], ddl: RoutedDdl, dialect: Dialect) -> MappedDdl
         )
         if is_alter and not mapped[statement.rest :]:
             return MappedDdl((), explain_empty_alter(tokens[statement.rest :], ddl, dialect))
-        text = make_alter_statements(mapped, statement, ddl, dialect) if is_alter else (render(mapped),)
+        text = build_alter_statements(mapped, statement, ddl, dialect) if is_alter else (render(mapped),)
     except Unmappable as error:
-        raise make_inexpressible_error(ddl, dialect, error.clause) from None
+        raise build_inexpressible_error(ddl, dialect, error.clause) from None
     use = (
         ()
         if _is_on_database(statement.kind) or not ddl.db
@@ -194,12 +194,12 @@ def _map_create_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl
         kept = [part for part in kept if not makes_whole_text_key(part, [table])]
     # `KEY ...` defines an index, even if a column is named `Key`.
     elements = [map_element(part, None if part[0].is_word(*KEY_HEADS) else part, table, dialect) for part in kept]
-    elements += make_foreign_key_indexes(parts, None, table)
-    elements += make_check_elements(table, dialect) if table is not None else []
+    elements += build_foreign_key_indexes(parts, None, table)
+    elements += build_check_elements(table, dialect) if table is not None else []
     partition = next((i for i in range(end + 1, len(tokens)) if tokens[i].is_word("PARTITION")), len(tokens))
     options = map_clauses(tokens[end + 1 : partition], dialect)
     if table is not None and lacks_charset(options):
-        options = [*_make_charset_words(table, dialect), *options]
+        options = [*_build_charset_words(table, dialect), *options]
     return [*tokens[: start + 1], *join_list(elements), tokens[end], *options, *tokens[partition:]]
 
 
@@ -208,7 +208,7 @@ def _map_database(tokens: list[Token], statement: Classified, ddl: RoutedDdl, di
     named = statement.tables[0][1] if statement.tables else ddl.db
     database = next((db for db in ddl.after.databases if fold_name(db.name) == fold_name(named)), None)
     if statement.kind is Kind.CREATE_DATABASE and database is not None and lacks_charset(options):
-        options = [*_make_charset_words(database, dialect), *options]
+        options = [*_build_charset_words(database, dialect), *options]
     # Without a name the statement changes the session's database, which may be another one at the target.
     name = [] if statement.tables else tokenize_with_spaces(quote_name(named))
     return [*tokens[: statement.rest], *name, *options]
@@ -245,13 +245,13 @@ def _remove_algorithm(tokens: list[Token]) -> list[Token]:
     return kept
 
 
-def _make_charset_words(of: TableDef | DbInfo, dialect: Dialect) -> list[Token]:
+def _build_charset_words(of: TableDef | DbInfo, dialect: Dialect) -> list[Token]:
     charset = find_target_charset(of.charset or "utf8mb4", dialect)
     collate = require_target_collation(of.collate or "utf8mb4_bin", dialect)
     return tokenize_with_spaces(f"DEFAULT CHARACTER SET {charset} COLLATE {collate}")
 
 
-def make_inexpressible_error(ddl: RoutedDdl, dialect: Dialect, clause: str) -> TargetRefused:
+def build_inexpressible_error(ddl: RoutedDdl, dialect: Dialect, clause: str) -> TargetRefused:
     """The error for a DDL that `dialect` cannot express, with its position and the remedy."""
     return TargetRefused(
         f"a DDL cannot be expressed in {dialect}: {clause}",

@@ -94,7 +94,7 @@ def _put_target_names(tokens: list[Token], default_db: str, names: StatementName
         put = [*put[: statement.rest], *put_view_names(put[statement.rest :], default_db, names.map_table)]
     put = list(put)
     for span, name in zip(reversed(spans), reversed(named), strict=True):
-        put[span.start : span.end] = _make_name_tokens(put, span, name)
+        put[span.start : span.end] = _build_name_tokens(put, span, name)
     return put
 
 
@@ -138,7 +138,7 @@ def find_names(tokens: Sequence[Token]) -> list[NameSpan]:
     return [*main, *_read_other_names(tokens, statement)]
 
 
-def _make_name_tokens(tokens: Sequence[Token], span: NameSpan, name: NameRef) -> list[Token]:
+def _build_name_tokens(tokens: Sequence[Token], span: NameSpan, name: NameRef) -> list[Token]:
     put = tokenize_with_spaces(quote_name(name[0]) if span.role == "database" else quote_qualified_name(*name))
     # The `.` and the name after it get no space before them; the first token keeps its space.
     return [Token(token.kind, token.text, tokens[span.start].space and not n) for n, token in enumerate(put)]

@@ -118,7 +118,7 @@ def tokenize(
             token = _read_quoted(text, match.start(), quoting, plain_strings is not None and plain_strings(before))
             token, at = replace(token, space=space), match.start() + len(token.text)
         elif kind == "mark" and part == "`":
-            raise _make_unterminated_error(text, match.start())
+            raise _build_unterminated_error(text, match.start())
         else:
             token = Token(TokenKind(kind), part, space)
         tokens.append(token)
@@ -134,11 +134,11 @@ def _read_quoted(text: str, start: int, quoting: Quoting, plain: bool) -> Token:
     plain = plain or names or not quoting.backslashes
     match = _STRINGS[text[start]][plain].match(text, start)
     if match is None:
-        raise _make_unterminated_error(text, start)
+        raise _build_unterminated_error(text, start)
     return Token(TokenKind.NAME if names else TokenKind.STRING, match.group(), False, plain and not names)
 
 
-def _make_unterminated_error(text: str, start: int) -> SchemaError:
+def _build_unterminated_error(text: str, start: int) -> SchemaError:
     return SchemaError("a quote in DDL text is not closed", where={"at": start, "text": text[:80]})
 
 

@@ -45,7 +45,7 @@ def put_view_names(tokens: Sequence[Token], default_db: str, table: TargetOf) ->
     while at < len(tokens):
         if at in starts:
             end, name = starts[at]
-            put += _make_source_tokens(tokens, end, (name[0] or default_db, name[1]), table)
+            put += _build_source_tokens(tokens, end, (name[0] or default_db, name[1]), table)
             at = end
             continue
         space = tokens[at].space
@@ -85,7 +85,7 @@ def _spell_qualifier(tokens: Sequence[Token], at: int, exposed: Mapping[str, str
     return "" if following else exposed.get(fold_name(tokens[at].value), "")
 
 
-def _make_source_tokens(tokens: Sequence[Token], end: int, name: NameRef, table: TargetOf) -> list[Token]:
+def _build_source_tokens(tokens: Sequence[Token], end: int, name: NameRef, table: TargetOf) -> list[Token]:
     target = table(*name)
     put = tokenize_with_spaces(quote_qualified_name(*target))
     if fold_name(target[1]) == fold_name(name[1]) or _read_alias(tokens, end):

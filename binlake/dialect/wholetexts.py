@@ -73,7 +73,7 @@ def is_whole_text_key(index: IndexInfo, table: TableDef) -> bool:
     return identity.kind == "row" or list(identity.columns) != [part.name for part in index.columns]
 
 
-def make_key_specs(
+def build_key_specs(
     before: TableDef | None, after: TableDef | None, specs: Sequence[Sequence[Token]]
 ) -> list[list[Token]]:
     """The specs that an ALTER at MySQL needs as well, as an index of `before` now reads a text, or no longer does.

@@ -19,7 +19,7 @@ from binlake.config import load_replication
 from binlake.config.feed import Feed
 from binlake.config.sinkuri import SinkUri, parse_sink_uri
 from binlake.errors import ConfigError, Permanent
-from binlake.feed.reading.decoders import make_decoder
+from binlake.feed.reading.decoders import build_decoder
 from binlake.feed.reading.events import Event
 from binlake.feed.reading.files import read_files
 from binlake.feed.reading.topic import read_topic
@@ -87,11 +87,11 @@ def _read_events(uri: SinkUri, registry: str, table: tuple[str, str] | None, fee
         topic = _require_topic(uri, table, feed)
         if registry:
             with Registry(registry) as opened:
-                decoder = make_decoder(uri.protocol, opened.fetch_schema)
+                decoder = build_decoder(uri.protocol, opened.fetch_schema)
                 for record in read_topic(uri.kafka, topic):
                     yield from decoder(record)
         else:
-            decoder = make_decoder(uri.protocol)
+            decoder = build_decoder(uri.protocol)
             for record in read_topic(uri.kafka, topic):
                 yield from decoder(record)
 

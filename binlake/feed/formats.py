@@ -21,7 +21,7 @@ from binlake.window.definitions import LandedDdl
 Array = Any
 """A pyarrow Array (pyarrow has no stubs)."""
 Images = Mapping[str, Array]
-"""By column, the canonical texts of all rows (`statements.maps.make_images_from_maps`)."""
+"""By column, the canonical texts of all rows (`statements.maps.build_images_from_maps`)."""
 INSERT, UPDATE, DELETE = "c", "u", "d"
 """The kinds of a row change, as in the column `op` of messages."""
 

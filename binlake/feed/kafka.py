@@ -26,7 +26,7 @@ from binlake.base.dictionaries import encode_dictionary
 from binlake.base.lakecolumns import Message
 from binlake.config.sinkuri import Kafka
 from binlake.errors import BinlakeError, Fenced, Permanent, Transient
-from binlake.feed.kafkaclient import TIMEOUT_S, TOO_LARGE, convert_error, format_key, make_client_settings
+from binlake.feed.kafkaclient import TIMEOUT_S, TOO_LARGE, build_client_settings, convert_error, format_key
 from binlake.feed.position import Position
 from binlake.lake.tables import MESSAGE
 
@@ -53,9 +53,9 @@ class Publisher:
     def __enter__(self) -> Publisher:
         """Fence the former publisher and read the position. Raises Transient, Permanent."""
         try:
-            self._admin = AdminClient(make_client_settings(self._kafka))
+            self._admin = AdminClient(build_client_settings(self._kafka))
             self.ensure_topics([POSITIONS])
-            self._producer = Producer(self._make_settings())
+            self._producer = Producer(self._build_settings())
             if self._transactions:
                 self._producer.init_transactions(TIMEOUT_S)
             self.position = self._read_position()
@@ -147,15 +147,15 @@ class Publisher:
         for key, value, commit_ts, topic, partition in zip(*columns, topics, partitions, strict=True):
             try:
                 if value is None:
-                    produce(topic, None, key, partition, headers=_make_tombstone_headers(commit_ts))
+                    produce(topic, None, key, partition, headers=_build_tombstone_headers(commit_ts))
                 else:
                     produce(topic, value, key, partition)
             except BufferError:
                 self._produce(
-                    topic, partition, key, value, _make_tombstone_headers(commit_ts) if value is None else None
+                    topic, partition, key, value, _build_tombstone_headers(commit_ts) if value is None else None
                 )
             except KafkaException as error:
-                raise self._make_message_error(error.args[0], topic, key, value) from error
+                raise self._build_message_error(error.args[0], topic, key, value) from error
 
     def _choose_partitions(self, messages: pa.Table) -> tuple[pa.Table, list[str], list[int]]:
         """The messages with their topics and partitions. A message without a hash is repeated for every partition."""
@@ -171,7 +171,7 @@ class Publisher:
             messages, which, partitions = messages.take(pa.array(rows)), which[rows], partitions[rows] + number
         return messages, [names[number] for number in which.tolist()], partitions.tolist()
 
-    def _make_message_error(
+    def _build_message_error(
         self, problem: KafkaError, topic: str, key: bytes | None, value: bytes | None
     ) -> BinlakeError:
         """Kafka's error for one message, with the message's size if it is too large."""
@@ -205,7 +205,7 @@ class Publisher:
         # Messages that we have purged are not failures.
         if error is not None and error.code() not in _PURGED:
             self._failures.append(
-                self._make_message_error(error, message.topic() or "", message.key(), message.value())
+                self._build_message_error(error, message.topic() or "", message.key(), message.value())
             )
 
     def _note_fatal(self, error: KafkaError) -> None:
@@ -272,7 +272,7 @@ class Publisher:
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
         }
-        with Consumer(make_client_settings(self._kafka) | settings) as consumer:
+        with Consumer(build_client_settings(self._kafka) | settings) as consumer:
             consumer.assign([TopicPartition(POSITIONS, 0, OFFSET_BEGINNING)])
             position = None
             while True:
@@ -289,8 +289,8 @@ class Publisher:
                 else:
                     raise KafkaException(problem)
 
-    def _make_settings(self) -> dict[str, Any]:
-        settings = make_client_settings(self._kafka) | {
+    def _build_settings(self) -> dict[str, Any]:
+        settings = build_client_settings(self._kafka) | {
             # Without this callback, librdkafka raises fatal errors at arbitrary calls.
             "error_cb": self._note_fatal,
             # A call to Python for each delivered message would cost as much as sending the message.
@@ -305,7 +305,7 @@ class Publisher:
         return settings | ({"transactional.id": f"binlake-{self._feed}"} if self._transactions else {})
 
 
-def _make_tombstone_headers(commit_ts: int) -> Headers:
+def _build_tombstone_headers(commit_ts: int) -> Headers:
     """The header with the commit_ts of a tombstone, which has no value (MISSION S2-48)."""
     return [("tidb_commit_ts", str(commit_ts).encode())]
 

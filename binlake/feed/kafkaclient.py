@@ -53,13 +53,13 @@ def require_brokers(kafka: Kafka) -> None:
     # On a refused connection the client only reports its own timeout, so collect the errors.
     problems: list[KafkaError] = []
     try:
-        AdminClient(make_client_settings(kafka) | {"error_cb": problems.append}).list_topics(timeout=_ANSWER_S)
+        AdminClient(build_client_settings(kafka) | {"error_cb": problems.append}).list_topics(timeout=_ANSWER_S)
     except KafkaException as error:
         errors = [convert_error(KafkaException(problem), where) for problem in problems]
         raise next((each for each in errors if isinstance(each, Permanent)), convert_error(error, where)) from None
 
 
-def make_client_settings(kafka: Kafka) -> dict[str, Any]:
+def build_client_settings(kafka: Kafka) -> dict[str, Any]:
     """Settings that consumer, producer and admin client share. Raises ConfigError for a secret that is not set."""
     settings: dict[str, Any] = {
         "bootstrap.servers": ",".join(kafka.brokers),

@@ -28,7 +28,7 @@ STAGE = "feed-position"
 """The stage of the event that says which position of a sink an operator adopted."""
 
 
-def make_file_publisher(
+def build_file_publisher(
     windows: WindowLog, feed: Feed, replication: str, state: FeedState
 ) -> FilePublisher | BinlogPublisher:
     """The publisher of a feed that writes files. Raises ConfigError."""
@@ -76,7 +76,7 @@ def adopt_position(windows: WindowLog, feed: Feed, replication: str, state: Feed
 
 def _read_sink_position(windows: WindowLog, feed: Feed, replication: str, state: FeedState) -> Position | None:
     if feed.sink.storage is not None:
-        with make_file_publisher(windows, feed, replication, state) as files:
+        with build_file_publisher(windows, feed, replication, state) as files:
             return end_of(files.checkpoint)
     with open_sink(feed, replication, state.life) as out:
         return out.position

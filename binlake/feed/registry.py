@@ -47,7 +47,7 @@ class Registry:
         self.shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
         user = _read_user(parts) if parts.username else None
         # Only TLS needs the system's certificates, which take 20 ms of CPU to read.
-        context = _make_tls_context(parts) if parts.scheme == "https" else False
+        context = _build_tls_context(parts) if parts.scheme == "https" else False
         self._client = httpx.Client(
             base_url=self.shown, auth=user, verify=context, timeout=_TIMEOUT_S, trust_env=False,
             headers={"Accept": MEDIA_TYPE},
@@ -171,7 +171,7 @@ def _read_user(parts: SplitResult) -> tuple[str, str]:
     return resolve_secret(user, "schema-registry", "user"), resolve_secret(password, "schema-registry")
 
 
-def _make_tls_context(parts: SplitResult) -> ssl.SSLContext:
+def _build_tls_context(parts: SplitResult) -> ssl.SSLContext:
     files = dict(parse_qsl(parts.query))
     unknown = sorted(set(files) - set(_FILES))
     if unknown:

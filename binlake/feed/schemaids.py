@@ -59,8 +59,8 @@ class SchemaIds:
             topic, key, value = name.split(_BETWEEN)
             try:
                 headers = [
-                    self._make_header(topic, "key", key, schemas),
-                    self._make_header(topic, "value", value, schemas),
+                    self._build_header(topic, "key", key, schemas),
+                    self._build_header(topic, "value", value, schemas),
                 ]
             except SchemaRefused as error:
                 self.refused = error
@@ -76,7 +76,7 @@ class SchemaIds:
                 messages = messages.set_column(place, messages.schema.field(column), bodies)
         return messages
 
-    def _make_header(self, topic: str, part: str, schema: str, schemas: Mapping[str, str]) -> bytes:
+    def _build_header(self, topic: str, part: str, schema: str, schemas: Mapping[str, str]) -> bytes:
         if not schema:
             return b""
         name = (topic, part, schema)

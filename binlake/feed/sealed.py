@@ -24,7 +24,7 @@ from binlake.feed.roworder import Ints, compute_order, sort_rows, stack_places
 from binlake.lake.dataset import open_dataset
 from binlake.lake.opentable import open_table
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import MESSAGE, make_message_table
+from binlake.lake.tables import MESSAGE, build_message_table
 
 PART_BYTES = 16 << 20
 """Approximate size of a part (keys and values) in bytes; a few parts are in memory at the same time."""
@@ -39,7 +39,7 @@ _REPEATED = (Message.DB, Message.TABLE, Message.OP, Message.TOPIC, Message.KEY_S
 
 def read_sealed(paths: LakePaths, manifest: EncodeManifest, after: Position | None) -> Iterator[pa.Table]:
     """The messages of `manifest` after `after`, in order; a change is never split. Raises ImmutableWindow."""
-    data = open_dataset(open_table(paths.locate_table(make_message_table(manifest.feed).name)), _REPEATED)
+    data = open_dataset(open_table(paths.locate_table(build_message_table(manifest.feed).name)), _REPEATED)
     condition = ds.field(Message.WINDOW) == manifest.window
     survey = _Survey()
     for batch in data.to_batches(
@@ -60,11 +60,11 @@ def read_sealed(paths: LakePaths, manifest: EncodeManifest, after: Position | No
         return
     if survey.batches is not None:
         messages = pa.Table.from_batches(survey.batches)
-        parts = iter([messages if after is None else messages.filter(_make_condition_after(after))])
+        parts = iter([messages if after is None else messages.filter(_build_condition_after(after))])
     else:
         parts = (
             data.to_table(columns=MESSAGE.list_column_names(), filter=condition & where)
-            for where in _make_range_conditions(survey.find_cuts(), after)
+            for where in _build_range_conditions(survey.find_cuts(), after)
         )
     for part in parts:
         if part.num_rows:
@@ -137,15 +137,15 @@ def _measure_sizes(batch: pa.RecordBatch) -> Ints:
     return sizes
 
 
-def _make_range_conditions(cuts: list[Position], after: Position | None) -> Iterator[ds.Expression]:
+def _build_range_conditions(cuts: list[Position], after: Position | None) -> Iterator[ds.Expression]:
     """The conditions of the ranges between `cuts`, after `after`."""
     lows = [after, *(cut for cut in cuts if after is None or cut > after)]
     for low, high in zip(lows, [*lows[1:], None], strict=True):
-        where = ds.scalar(True) if low is None else _make_condition_after(low)
-        yield where if high is None else where & ~_make_condition_after(high)
+        where = ds.scalar(True) if low is None else _build_condition_after(low)
+        yield where if high is None else where & ~_build_condition_after(high)
 
 
-def _make_condition_after(place: Position) -> ds.Expression:
+def _build_condition_after(place: Position) -> ds.Expression:
     """The condition that a message comes after `place` in the order of changes."""
     commit_ts, start_ts, seq = (ds.field(name) for name in _PLACE)
     in_start = (start_ts > place.start_ts) | ((start_ts == place.start_ts) & (seq > place.seq))

@@ -15,18 +15,18 @@ from deltalake import DeltaTable
 from binlake import tso
 from binlake.base.lakecolumns import Message
 from binlake.feed.state import find_greatest_hi_of_feed, read_state
-from binlake.lake.lock import hold_lake_lock, make_commit_properties
+from binlake.lake.lock import build_commit_properties, hold_lake_lock
 from binlake.lake.opentable import is_table, load_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.store import list_folders
-from binlake.lake.tables import MESSAGE, WORKING_DAYS, make_message_table
+from binlake.lake.tables import MESSAGE, WORKING_DAYS, build_message_table
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import name_feed_lock
 
 _DAY_MS = 86_400_000
 _AT_ONCE = 500
 """The number of windows per commit."""
-_NOTE = make_commit_properties({"userMetadata": '{"stage": "maintain"}'})
+_NOTE = build_commit_properties({"userMetadata": '{"stage": "maintain"}'})
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Tidied:
 def list_feeds_in_lake(paths: LakePaths, configured: Iterable[str]) -> list[str]:
     """The feeds that have a table, whether `configured` or not."""
     names = sorted({*configured, *list_folders(paths.locate_table(MESSAGE.name))})
-    return [name for name in names if is_table(paths.locate_table(make_message_table(name).name))]
+    return [name for name in names if is_table(paths.locate_table(build_message_table(name).name))]
 
 
 def tidy_feed(paths: LakePaths, windows: WindowLog, feed: str, landed_ts: int) -> Tidied:
@@ -49,7 +49,7 @@ def tidy_feed(paths: LakePaths, windows: WindowLog, feed: str, landed_ts: int) -
 
     Raises LeaseHeld.
     """
-    path = paths.locate_table(make_message_table(feed).name)
+    path = paths.locate_table(build_message_table(feed).name)
     with hold_lake_lock(paths, name_feed_lock(feed)):
         table = load_table(path)
         expired = find_expired_windows(table, windows, feed, landed_ts)

@@ -70,14 +70,14 @@ _TYPES: dict[int, Callable[[ColumnInfo], pa.DataType]] = {
 def build_schema(table: TableDef) -> pa.Schema:
     """The mirror's columns: those of a row change (no virtual columns), then Binlake's own columns."""
     own_fields = [
-        _make_own_field(Mirror.COMMIT_TS, pa.int64(), "commit_ts of the last change of the row"),
-        _make_own_field(
+        _build_own_field(Mirror.COMMIT_TS, pa.int64(), "commit_ts of the last change of the row"),
+        _build_own_field(
             Mirror.ROWKEY,
             pa.string(),
             "JSON array of the identity's texts: primary key, unique key, else the whole row",
         ),
-        _make_own_field(Mirror.COPY, pa.int32(), "0; equal rows of a table without a key are numbered 0, 1, ..."),
-        _make_own_field(Mirror.TEXT, TEXT_TYPE, "texts of the values that the typed column cannot hold, by column"),
+        _build_own_field(Mirror.COPY, pa.int32(), "0; equal rows of a table without a key are numbered 0, 1, ..."),
+        _build_own_field(Mirror.TEXT, TEXT_TYPE, "texts of the values that the typed column cannot hold, by column"),
     ]
     return pa.schema([*(pa.field(c.name, choose_arrow_type(c)) for c in table.row_columns), *own_fields])
 
@@ -88,7 +88,7 @@ def list_delta_columns(table: TableDef) -> list[tuple[str, str]]:
     return [(field.name, str(field.type.type)) for field in Schema.from_arrow(build_schema(table)).fields]
 
 
-def _make_own_field(name: str, kind: pa.DataType, comment: str) -> pa.Field:
+def _build_own_field(name: str, kind: pa.DataType, comment: str) -> pa.Field:
     # delta-rs stores the comment where Spark's DESCRIBE finds it.
     return pa.field(name, kind, metadata={"comment": comment})
 
@@ -223,10 +223,10 @@ def _format_moment(value: datetime, fsp: int) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _make_name_scalar(name: str) -> pa.Scalar:
+def _build_name_scalar(name: str) -> pa.Scalar:
     return pa.scalar(name)
 
 
 def select_image_column(images: pa.MapArray, name: str) -> pa.Array:
     """The texts of column `name` in a map column of row images; NULL where the column is absent."""
-    return pc.map_lookup(images, _make_name_scalar(name), "first")
+    return pc.map_lookup(images, _build_name_scalar(name), "first")

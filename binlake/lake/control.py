@@ -23,7 +23,7 @@ from binlake.lake.controlrows import ControlRows, read_control_rows, remember_ro
 from binlake.lake.damage import name_damage, require_space
 from binlake.lake.lease import require_leases
 from binlake.lake.opentable import is_newest, is_table, open_table
-from binlake.lake.store import choose_hooks, make_delta_options
+from binlake.lake.store import build_delta_options, choose_hooks
 from binlake.lake.tables import LakeTable
 
 log = structlog.get_logger(__name__)
@@ -190,7 +190,7 @@ class ControlTable:
                 description=self._definition.comment if table is None else None,
                 configuration=self._definition.build_properties() if table is None else None,
                 writer_properties=_WRITER,
-                storage_options=make_delta_options(self.path),
+                storage_options=build_delta_options(self.path),
                 post_commithook_properties=choose_hooks(self.path, -1 if table is None else table.version()),
             )
             if table is not None:

@@ -21,7 +21,7 @@ from pyarrow.lib import ArrowException
 from binlake.base.oserrors import SPACE_HINT, describe_os_error
 from binlake.errors import BinlakeError, LostRange, Permanent, Transient
 from binlake.lake.access import is_remote
-from binlake.lake.store import make_delta_options, open_parquet
+from binlake.lake.store import build_delta_options, open_parquet
 
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _WRAPPERS = re.compile(
@@ -176,7 +176,7 @@ def name_damage(path: str, version: int | None = None, *, missing: bool = True) 
         if found is None:
             raise
         file, cause = found
-        raise _make_damage_error(Path(path).name, file, cause) from error
+        raise _build_damage_error(Path(path).name, file, cause) from error
 
 
 @contextmanager
@@ -187,10 +187,10 @@ def name_damaged_file(file: str) -> Iterator[None]:
     except (ArrowException, OSError) as error:
         if (failure := translate_object_store_error(error)) is not None:
             raise failure from error
-        raise _make_damage_error(Path(file).parent.parent.name, file, error) from error
+        raise _build_damage_error(Path(file).parent.parent.name, file, error) from error
 
 
-def _make_damage_error(table: str, file: str, cause: Exception) -> LostRange:
+def _build_damage_error(table: str, file: str, cause: Exception) -> LostRange:
     return LostRange(
         f"a file of the lake's table `{table}` is damaged: {describe_storage_text(cause)}",
         where={"file": file},
@@ -201,7 +201,7 @@ def _make_damage_error(table: str, file: str, cause: Exception) -> LostRange:
 def _find_damaged_file(path: str, version: int | None, *, missing: bool) -> tuple[str, Exception] | None:
     """The first file of the table that cannot be read, and why."""
     try:
-        uris = DeltaTable(path, version=version, storage_options=make_delta_options(path)).file_uris()
+        uris = DeltaTable(path, version=version, storage_options=build_delta_options(path)).file_uris()
     except DeltaError:
         return None
     for uri in uris:

@@ -22,13 +22,13 @@ from binlake.lake.objects import open_objects
 from binlake.lake.opentable import is_table, open_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.store import list_folders
-from binlake.lake.tables import make_message_table
+from binlake.lake.tables import build_message_table
 from binlake.pipeline import BY_NAME, FEED, STAGES
 
 _FENCE = CommitProperties(custom_metadata={"userMetadata": '{"stage": "fence"}'})
 
 
-def make_commit_properties(
+def build_commit_properties(
     metadata: Mapping[str, str], transactions: Sequence[Transaction] | None = None
 ) -> CommitProperties:
     """For a commit to a table that is written under one of these locks: it is refused if another one came first.
@@ -88,7 +88,7 @@ def _fence_tables(paths: LakePaths, name: str) -> None:
         databases = [f"mirror/{folder}" for folder in list_folders(paths.locate_table("mirror"))]
         tables = [f"{db}/{folder}" for db in databases for folder in list_folders(paths.locate_table(db))]
     if name.startswith(f"{FEED}-"):
-        tables = [make_message_table(name.removeprefix(f"{FEED}-")).name]
+        tables = [build_message_table(name.removeprefix(f"{FEED}-")).name]
     for table in tables:
         place = paths.locate_table(table)
         if is_table(place):

@@ -24,7 +24,7 @@ _RETRY_S = 60.0
 
 def open_objects(path: str, retry_s: float = _RETRY_S) -> S3Store:
     """The objects below `path`, with conditional puts; an error is tried again for `retry_s`."""
-    return _make_objects(path, find_access(path), retry_s)
+    return _build_objects(path, find_access(path), retry_s)
 
 
 def has_object(path: str, name: str) -> bool:
@@ -101,7 +101,7 @@ def translate_errors(place: str) -> Iterator[None]:
 
 
 @lru_cache(maxsize=64)
-def _make_objects(path: str, access: Access, retry_s: float) -> S3Store:
+def _build_objects(path: str, access: Access, retry_s: float) -> S3Store:
     from obstore.store import S3Store
 
     bucket, _, prefix = path.partition("://")[2].partition("/")

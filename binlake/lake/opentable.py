@@ -22,7 +22,7 @@ from binlake.errors import LostRange
 from binlake.lake.access import is_remote
 from binlake.lake.lease import require_leases
 from binlake.lake.objects import has_object
-from binlake.lake.store import delete_folder, make_delta_options
+from binlake.lake.store import build_delta_options, delete_folder
 
 _MOST_TABLES = 256
 """The number of cached tables, the last used ones: a process may use many lakes."""
@@ -122,7 +122,7 @@ def delete_table(path: str) -> None:
 def load_table(path: str, version: int | None = None) -> DeltaTable:
     """The table at `path` (at `version`, if given), not from the cache. Raises LostRange, TableNotFoundError."""
     try:
-        table = DeltaTable(path, version=version, storage_options=make_delta_options(path))
+        table = DeltaTable(path, version=version, storage_options=build_delta_options(path))
     except DeltaError:
         # The table's first commit is empty: delta-rs then finds no definition.
         _require_contents(path, 0, _REPLAYED)

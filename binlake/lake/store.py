@@ -24,7 +24,7 @@ _ATTEMPTS = 8
 _RETRIES = {"max_retries": "10", "retry_timeout": "60s"}
 
 
-def make_delta_options(path: str) -> dict[str, str] | None:
+def build_delta_options(path: str) -> dict[str, str] | None:
     """The storage options with which delta-rs opens the table at `path`; None for a local one.
 
     A commit is a conditional put: of two writers of one version the store refuses one (hazards R-41).
@@ -55,7 +55,7 @@ def open_files(path: str) -> tuple[fs.FileSystem, str]:
     """
     if not is_remote(path):
         return _LOCAL, path
-    return _make_s3_files(find_access(path)), path.partition("://")[2]
+    return _build_s3_files(find_access(path)), path.partition("://")[2]
 
 
 def open_parquet(path: str) -> pq.ParquetFile:
@@ -99,7 +99,7 @@ _LOCAL = fs.LocalFileSystem()
 
 
 @lru_cache(maxsize=64)
-def _make_s3_files(access: Access) -> fs.FileSystem:
+def _build_s3_files(access: Access) -> fs.FileSystem:
     scheme, _, host = access.endpoint.rpartition("://")
     # The other clients of a store read this variable themselves.
     own = {"tls_ca_file_path": file} if (file := os.environ.get("SSL_CERT_FILE")) else {}

@@ -300,19 +300,19 @@ MESSAGE = LakeTable(
 )
 
 
-def make_message_table(feed: str) -> LakeTable:
+def build_message_table(feed: str) -> LakeTable:
     """The table of one feed: each feed has its own, so that no feed waits for another's commit."""
     return replace(MESSAGE, name=f"{MESSAGE.name}/{feed}")
 
 
-def _make_control_table(name: str, comment: str, *columns: Column, partitioned_by: tuple[str, ...] = ()) -> LakeTable:
+def _build_control_table(name: str, comment: str, *columns: Column, partitioned_by: tuple[str, ...] = ()) -> LakeTable:
     return LakeTable(name, comment, columns, partitioned_by, WORKING_DAYS)
 
 
 _SOURCE_DB = Column(SchemaChange.DB, "STRING", "database at the source")
 _SOURCE_TABLE = Column(SchemaChange.TABLE, "STRING", "table at the source")
 
-WINDOW = _make_control_table(
+WINDOW = _build_control_table(
     "window",
     "One event of a window, such as the end of a stage; also has the sealed manifests",
     Column(Window.LO, "BIGINT", "commit_ts after which the window starts"),
@@ -340,7 +340,7 @@ WINDOW = _make_control_table(
     partitioned_by=(Window.STAGE,),
 )
 
-PUMP_MEMBER = _make_control_table(
+PUMP_MEMBER = _build_control_table(
     "pump_member",
     "One pump that was ever seen, as the last landed window recorded it",
     Column(PumpMember.NODE_ID, "STRING", "node id of the pump"),
@@ -351,7 +351,7 @@ PUMP_MEMBER = _make_control_table(
     Column(PumpMember.AT_MS, "BIGINT", "Unix ms of the record"),
 )
 
-SCHEMA_CHANGE = _make_control_table(
+SCHEMA_CHANGE = _build_control_table(
     "schema_change",
     "One DDL job of the source",
     Column(SchemaChange.SCHEMA_VERSION, "BIGINT", "schema version after the job"),
@@ -366,7 +366,7 @@ SCHEMA_CHANGE = _make_control_table(
     Column(SchemaChange.JOB, "STRING", "JSON of the job, with the definition after it"),
 )
 
-SCHEMA_SNAPSHOT = _make_control_table(
+SCHEMA_SNAPSHOT = _build_control_table(
     "schema_snapshot",
     "One object of a complete schema state, so that no reader must fold all jobs",
     Column(SchemaSnapshot.TS, "BIGINT", "commit_ts of the state"),
@@ -375,7 +375,7 @@ SCHEMA_SNAPSHOT = _make_control_table(
     Column(SchemaSnapshot.DEFINITION, "STRING", "JSON of the object"),
 )
 
-BASE_CHUNK = _make_control_table(
+BASE_CHUNK = _build_control_table(
     "base_chunk",
     "A range of a table that the full load of a TiDB source has read; its rows are in files of `binlog`",
     Column(BaseChunk.TABLE_ID, "BIGINT", "table id at the source"),
@@ -403,18 +403,18 @@ _VERSION_COLUMNS = (
     Column(MirrorVersion.INEXACT, "STRING", "why it may differ from the source; empty = exact"),
 )
 
-MIRROR_VERSION = _make_control_table(
+MIRROR_VERSION = _build_control_table(
     "mirror_version", "Which Delta version of a mirror has the state at which commit_ts", *_VERSION_COLUMNS
 )
 
-MIRROR_HEAD = _make_control_table(
+MIRROR_HEAD = _build_control_table(
     "mirror_head",
     "The newest row of mirror_version of each table as of `upto`: derived, to speed up reads",
     *_VERSION_COLUMNS,
     Column(MirrorHead.UPTO, "BIGINT", "commit_ts; newer rows are in mirror_version only"),
 )
 
-VERIFY = _make_control_table(
+VERIFY = _build_control_table(
     "verify",
     "A chunk of a table that an unfinished `binlake verify` found equal; the next run does not read it again",
     Column(Verify.COMMIT_TS, "BIGINT", "checkpoint of the target at which it was compared"),
@@ -427,7 +427,7 @@ VERIFY = _make_control_table(
     Column(Verify.AT_MS, "BIGINT", "Unix ms of the record"),
 )
 
-VALIDATION = _make_control_table(
+VALIDATION = _build_control_table(
     "validation",
     "A row that continuous validation found different at the target, or that waits for proof",
     Column(Validation.NUMBER, "BIGINT", "number of the error for `binlake validation`; 0 while it is pending"),

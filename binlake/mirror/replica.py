@@ -20,9 +20,9 @@ from binlake.lake.access import is_remote
 from binlake.lake.columntypes import build_schema
 from binlake.lake.continuity import require_not_restored
 from binlake.lake.dataset import open_dataset
-from binlake.lake.lock import make_commit_properties
+from binlake.lake.lock import build_commit_properties
 from binlake.lake.opentable import load_table, open_table
-from binlake.lake.store import choose_hooks, make_delta_options
+from binlake.lake.store import build_delta_options, choose_hooks
 from binlake.mirror.rows import Reshaper, build_image_rows
 from binlake.rows.schema import TableDef
 from binlake.statements.literal import quote_name
@@ -102,7 +102,7 @@ class Replica:
                     "delta.logRetentionDuration": f"interval {max(self._days, 30)} days",
                     "delta.checkpointInterval": "50",
                 },
-                storage_options=make_delta_options(self._path),
+                storage_options=build_delta_options(self._path),
             )
         write_deltalake(
             self._require(),
@@ -220,7 +220,7 @@ class Replica:
 
     def _compact(self, table: DeltaTable) -> int:
         """Join small files and return their number. Like every version, the new one has the position."""
-        properties = make_commit_properties({UPTO: str(self.read_position())})
+        properties = build_commit_properties({UPTO: str(self.read_position())})
         return int(table.optimize.compact(commit_properties=properties)["numFilesRemoved"])
 
     def _open(self) -> DeltaTable | None:
@@ -250,5 +250,5 @@ def _build_rows(table: TableDef, net: pa.Table) -> tuple[pa.Table, pa.Array]:
 
 def _build_commit_properties(upto: int | None) -> CommitProperties:
     if upto is None:
-        return make_commit_properties({})
-    return make_commit_properties({UPTO: str(upto)}, [Transaction(APP, upto)])
+        return build_commit_properties({})
+    return build_commit_properties({UPTO: str(upto)}, [Transaction(APP, upto)])

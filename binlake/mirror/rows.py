@@ -25,7 +25,7 @@ from binlake.rows.codec.casts import Moment
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema.names import fold_name
-from binlake.statements import make_images_from_maps
+from binlake.statements import build_images_from_maps
 from binlake.statements.generation import find_filled_operands
 
 Columns = dict[str, list[str | None]]
@@ -34,7 +34,7 @@ Columns = dict[str, list[str | None]]
 
 def build_image_rows(table: TableDef, images: pa.MapArray, commit_ts: pa.Array) -> pa.Table:
     """Rows of the mirror of `table` from row images, the first among equal rows each; a NULL map is a row of NULLs."""
-    texts = make_images_from_maps(images, [column.name for column in table.row_columns])
+    texts = build_images_from_maps(images, [column.name for column in table.row_columns])
     return _build_rows(table, texts, commit_ts, pa.array(np.zeros(len(images), np.int32)))
 
 

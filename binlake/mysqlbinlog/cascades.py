@@ -103,7 +103,7 @@ def _list_ends(
                 waiting.append((after, is_removed and after.removes, (*before, key.child)))
 
 
-def make_cascade_guard(cascades: Iterable[Cascade]) -> Guard | None:
+def build_cascade_guard(cascades: Iterable[Cascade]) -> Guard | None:
     """The guard against `cascades`; None if there is nothing to guard."""
     by_parent: dict[Name, list[Cascade]] = {}
     for cascade in cascades:
@@ -121,7 +121,7 @@ class _Guard:
             return
         for cascade in self._by_parent.get(fold_pair((event.table.db, event.table.table)), ()):
             if _may_cascade(cascade, event, shape):
-                raise _make_unlogged_error(cascade, event.kind)
+                raise _build_unlogged_error(cascade, event.kind)
 
 
 def _may_cascade(cascade: Cascade, event: RowsEvent, shape: Shape | None) -> bool:
@@ -133,7 +133,7 @@ def _may_cascade(cascade: Cascade, event: RowsEvent, shape: Shape | None) -> boo
     return not find_changed_columns(event, shape).isdisjoint(cascade.columns)
 
 
-def _make_unlogged_error(cascade: Cascade, kind: RowKind) -> SchemaError:
+def _build_unlogged_error(cascade: Cascade, kind: RowKind) -> SchemaError:
     deleted = kind is RowKind.DELETE
     through = {"through": ", ".join(".".join(name) for name in cascade.through)} if cascade.through else {}
     return SchemaError(

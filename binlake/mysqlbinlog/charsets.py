@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from binlake.errors import WireError
-from binlake.mysqlbinlog.rowimage.charsets import describe_undecodable, make_utf8_writer
+from binlake.mysqlbinlog.rowimage.charsets import build_utf8_writer, describe_undecodable
 
 BINARY = 63
 
@@ -68,7 +68,7 @@ def decode_text(data: bytes, collation: int) -> str:
     Raises WireError, and SchemaError for an unsupported character set.
     """
     name = look_up_charset(collation)
-    to_utf8 = make_utf8_writer(name)
+    to_utf8 = build_utf8_writer(name)
     try:
         return (to_utf8(data) if to_utf8 else data).decode("utf-8")
     except UnicodeDecodeError as error:

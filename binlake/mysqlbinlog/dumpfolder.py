@@ -111,7 +111,7 @@ def open_dump_file(file: Path) -> BinaryIO:
     try:
         return cast(BinaryIO, pa.input_stream(str(file), compression="detect"))
     except OSError as error:
-        raise make_damaged_file_error(file, error) from error
+        raise build_damaged_file_error(file, error) from error
 
 
 def read_all(file: Path, stream: BinaryIO) -> bytes:
@@ -119,10 +119,10 @@ def read_all(file: Path, stream: BinaryIO) -> bytes:
     try:
         return bytes(stream.read())
     except OSError as error:
-        raise make_damaged_file_error(file, error) from error
+        raise build_damaged_file_error(file, error) from error
 
 
-def make_damaged_file_error(file: Path, error: OSError) -> ConfigError:
+def build_damaged_file_error(file: Path, error: OSError) -> ConfigError:
     """The error for a file that cannot be read to its end."""
     return ConfigError(
         f"a file of the dump cannot be read: {error}", where={"file": file}, hint="copy it again from the dump"

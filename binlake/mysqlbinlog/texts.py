@@ -63,11 +63,11 @@ def find_decoder(charset: str) -> Decode | None:
     if charset == "latin1":
         return lambda data: data.decode() if data.isascii() else decode_latin1(data)
     if charset in _ONE_BYTE:
-        return _make_table_decoder(charset)
-    return _make_codec_decoder(charset) if charset in _WIDER else None
+        return _build_table_decoder(charset)
+    return _build_codec_decoder(charset) if charset in _WIDER else None
 
 
-def _make_table_decoder(charset: str) -> Decode:
+def _build_table_decoder(charset: str) -> Decode:
     # U+FFFE is not a letter: a byte mapped to it is refused.
     letters = [bytes((byte,)).decode(_ONE_BYTE[charset], "ignore") or "\ufffe" for byte in range(256)]
     for byte, letter in _OTHER_BYTES.get(charset, {}).items():
@@ -76,7 +76,7 @@ def _make_table_decoder(charset: str) -> Decode:
     return lambda data: codecs.charmap_decode(data, "strict", table)[0]
 
 
-def _make_codec_decoder(charset: str) -> Decode:
+def _build_codec_decoder(charset: str) -> Decode:
     codec, errors = _WIDER[charset], f"binlake-{charset}" if charset in _MORE else "strict"
     other = _OTHER_LETTERS.get(charset)
     if errors != "strict":
@@ -168,7 +168,7 @@ def _list_letters(charset: str) -> frozenset[str]:
         return frozenset(decode_latin1(bytes(range(256))))
     if charset not in _ONE_BYTE:
         raise LookupError(f"the letters of the character set {charset} are not known")
-    decode, letters = _make_table_decoder(charset), set[str]()
+    decode, letters = _build_table_decoder(charset), set[str]()
     for byte in range(256):
         with suppress(UnicodeDecodeError):
             letters.add(decode(bytes((byte,))))

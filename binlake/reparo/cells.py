@@ -16,7 +16,7 @@ import pyarrow as pa
 from binlake.base.dictionaries import encode_dictionary
 from binlake.reparo.values import ReadDatum, convert_to_utc
 from binlake.rows.codec import datum as d
-from binlake.rows.codec.columns import make_lane_reader
+from binlake.rows.codec.columns import build_lane_reader
 from binlake.rows.codec.lanes import Bools, Ints, Lanes, Spots
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
@@ -112,7 +112,7 @@ def _read_together(cells: Cells, here: Ints, column: ColumnInfo, zone: ZoneInfo)
     kind = replace(column, tp=t.VARCHAR, charset="utf8mb4", elems=()) if as_text else column
     if kind.tp in (t.BIT, t.JSON):
         return None
-    found = make_lane_reader(kind)(spots)
+    found = build_lane_reader(kind)(spots)
     if not _is_whole(found.good, found.next, spots.ends):
         return None
     return (

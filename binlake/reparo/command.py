@@ -79,7 +79,7 @@ def open_data(settings: ReparoSettings) -> Store:
 def _print(settings: ReparoSettings, store: Store, output: str) -> int:
     items = read_items(store, settings.start, settings.stop or None, torn_end=settings.torn_end)
     show = render_json_lines if output == "json" else render_text_lines
-    for line in show(items, settings.make_table_filter().keeps):
+    for line in show(items, settings.build_table_filter().keeps):
         print(line)
     return 0
 

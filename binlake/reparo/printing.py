@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from binlake import tso
-from binlake.binlogfile.framing import make_damage_error
+from binlake.binlogfile.framing import build_damage_error
 from binlake.binlogfile.reading import Column, Ddl, Item, RowEvent, Transaction, decode_datum
 
 Keeps = Callable[[str, str], bool]
@@ -69,7 +69,7 @@ def _format_values(column: Column, item: Transaction) -> tuple[str | None, str |
         new = None if column.changed is None else _format_datum(column, column.changed)
         return _format_datum(column, column.value), new
     except ValueError as error:
-        raise make_damage_error(f"column {column.name}: {error}", item.place.file, item.place.offset) from error
+        raise build_damage_error(f"column {column.name}: {error}", item.place.file, item.place.offset) from error
 
 
 def _format_datum(column: Column, datum: bytes) -> str | None:

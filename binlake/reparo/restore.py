@@ -72,7 +72,7 @@ def restore(
     earlier run's range and this one.
     """
     index = read_index(store)
-    settings, target = settings.with_zone_of(index), settings.make_target()
+    settings, target = settings.with_zone_of(index), settings.build_target()
     until = _load_base(settings, store, target, hook, say) if settings.base else None
     position = read_position(target, settings.name, settings.cluster_id)
     lo = _begin(settings, index, position)
@@ -103,7 +103,7 @@ def _load_base(settings: ReparoSettings, store: Store, target: Target, hook: Hoo
     begun = read_position(target, settings.name, settings.cluster_id).commit_ts
     until = _require_whole(settings, store, base.commit_ts, say) if begun in (None, 0) else None
     task = BaseTask(
-        settings.name, settings.cluster_id, settings.compute_data_hash(), Rules(tables=settings.make_table_filter())
+        settings.name, settings.cluster_id, settings.compute_data_hash(), Rules(tables=settings.build_table_filter())
     )
     done = load_base(target, task, base, hook=hook)
     say(f"{done.rows:,} rows of the dump, taken at {base.commit_ts}: {done.state}")
@@ -160,7 +160,7 @@ class _Run:
         hook: Hook | None,
         say: Say,
     ) -> None:
-        self.choice: TableFilter = settings.make_table_filter()
+        self.choice: TableFilter = settings.build_table_filter()
         self._settings, self._target, self._session = settings, target, session
         self._hook, self._say = hook, say
         self._zone = settings.zone
@@ -203,7 +203,7 @@ class _Run:
         other = replace(source, plain=not source.plain)
         if opened.is_for(other.build_manifest()):
             return other
-        raise _make_other_content_error(opened)
+        raise _build_other_content_error(opened)
 
     def _build_ddl_statements(self, task: Task, window: FileWindow, position: Position) -> DdlStatements:
         opened = position.opened
@@ -214,7 +214,7 @@ class _Run:
 
         source = DdlStatements(task, window, tuple(self._map_ddls(window, opened, task.dialect)), read)
         if opened is not None and not opened.is_for(source.build_manifest()):
-            raise _make_other_content_error(opened)
+            raise _build_other_content_error(opened)
         return source
 
     def _map_ddls(self, window: FileWindow, opened: Progress | None, dialect: Dialect) -> Iterator[TargetDdl]:
@@ -254,7 +254,7 @@ def _read_begun_ddl(opened: Progress) -> TargetDdl:
     return TargetDdl(sql, "", intent.touched, intent.after, empties_table(sql[-1]))
 
 
-def _make_other_content_error(opened: Progress) -> CheckpointConflict:
+def _build_other_content_error(opened: Progress) -> CheckpointConflict:
     return CheckpointConflict(
         "the window open on the target differs from the one that this run's files, tables and settings give",
         where={"window": f"{opened.open_lo}-{opened.open_hi}", "name": opened.replication},

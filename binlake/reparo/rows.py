@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from binlake.binlogfile.framing import make_damage_error
+from binlake.binlogfile.framing import build_damage_error
 from binlake.binlogfile.reading import Transaction
 from binlake.changes.net.events import COLUMNS
 from binlake.changes.net.images import MAP
 from binlake.errors import SchemaError
 from binlake.reparo.cells import CellError, GroupColumn, read_texts, split_columns
 from binlake.reparo.definitions import CURRENT, TargetTables, with_json_columns
-from binlake.reparo.values import ReadDatum, make_datum_reader
+from binlake.reparo.values import ReadDatum, build_datum_reader
 from binlake.rows.codec.texts import repeat_names
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
@@ -108,7 +108,7 @@ class _TableReader:
         self._columns = {fold_name(column.name): column for column in self.table.row_columns}
         self._hidden = {fold_name(column.name) for column in self.table.all_columns} - self._columns.keys()
         self._readers: dict[str, ReadDatum] = {
-            name: make_datum_reader(column, zone) for name, column in self._columns.items()
+            name: build_datum_reader(column, zone) for name, column in self._columns.items()
         }
 
     def read(self, group: _Group, kind: int, transactions: list[Transaction]) -> list[pa.Table]:
@@ -121,7 +121,7 @@ class _TableReader:
                 return [part for one in _split_group(group) for part in self.read(one, kind, transactions)]
         except DecodeError as error:
             place = transactions[group.numbers[0][0]].place
-            raise make_damage_error(f"a row cannot be read: {error!r}", place.file, place.offset) from error
+            raise build_damage_error(f"a row cannot be read: {error!r}", place.file, place.offset) from error
         commits = [transactions[number].commit_ts for number, _ in group.numbers]
         first, second = self._read_images(columns, kind, commits)
         none = pa.nulls(len(commits), MAP)
@@ -144,7 +144,7 @@ class _TableReader:
                 if found.changed is not None:
                     second.append((column.name, read_texts(found.changed, column, read, self._zone)))
             except CellError as error:
-                raise self._make_misfit_error(found.head, commits[error.row], error) from error
+                raise self._build_misfit_error(found.head, commits[error.row], error) from error
         return first, self._complete_image(second, commits) if kind == pb.Update else second
 
     def _find_column(self, name: str, kind: int, commit_ts: int) -> ColumnInfo | None:
@@ -176,7 +176,7 @@ class _TableReader:
             )
         return derive_filled_text(column)
 
-    def _make_misfit_error(self, head: pb.Column, commit_ts: int, error: Exception) -> SchemaError:
+    def _build_misfit_error(self, head: pb.Column, commit_ts: int, error: Exception) -> SchemaError:
         return SchemaError(
             f"a value of a file does not fit the target's column: {error}",
             where={"table": self._where, "column": head.name, "type": head.mysql_type, "commit_ts": commit_ts},

@@ -110,7 +110,7 @@ class ReparoSettings(Section):
         """The number of the checkpoint, unique for this name."""
         return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:8], "big") % MAX_CLUSTER + 1
 
-    def make_table_filter(self) -> TableFilter:
+    def build_table_filter(self) -> TableFilter:
         """The filter of tables, with the drainer's rules. Raises ConfigError."""
         return TableFilter(
             Filter(
@@ -121,7 +121,7 @@ class ReparoSettings(Section):
             )
         )
 
-    def make_target(self) -> Target:
+    def build_target(self) -> Target:
         """The target for the guarded apply. Raises ConfigError for dest-type print and a secret that is not set."""
         if self.dest_type == "print":
             raise ConfigError("dest-type print writes to no database", hint="set dest-type and [dest-db]")

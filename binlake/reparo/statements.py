@@ -23,7 +23,7 @@ from binlake.reparo.ddl import TargetDdl
 from binlake.reparo.rows import WindowRows
 from binlake.reparo.windows import FileWindow
 from binlake.rows.schema import TableDef
-from binlake.statements import UNCHECKED, BatchLimits, Phase, StatementBatch, TableStatements, make_images_from_maps
+from binlake.statements import UNCHECKED, BatchLimits, Phase, StatementBatch, TableStatements, build_images_from_maps
 from binlake.statements.batch import compute_statement_digest
 from binlake.statements.digests import compute_digest_of_index, convert_batch_to_row
 from binlake.target import Expected, SegmentPlan
@@ -105,7 +105,7 @@ def _render_phase(writer: TableStatements, table: TableDef, rows: pa.Table, phas
     names = table.find_identity().columns if gone and not keyless else [column.name for column in table.row_columns]
     # Sort by key, so that concurrent connections lock in the same order.
     in_order = np.asarray(pc.sort_indices(rows[Change.KEY].chunk(0)))
-    images = make_images_from_maps(rows[Change.BEFORE if gone else Change.AFTER].chunk(0), names, in_order)
+    images = build_images_from_maps(rows[Change.BEFORE if gone else Change.AFTER].chunk(0), names, in_order)
     if not keyless:
         return writer.render_deletes(images) if gone else writer.render_writes(images)
     copies: Sequence[int] = np.asarray(rows[Change.COPIES])[in_order]

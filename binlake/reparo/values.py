@@ -15,7 +15,7 @@ import structlog
 
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.jsons import read_json
-from binlake.rows.codec.readers import Reader, make_reader
+from binlake.rows.codec.readers import Reader, build_reader
 from binlake.rows.codec.values import format_bit
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
@@ -28,10 +28,10 @@ ReadDatum = Callable[[bytes], str | None]
 _ZERO = "0000-00-00"
 
 
-def make_datum_reader(column: ColumnInfo, zone: ZoneInfo) -> ReadDatum:
+def build_datum_reader(column: ColumnInfo, zone: ZoneInfo) -> ReadDatum:
     """The reader of `column`. Texts of a TIMESTAMP are in the time zone `zone`."""
-    read_plain: Reader = make_reader(column)
-    read_bytes = _make_bytes_reader(column, zone)
+    read_plain: Reader = build_reader(column)
+    read_bytes = _build_bytes_reader(column, zone)
 
     def read(datum: bytes) -> str | None:
         flag = datum[0]
@@ -50,9 +50,9 @@ def make_datum_reader(column: ColumnInfo, zone: ZoneInfo) -> ReadDatum:
     return read
 
 
-def _make_bytes_reader(column: ColumnInfo, zone: ZoneInfo) -> ReadDatum:
+def _build_bytes_reader(column: ColumnInfo, zone: ZoneInfo) -> ReadDatum:
     if column.tp in t.STRINGS:
-        plain = make_reader(column)
+        plain = build_reader(column)
         return lambda datum: plain(datum, 0)[0]
     if column.tp == t.BIT:
         return lambda datum: format_bit(int.from_bytes(_read_content(datum), "big"), column.flen)

@@ -10,7 +10,7 @@ import h11
 
 from binlake.rpc.host import Host, has_certificate, read_peer_address
 from binlake.rpc.http import HttpResponse
-from binlake.rpc.request import make_http_request
+from binlake.rpc.request import build_http_request
 
 _IDLE_S = 120.0
 _FREE_PIECES = 64
@@ -139,7 +139,7 @@ class Http1Connection(asyncio.Protocol):
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
         target, method = head.target.decode("latin-1"), head.method.decode("latin-1")
         body = b"".join(self._body)
-        request = make_http_request(method, target, headers, body, certified=has_certificate(self._transport))
+        request = build_http_request(method, target, headers, body, certified=has_certificate(self._transport))
         self._host.answer_http(request, self._answer, self.address)
 
     def _answer(self, answer: HttpResponse) -> None:

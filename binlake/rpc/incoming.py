@@ -54,7 +54,7 @@ def check(call: Call, limits: Limits, assembly: Assembly) -> None:
 def _declare(call: Call, parts: list[bytes], limits: Limits, assembly: Assembly) -> None:
     length = messages.PREFIX.unpack_from(parts[0])[1]
     if length > limits.message_bytes:
-        raise messages.make_too_large_error(length, limits.message_bytes)
+        raise messages.build_too_large_error(length, limits.message_bytes)
     call.declared = length + messages.PREFIX_BYTES
     call.share = assembly.large if length > LARGE else assembly.small
     if length > LARGE:
@@ -80,7 +80,7 @@ def read_message(call: Call, parts: list[bytes], max_bytes: int) -> tuple[int, b
         parts = [b"".join(parts)]
     flag, length = _unpack_prefix(parts[0])
     if length > max_bytes:
-        raise messages.make_too_large_error(length, max_bytes)
+        raise messages.build_too_large_error(length, max_bytes)
     if length + _PREFIX_BYTES != received:
         raise RpcError(Status.INTERNAL, "a unary request needs one whole message")
     if len(parts) == 1:

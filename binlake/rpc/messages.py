@@ -43,7 +43,7 @@ def unpack(flag: int, body: bytes, *, gzip: bool, max_bytes: int) -> bytes:
     except zlib.error as error:
         raise RpcError(Status.INTERNAL, f"damaged gzip message: {error}") from None
     if len(message) > max_bytes:
-        raise make_too_large_error("more", max_bytes)
+        raise build_too_large_error("more", max_bytes)
     if not unpacker.eof:
         raise RpcError(Status.INTERNAL, "gzip message is cut off")
     return message
@@ -55,7 +55,7 @@ def read_unpacked_size(packed: bytes, max_bytes: int) -> int:
         raise RpcError(Status.INTERNAL, "damaged gzip message: it has no gzip header")
     size = int.from_bytes(packed[-4:], "little")
     if size > max_bytes:
-        raise make_too_large_error(size, max_bytes)
+        raise build_too_large_error(size, max_bytes)
     if size > max(_FREE_BYTES, _MOST_TIMES * len(packed)):
         text = (
             f"gzip message of {len(packed)} bytes unpacks to {size}, more than {_MOST_TIMES} times: do not compress it"
@@ -64,7 +64,7 @@ def read_unpacked_size(packed: bytes, max_bytes: int) -> int:
     return size
 
 
-def make_too_large_error(size: int | str, max_bytes: int) -> RpcError:
+def build_too_large_error(size: int | str, max_bytes: int) -> RpcError:
     """The error for a message above the limit, with the text of grpc-go."""
     return RpcError(Status.RESOURCE_EXHAUSTED, f"grpc: received message larger than max ({size} vs. {max_bytes})")
 
@@ -103,7 +103,7 @@ class Splitter:
         while end - at >= PREFIX_BYTES:
             flag, length = unpack_from(data, at)
             if length > self._max_bytes:
-                raise make_too_large_error(length, self._max_bytes)
+                raise build_too_large_error(length, self._max_bytes)
             following = at + PREFIX_BYTES + length
             if following > end:
                 self._needed = PREFIX_BYTES + length

@@ -34,7 +34,7 @@ class Peers:
         self.peers: set[Peer] = set()
         self.silent: set[SilentPeer] = set()
 
-    def make_room(self) -> None:
+    def free_slots(self) -> None:
         """Free some slots if all are in use; called before a connection is added."""
         if len(self.peers) + len(self.silent) < self._limit:
             return

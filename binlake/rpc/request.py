@@ -39,10 +39,10 @@ class Request:
 
     def to_http(self, body: bytes, *, certified: bool) -> HttpRequest:
         """The request for an HTTP handler."""
-        return make_http_request(self.method, self.path, self.headers, body, certified=certified)
+        return build_http_request(self.method, self.path, self.headers, body, certified=certified)
 
 
-def make_http_request(
+def build_http_request(
     method: str, target: str, headers: Mapping[str, str], body: bytes, *, certified: bool
 ) -> HttpRequest:
     """Split `target` into path and query; the last value of a repeated parameter counts."""

@@ -74,11 +74,11 @@ class RpcServer:
 
     def add_blocking(self, path: str, work: Callable[[bytes], bytes]) -> None:
         """Serve a unary method by `work(request) -> response` on a pool of threads."""
-        self.methods[path] = self._workers.make_unary_handler(work)
+        self.methods[path] = self._workers.build_unary_handler(work)
 
     def add_streaming(self, path: str, work: Callable[[bytes, Sink], None]) -> None:
         """Serve a server-streaming method by `work(request, sink)`, each call in its own thread."""
-        self.methods[path] = self._workers.make_streaming_handler(work)
+        self.methods[path] = self._workers.build_streaming_handler(work)
 
     def set_serving(self, serving: bool, service: str = "") -> None:
         """Set the health state of `service`."""
@@ -90,7 +90,7 @@ class RpcServer:
     def listen(self, address: str, tls: Tls | None = None) -> str:
         """Bind HOST:PORT (port 0: a free one); returns the address. Raises Permanent if in use, ConfigError for TLS."""
         host, _, port = address.rpartition(":")
-        context = tls.make_server_context() if tls is not None else None
+        context = tls.build_server_context() if tls is not None else None
         bare = host.strip("[]")
         family = socket.AF_INET6 if ":" in bare else socket.AF_INET
         try:
@@ -160,15 +160,15 @@ class RpcServer:
     async def _start_listener(
         self, bound: socket.socket, context: ssl.SSLContext | None, tls: Tls | None
     ) -> asyncio.AbstractServer:
-        def make_detector() -> _ProtocolDetector:
+        def build_detector() -> _ProtocolDetector:
             return _ProtocolDetector(self, self._loop, tls)
 
         secure: dict[str, Any] = {}
         if context is not None:
             secure = {"ssl": context, "ssl_handshake_timeout": self.limits.header_wait_s}
         if bound.family == socket.AF_UNIX:
-            return await self._loop.create_unix_server(make_detector, sock=bound)
-        return await self._loop.create_server(make_detector, sock=bound, backlog=_BACKLOG, **secure)
+            return await self._loop.create_unix_server(build_detector, sock=bound)
+        return await self._loop.create_server(build_detector, sock=bound, backlog=_BACKLOG, **secure)
 
     async def _drain(self, grace_s: float) -> None:
         for listener in self._listeners:
@@ -193,7 +193,7 @@ class RpcServer:
 
     def add_silent(self, detector: _ProtocolDetector) -> None:
         """Add a connection that has sent nothing yet."""
-        self._peers.make_room()
+        self._peers.free_slots()
         self._peers.silent.add(detector)
 
     def remove_silent(self, detector: _ProtocolDetector) -> None:

@@ -32,7 +32,7 @@ class Tls:
         files = {"ca": ca, "cert": cert, "key": key}
         return cls(**{name: Path(file) for name, file in files.items() if file}, allowed_cn=allowed_cn)
 
-    def make_server_context(self, protocols: Sequence[str] = ("h2", "http/1.1")) -> ssl.SSLContext:
+    def build_server_context(self, protocols: Sequence[str] = ("h2", "http/1.1")) -> ssl.SSLContext:
         """The context of a server that speaks `protocols`. Raises ConfigError."""
         if self.cert is None or self.key is None:
             raise ConfigError("a TLS server needs ssl-cert and ssl-key")
@@ -45,15 +45,15 @@ class Tls:
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
-    def make_client_context(self) -> ssl.SSLContext:
+    def build_client_context(self) -> ssl.SSLContext:
         """The context of a client for HTTP/2. Raises ConfigError."""
-        return self._make_client_context("h2")
+        return self._build_client_context("h2")
 
-    def make_http_context(self) -> ssl.SSLContext:
+    def build_http_context(self) -> ssl.SSLContext:
         """The context of a client for HTTP/1.1. Raises ConfigError."""
-        return self._make_client_context("http/1.1")
+        return self._build_client_context("http/1.1")
 
-    def _make_client_context(self, protocol: str) -> ssl.SSLContext:
+    def _build_client_context(self, protocol: str) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.set_alpn_protocols([protocol])
         if self.ca is None:

@@ -29,14 +29,14 @@ class Wire:
         try:
             self._socket = _connect(address, timeout_s)
         except (OSError, ValueError) as error:
-            raise self._make_connection_lost_error(f"cannot connect: {error}") from None
+            raise self._build_connection_lost_error(f"cannot connect: {error}") from None
         try:
             if tls is not None:
                 self._perform_handshake(tls)
             self._socket.setblocking(False)
         except (OSError, ssl.SSLError) as error:
             self._socket.close()
-            raise self._make_connection_lost_error(f"TLS failed: {error}") from None
+            raise self._build_connection_lost_error(f"TLS failed: {error}") from None
         except BaseException:
             self._socket.close()
             raise
@@ -60,7 +60,7 @@ class Wire:
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            raise self._make_connection_lost_error(f"connection broke: {error}") from None
+            raise self._build_connection_lost_error(f"connection broke: {error}") from None
         if sent < len(data):
             self._unsent += memoryview(data)[sent:]
 
@@ -72,7 +72,7 @@ class Wire:
             except BlockingIOError:
                 return
             except OSError as error:
-                raise self._make_connection_lost_error(f"connection broke: {error}") from None
+                raise self._build_connection_lost_error(f"connection broke: {error}") from None
             del self._unsent[:sent]
 
     def wait(self, timeout_s: float | None) -> None:
@@ -104,9 +104,9 @@ class Wire:
         except BlockingIOError:
             return None
         except OSError as error:
-            raise self._make_connection_lost_error(f"connection broke: {error}") from None
+            raise self._build_connection_lost_error(f"connection broke: {error}") from None
         if not data:
-            raise self._make_connection_lost_error("the server closed the connection")
+            raise self._build_connection_lost_error("the server closed the connection")
         if self._ssl is None:
             return data
         self._incoming.write(data)
@@ -135,7 +135,7 @@ class Wire:
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            raise self._make_connection_lost_error(f"TLS failed: {error}") from None
+            raise self._build_connection_lost_error(f"TLS failed: {error}") from None
         if answer := self._outgoing.read():
             self._unsent += answer
             self.flush()
@@ -143,7 +143,7 @@ class Wire:
 
     def _perform_handshake(self, tls: Tls) -> None:
         host = self._address.rpartition(":")[0].strip("[]")
-        self._ssl = tls.make_client_context().wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        self._ssl = tls.build_client_context().wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         while True:
             try:
                 self._ssl.do_handshake()
@@ -158,7 +158,7 @@ class Wire:
                 raise OSError("the server closed the connection")
             self._incoming.write(data)
 
-    def _make_connection_lost_error(self, text: str) -> RpcError:
+    def _build_connection_lost_error(self, text: str) -> RpcError:
         return RpcError(Status.UNAVAILABLE, text, where={"addr": self._address})
 
 

@@ -61,9 +61,9 @@ class Workers:
         page = self._waiting_pages.take()
         if page is not None:
             self._busy_pages += 1
-            self._pages.submit(lambda: self.run_on_loop(self._make_page_finisher(page.work())))
+            self._pages.submit(lambda: self.run_on_loop(self._build_page_finisher(page.work())))
 
-    def _make_page_finisher(self, answer: Callable[[], None]) -> Callable[[], None]:
+    def _build_page_finisher(self, answer: Callable[[], None]) -> Callable[[], None]:
         def finish() -> None:
             self._busy_pages -= 1
             self._start_next_page()
@@ -76,7 +76,7 @@ class Workers:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(action)
 
-    def make_unary_handler(self, work: Callable[[bytes], bytes]) -> Handler:
+    def build_unary_handler(self, work: Callable[[bytes], bytes]) -> Handler:
         """A handler that answers with the result of `work(request)`, which may raise RpcError."""
 
         def run(call: Call, message: bytes) -> Callable[[], None]:
@@ -96,18 +96,18 @@ class Workers:
                 call.fail(Status.UNAVAILABLE, f"{self._asked_calls} calls are waiting for a thread already")
                 return
             self._asked_calls += 1
-            self.run(lambda: self._make_call_finisher(run(call, message)))
+            self.run(lambda: self._build_call_finisher(run(call, message)))
 
         return handle
 
-    def _make_call_finisher(self, answer: Callable[[], None]) -> Callable[[], None]:
+    def _build_call_finisher(self, answer: Callable[[], None]) -> Callable[[], None]:
         def finish() -> None:
             self._asked_calls -= 1
             answer()
 
         return finish
 
-    def make_streaming_handler(self, work: Callable[[bytes, Sink], None]) -> Handler:
+    def build_streaming_handler(self, work: Callable[[bytes, Sink], None]) -> Handler:
         """A handler that runs `work(request, sink)` in its own thread: OK if it returns. It may raise RpcError."""
 
         def start(call: Call, message: bytes) -> None:

@@ -34,7 +34,7 @@ class ExpressionFilter:
     """
 
     def __init__(self, rules: Iterable[ExpressionRule], *, bytewise: bool = False) -> None:
-        self._rules = [_make_rule(rule) for rule in rules]
+        self._rules = [_build_rule(rule) for rule in rules]
         self._bytewise = bytewise
 
     def __bool__(self) -> bool:
@@ -48,21 +48,21 @@ class ExpressionFilter:
         """The kinds of row changes for which the table has a rule."""
         return frozenset(rule.op for rule in self._select_rules(db, table))
 
-    def make_conditions(self, table: TableDef) -> dict[str, tuple[tuple[Half, ...], ...]]:
+    def build_conditions(self, table: TableDef) -> dict[str, tuple[tuple[Half, ...], ...]]:
         """Kind of row change -> the conditions that drop it: one condition whose halves are all TRUE is enough.
 
         Raises ConfigError naming table and expression if a column is unknown or something is not supported.
         """
         conditions: dict[str, list[tuple[Half, ...]]] = {}
         for rule in self._select_rules(table.db, table.name):
-            conditions.setdefault(rule.op, []).append(tuple(self._make_half(table, *part) for part in rule.parts))
+            conditions.setdefault(rule.op, []).append(tuple(self._build_half(table, *part) for part in rule.parts))
         return {op: tuple(halves) for op, halves in conditions.items()}
 
     def _select_rules(self, db: str, table: str) -> list[_Rule]:
         name = fold_pair((db, table))
         return [rule for rule in self._rules if fold_pair((rule.db, rule.table)) == name]
 
-    def _make_half(self, table: TableDef, image: str, text: str) -> Half:
+    def _build_half(self, table: TableDef, image: str, text: str) -> Half:
         from binlake.rules.reader import Reader
         from binlake.rules.sql import parse
         from binlake.rules.terms import Unsupported
@@ -71,11 +71,11 @@ class ExpressionFilter:
         try:
             program = reader.read_condition(parse(text))
         except Unsupported as error:
-            raise _make_refused_error(f"{table.db}.{table.name}", text, str(error)) from None
+            raise _build_refused_error(f"{table.db}.{table.name}", text, str(error)) from None
         return Half(image, tuple(reader.columns), program, text)
 
 
-def _make_rule(rule: ExpressionRule) -> _Rule:
+def _build_rule(rule: ExpressionRule) -> _Rule:
     halves = [
         ("insert", "after", rule.insert_value_expr),
         ("update", "before", rule.update_old_value_expr),
@@ -98,10 +98,10 @@ def _require_expression(rule: ExpressionRule, text: str) -> None:
     try:
         parse(text)
     except Unsupported as error:
-        raise _make_refused_error(f"{rule.schema_}.{rule.table}", text, str(error)) from None
+        raise _build_refused_error(f"{rule.schema_}.{rule.table}", text, str(error)) from None
 
 
-def _make_refused_error(table: str, text: str, why: str) -> ConfigError:
+def _build_refused_error(table: str, text: str, why: str) -> ConfigError:
     return ConfigError(
         f"an expression of `expression-filter` cannot be used: {why}",
         where={"table": table, "expression": text},

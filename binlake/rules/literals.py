@@ -7,22 +7,22 @@ from decimal import Decimal
 
 from sqlglot import exp
 
-from binlake.rules.terms import Term, Unsupported, make_constant
+from binlake.rules.terms import Term, Unsupported, build_constant
 
 MOST_SCALE = 30
 """Most digits after the decimal point of a DECIMAL."""
 _MOST_DIGITS = 65
 
 
-def make_number_literal(text: str) -> Term:
+def build_number_literal(text: str) -> Term:
     """Parse a number: an integer; with a decimal point a DECIMAL; with an exponent a DOUBLE. Raises Unsupported."""
     whole, _, fraction = text.partition(".")
     if re.fullmatch(r"[0-9]+", text) and len(text) <= _MOST_DIGITS:
-        return make_constant(int(text), "int")
+        return build_constant(int(text), "int")
     if re.fullmatch(r"[0-9]*\.[0-9]*", text) and len(whole + fraction) <= _MOST_DIGITS and len(fraction) <= MOST_SCALE:
-        return make_constant(Decimal(text), "decimal", len(fraction))
+        return build_constant(Decimal(text), "decimal", len(fraction))
     if re.fullmatch(r"[0-9]*\.?[0-9]*[eE][-+]?[0-9]+", text):
-        return make_constant(float(text), "real")
+        return build_constant(float(text), "real")
     raise Unsupported(f"`{text}` is not a number")
 
 

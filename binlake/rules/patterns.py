@@ -47,7 +47,7 @@ def compile_wildcard(text: str) -> Pattern:
             where={"pattern": text},
             hint="write `[0-9]` for `[[:digit:]]`, or a regular expression, which begins with ~",
         )
-    return compile_regex(f"^{''.join(map(_make_part_regex, parts))}$", text)
+    return compile_regex(f"^{''.join(map(_build_part_regex, parts))}$", text)
 
 
 def compile_regex(regex: str, text: str) -> Pattern:
@@ -58,7 +58,7 @@ def compile_regex(regex: str, text: str) -> Pattern:
 _PARTS = r"\[[^\]]+\]|."
 
 
-def _make_part_regex(part: str) -> str:
+def _build_part_regex(part: str) -> str:
     if part in ("*", "?"):
         return ".*" if part == "*" else "."
     if len(part) == 1:

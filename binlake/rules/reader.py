@@ -20,7 +20,7 @@ from binlake.rows.schema.names import fold_name
 from binlake.rules import documents as doc
 from binlake.rules import evaluate as ev
 from binlake.rules.collations import look_up_letter_weigher, weigh_general_ci
-from binlake.rules.literals import MOST_SCALE, make_number_literal, parse_path_legs
+from binlake.rules.literals import MOST_SCALE, build_number_literal, parse_path_legs
 from binlake.rules.terms import (
     NUMBERS,
     UTF8,
@@ -28,11 +28,11 @@ from binlake.rules.terms import (
     Unsupported,
     as_number,
     as_real,
+    build_column_term,
+    build_condition_term,
+    build_constant,
     find_common_collation,
     find_weigher,
-    make_column_term,
-    make_condition_term,
-    make_constant,
     pair_terms,
     parse_plain_number,
     require_one_collation,
@@ -98,11 +98,11 @@ class Reader:
             )
         if definition.name not in self.columns:
             self.columns.append(definition.name)
-        return make_column_term(definition, self.columns.index(definition.name))
+        return build_column_term(definition, self.columns.index(definition.name))
 
     def compare(self, node: exp.Binary) -> Term:
         """=, <>, <, <=, >, >=."""
-        return make_condition_term(
+        return build_condition_term(
             self._compare_terms(type(node), self.read_value(node.this), self.read_value(node.expression))
         )
 
@@ -110,8 +110,8 @@ class Reader:
         """<=>."""
         left, right = self.read_value(node.this), self.read_value(node.expression)
         if "json" in (left.kind, right.kind) and "null" not in (left.kind, right.kind):
-            return make_condition_term(partial(ev.is_truth, True, _compare_json(left, right)))
-        return make_condition_term(
+            return build_condition_term(partial(ev.is_truth, True, _compare_json(left, right)))
+        return build_condition_term(
             partial(ev.compare_null_safe, *pair_terms(left, right, self._bytewise, ordered=False))
         )
 
@@ -134,7 +134,7 @@ class Reader:
         if value.kind in ("int", "decimal") and "real" in (low.kind, high.kind):
             raise Unsupported("an exact number can only be BETWEEN exact numbers here")
         require_one_collation(value, low, high)
-        return make_condition_term(
+        return build_condition_term(
             partial(
                 ev.evaluate_and, (self._compare_terms(exp.GTE, value, low), self._compare_terms(exp.LTE, value, high))
             )
@@ -149,7 +149,7 @@ class Reader:
             raise Unsupported("IN does not take a JSON value: compare it by =, or its text by ->>")
         members = [self.read_value(part) for part in node.expressions]
         require_one_collation(value, *members)
-        return make_condition_term(
+        return build_condition_term(
             partial(ev.evaluate_or, tuple(self._compare_terms(exp.EQ, value, member) for member in members))
         )
 
@@ -157,19 +157,21 @@ class Reader:
         """AND, OR, XOR."""
         parts = self.read_condition(node.this), self.read_condition(node.expression)
         if isinstance(node, exp.Xor):
-            return make_condition_term(partial(ev.evaluate_xor, *parts))
-        return make_condition_term(partial(ev.evaluate_and if isinstance(node, exp.And) else ev.evaluate_or, parts))
+            return build_condition_term(partial(ev.evaluate_xor, *parts))
+        return build_condition_term(partial(ev.evaluate_and if isinstance(node, exp.And) else ev.evaluate_or, parts))
 
     def read_not(self, node: exp.Not) -> Term:
         """NOT x."""
-        return make_condition_term(partial(ev.evaluate_not, self.read_condition(node.this)))
+        return build_condition_term(partial(ev.evaluate_not, self.read_condition(node.this)))
 
     def read_is(self, node: exp.Is) -> Term:
         """x IS NULL, IS TRUE, IS FALSE."""
         if isinstance(node.expression, exp.Null):
-            return make_condition_term(partial(ev.is_null, self.read_value(node.this).program))
+            return build_condition_term(partial(ev.is_null, self.read_value(node.this).program))
         if isinstance(node.expression, exp.Boolean):
-            return make_condition_term(partial(ev.is_truth, bool(node.expression.this), self.read_condition(node.this)))
+            return build_condition_term(
+                partial(ev.is_truth, bool(node.expression.this), self.read_condition(node.this))
+            )
         raise Unsupported(f"`{node.sql('mysql')}` is not supported")
 
     def read_like(self, node: exp.Like) -> Term:
@@ -181,14 +183,14 @@ class Reader:
             raise AssertionError("a collation with a weight function also has one for letters")
         text = value.program if weigh is ev.keep_text else partial(ev.apply_unless_null, weigh, value.program)
         program = partial(ev.apply_unless_null, partial(ev.matches_whole, compile_like_pattern(pattern, weigh)), text)
-        return make_condition_term(partial(ev.evaluate_not, program) if node.args.get("negate") else program)
+        return build_condition_term(partial(ev.evaluate_not, program) if node.args.get("negate") else program)
 
     def read_regexp(self, node: exp.RegexpLike) -> Term:
         """x REGEXP 'pattern'."""
         value, collation, pattern = self._match_operands(node)
         if not self._bytewise and not collation.endswith("_bin"):
             raise Unsupported(f"REGEXP is by code points here, not by {collation}: write `… COLLATE utf8mb4_bin`")
-        return make_condition_term(
+        return build_condition_term(
             partial(ev.apply_unless_null, partial(ev.matches, compile_regexp_pattern(pattern)), value.program)
         )
 
@@ -221,7 +223,7 @@ class Reader:
         """-x."""
         inner = as_number(self.read_value(node.this))
         if inner.literal is not None:
-            return make_constant(ev.negate(inner.literal), inner.kind, inner.scale)  # type: ignore[arg-type]
+            return build_constant(ev.negate(inner.literal), inner.kind, inner.scale)  # type: ignore[arg-type]
         return Term(partial(ev.apply_unless_null, ev.negate, inner.program), inner.kind, scale=inner.scale)
 
     def read_nested(self, node: exp.Paren) -> Term:
@@ -231,20 +233,20 @@ class Reader:
     def read_constant(self, node: exp.Literal) -> Term:
         """A text or a number."""
         if node.is_string:
-            return make_constant(node.this, "text")
-        return make_number_literal(node.this)
+            return build_constant(node.this, "text")
+        return build_number_literal(node.this)
 
     def read_special(self, node: exp.Expr) -> Term:
         """TRUE, FALSE, NULL, b'…', x'…'."""
         if isinstance(node, exp.Null):
             return Term(partial(ev.evaluate_constant, None), "null")
         if isinstance(node, exp.Boolean):
-            return make_condition_term(partial(ev.evaluate_constant, bool(node.this)))
+            return build_condition_term(partial(ev.evaluate_constant, bool(node.this)))
         if isinstance(node, exp.BitString):
-            return make_constant(int(node.this, 2), "bits")
+            return build_constant(int(node.this, 2), "bits")
         if len(node.this) % 2:
             raise Unsupported("write hexadecimal constants with two digits per byte")
-        return make_constant(bytes.fromhex(node.this), "binary")
+        return build_constant(bytes.fromhex(node.this), "binary")
 
     def read_collate(self, node: exp.Collate) -> Term:
         """x COLLATE name."""
@@ -369,36 +371,36 @@ class Form:
     ignores: Mapping[str, object]
 
 
-def _make_form(read: Callable[[Reader, Any], Term], takes: str = "this expression", **ignores: object) -> Form:
+def _build_form(read: Callable[[Reader, Any], Term], takes: str = "this expression", **ignores: object) -> Form:
     return Form(read, frozenset(takes.split()), ignores)
 
 
 FORMS: Mapping[type[exp.Expr], Form] = {
-    exp.Column: _make_form(Reader.read_column, "this table"),
-    **dict.fromkeys(_COMPARISONS, _make_form(Reader.compare)),
-    exp.NullSafeEQ: _make_form(Reader.read_equal_or_null),
-    **dict.fromkeys((exp.Add, exp.Sub, exp.Mul, exp.IntDiv, exp.Mod), _make_form(Reader.read_arithmetic)),
-    exp.Div: _make_form(Reader.read_arithmetic, safe=True),
-    exp.Between: _make_form(Reader.read_between, "this low high"),
-    exp.In: _make_form(Reader.read_in, "this expressions"),
-    **dict.fromkeys((exp.And, exp.Or, exp.Xor), _make_form(Reader.read_logic)),
-    exp.Not: _make_form(Reader.read_not, "this"),
-    exp.Is: _make_form(Reader.read_is),
-    exp.Like: _make_form(Reader.read_like, "this expression negate"),
-    exp.RegexpLike: _make_form(Reader.read_regexp),
-    exp.Neg: _make_form(Reader.read_negative, "this"),
-    exp.Paren: _make_form(Reader.read_nested, "this"),
-    exp.Literal: _make_form(Reader.read_constant, "this is_string"),
-    **dict.fromkeys((exp.Null, exp.Boolean, exp.BitString, exp.HexString), _make_form(Reader.read_special, "this")),
-    exp.Collate: _make_form(Reader.read_collate),
-    exp.JSONExtract: _make_form(Reader.read_path),
-    exp.JSONExtractScalar: _make_form(Reader.read_path),
-    exp.If: _make_form(Reader.read_if, "this true false"),
-    exp.Coalesce: _make_form(Reader.read_coalesce, "this expressions"),
-    exp.Abs: _make_form(Reader.read_absolute, "this"),
-    **dict.fromkeys((exp.Lower, exp.Upper), _make_form(Reader.read_case_change, "this")),
-    exp.Trim: _make_form(Reader.read_trim, "this expression position"),
-    exp.Length: _make_form(Reader.read_length, "this binary"),
-    exp.Anonymous: _make_form(Reader.read_function, "this expressions"),
+    exp.Column: _build_form(Reader.read_column, "this table"),
+    **dict.fromkeys(_COMPARISONS, _build_form(Reader.compare)),
+    exp.NullSafeEQ: _build_form(Reader.read_equal_or_null),
+    **dict.fromkeys((exp.Add, exp.Sub, exp.Mul, exp.IntDiv, exp.Mod), _build_form(Reader.read_arithmetic)),
+    exp.Div: _build_form(Reader.read_arithmetic, safe=True),
+    exp.Between: _build_form(Reader.read_between, "this low high"),
+    exp.In: _build_form(Reader.read_in, "this expressions"),
+    **dict.fromkeys((exp.And, exp.Or, exp.Xor), _build_form(Reader.read_logic)),
+    exp.Not: _build_form(Reader.read_not, "this"),
+    exp.Is: _build_form(Reader.read_is),
+    exp.Like: _build_form(Reader.read_like, "this expression negate"),
+    exp.RegexpLike: _build_form(Reader.read_regexp),
+    exp.Neg: _build_form(Reader.read_negative, "this"),
+    exp.Paren: _build_form(Reader.read_nested, "this"),
+    exp.Literal: _build_form(Reader.read_constant, "this is_string"),
+    **dict.fromkeys((exp.Null, exp.Boolean, exp.BitString, exp.HexString), _build_form(Reader.read_special, "this")),
+    exp.Collate: _build_form(Reader.read_collate),
+    exp.JSONExtract: _build_form(Reader.read_path),
+    exp.JSONExtractScalar: _build_form(Reader.read_path),
+    exp.If: _build_form(Reader.read_if, "this true false"),
+    exp.Coalesce: _build_form(Reader.read_coalesce, "this expressions"),
+    exp.Abs: _build_form(Reader.read_absolute, "this"),
+    **dict.fromkeys((exp.Lower, exp.Upper), _build_form(Reader.read_case_change, "this")),
+    exp.Trim: _build_form(Reader.read_trim, "this expression position"),
+    exp.Length: _build_form(Reader.read_length, "this binary"),
+    exp.Anonymous: _build_form(Reader.read_function, "this expressions"),
 }
 """Every node that an expression may contain."""

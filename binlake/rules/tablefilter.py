@@ -59,10 +59,10 @@ def _read_rule(text: str) -> _Rule:
     body = text.removeprefix("!")
     db, dot = _read_name(body, 0, text)
     if body[dot : dot + 1] != ".":
-        raise _make_error("it needs a schema, a dot and a table", text)
+        raise _build_error("it needs a schema, a dot and a table", text)
     table, end = _read_name(body, dot + 1, text)
     if end != len(body):
-        raise _make_error(f"unexpected {body[end]!r}", text)
+        raise _build_error(f"unexpected {body[end]!r}", text)
     return _Rule(not text.startswith("!"), db, table)
 
 
@@ -75,14 +75,14 @@ def _read_name(body: str, at: int, text: str) -> tuple[re.Pattern[str], int]:
         return _compile(re.escape(name), text), quoted.end()
     parts, begin = [], at
     while part := _PART.match(body, at):
-        parts.append(_make_wildcard_regex(part, text))
+        parts.append(_build_wildcard_regex(part, text))
         at = part.end()
     if at == begin:
-        raise _make_error(f"unexpected {body[at]!r}" if body[at:] else "it ends early", text)
+        raise _build_error(f"unexpected {body[at]!r}" if body[at:] else "it ends early", text)
     return _compile("".join(parts), text), at
 
 
-def _make_wildcard_regex(part: re.Match[str], text: str) -> str:
+def _build_wildcard_regex(part: re.Match[str], text: str) -> str:
     if part["many"] or part["one"]:
         return ".*" if part["many"] else "."
     if part["range"] is None:
@@ -96,8 +96,8 @@ def _compile(expression: str, text: str) -> re.Pattern[str]:
     try:
         return re.compile(rf"\A{expression}\Z", re.IGNORECASE | re.DOTALL)
     except re.error as error:
-        raise _make_error(f"a range is none: {error}", text) from None
+        raise _build_error(f"a range is none: {error}", text) from None
 
 
-def _make_error(message: str, text: str) -> ConfigError:
+def _build_error(message: str, text: str) -> ConfigError:
     return ConfigError(f"a pattern of tables cannot be read: {message}", where={"pattern": text}, hint=_HINT)

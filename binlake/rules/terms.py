@@ -67,17 +67,17 @@ class Term:
     set_names: tuple[str, ...] = ()
 
 
-def make_constant(value: str | bytes | int | Decimal | float, kind: Kind, scale: int = 0) -> Term:
+def build_constant(value: str | bytes | int | Decimal | float, kind: Kind, scale: int = 0) -> Term:
     """A constant."""
     return Term(partial(ev.evaluate_constant, value), kind, value, scale)
 
 
-def make_condition_term(program: ev.Program) -> Term:
+def build_condition_term(program: ev.Program) -> Term:
     """The result of a condition: 1, 0 or NULL."""
     return Term(program, "int")
 
 
-def make_column_term(column: ColumnInfo, at: int) -> Term:
+def build_column_term(column: ColumnInfo, at: int) -> Term:
     """The column whose canonical text is at index `at` of the rows."""
     for types, kind, convert in _PLAIN_COLUMNS:
         if column.tp in types:
@@ -90,11 +90,11 @@ def make_column_term(column: ColumnInfo, at: int) -> Term:
     show = partial(show_member_text, column) if column.has_empty_member else ev.keep_text
     text = Term(partial(ev.read, at, show), "text", charset=column.charset.lower(), collation=collation)
     if column.tp in (t.ENUM, t.SET):
-        return _make_named_term(text, column, at)
+        return _build_named_term(text, column, at)
     return text
 
 
-def _make_named_term(text: Term, column: ColumnInfo, at: int) -> Term:
+def _build_named_term(text: Term, column: ColumnInfo, at: int) -> Term:
     names = column.elems if column.tp == t.SET else ()
     ordinal = partial(ev.read, at, partial(parse_flat_number, column))
     return replace(text, ordinal=ordinal, named=True, set_names=names)
@@ -124,7 +124,7 @@ def as_number(term: Term) -> Term:
     if term.ordinal is not None:
         return Term(term.ordinal, "int")
     if isinstance(term.literal, str):
-        return make_constant(float(parse_plain_number(term.literal)), "real")
+        return build_constant(float(parse_plain_number(term.literal)), "real")
     return Term(partial(ev.apply_unless_null, ev.parse_leading_number, term.program), "real")
 
 
@@ -162,7 +162,7 @@ def pair_terms(left: Term, right: Term, bytewise: bool, *, ordered: bool) -> tup
 def _pair_by_first(first: Term, second: Term, bytewise: bool, ordered: bool) -> tuple[ev.Program, ev.Program] | None:
     """The programs of (first, second) if the type of `first` decides how `second` is read; None if it does not."""
     if first.kind == "year":
-        return first.program, _make_year_program(second)
+        return first.program, _build_year_program(second)
     if first.kind in NUMBERS:
         return _pair_numbers(first, second)
     if first.kind == "text":
@@ -176,7 +176,7 @@ def _pair_by_first(first: Term, second: Term, bytewise: bool, ordered: bool) -> 
     return None
 
 
-def _make_year_program(partner: Term) -> ev.Program:
+def _build_year_program(partner: Term) -> ev.Program:
     value = partner.literal
     if partner.kind == "year":
         return partner.program
@@ -192,7 +192,7 @@ def _pair_numbers(one: Term, other: Term) -> tuple[ev.Program, ev.Program] | Non
         return one.program, other.program
     if other.kind == "text" and not other.named and isinstance(other.literal, str):
         value = parse_plain_number(other.literal)
-        other = make_constant(value, "decimal" if isinstance(value, Decimal) else "int")
+        other = build_constant(value, "decimal" if isinstance(value, Decimal) else "int")
     elif other.kind == "text":
         other = as_number(other)
     if other.kind not in NUMBERS or other.kind == "year":

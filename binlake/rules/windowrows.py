@@ -7,7 +7,7 @@ from binlake.rules.rowfilter import RowFilter, TableFilter
 from binlake.rules.rules import Rules
 
 
-def make_row_filter(schemas: WindowSchemas, rules: Rules) -> RowFilter:
+def build_row_filter(schemas: WindowSchemas, rules: Rules) -> RowFilter:
     """The filter for rows of a window; it uses the definition at each row's commit_ts (R-19). Raises ConfigError."""
     filters = []
     for db, table in rules.expressions.list_tables():
@@ -17,6 +17,6 @@ def make_row_filter(schemas: WindowSchemas, rules: Rules) -> RowFilter:
                 continue
             filters += [
                 TableFilter(definition.db, definition.name, op, since, until, choices)
-                for op, choices in rules.expressions.make_conditions(definition).items()
+                for op, choices in rules.expressions.build_conditions(definition).items()
             ]
     return RowFilter(tuple(filters))

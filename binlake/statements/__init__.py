@@ -4,9 +4,9 @@ Input and output are Arrow columns of text; the plain functions in `literal` are
 """
 
 from binlake.statements.batch import PHASES, UNCHECKED, Phase, StatementBatch, compute_statement_digest
-from binlake.statements.columns import make_images_from_rows
+from binlake.statements.columns import build_images_from_rows
 from binlake.statements.limits import MAX_STATEMENT_BYTES, BatchLimits
-from binlake.statements.maps import make_images_from_maps
+from binlake.statements.maps import build_images_from_maps
 from binlake.statements.preserve import PreserveStatements, format_copy_name, format_copy_prefix
 from binlake.statements.render import TableStatements
 
@@ -19,9 +19,9 @@ __all__ = [
     "PreserveStatements",
     "StatementBatch",
     "TableStatements",
+    "build_images_from_maps",
+    "build_images_from_rows",
     "compute_statement_digest",
     "format_copy_name",
     "format_copy_prefix",
-    "make_images_from_maps",
-    "make_images_from_rows",
 ]

@@ -21,7 +21,7 @@ Array = Any
 """A pyarrow Array of strings (pyarrow has no stubs)."""
 
 
-def make_images_from_rows(rows: Sequence[Mapping[str, str | None]], columns: Sequence[str]) -> dict[str, Array]:
+def build_images_from_rows(rows: Sequence[Mapping[str, str | None]], columns: Sequence[str]) -> dict[str, Array]:
     """Columns of row dictionaries (column name -> canonical text); a missing name raises KeyError."""
     return {name: pa.array([row[name] for row in rows], pa.large_string()) for name in columns}
 
@@ -51,7 +51,7 @@ def join_value_tuples(columns: Sequence[tuple[Array, ColumnInfo]]) -> Array:
     A comma follows each tuple, so that neighbours are joined as in a statement (`JoinedTexts`).
     """
     pieces = _put_in_parentheses(
-        [_make_literal_pieces(values, choose_literal_kind(column)) for values, column in columns]
+        [_build_literal_pieces(values, choose_literal_kind(column)) for values, column in columns]
     )
     return _concatenate([*pieces, ","])
 
@@ -97,15 +97,15 @@ def _concatenate(pieces: Sequence[Array | str]) -> Array:
     joined: list[Any] = []
     for constant, group in groupby(pieces, key=lambda piece: isinstance(piece, str)):
         texts = list(group)
-        joined += [make_large_scalar("".join(texts))] if constant else texts
-    return pc.binary_join_element_wise(*joined, make_large_scalar(""))
+        joined += [build_large_scalar("".join(texts))] if constant else texts
+    return pc.binary_join_element_wise(*joined, build_large_scalar(""))
 
 
 _AFFIXES = {LiteralKind.BIT: ("0x", ""), LiteralKind.BINARY: ("X'", "'"), LiteralKind.TEXT: ("'", "'")}
 _AFFIXES[LiteralKind.JSON] = _AFFIXES[LiteralKind.TEXT]
 
 
-def _make_literal_pieces(values: Array, kind: LiteralKind) -> list[Array | str]:
+def _build_literal_pieces(values: Array, kind: LiteralKind) -> list[Array | str]:
     """The pieces that `_concatenate` joins to the literals of `values`."""
     if values.null_count:
         return [_format_literals(values, kind)]
@@ -165,9 +165,9 @@ def _widen(values: Array) -> Array:
 
 
 def _replace_nulls(values: Array) -> Array:
-    return pc.fill_null(values, make_large_scalar("NULL"))
+    return pc.fill_null(values, build_large_scalar("NULL"))
 
 
-def make_large_scalar(text: str) -> Any:
+def build_large_scalar(text: str) -> Any:
     """A constant to combine with columns of type large_string."""
     return pa.scalar(text, pa.large_string())

@@ -20,9 +20,9 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.statements.columns import (
     JoinedTexts,
     append_commas,
+    build_large_scalar,
     format_match_literals,
     join_tuples,
-    make_large_scalar,
 )
 from binlake.statements.literal import quote_name
 
@@ -103,9 +103,9 @@ class KeyConditions:
         """`(a = 1 AND b = 2) OR ` per row."""
         pieces: list[Any] = []
         for name, exact, literals in zip(self._names, self._exact, self._literals, strict=True):
-            pieces += [make_large_scalar(f"{' AND ' if pieces else '('}{name}="), literals]
-            pieces += [make_large_scalar(f" AND {exact}="), literals] if exact != name else []
-        return pc.binary_join_element_wise(*pieces, make_large_scalar(f"){_OR}"), make_large_scalar(""))
+            pieces += [build_large_scalar(f"{' AND ' if pieces else '('}{name}="), literals]
+            pieces += [build_large_scalar(f" AND {exact}="), literals] if exact != name else []
+        return pc.binary_join_element_wise(*pieces, build_large_scalar(f"){_OR}"), build_large_scalar(""))
 
 
 def format_key_condition(names: Sequence[str], literals: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from binlake.base.dialects import Dialect
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements.columns import format_match_literals, make_large_scalar
+from binlake.statements.columns import build_large_scalar, format_match_literals
 from binlake.statements.literal import LiteralKind, choose_literal_kind, format_match, quote_name
 
 _CHARACTERS = t.STRINGS
@@ -31,11 +31,11 @@ def format_image_conditions(values: Any, column: ColumnInfo, dialect: Dialect) -
     """An Arrow column of conditions `column equals value`, including NULL, for a column of canonical text."""
     literals = format_match_literals(values, column)
     parts = _format_template(column, dialect).split("\0")
-    pieces: list[Any] = [make_large_scalar(parts[0])]
+    pieces: list[Any] = [build_large_scalar(parts[0])]
     for part in parts[1:]:
-        pieces += [literals, make_large_scalar(part)]
-    present = pc.binary_join_element_wise(*pieces, make_large_scalar(""))
-    return pc.if_else(values.is_null(), make_large_scalar(f"{quote_name(column.name)} IS NULL"), present)
+        pieces += [literals, build_large_scalar(part)]
+    present = pc.binary_join_element_wise(*pieces, build_large_scalar(""))
+    return pc.if_else(values.is_null(), build_large_scalar(f"{quote_name(column.name)} IS NULL"), present)
 
 
 def format_exact_name(column: ColumnInfo) -> str:

@@ -38,7 +38,7 @@ def has_error_value(column: ColumnInfo) -> bool:
     return column.tp == t.ENUM
 
 
-def make_lenient(sql: str, dialect: Dialect) -> str:
+def render_lenient(sql: str, dialect: Dialect) -> str:
     """`sql` with a prefix that makes the session lenient for this statement only."""
     if dialect == "mariadb":
         return f"SET STATEMENT sql_mode = '{_MODE}' FOR {sql}"

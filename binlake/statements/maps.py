@@ -19,7 +19,7 @@ Array = Any
 """A pyarrow Array (pyarrow has no stubs)."""
 
 
-def make_images_from_maps(maps: Array, columns: Sequence[str], wanted: Any = None) -> dict[str, Array]:
+def build_images_from_maps(maps: Array, columns: Sequence[str], wanted: Any = None) -> dict[str, Array]:
     """Columns of an Arrow MAP<string,string> array; absent key = NULL.
 
     `wanted`: the numbers (numpy) of the rows to take, in their order; None for all rows in order.
@@ -42,7 +42,7 @@ class ImageMaps:
         return _number_maps(self._maps)
 
     def take_columns(self, columns: Sequence[str], wanted: Any = None) -> dict[str, Array]:
-        """Like `make_images_from_maps`."""
+        """Like `build_images_from_maps`."""
         maps, names = self._maps, self._names
         if names is None:
             return _look_up(maps, columns, wanted)
@@ -54,7 +54,7 @@ class ImageMaps:
 
 
 def _look_up(maps: Array, columns: Sequence[str], wanted: Any) -> dict[str, Array]:
-    """`make_images_from_maps` for maps with different names: each entry is assigned to its column and row."""
+    """`build_images_from_maps` for maps with different names: each entry is assigned to its column and row."""
     offsets = np.asarray(maps.offsets).astype(np.int64)
     # Entries behind a NULL do not count.
     sizes = np.diff(offsets) * np.asarray(maps.is_valid())

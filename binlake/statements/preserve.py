@@ -72,27 +72,27 @@ class PreserveStatements:
         head = f"INSERT INTO {self._copy} ({names}) SELECT {names} FROM {self._name} WHERE "
         yield from self._cut_batches(Phase.KEEP, "keep", head, self._find_keys(keys), " FOR UPDATE")
 
-    def make_restores(self, keys: Images) -> Iterator[StatementBatch]:
+    def build_restores(self, keys: Images) -> Iterator[StatementBatch]:
         """Restore the values of rows whose key did not change."""
         pairs = " AND ".join(f"t.{quote_name(c.name)}=k.{quote_name(c.name)}" for c in self._keys)
         head = f"UPDATE {self._name} t JOIN {self._copy} k ON {pairs} SET {self._format_sets()} WHERE "
         yield from self._cut_batches(Phase.RESTORE, "restore", head, self._find_keys(keys, "t."))
 
-    def make_moved_restores(self, keys: Images, origins: Images) -> Iterator[StatementBatch]:
+    def build_moved_restores(self, keys: Images, origins: Images) -> Iterator[StatementBatch]:
         """Give each row of `keys` the values of the row that had its key in `origins`; one statement per row."""
         head = f"UPDATE {self._name} t JOIN {self._copy} k SET {self._format_sets()} WHERE "
         to, origin = self._find_keys(keys, "t."), self._find_keys(origins, "k.")
         count = len(keys[self._keys[0].name])
         statements = [f"{head}{to.format_single(row)} AND {origin.format_single(row)}" for row in range(count)]
         for start in range(0, count, self._limits.rows):
-            yield self._make_batch(Phase.RESTORE, "restore", statements[start : start + self._limits.rows])
+            yield self._build_batch(Phase.RESTORE, "restore", statements[start : start + self._limits.rows])
 
     def _cut_batches(
         self, phase: Phase, kind: Any, head: str, keys: KeyConditions, tail: str = ""
     ) -> Iterator[StatementBatch]:
         for start, stop in self._limits.cut_by_sizes([keys.sizes]):
             conditions = keys.format_conditions(start, stop)
-            yield self._make_batch(phase, kind, [f"{head}({condition}){tail}" for condition, _ in conditions])
+            yield self._build_batch(phase, kind, [f"{head}({condition}){tail}" for condition, _ in conditions])
 
     def _find_keys(self, keys: Images, prefix: str = "") -> KeyConditions:
         return KeyConditions(self._keys, [keys[c.name] for c in self._keys], self._dialect, prefix=prefix)
@@ -103,7 +103,7 @@ class PreserveStatements:
         same = [f"t.{name}=t.{name}" for name in map(quote_name, self._written)]
         return ",".join([*sets, *same])
 
-    def _make_batch(self, phase: Phase, kind: Any, sql: Sequence[str]) -> StatementBatch:
+    def _build_batch(self, phase: Phase, kind: Any, sql: Sequence[str]) -> StatementBatch:
         # These are not row changes of the source, so the batch counts no rows.
         number, self._next = self._next, self._next + 1
         identity = (self._segment, phase, number, self._table.db, self._table.name, kind)

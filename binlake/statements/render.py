@@ -23,7 +23,7 @@ from binlake.statements.columns import JoinedTexts, join_value_tuples
 from binlake.statements.counts import KeyCounts
 from binlake.statements.keyconditions import KeyConditions
 from binlake.statements.keyless import format_image_conditions
-from binlake.statements.lenient import find_rows_with_error_values, make_lenient
+from binlake.statements.lenient import find_rows_with_error_values, render_lenient
 from binlake.statements.limits import BatchLimits
 from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.statements.writtencolumns import list_key_columns, list_written_columns
@@ -84,13 +84,13 @@ class TableStatements:
         kind: Kind = "upsert" if updates else "replace"
         self._require_key(kind)
         verb, tail = ("INSERT", self._format_duplicate_clause()) if updates else ("REPLACE", "")
-        heads = self._make_statement_heads(verb, images)
+        heads = self._build_statement_heads(verb, images)
         values = JoinedTexts(self._format_value_tuples(images))
         counts = KeyCounts(self._table, self._require_keys(images), dialect=self._dialect, alike=self._alike)
         for start, stop in self._limits.cut_by_sizes([values.sizes, counts.sizes]):
             sql = b"".join((heads.choose_head(slice(start, stop)), values.join_rows(start, stop), tail.encode()))
             self._require_fits_packet(sql, images, start)
-            yield self._make_batch(
+            yield self._build_batch(
                 Phase.WRITE, kind, (sql,), (UNCHECKED,), stop - start, counts.format_query(start, stop)
             )
 
@@ -105,17 +105,17 @@ class TableStatements:
             for statement in sql:
                 self._require_fits_packet(statement, images, start)
             expect = tuple(count if exact else UNCHECKED for _, count in conditions)
-            yield self._make_batch(Phase.DELETE, "delete", sql, expect, stop - start)
+            yield self._build_batch(Phase.DELETE, "delete", sql, expect, stop - start)
 
     def render_inserts(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
         """INSERT images, each `copies[i]` times; the server must report every row as affected."""
-        heads = self._make_statement_heads("INSERT", images)
+        heads = self._build_statement_heads("INSERT", images)
         repeated = np.repeat(np.arange(len(copies)), np.asarray(copies, dtype=np.int64))
         values = JoinedTexts(self._format_value_tuples(images).take(pa.array(repeated)))
         for start, stop in self._limits.cut_by_sizes([values.sizes]):
             sql = heads.choose_head(repeated[start:stop]) + values.join_rows(start, stop)
             self._require_fits_packet(sql, images, int(repeated[start]))
-            yield self._make_batch(Phase.WRITE, "insert", (sql,), (stop - start,), stop - start)
+            yield self._build_batch(Phase.WRITE, "insert", (sql,), (stop - start,), stop - start)
 
     def render_image_deletes(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
         """DELETE by the whole image, one statement per image; it must remove exactly `copies[i]` rows (hazards
@@ -130,9 +130,9 @@ class TableStatements:
             for row, statement in enumerate(sql, start):
                 self._require_fits_packet(statement, images, row)
             expect = tuple(int(n) for n in copies[start:stop])
-            yield self._make_batch(Phase.DELETE, "delete", sql, expect, sum(expect))
+            yield self._build_batch(Phase.DELETE, "delete", sql, expect, sum(expect))
 
-    def _make_batch(
+    def _build_batch(
         self,
         phase: Phase,
         kind: Kind,
@@ -149,7 +149,7 @@ class TableStatements:
             *identity, kind, texts, expect, verify_sql, verify_rows, rows, compute_statement_digest(sql)
         )
 
-    def _make_statement_heads(self, verb: str, images: Images) -> _Heads:
+    def _build_statement_heads(self, verb: str, images: Images) -> _Heads:
         head = f"{verb} INTO {self._name} ({_format_names(self._columns)}) VALUES "
         return _Heads(head, images, self._columns, self._dialect)
 
@@ -204,7 +204,7 @@ class _Heads:
 
     def __init__(self, head: str, images: Images, columns: Sequence[ColumnInfo], dialect: Dialect) -> None:
         self._odd = find_rows_with_error_values(images, columns)
-        self._strict, self._lenient = head.encode(), make_lenient(head, dialect).encode()
+        self._strict, self._lenient = head.encode(), render_lenient(head, dialect).encode()
 
     def choose_head(self, rows: Any) -> bytes:
         """The beginning for `rows` (a slice or row numbers)."""

@@ -15,12 +15,12 @@ _CHARACTERS = t.STRINGS | {t.ENUM, t.SET, t.JSON}
 
 
 def render_column_sql(column: ColumnInfo) -> str:
-    """The SQL whose result `make_text_reader` converts to the canonical text of a value of `column`."""
+    """The SQL whose result `build_text_reader` converts to the canonical text of a value of `column`."""
     # HEX of a large value may exceed a packet, so bytes are sent unchanged.
     return quote_name(column.name) if is_bytes(column) else render_text_sql(column)
 
 
-def make_text_reader(column: ColumnInfo) -> Callable[[Any], str | None]:
+def build_text_reader(column: ColumnInfo) -> Callable[[Any], str | None]:
     """The function that converts a server's result of `render_column_sql` to the canonical text."""
     if is_bytes(column):
         return lambda value: None if value is None else bytes(value).hex().upper()

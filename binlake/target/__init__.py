@@ -13,7 +13,7 @@ from binlake.target.segments import (
     SegmentPlan,
     StatementSource,
     WriteAhead,
-    make_too_many_rows_error,
+    build_too_many_rows_error,
 )
 from binlake.target.session.session import Session
 from binlake.target.session.stopping import StopFlag
@@ -30,9 +30,9 @@ __all__ = [
     "StopFlag",
     "WriteAhead",
     "apply_window",
+    "build_too_many_rows_error",
     "expect_after_ddl",
     "expect_tables",
-    "make_too_many_rows_error",
     "read_checkpoint",
     "read_checkpoint_ts",
     "read_open_window",

@@ -143,7 +143,7 @@ def is_within(target: Target, rows: int, size: int) -> bool:
 def require_within(target: Target, window: str, segment: int, rows: int, size: int) -> None:
     """Raises Permanent for a segment above the limits of one transaction (hazards R-30)."""
     if rows > target.max_segment_rows:
-        raise make_too_many_rows_error(window, segment, rows, target.max_segment_rows)
+        raise build_too_many_rows_error(window, segment, rows, target.max_segment_rows)
     if size > target.max_segment_bytes:
         raise Permanent(
             f"segment {segment} has at least {size} bytes of text, above the limit of {target.max_segment_bytes}:"
@@ -153,7 +153,7 @@ def require_within(target: Target, window: str, segment: int, rows: int, size: i
         )
 
 
-def make_too_many_rows_error(window: str, segment: int, rows: int, most: int) -> Permanent:
+def build_too_many_rows_error(window: str, segment: int, rows: int, most: int) -> Permanent:
     """The error for a segment above `target.max-segment-rows` (hazards R-30)."""
     return Permanent(
         f"segment {segment} has at least {rows} rows, above the limit of {most}: too many for one transaction",

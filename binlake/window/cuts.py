@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from binlake.base.dialects import Dialect
-from binlake.dialect import make_inexpressible_error, map_ddl
+from binlake.dialect import build_inexpressible_error, map_ddl
 from binlake.dialect.replacement import needs_database
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
 from binlake.statements.batch import INJECTED, REPLACED, UNCHECKED, Phase, StatementBatch, compute_statement_digest
@@ -22,7 +22,7 @@ _KIND_OF_DECISION: Mapping[str, Literal["replaced", "injected"]] = {"replaced": 
 _SHOWN = 5
 
 
-def make_ddl_batch(segment: int, ddl: LandedDdl, dialect: Dialect) -> tuple[StatementBatch | None, str]:
+def build_ddl_batch(segment: int, ddl: LandedDdl, dialect: Dialect) -> tuple[StatementBatch | None, str]:
     """(the batch that runs `ddl` at the target, or None; the reason for None). Raises TargetRefused."""
     if ddl.decision == "skip":
         return None, f"left to the operator: {ddl.reason}"
@@ -30,7 +30,7 @@ def make_ddl_batch(segment: int, ddl: LandedDdl, dialect: Dialect) -> tuple[Stat
         use = (f"USE {quote_name(ddl.db)}",) if ddl.db and needs_database(ddl.sql) else ()
         return _build_batch(segment, ddl, (*use, ddl.sql), kind), ""
     if ddl.decision == "refused":
-        raise make_inexpressible_error(ddl, dialect, ddl.reason)
+        raise build_inexpressible_error(ddl, dialect, ddl.reason)
     mapped = map_ddl(ddl, dialect)
     return (_build_batch(segment, ddl, mapped.sql, "ddl"), "") if mapped.sql else (None, mapped.reason)
 
@@ -73,7 +73,7 @@ def find_refusal(ddl: LandedDdl, dialect: Dialect) -> TargetRefused | None:
     if not ddl.opens_segment:
         return None
     try:
-        make_ddl_batch(0, ddl, dialect)
+        build_ddl_batch(0, ddl, dialect)
     except TargetRefused as error:
         return error
     return None
@@ -85,7 +85,7 @@ def name_merge_commands(windows: Iterable[tuple[int, int]]) -> str:
     return ", ".join(stage.format(lo, hi) for lo, hi in windows)
 
 
-def make_refusing_batch(segment: int, ddl: LandedDdl, why: str) -> StatementBatch:
+def build_refusing_batch(segment: int, ddl: LandedDdl, why: str) -> StatementBatch:
     """A batch that every target refuses with `why`: for a DDL without SQL text whose tables may be set aside.
 
     So the DDL gets a ledger row if its tables are set aside, and otherwise an error: it is not skipped silently for a
@@ -149,13 +149,13 @@ def require_pinned_texts(
     for segment, ddl in enumerate(cuts, 1):
         by_operator = ddl.decision in _KIND_OF_DECISION or ddl.reason == IGNORED
         if by_operator and now.get(segment) != then.get(segment):
-            raise _make_other_statement_error(then.get(segment, ()), commit_ts=ddl.commit_ts)
+            raise _build_other_statement_error(then.get(segment, ()), commit_ts=ddl.commit_ts)
     # The segments did not change, so a DDL without a statement now must be due to a changed rule.
     if left := sorted(set(then) - set(now)):
-        raise _make_other_statement_error(then[left[-1]], segment=left[-1])
+        raise _build_other_statement_error(then[left[-1]], segment=left[-1])
 
 
-def _make_other_statement_error(pinned: Sequence[str], **place: int) -> CheckpointConflict:
+def _build_other_statement_error(pinned: Sequence[str], **place: int) -> CheckpointConflict:
     return CheckpointConflict(
         "this window is open on the target with another statement for a DDL than the configuration has now",
         where={**place, "pinned": "; ".join(pinned)[:300]},

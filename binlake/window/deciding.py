@@ -153,16 +153,16 @@ class Decider:
             alert=alert,
         )
 
-    def _make_unlike_error(self, case: Case, what: str, tables: Sequence[TableDef]) -> SchemaError:
+    def _build_unlike_error(self, case: Case, what: str, tables: Sequence[TableDef]) -> SchemaError:
         """The stop where none of `tables`, which share a target, holds the rows of all."""
         what = f"{what}: {describe_lacks(tables)}"
         try:
             join_tables(tuple(self._naming.map_definition(table) for table in tables))
         except (Conflict, SchemaError) as error:
-            return self._make_unmergeable_error(case, f"{what}; nor do they have a joined definition: {error}")
-        return self._make_unmergeable_error(case, what, _JOIN)
+            return self._build_unmergeable_error(case, f"{what}; nor do they have a joined definition: {error}")
+        return self._build_unmergeable_error(case, what, _JOIN)
 
-    def _make_unmergeable_error(self, case: Case, what: str, hint: str = _BY_HAND) -> SchemaError:
+    def _build_unmergeable_error(self, case: Case, what: str, hint: str = _BY_HAND) -> SchemaError:
         return SchemaError(
             f"a DDL of a table that shares its target cannot be merged: {what}",
             where={"commit_ts": case.ddl.commit_ts, "table": ".".join(case.name),

@@ -13,7 +13,7 @@ from functools import cache
 from typing import NamedTuple, Protocol
 
 from binlake.base.dialects import Dialect
-from binlake.dialect import make_definitions_bytewise, make_text_bytewise
+from binlake.dialect import derive_bytewise_definitions, render_bytewise
 from binlake.dialect.replacement import find_replaced_names
 from binlake.errors import SchemaError
 from binlake.rows.codec.writers import derive_filled_text
@@ -145,9 +145,9 @@ def use_bytewise_collations(ddl: LandedDdl, dialect: Dialect) -> LandedDdl:
     """Rewrite `ddl` of a source without new collations for the target."""
     return replace(
         ddl,
-        sql=ddl.sql if ddl.decision == "refused" else make_text_bytewise(ddl.sql, dialect),
-        before=make_definitions_bytewise(ddl.before, dialect),
-        after=make_definitions_bytewise(ddl.after, dialect),
+        sql=ddl.sql if ddl.decision == "refused" else render_bytewise(ddl.sql, dialect),
+        before=derive_bytewise_definitions(ddl.before, dialect),
+        after=derive_bytewise_definitions(ddl.after, dialect),
     )
 
 

@@ -67,7 +67,7 @@ class SharedJudge(Decider):
             t for key, t in new.items() if key in old and self._find_target_name(old[key]) != self._find_target_name(t)
         ]
         if moved or set(old) != set(new):
-            raise self._make_unmergeable_error(case, "a rename or swap moves a table that shares its target")
+            raise self._build_unmergeable_error(case, "a rename or swap moves a table that shares its target")
         if self._is_optimistic:
             key = next(iter(new))
             return self._judge_joined(case, sides, (old[key], new[key]), neighbours[key])
@@ -95,7 +95,7 @@ class SharedJudge(Decider):
                 join_tables(tuple(tables))
             joined = join_change(SharedChange(old, new, before, after), case.ddl.query)
         except (Conflict, SchemaError) as error:
-            raise self._make_unmergeable_error(case, f"shard-mode = optimistic: {error}") from None
+            raise self._build_unmergeable_error(case, f"shard-mode = optimistic: {error}") from None
         if joined.sql == "":
             what = alert or "the target has the shape that all its tables need"
             return self._skip(case, f"shared table: {what}", NO_CHANGE, alert)
@@ -129,7 +129,7 @@ class SharedJudge(Decider):
         if known is not None and RowLayout(table).holds(RowLayout(known)) and RowLayout(known) != RowLayout(table):
             return self._widen(case, known, table)
         if known is None or not RowLayout(known).holds(RowLayout(table)):
-            raise self._make_unlike_error(case, describe_other_shape(known or others[0], table), [*others, table])
+            raise self._build_unlike_error(case, describe_other_shape(known or others[0], table), [*others, table])
         return self._skip(case, f"shared table: {format_table_name(others[0])} already created it", NO_CHANGE)
 
     def _widen(self, case: Case, known: TableDef, table: TableDef) -> LandedDdl:
@@ -146,7 +146,7 @@ class SharedJudge(Decider):
         try:
             return write_alter(before, after)
         except SchemaError as stop:
-            raise self._make_unmergeable_error(case, f"{error} ({stop.message})") from None
+            raise self._build_unmergeable_error(case, f"{error} ({stop.message})") from None
 
     def _judge_alteration(
         self, case: Case, old: dict[int, TableDef], new: dict[int, TableDef], neighbours: dict[int, list[TableDef]]
@@ -155,16 +155,16 @@ class SharedJudge(Decider):
         sources = self._tables.list_sources(new[key])
         was, now = find_widest(neighbours.get(key, [])), find_widest(sources)
         if was is None or now is None:
-            raise self._make_unlike_error(case, _UNLIKE, sources if now is None else neighbours.get(key, sources))
+            raise self._build_unlike_error(case, _UNLIKE, sources if now is None else neighbours.get(key, sources))
         try:
             require_same_fill(old[key], new[key], fill_for_others(was, tuple(neighbours[key])))
         except Conflict as conflict:
-            raise self._make_unmergeable_error(case, str(conflict)) from None
+            raise self._build_unmergeable_error(case, str(conflict)) from None
         if RowLayout(was) == RowLayout(now):
             return self._skip(case, _SAME_SHAPE, NO_CHANGE)
         if RowLayout(was) == RowLayout(old[key]) and RowLayout(now) == RowLayout(new[key]):
             return None
-        raise self._make_unmergeable_error(
+        raise self._build_unmergeable_error(
             case, "the DDL of one table does not bring the target from its shape to the next"
         )
 
@@ -235,7 +235,7 @@ class SharedJudge(Decider):
                     hint="continue without one of the tables: `binlake ddl lock resolve --without`",
                 ) from None
             if release is not None:
-                rows.append(self._make_leading_row(release, lo, version, release.alert))
+                rows.append(self._build_leading_row(release, lo, version, release.alert))
         return rows
 
     def resolve(self, resolution: Resolution, lo: int, version: int) -> LandedDdl | None:
@@ -261,9 +261,9 @@ class SharedJudge(Decider):
             return None
         left_out = format_names(sorted(names)) or "leaving out a table"
         alert = f"the shard lock of {'.'.join(target)} was resolved without {left_out}"
-        return self._make_leading_row(release, lo, version, alert, resolution.sql)
+        return self._build_leading_row(release, lo, version, alert, resolution.sql)
 
-    def _make_leading_row(self, release: Release, lo: int, version: int, alert: str, own_sql: str = "") -> LandedDdl:
+    def _build_leading_row(self, release: Release, lo: int, version: int, alert: str, own_sql: str = "") -> LandedDdl:
         """The row of a release that no DDL of the window caused. `own_sql`: an operator's statement to run instead."""
         before, after = self._build_sides(release)
         return LandedDdl(
@@ -297,7 +297,7 @@ class SharedJudge(Decider):
             t for key, t in new.items() if key in old and self._find_target_name(old[key]) != self._find_target_name(t)
         ]
         if moved or set(old) != set(new):
-            raise self._make_unmergeable_error(case, "a rename or swap moves a table that shares its target")
+            raise self._build_unmergeable_error(case, "a rename or swap moves a table that shares its target")
         key = next(iter(new))
         if any(RowLayout(one) != RowLayout(neighbours[key][0]) for one in neighbours[key]):
             # The tables already had different shapes when the mode was chosen.
@@ -337,10 +337,10 @@ class SharedJudge(Decider):
             try:
                 self.keeper.add_behind(target, table, known, case.ddl.since)
             except Conflict as conflict:
-                raise self._make_unmergeable_error(case, f"{error}; {conflict}") from None
+                raise self._build_unmergeable_error(case, f"{error}; {conflict}") from None
             return replace(skip, reason=f"shard lock: {error}; its rows are filled until it has the others' DDL")
         if list_lacking_columns(table, known):
-            raise self._make_unmergeable_error(case, error)
+            raise self._build_unmergeable_error(case, error)
         former = number_columns_as(as_table(known, table), table)
         both = self._naming.map_definition(former), self._naming.map_definition(table)
         sql = self._write_widening(case, error, *both)
@@ -354,7 +354,7 @@ class SharedJudge(Decider):
         try:
             caught_up = self.keeper.has_caught_up(old, new, case.ddl.since)
         except Conflict as conflict:
-            raise self._make_unmergeable_error(case, str(conflict)) from None
+            raise self._build_unmergeable_error(case, str(conflict)) from None
         if caught_up or (caught_up is None and RowLayout(old) == RowLayout(new)):
             return self._skip(case, _SAME_SHAPE, NO_CHANGE)
         if caught_up is False:
@@ -380,7 +380,7 @@ class SharedJudge(Decider):
         try:
             return self.keeper.release(group, target, case.ddl.since)
         except Conflict as conflict:
-            raise self._make_unmergeable_error(case, f"shard-mode = pessimistic: {conflict}") from None
+            raise self._build_unmergeable_error(case, f"shard-mode = pessimistic: {conflict}") from None
 
     def _decide_release(self, case: Case, release: Release, alert: str) -> LandedDdl:
         """The row that runs all steps of a release: one row, since a mirror identifies a table's DDL by commit_ts."""

@@ -18,7 +18,7 @@ NAMES = (
 )
 
 
-def make_lines() -> list[str]:
+def build_lines() -> list[str]:
     """A `NAME=value` line with a new value for every secret."""
     values = {name: secrets.token_hex(24) for name in NAMES}
     values["AIRFLOW_FERNET_KEY"] = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
@@ -26,4 +26,4 @@ def make_lines() -> list[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(make_lines()))
+    print("\n".join(build_lines()))

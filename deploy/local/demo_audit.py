@@ -12,7 +12,7 @@ from typing import Any
 
 from binlake.audit.audit import Audit
 from binlake.compare.capture import StateAt
-from binlake.compare.values import decode_captured_value, make_canonical_converter
+from binlake.compare.values import build_canonical_converter, decode_captured_value
 from binlake.config import Replication
 from binlake.errors import IncompleteWindow
 from binlake.lake.paths import LakePaths
@@ -82,7 +82,7 @@ def _show_rows(table: dict[str, Any], file: Path, ts: int, report: Report) -> No
 
 
 def _is_equal(audit: Audit, table: dict[str, Any], ts: int) -> bool:
-    columns, rules = table["columns"], [make_canonical_converter(kind) for kind in table["types"]]
+    columns, rules = table["columns"], [build_canonical_converter(kind) for kind in table["types"]]
     lake = audit.read_table_as_of(table["schema"], table["name"], ts)
     shown = Counter(
         tuple(rule(row[name]) for rule, name in zip(rules, columns, strict=True)) for row in lake.rows

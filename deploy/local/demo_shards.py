@@ -59,7 +59,7 @@ class Shard:
             cursor.execute(f"CREATE DATABASE `{DB}`")
             cursor.execute(_CREATE)
             for block in _split_blocks(rows):
-                values = [self._make_row(self._take_id()) for _ in range(block)]
+                values = [self._build_row(self._take_id()) for _ in range(block)]
                 cursor.executemany(f"INSERT INTO `{DB}`.`{TABLE}` VALUES (%s, %s, %s, %s, %s, %s)", values)
                 connection.commit()
 
@@ -114,7 +114,7 @@ class Shard:
         kind, place = self._random.random(), self._random.randrange(len(self._ids))
         if kind < 0.4:
             columns = "id, customer, state, total, note, changed" + (", channel" if self._has_channel else "")
-            values = (*self._make_row(self._take_id()), *(("shop",) if self._has_channel else ()))
+            values = (*self._build_row(self._take_id()), *(("shop",) if self._has_channel else ()))
             marks = ", ".join(["%s"] * len(values))
             cursor.execute(f"INSERT INTO `{DB}`.`{TABLE}` ({columns}) VALUES ({marks})", values)
         elif kind < 0.9:
@@ -130,7 +130,7 @@ class Shard:
         self._ids.append(self._next - self._step)
         return self._next - self._step
 
-    def _make_row(self, row_id: int) -> tuple[Any, ...]:
+    def _build_row(self, row_id: int) -> tuple[Any, ...]:
         note = None if row_id % 7 == 0 else f"Bestellung {row_id} für Köln"
         total = f"{self._random.randrange(10_000_000) / 100:.2f}"
         changed = f"2026-11-23 08:{row_id % 60:02d}:00.{row_id % 1000:03d}"

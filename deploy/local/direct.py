@@ -15,12 +15,12 @@ from binlake.base.dialects import Dialect
 from binlake.changes.net import NetChange, RowEvent, compute_net_changes
 from binlake.changes.net.event import Row
 from binlake.config.model import Target
-from binlake.dialect import make_table_bytewise
+from binlake.dialect import derive_bytewise_table
 from binlake.errors import Drift, TargetRefused
 from binlake.rows.codec import MutationBatch
 from binlake.rows.schema import SchemaState, TableDef, WindowSchemas
 from binlake.rules import Rules
-from binlake.statements import StatementBatch, TableStatements, make_images_from_rows
+from binlake.statements import StatementBatch, TableStatements, build_images_from_rows
 from binlake.statements.batch import UNCHECKED
 from binlake.target.ddl.execution import execute_step
 from binlake.target.definitions.definitions import (
@@ -31,7 +31,7 @@ from binlake.target.definitions.definitions import (
 )
 from binlake.target.definitions.remainingrows import find_remaining_rows
 from binlake.target.session.session import Session
-from binlake.window.cuts import make_ddl_batch
+from binlake.window.cuts import build_ddl_batch
 from binlake.window.ddls import build_window_schemas, plan_ddls
 from binlake.window.definitions import (
     LandedDdl,
@@ -97,7 +97,7 @@ class DirectReplay:
         if not self._new_collation:
             ddl_rows, shown = (
                 [use_bytewise_collations(ddl, self._dialect) for ddl in ddl_rows],
-                partial(make_table_bytewise, dialect=self._dialect),
+                partial(derive_bytewise_table, dialect=self._dialect),
             )
         definitions = WindowDefinitions(self._schema, ddl_rows, shown)
         self._apply(
@@ -122,7 +122,7 @@ class DirectReplay:
     def _apply_ddl(self, ddl: LandedDdl) -> None:
         if ddl.decision == "skip":
             return
-        batch, reason = make_ddl_batch(0, ddl, self._dialect)
+        batch, reason = build_ddl_batch(0, ddl, self._dialect)
         if batch is None:
             self.applied.skipped.append(reason)
             return
@@ -195,17 +195,17 @@ def _render_batches(table: TableDef, segment: int, net: list[NetChange], dialect
     gone, there = [c for c in net if c.op == "delete"], [c for c in net if c.op != "delete"]
     if gone and keyless:
         yield from out.render_image_deletes(
-            make_images_from_rows(_select_images(c.before for c in gone), names), [c.copies for c in gone]
+            build_images_from_rows(_select_images(c.before for c in gone), names), [c.copies for c in gone]
         )
     elif gone:
         keys = [column for column in gone[0].before or {}]
-        yield from out.render_deletes(make_images_from_rows(_select_images(c.before for c in gone), keys))
+        yield from out.render_deletes(build_images_from_rows(_select_images(c.before for c in gone), keys))
     if there and keyless:
         yield from out.render_inserts(
-            make_images_from_rows(_select_images(c.after for c in there), names), [c.copies for c in there]
+            build_images_from_rows(_select_images(c.after for c in there), names), [c.copies for c in there]
         )
     elif there:
-        yield from out.render_writes(make_images_from_rows(_select_images(c.after for c in there), names))
+        yield from out.render_writes(build_images_from_rows(_select_images(c.after for c in there), names))
 
 
 def _select_images(rows: Iterable[Row | None]) -> list[Row]:

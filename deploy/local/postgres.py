@@ -55,7 +55,7 @@ class Postgres:
         """Create the data folder, start, and return when the database exists. Raises ProcessError."""
         if self._account:
             os.chown(self.folder, *self._account)
-            self._make_programs_readable()
+            self._copy_unreadable_programs()
         self._initialise()
         self._service = Child(
             "postgres",
@@ -100,7 +100,7 @@ class Postgres:
     def _data(self) -> Path:
         return self.folder / "data"
 
-    def _make_programs_readable(self) -> None:
+    def _copy_unreadable_programs(self) -> None:
         """If the account cannot read the unpacked programs because root owns their folder, give it a copy."""
         try:
             self._run("postgres", "--version")

@@ -219,15 +219,15 @@ def build_sample(paths: LakePaths, note: str = "a gift") -> SampleLake:
     )
     lake = SampleLake(paths)
     lake.begin(BASE, item, pair, build_table("log", 103, {"what": t.VARCHAR, "n": t.LONG}, []))
-    first = [Change(BASE + S + n, BASE + n, "item", None, _make_item(n)) for n in range(1, 41)]
-    lake.add_window(BASE, BASE + 10 * S, [*first, *_make_pairs(BASE + 2 * S)], run_id=_run(0))
+    first = [Change(BASE + S + n, BASE + n, "item", None, _build_item(n)) for n in range(1, 41)]
+    lake.add_window(BASE, BASE + 10 * S, [*first, *_build_pairs(BASE + 2 * S)], run_id=_run(0))
     order, at = BASE + 12 * S + 1, BASE + 11 * S
-    fourth = {**_make_item(4), "price": "900"}
+    fourth = {**_build_item(4), "price": "900"}
     lake.add_window(
         BASE + 10 * S,
         BASE + 20 * S,
         [
-            Change(order, at, "item", _make_item(4), fourth),
+            Change(order, at, "item", _build_item(4), fourth),
             Change(order, at, "log", None, {"what": "price", "n": "4"}, 1),
             Change(order, at, "pair", {"n": "1", "code": "AB01", "name": "first"},
                    {"n": "2", "code": "AB01", "name": "first"}, 2),
@@ -243,16 +243,16 @@ def build_sample(paths: LakePaths, note: str = "a gift") -> SampleLake:
         Alter(altered, "ALTER TABLE item ADD COLUMN stock INT", wider),
         run_id=_run(2),
     )
-    last = Change(BASE + 35 * S, BASE + 34 * S, "item", {**_make_item(9), "stock": None}, None)
+    last = Change(BASE + 35 * S, BASE + 34 * S, "item", {**_build_item(9), "stock": None}, None)
     lake.add_window(BASE + 30 * S, BASE + 40 * S, [last], run_id=_run(3))
     return lake
 
 
-def _make_item(number: int) -> dict[str, str | None]:
+def _build_item(number: int) -> dict[str, str | None]:
     return {"id": str(number), "name": f"item {number}", "price": str(100 * number), "note": None}
 
 
-def _make_pairs(ts: int) -> list[Change]:
+def _build_pairs(ts: int) -> list[Change]:
     row = {"n": "1", "code": "AB01", "name": "first"}
     return [Change(ts, ts - S, "pair", None, row), Change(ts, ts - S, "log", None, {"what": "new", "n": "1"}, 1)]
 

@@ -30,8 +30,8 @@ class Source:
         self.cluster_id = cluster_id
         self._pd_port, self._status_port, *self._pump_ports = free_ports(2 + pumps)
         own: list[str | Path] = ["--data-dir", folder / "pd", "--addr", f"{HOST}:{self._pd_port}"]
-        self._pd = self._make_child("pd", "pd", *own, "--cluster-id", str(self.cluster_id), *options)
-        self._pumps = [self._make_pump(number, port) for number, port in enumerate(self._pump_ports, 1)]
+        self._pd = self._build_child("pd", "pd", *own, "--cluster-id", str(self.cluster_id), *options)
+        self._pumps = [self._build_pump(number, port) for number, port in enumerate(self._pump_ports, 1)]
         self._writer: Child | None = None
 
     @property
@@ -65,7 +65,7 @@ class Source:
 
     def _write(self, name: str, *words: str) -> None:
         address = ["--pd-urls", self.pd_url, "--status-addr", f"{HOST}:{self._status_port}"]
-        self._writer = self._make_child(name, *words, *address, "--keep-serving", "--output", "json")
+        self._writer = self._build_child(name, *words, *address, "--keep-serving", "--output", "json")
         self._writer.start().wait_until(lambda: is_open(self._status_port), START_S)
 
     def _read_last_printed(self, begin: str) -> dict[str, Any] | None:
@@ -75,9 +75,9 @@ class Source:
         printed = [line for line in lines if line.startswith(begin)]
         return dict(json.loads(printed[-1])) if printed else None
 
-    def _make_pump(self, number: int, port: int) -> Child:
+    def _build_pump(self, number: int, port: int) -> Child:
         name = f"pump-{number}"
-        return self._make_child(
+        return self._build_child(
             name,
             "pump",
             *("--addr", f"{HOST}:{port}", "--data-dir", self.folder / name, "--node-id", name),
@@ -86,7 +86,7 @@ class Source:
             *("--stop-write-at-available-space", "1 gib"),
         )
 
-    def _make_child(self, name: str, *words: str | Path) -> Child:
+    def _build_child(self, name: str, *words: str | Path) -> Child:
         return Child(name, [sys.executable, "-m", "binlake.cli", *words], self.folder, cwd=self.folder)
 
 
@@ -137,7 +137,7 @@ class FeederSource(Source):
         }  # fmt: skip
         lines = [f"{name} = {json.dumps(value)}" for name, value in head.items()]
         self._config.write_text("\n".join(lines) + f"\n{sections}", encoding="utf-8")
-        self._writer = self._make_child("feeder", "feeder", "run", "--config", self._config)
+        self._writer = self._build_child("feeder", "feeder", "run", "--config", self._config)
         self._writer.start().wait_until(lambda: is_open(self._status_port), START_S)
 
     def fetch_feeder_status(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from deploy.local.process import ONE_THREAD
-from deploy.mutation.operators import Mutant, compute_digest, make_mutants
+from deploy.mutation.operators import Mutant, build_mutants, compute_digest
 from deploy.mutation.results import ROOT, Module, Results, list_modules
 
 _OPTIONS = ("-q", "--tb=short", "-p", "no:cacheprovider", "-p", "deploy.mutation.plugin")
@@ -47,7 +47,7 @@ def _try_mutants(module: Module, seconds: float) -> bool:
         Results.read(module, compute_digest(module.text), module.tests_digest).killed_by.keys()
         | module.explained.keys()
     )
-    if all(mutant.key in tried for mutant in make_mutants(module.text, module.path)):
+    if all(mutant.key in tried for mutant in build_mutants(module.text, module.path)):
         return True
     without = [f"--deselect={test}" for test in module.without]
     options = [*_OPTIONS, *without, f"--mutate={module.path}", f"--mutate-seconds={seconds}"]
@@ -59,7 +59,7 @@ def _try_mutants(module: Module, seconds: float) -> bool:
 
 def _report(module: Module) -> tuple[int, int]:
     """Print the module's result; returns (survivors without a reason, mutants not tried)."""
-    by_key = {mutant.key: mutant for mutant in make_mutants(module.text, module.path)}
+    by_key = {mutant.key: mutant for mutant in build_mutants(module.text, module.path)}
     killed_by, reasons = Results.read(module, compute_digest(module.text)).killed_by, module.explained
     survivors = [by_key[key] for key, by in killed_by.items() if not by and key not in reasons]
     untried = [key for key in by_key if key not in killed_by and key not in reasons]

@@ -48,14 +48,14 @@ class Mutant:
         return f"{self.function}: {self.before} -> {self.after}" + (f" #{self.nth + 1}" if self.nth else "")
 
 
-def make_mutants(text: str, filename: str) -> Iterator[Mutant]:
+def build_mutants(text: str, filename: str) -> Iterator[Mutant]:
     """Every mutant of the functions of a module."""
     tree = ast.parse(text)
     for name, function in _find_functions(tree.body, ""):
         first = min([function.lineno, *(one.lineno for one in function.decorator_list)])
         times: Counter[tuple[str, str]] = Counter()
         for node, put in _find_slots(function):
-            for changed in _make_changes(node):
+            for changed in _build_changes(node):
                 before, after = _format_node(node), _format_node(changed)
                 compiled = partial(_compile_changed, tree, filename, put, node, changed)
                 yield Mutant(name, first, node.lineno, before, after, times[before, after], compiled)
@@ -120,9 +120,9 @@ def _is_spared(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and ast.unparse(node).startswith(_SPARED)
 
 
-def _make_changes(node: _Node) -> Iterator[_Node]:
+def _build_changes(node: _Node) -> Iterator[_Node]:
     if isinstance(node, ast.expr):
-        yield from _make_changed_expressions(node)
+        yield from _build_changed_expressions(node)
         return
     if isinstance(node, ast.Raise | ast.AugAssign | ast.Continue | ast.Break | ast.Delete) or _is_call(node):
         yield ast.Pass()
@@ -132,7 +132,7 @@ def _make_changes(node: _Node) -> Iterator[_Node]:
         yield _with_test(node, _negate(node.test))
 
 
-def _make_changed_expressions(node: ast.expr) -> Iterator[ast.expr]:
+def _build_changed_expressions(node: ast.expr) -> Iterator[ast.expr]:
     if isinstance(node, ast.Compare):
         for number, op in enumerate(node.ops):
             ops = [_COMPARISONS[type(op)]() if n == number else one for n, one in enumerate(node.ops)]

@@ -24,7 +24,7 @@ from types import CodeType, FrameType, FunctionType
 import pytest
 from hypothesis import Phase, settings
 
-from deploy.mutation.operators import Mutant, compute_digest, make_mutants
+from deploy.mutation.operators import Mutant, build_mutants, compute_digest
 from deploy.mutation.results import Module, Results, list_modules
 
 _TIMES = 5.0
@@ -97,7 +97,7 @@ class _Run:
         """Try the mutants that no earlier run has tried and no list explains, until the time is up."""
         source, tests = compute_digest(self._module.text), self._module.tests_digest
         results, spared = Results.read(self._module, source, tests), self._module.explained
-        for mutant in make_mutants(self._module.text, self._path):
+        for mutant in build_mutants(self._module.text, self._path):
             if mutant.key in results.killed_by or mutant.key in spared:
                 continue
             if time.monotonic() > until:

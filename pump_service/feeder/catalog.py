@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from binlake.errors import BinlakeError
-from binlake.mysqlbinlog.cascades import Cascade, make_cascade_guard
+from binlake.mysqlbinlog.cascades import Cascade, build_cascade_guard
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription
 from binlake.mysqlbinlog.definitions.statements import split_ddl
 from binlake.mysqlbinlog.definitions.tablemaps import check_table_map, is_sequence
-from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames, make_name_clash_error
+from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames, build_name_clash_error
 from binlake.mysqlbinlog.model import Flavor, Statement, TableMap
 from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.rows.schema import SchemaState, TableDef
@@ -80,12 +80,12 @@ class Catalog:
         self._read[key] = (columns, version, definition)
         return definition
 
-    def make_cascade_guard(self, source: str) -> Guard | None:
+    def build_cascade_guard(self, source: str) -> Guard | None:
         """The guard against rows that foreign keys of a source change without logging; None if it has no such key."""
         version, guard = self._guards.get(source, (-1, None))
         if version != self.version:
             cascades = self._keys[source].trace(self._list_tables(source))
-            guard = make_cascade_guard([self._with_known_columns(source, cascade) for cascade in cascades])
+            guard = build_cascade_guard([self._with_known_columns(source, cascade) for cascade in cascades])
             self._guards[source] = self.version, guard
         return guard
 
@@ -197,4 +197,4 @@ def _refuse_name_clashes(names: SourceNames, databases: Sequence[DatabaseDescrip
     for name in listed:
         other = known.setdefault(tuple(map(fold_name, name)), name)
         if other != name:
-            raise make_name_clash_error([".".join(other), ".".join(name)])
+            raise build_name_clash_error([".".join(other), ".".join(name)])

@@ -117,7 +117,7 @@ def _ask_feeder(settings: FeederFile) -> dict[str, Any] | None:
     tls = settings.status_security.to_tls()
     try:
         url = f"http{'s' if tls else ''}://{settings.status_addr}{STATUS_PATH}"
-        answer = httpx.get(url, timeout=_ASK_S, trust_env=False, verify=_make_context(tls) if tls else False)
+        answer = httpx.get(url, timeout=_ASK_S, trust_env=False, verify=_build_context(tls) if tls else False)
         answer.raise_for_status()
         status: dict[str, Any] = answer.json()
     except (httpx.HTTPError, ValueError):
@@ -125,9 +125,9 @@ def _ask_feeder(settings: FeederFile) -> dict[str, Any] | None:
     return status
 
 
-def _make_context(own: Tls) -> ssl.SSLContext:
+def _build_context(own: Tls) -> ssl.SSLContext:
     """Shows the feeder's own certificate; does not check the answering one, which is this machine's."""
-    context = own.make_http_context()
+    context = own.build_http_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
 

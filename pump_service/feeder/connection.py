@@ -18,7 +18,7 @@ from binlake.mysqlbinlog.events.transactions import GtidOrigin, TransactionReade
 from binlake.mysqlbinlog.events.xa import Xid
 from binlake.mysqlbinlog.model import Flavor, Position, RowsEvent, SourceTransaction
 from pump_service.feeder.dump import Dump, DumpRequest
-from pump_service.feeder.logerrors import make_dump_error
+from pump_service.feeder.logerrors import build_dump_error
 from pump_service.feeder.server import (
     Address,
     Link,
@@ -179,8 +179,8 @@ class SourceLog:
             identity = read_identity(link, flavor)
             start = find_start(link, flavor, self.position, identity, self.server_uuid)
             logs_cascades = read_logs_cascades(link)
-            reader = self._make_reader(flavor, start, address)
-            dump = self._make_dump(link, flavor, self._server_id)
+            reader = self._build_reader(flavor, start, address)
+            dump = self._build_dump(link, flavor, self._server_id)
             dump.begin(start.request)
         except BaseException:
             link._force_close()  # type: ignore[attr-defined]
@@ -197,7 +197,7 @@ class SourceLog:
         )  # fmt: skip
         return dump, reader
 
-    def _make_reader(self, flavor: Flavor, start: LogStart, address: Address) -> TransactionReader:
+    def _build_reader(self, flavor: Flavor, start: LogStart, address: Address) -> TransactionReader:
         def find(xid: Xid, before: Position) -> tuple[RowsEvent, ...]:
             return self._find_prepared(flavor, address, xid, before)
 
@@ -218,7 +218,7 @@ class SourceLog:
             log.warning("source_transaction_skipped", source=self._source.name, transaction=transaction)
         return replacement is None
 
-    def _make_dump(self, link: Link, flavor: Flavor, server_id: int) -> Dump:
+    def _build_dump(self, link: Link, flavor: Flavor, server_id: int) -> Dump:
         return Dump(
             link, flavor, server_id, heartbeat_s=self._source.heartbeat, read_timeout_s=self._source.read_timeout
         )
@@ -226,7 +226,7 @@ class SourceLog:
     def _disconnect(self, error: SourceUnavailable | pymysql.err.Error) -> None:
         """Switch to the next server, if there is one. Raises errors that no retry fixes."""
         self._close_dump()
-        known = error if isinstance(error, SourceUnavailable) else make_dump_error(error)
+        known = error if isinstance(error, SourceUnavailable) else build_dump_error(error)
         if not isinstance(known, SourceUnavailable):
             raise known from None
         self.trouble = str(known)
@@ -273,7 +273,7 @@ class SourceLog:
     def _find_prepared_in(
         self, file: str, flavor: Flavor, address: Address, xid: Xid, before: Position, end: Position
     ) -> tuple[RowsEvent, ...] | None:
-        dump = self._make_dump(connect(self._source, address), flavor, server_id=0)
+        dump = self._build_dump(connect(self._source, address), flavor, server_id=0)
         start = Position(file, _FIRST_EVENT)
         reader = TransactionReader(
             flavor, start, lambda *_: (), gtids=GtidOrigin.NONE, resume=start, refuses=lambda _: False

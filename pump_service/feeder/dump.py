@@ -22,7 +22,7 @@ from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.mysqlbinlog.events.gtids import encode_mysql_set
 from binlake.mysqlbinlog.gtid import MySqlGtidSet
 from binlake.mysqlbinlog.model import Flavor
-from pump_service.feeder.logerrors import make_dump_error
+from pump_service.feeder.logerrors import build_dump_error
 from pump_service.feeder.server import Link, ask
 
 _DUMP_GTID = 0x1E
@@ -205,7 +205,7 @@ class Dump:
             pymysql.err.raise_mysql_exception(packet)
         except pymysql.err.Error as error:
             # The events before it are returned first.
-            self._error = make_dump_error(error)
+            self._error = build_dump_error(error)
 
 
 def _dump_by_gtids(server_id: int, flags: int, done: MySqlGtidSet) -> bytes:

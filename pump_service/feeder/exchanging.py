@@ -53,4 +53,4 @@ def exchange_partition(
     partitioned, plain = (quote_qualified_name(table.db, table.name) for table in (former, other))
     text = f"ALTER TABLE {partitioned} EXCHANGE PARTITION {quote_name(partition)} WITH TABLE {plain}"
     home = writer.find_database_of(other)
-    return writer.make_change(names, Action.EXCHANGE_PARTITION, [*tokenize(text), *validation], home, other, info)
+    return writer.build_change(names, Action.EXCHANGE_PARTITION, [*tokenize(text), *validation], home, other, info)

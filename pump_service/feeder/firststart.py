@@ -22,7 +22,7 @@ from pump_service.feeder.publisher import Publisher
 from pump_service.feeder.server import Link, connect, derive_flavor, read_log_end
 from pump_service.feeder.settings import SourceFile, Start
 from pump_service.feeder.snapshot.structures import describe_source
-from pump_service.feeder.sourceerrors import make_source_error
+from pump_service.feeder.sourceerrors import build_source_error
 from pump_service.feeder.startposition import SERVER_FACT, read_identity
 from pump_service.feeder.targetstructure import describe_by_target
 
@@ -85,7 +85,7 @@ def _read_source(source: SourceFile) -> tuple[list[DatabaseDescription], Positio
             databases, end = _read_definitions_at_end(link)
             return databases, end, read_identity(link, derive_flavor(link)).uuid
     except err.Error as error:
-        raise make_source_error(error) from error
+        raise build_source_error(error) from error
 
 
 def _read_definitions_at_end(link: Link) -> tuple[list[DatabaseDescription], Position]:

@@ -33,8 +33,8 @@ from binlake.mysqlbinlog.definitions.writer import (
     JobWriter,
     SourceNames,
     build_database_info,
+    build_name_clash_error,
     create_text,
-    make_name_clash_error,
 )
 from binlake.mysqlbinlog.model import Session
 from binlake.rows.schema import Action, DbInfo, TableDef
@@ -109,7 +109,7 @@ class Follower:
             own != single.db
             and self._describe_tracked_database(own).name != self._describe_tracked_database(single.db).name
         ):
-            raise make_name_clash_error((own, single.db))
+            raise build_name_clash_error((own, single.db))
         if former is not None and not _is_or_replace(single):
             return []
         dropped = [] if former is None else [self._drop_known_database(former, single.db)]
@@ -122,7 +122,7 @@ class Follower:
         if (db.charset, db.collate) == (info["charset"], info["collate"]):
             return []
         text = f"ALTER DATABASE {quote_name(db.name)} CHARACTER SET {info['charset']} COLLATE {info['collate']}"
-        return [self._writer.make_change(self._names, Action.SCHEMA_CHARSET, tokenize(text), db, db_info=info)]
+        return [self._writer.build_change(self._names, Action.SCHEMA_CHARSET, tokenize(text), db, db_info=info)]
 
     def _drop_database(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
         db = self._writer.find_database(self._names, single.db)
@@ -134,7 +134,7 @@ class Follower:
     def _drop_known_database(self, db: DbInfo, name: str) -> SchemaChange:
         self.online = {key: table for key, table in self.online.items() if fold_name(table.db) != fold_name(name)}
         text = tokenize(f"DROP DATABASE {quote_name(db.name)}")
-        return self._writer.make_change(self._names, Action.DROP_SCHEMA, text, db)
+        return self._writer.build_change(self._names, Action.DROP_SCHEMA, text, db)
 
     # Tables.
 
@@ -146,7 +146,7 @@ class Follower:
         self._tracker.run(single, session)
         described = self._describe_tracked_table(single.db, single.table)
         if former is not None and former.name != described.name:
-            raise make_name_clash_error((f"{single.db}.{former.name}", f"{single.db}.{described.name}"))
+            raise build_name_clash_error((f"{single.db}.{former.name}", f"{single.db}.{described.name}"))
         if former is not None and not _is_or_replace(single):
             return []
         base = self._find_base_of_copy(described, find_ghost_base(described.name))
@@ -184,14 +184,14 @@ class Follower:
         home = self._writer.require_database(self._names, db)
         other = self._writer.find_table(self._names, db, name)
         if other is not None and other.id != former.id:
-            raise make_name_clash_error((f"{db}.{other.name}", f"{db}.{name}"))
+            raise build_name_clash_error((f"{db}.{other.name}", f"{db}.{name}"))
         self._tracker.run(single, session)
         described = self._describe_tracked_table(db, name)
         info = {**former.raw, "name": {"O": name, "L": fold_name(name)}, CREATE_KEY: described.create}
         text = tokenize(
             f"RENAME TABLE {quote_qualified_name(former.db, former.name)} TO {quote_qualified_name(home.name, name)}"
         )
-        return [self._writer.make_change(self._names, Action.RENAME_TABLE, text, home, former, info)]
+        return [self._writer.build_change(self._names, Action.RENAME_TABLE, text, home, former, info)]
 
     def _alter_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
         former = self._writer.require_table(self._names, single.db, single.table)
@@ -219,7 +219,7 @@ class Follower:
         self, action: Action, text: Sequence[Token], former: TableDef, info: Json, session: Session | None = None
     ) -> SchemaChange:
         home = self._writer.find_database_of(former)
-        return self._writer.make_change(self._names, action, text, home, former, info, session=session)
+        return self._writer.build_change(self._names, action, text, home, former, info, session=session)
 
     # Tables of online-DDL tools.
 

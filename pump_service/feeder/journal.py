@@ -164,7 +164,7 @@ class Journal:
         try:
             self._open.add(first_start, count)
         except OSError as error:
-            raise self._make_failure(error) from error
+            raise self._build_failure(error) from error
 
     def list_previous_open(self) -> list[range]:
         """The start_ts that an earlier process prewrote and did not commit, as far as known."""
@@ -372,7 +372,7 @@ class Journal:
             try:
                 return self._reader.execute(query, values).fetchall()
             except sqlite3.Error as error:
-                raise self._make_failure(error) from error
+                raise self._build_failure(error) from error
 
     @contextmanager
     def _run_transaction(self) -> Iterator[sqlite3.Connection]:
@@ -387,9 +387,9 @@ class Journal:
                     raise
                 self._db.execute("COMMIT")
             except sqlite3.Error as error:
-                raise self._make_failure(error) from error
+                raise self._build_failure(error) from error
 
-    def _make_failure(self, error: sqlite3.Error | OSError) -> SharedFailure:
+    def _build_failure(self, error: sqlite3.Error | OSError) -> SharedFailure:
         return SharedFailure(
             f"the feeder's journal fails: {error}", where={"file": self._path}, hint="is the disk full, or read-only?"
         )

@@ -23,7 +23,7 @@ def is_left_out(names: SourceNames, single: SingleStatement) -> bool:
         return False
     own = (single.db, single.table)
     if single.kind is Kind.RENAME_TABLE and single.to is not None and not names.leaves_out(*single.to):
-        raise _make_error(
+        raise _build_error(
             "a table that is left out gets the name of one that is followed, but its rows were not replicated",
             own, single.to, _NEW_LOAD,
         )  # fmt: skip
@@ -31,7 +31,7 @@ def is_left_out(names: SourceNames, single: SingleStatement) -> bool:
     if single.kind is Kind.ALTER_TABLE and is_exchange(specs):
         other = read_exchange(specs, single.db)[1]
         if not names.leaves_out(*other):
-            raise _make_error(
+            raise _build_error(
                 "rows are exchanged between a table that is left out and one that is followed: they are not logged",
                 own, other, _NEW_LOAD,
             )  # fmt: skip
@@ -41,7 +41,7 @@ def is_left_out(names: SourceNames, single: SingleStatement) -> bool:
 def refuse_leaving(names: SourceNames, single: SingleStatement) -> None:
     """Raises SchemaError if a followed table gets a name that is left out: its later changes would be missed."""
     if single.to is not None and names.leaves_out(*single.to):
-        raise _make_error(
+        raise _build_error(
             "a table that is followed gets a name that is left out", (single.db, single.table), single.to,
             "name its transaction in [[source.replace]] of feeder.toml with DROP TABLE of this table (then the target"
             " drops it, too), or change ignore-tables",
@@ -52,7 +52,7 @@ def refuse_copied_definition(names: SourceNames, single: SingleStatement) -> Non
     """Raises SchemaError for CREATE TABLE ... LIKE a table that is left out: its definition is not known here."""
     model = _read_model(single)
     if model is not None and names.leaves_out(*model):
-        raise _make_error(
+        raise _build_error(
             "a table is created like one that is left out, whose definition is not known here",
             (single.db, single.table), model,
             "name its transaction in [[source.replace]] of feeder.toml with the CREATE TABLE that SHOW CREATE TABLE"
@@ -70,5 +70,5 @@ def _read_model(single: SingleStatement) -> tuple[str, str] | None:
     return None if name is None else (name[0] or single.db, name[1])
 
 
-def _make_error(what: str, own: NameRef, other: NameRef, hint: str) -> SchemaError:
+def _build_error(what: str, own: NameRef, other: NameRef, hint: str) -> SchemaError:
     return SchemaError(what, where={"table": ".".join(own), "other": ".".join(other)}, hint=hint)

@@ -28,7 +28,7 @@ _BY_TEXT = (
 )
 
 
-def make_dump_error(error: pymysql.err.Error) -> BinlakeError:
+def build_dump_error(error: pymysql.err.Error) -> BinlakeError:
     """The error for a dump that the server refused or ended."""
     code, text = error.args[0], str(error.args[-1])
     if code in (ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR):
@@ -40,13 +40,13 @@ def make_dump_error(error: pymysql.err.Error) -> BinlakeError:
         return SourceUnavailable(f"the server ended the log: {code} {text}")
     for pattern, kind in _BY_TEXT:
         if re.search(pattern, text, re.IGNORECASE):
-            return _make_fatal_error(kind, text)
+            return _build_fatal_error(kind, text)
     return SourceRefused(f"the server cannot read its own log: {text}", hint=_RESET_HINT)
 
 
-def _make_fatal_error(kind: str, text: str) -> BinlakeError:
+def _build_fatal_error(kind: str, text: str) -> BinlakeError:
     if kind == "purged":
-        return make_purged_error(text)
+        return build_purged_error(text)
     if kind == "reset":
         return SourceRefused(f"the server does not have what was already read: {text}", hint=_RESET_HINT)
     if kind == "twin":
@@ -64,17 +64,17 @@ def _make_fatal_error(kind: str, text: str) -> BinlakeError:
     )
 
 
-def make_purged_error(what: str) -> LostRange:
+def build_purged_error(what: str) -> LostRange:
     """The error for a log that is purged from the position on."""
     return LostRange(f"the source has purged its log from the position on: {what}", hint=_PURGED_HINT)
 
 
-def make_reset_error(what: str) -> SourceRefused:
+def build_reset_error(what: str) -> SourceRefused:
     """The error for a server that once had what it now lacks."""
     return SourceRefused(f"the source's log was reset, or the server restored: {what}", hint=_RESET_HINT)
 
 
-def make_missing_transactions_error(what: str) -> SourceUnavailable:
+def build_missing_transactions_error(what: str) -> SourceUnavailable:
     """The error for a server of the topology that does not have all that was read from another one."""
     return SourceUnavailable(
         f"the server lacks transactions that were read from another one: {what}",

@@ -15,7 +15,7 @@ _LABEL = "source"
 def render_metrics_page(workers: Sequence[Worker], publisher: Publisher) -> tuple[str, str]:
     """The page and its content type."""
     instruments: list[Instrument] = [
-        Reading(f"binlake_feeder_{name}", text, _make_reader_by_source(workers, read), _LABEL, kind)
+        Reading(f"binlake_feeder_{name}", text, _build_reader_by_source(workers, read), _LABEL, kind)
         for name, text, kind, read in _READINGS
     ]
     names = [worker.source.name for worker in workers]
@@ -38,7 +38,7 @@ def render_metrics_page(workers: Sequence[Worker], publisher: Publisher) -> tupl
     return render_page(instruments).decode(), CONTENT_TYPE
 
 
-def _make_reader_by_source(
+def _build_reader_by_source(
     workers: Sequence[Worker], read: Callable[[Worker], float]
 ) -> Callable[[], Mapping[str, float]]:
     return lambda: {worker.source.name: read(worker) for worker in workers}

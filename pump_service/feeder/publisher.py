@@ -76,13 +76,13 @@ class Outgoing:
     ddl: Ddl | None = None
 
 
-def make_key(start_ts: int, tail: str) -> bytes:
+def build_key(start_ts: int, tail: str) -> bytes:
     """The prewrite_key of a transaction: a unique key followed by the transaction's identity at the source
-    (`make_tail`)."""
+    (`build_tail`)."""
     return _KEY + _START.pack(start_ts) + _MARK + tail.encode()
 
 
-def make_tail(source: str, transaction: Outgoing) -> str:
+def build_tail(source: str, transaction: Outgoing) -> str:
     """`source|id|time_ms`."""
     return f"{source}|{transaction.id}|{transaction.time_ms}"
 
@@ -93,7 +93,7 @@ def parse_source(batch: Batch) -> str:
 
 
 def read_key(key: bytes) -> tuple[int, str] | None:
-    """(start_ts, tail) of a key from `make_key`; None for any other key."""
+    """(start_ts, tail) of a key from `build_key`; None for any other key."""
     if len(key) <= _HEAD or key[: len(_KEY)] != _KEY or key[_HEAD : _HEAD + 1] != _MARK:
         return None
     return _START.unpack_from(key, len(_KEY))[0], key[_HEAD + 1 :].decode(errors="replace")
@@ -146,7 +146,7 @@ class Publisher:
             return []
         count, source = len(transactions), uncommitted.source
         first = self._retry(source, lambda: self._fetch_ts(count)) - count + 1
-        keys = tuple(make_tail(source, transaction) for transaction in transactions)
+        keys = tuple(build_tail(source, transaction) for transaction in transactions)
         prewrites = [
             _build_transaction_prewrite(first + n, keys[n], transaction) for n, transaction in enumerate(transactions)
         ]
@@ -310,7 +310,7 @@ def _split_batches(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
 
 
 def _read_tail(tail: str) -> tuple[str, int]:
-    """(id, time_ms) of a transaction, from its tail (`make_tail`)."""
+    """(id, time_ms) of a transaction, from its tail (`build_tail`)."""
     id_, _, time_ms = tail.partition(_MARK.decode())[2].rpartition(_MARK.decode())
     return id_, int(time_ms)
 
@@ -318,7 +318,7 @@ def _read_tail(tail: str) -> tuple[str, int]:
 def _build_prewrite(
     start_ts: int, tail: str, value: bytes, query: str = "", job_id: int = 0, state: int = 0
 ) -> pb.Binlog:
-    key = make_key(start_ts, tail)
+    key = build_key(start_ts, tail)
     if not job_id:
         return build.build_prewrite(start_ts, key, value)
     return build.build_prewrite(start_ts, key, ddl_query=query.encode(), ddl_job_id=job_id, ddl_schema_state=state)

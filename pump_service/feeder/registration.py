@@ -117,13 +117,13 @@ class Registration:
         after = replace(known, **values)  # type: ignore[arg-type]
         if after == known:
             if self._read() != known:
-                raise self._make_fenced_error()
+                raise self._build_fenced_error()
             return
         if not self._put(after, known):
-            raise self._make_fenced_error()
+            raise self._build_fenced_error()
         self._entry = after
 
-    def _make_fenced_error(self) -> Fenced:
+    def _build_fenced_error(self) -> Fenced:
         return Fenced(
             "another feeder took this name: this one must not publish", where={"name": self._name},
             hint="two feeders run with one name, or this folder was copied; stop one of them",
@@ -136,7 +136,7 @@ class Registration:
         if stored is None:
             self._refuse_others()
         elif owner["journal"] != self._journal.id:
-            raise self._make_second_error(f"the feeder {owner['feeder']}")
+            raise self._build_second_error(f"the feeder {owner['feeder']}")
         own = {"journal": self._journal.id, "feeder": self._name}
         if owner == own:
             return
@@ -144,7 +144,7 @@ class Registration:
             self._check_copy(owner["feeder"])
         revision = stored.mod_revision if stored is not None else 0
         if not self._etcd.put_if(CATALOG, json.dumps(own).encode(), mod_revision=revision):
-            raise self._make_second_error("another feeder, which started just now")
+            raise self._build_second_error("another feeder, which started just now")
 
     def _check_copy(self, former: str) -> None:
         """Raises Permanent if this folder, which was the feeder `former`, may be a copy of one that still runs."""
@@ -164,11 +164,11 @@ class Registration:
             return
         feeders = [entry.key.removeprefix(_FEEDERS) for entry in self._etcd.read_prefix(_FEEDERS)[0]]
         if others := [name.decode() for name in feeders if name != self._name.encode()]:
-            raise self._make_second_error(f"the feeder {others[0]}")
+            raise self._build_second_error(f"the feeder {others[0]}")
         if self._etcd.read_prefix(_TIDB)[0]:
-            raise self._make_second_error("a TiDB cluster")
+            raise self._build_second_error("a TiDB cluster")
 
-    def _make_second_error(self, owner: str) -> Permanent:
+    def _build_second_error(self, owner: str) -> Permanent:
         return Permanent(
             f"the PD already belongs to {owner}: this feeder would give its tables the same ids",
             where={"name": self._name, "cluster": self._cluster_id}, hint=_ALONE_HINT,

@@ -148,7 +148,7 @@ class Feeder:
         catalog = Catalog(names, trackers, journal.read_jobs()[::-1])
         parts = Parts(journal, publisher, catalog, self._stopped, catalog.version)
         for source in settings.source:
-            self.workers.append(self._make_worker(source, parts, catalog))
+            self.workers.append(self._build_worker(source, parts, catalog))
         for worker in self.workers:
             worker.start()
 
@@ -162,11 +162,11 @@ class Feeder:
             journal.set_facts({fact: known})
         return Flavor(known)
 
-    def _make_worker(self, source: SourceFile, parts: Parts, catalog: Catalog) -> Worker:
-        begin = self._make_begin(source, parts, catalog)
+    def _build_worker(self, source: SourceFile, parts: Parts, catalog: Catalog) -> Worker:
+        begin = self._build_begin(source, parts, catalog)
         return Worker(source, parts, begin, self._on_end, functools.partial(self._find_load_trouble, source.name))
 
-    def _make_begin(self, source: SourceFile, parts: Parts, catalog: Catalog) -> Callable[[], Log]:
+    def _build_begin(self, source: SourceFile, parts: Parts, catalog: Catalog) -> Callable[[], Log]:
         def begin() -> Log:
             journal = parts.journal
             if needs_load(journal, source):

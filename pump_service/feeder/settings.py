@@ -18,7 +18,7 @@ from binlake.base.dialects import Dialect
 from binlake.base.sections.rules import BlockAllowList
 from binlake.base.sections.security import Security, SqlSecurity
 from binlake.base.sections.values import HostText, NameList, Section
-from binlake.base.tomlfile import make_readable_error, read_toml
+from binlake.base.tomlfile import build_readable_error, read_toml
 from binlake.config.load import resolve_server
 from binlake.config.problems import find_plain_password
 from binlake.config.reference import render_model
@@ -281,7 +281,7 @@ def read_settings(path: Path) -> FeederFile:
     try:
         settings = FeederFile.model_validate(values)
     except ValidationError as error:
-        raise make_readable_error(error, FeederFile, path) from None
+        raise build_readable_error(error, FeederFile, path) from None
     _require_named_passwords(settings, path)
     sources = tuple(
         _with_tracker(resolve_server(f"source {source.name}", source, path), path) for source in settings.source

@@ -21,7 +21,7 @@ _MOVED = frozenset({ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR, ER.BAD_FIELD_ERROR, ER.TA
 """A statement named something that a DDL has removed since: a new attempt reads the definitions again."""
 
 
-def make_source_error(error: err.Error) -> BinlakeError:
+def build_source_error(error: err.Error) -> BinlakeError:
     """The error for what `error` says: SourceUnavailable if a new attempt may succeed."""
     code, text = (error.args[0] if error.args else 0), error.args[-1:]
     if code in _MOVED:

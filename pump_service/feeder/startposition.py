@@ -12,7 +12,7 @@ from binlake.mysqlbinlog.events.transactions import GtidOrigin
 from binlake.mysqlbinlog.gtid import MariaDbGtidSet, MySqlGtidSet
 from binlake.mysqlbinlog.model import Flavor, Position
 from pump_service.feeder.dump import DumpRequest
-from pump_service.feeder.logerrors import make_missing_transactions_error, make_purged_error, make_reset_error
+from pump_service.feeder.logerrors import build_missing_transactions_error, build_purged_error, build_reset_error
 from pump_service.feeder.server import Link, ask, read_log_files
 
 SERVER_FACT = "server of "
@@ -88,10 +88,10 @@ def _start_by_gtids(link: Link, position: Position, identity: Identity) -> LogSt
     done = MySqlGtidSet.parse(position.gtids)
     missing = executed.find_missing(done)
     if missing:
-        raise make_reset_error(missing) if identity.uuid in missing else make_missing_transactions_error(missing)
+        raise build_reset_error(missing) if identity.uuid in missing else build_missing_transactions_error(missing)
     lost = done.find_missing(gone)
     if lost:
-        raise make_purged_error(lost)
+        raise build_purged_error(lost)
     return LogStart(DumpRequest("", _FIRST_EVENT, done), position, GtidOrigin.KNOWN)
 
 
@@ -104,7 +104,7 @@ def _start_mariadb(link: Link, position: Position, identity: Identity, last_uuid
     _check_file(link, position, identity, last_uuid)
     gtids = ask(link, "SELECT BINLOG_GTID_POS(%s, %s)", (position.file, position.offset))[0][0]
     if gtids is None:
-        raise make_reset_error(f"there is no position {position.offset} in {position.file}")
+        raise build_reset_error(f"there is no position {position.offset} in {position.file}")
     done = MariaDbGtidSet.parse(str(gtids)).format_text()
     at = Position(position.file, position.offset, done)
     return LogStart(DumpRequest(at.file, at.offset), at, GtidOrigin.KNOWN)
@@ -136,7 +136,9 @@ def _check_mariadb_state(link: Link, position: Position, identity: Identity) -> 
         if state.get((domain, server), 0) < number:
             missing = f"{domain}-{server}-{number}"
             raise (
-                make_reset_error(missing) if server == identity.server_id else make_missing_transactions_error(missing)
+                build_reset_error(missing)
+                if server == identity.server_id
+                else build_missing_transactions_error(missing)
             )
 
 
@@ -150,14 +152,14 @@ def _check_file(link: Link, position: Position, identity: Identity, last_uuid: s
     files = read_log_files(link)
     if position.file in files:
         if position.offset > files[position.file]:
-            raise make_reset_error(
+            raise build_reset_error(
                 f"{position.file} has {files[position.file]} bytes, the position is {position.offset}"
             )
         return
     first = min(files, key=_parse_file_number, default="")
     if first and _parse_file_number(position.file) < _parse_file_number(first):
-        raise make_purged_error(f"{where}; its first file is {first}")
-    raise make_reset_error(f"there is no {position.file}; its first file is {first or 'missing'}")
+        raise build_purged_error(f"{where}; its first file is {first}")
+    raise build_reset_error(f"there is no {position.file}; its first file is {first or 'missing'}")
 
 
 def _parse_file_number(file: str) -> int:

@@ -74,7 +74,7 @@ class _Scratch:
     """Maps a source's database names to its scratch databases, and back."""
 
     def __init__(self, source: str) -> None:
-        self.prefix = f"{SCRATCH_PREFIX}{_make_source_tag(source)}__"
+        self.prefix = f"{SCRATCH_PREFIX}{_build_source_tag(source)}__"
         self._known: dict[str, str] = {}
 
     def map_database(self, db: str) -> str:
@@ -90,7 +90,7 @@ class _Scratch:
         return self._known.get(name, name)
 
 
-def _make_source_tag(source: str) -> str:
+def _build_source_tag(source: str) -> str:
     """The source in a prefix that is unique to it and that the server returns unchanged, also in lower case."""
     is_plain = source == source.lower() and len(source) <= _LONGEST and "__" not in source and not source.endswith("_")
     return (

@@ -65,7 +65,7 @@ class Definitions(Protocol):
     def find_definition(self, source: str, event: TableMap) -> TableDef | None:
         """The definition with which rows are decoded; None if the table is excluded."""
 
-    def make_cascade_guard(self, source: str) -> Guard | None:
+    def build_cascade_guard(self, source: str) -> Guard | None:
         """The guard against rows that foreign keys change without logging."""
 
     def follow_all(self, source: str, statements: Iterable[Statement]) -> list[SchemaChange]:
@@ -278,7 +278,7 @@ class Worker:
 
     def _guard(self) -> Guard | None:
         logged = self.source.unlogged_cascades == "none" or (self._log is not None and self._log.logs_cascades)
-        return None if logged else self._parts.catalog.make_cascade_guard(self.source.name)
+        return None if logged else self._parts.catalog.build_cascade_guard(self.source.name)
 
     def _publish_statement(self, transaction: SourceTransaction, statement: Statement) -> None:
         statements = self._apply_replacement(transaction, statement)

@@ -45,10 +45,10 @@ class EtcdService:
             (rpc.LEASE_REVOKE, lambda request: store.revoke(request.ID)),
             (rpc.LEASE_TIME_TO_LIVE, store.read_time_to_live),
         ]
-        methods = [(method, _make_unary_handler(method, call)) for method, call in unary]
-        methods += [(rpc.WATCH, _make_stream_handler(rpc.WATCH, self._streams.wrap(self._watch)))]
+        methods = [(method, _build_unary_handler(method, call)) for method, call in unary]
+        methods += [(rpc.WATCH, _build_stream_handler(rpc.WATCH, self._streams.wrap(self._watch)))]
         methods += [
-            (rpc.LEASE_KEEP_ALIVE, _make_stream_handler(rpc.LEASE_KEEP_ALIVE, self._streams.wrap(self._keep_alive)))
+            (rpc.LEASE_KEEP_ALIVE, _build_stream_handler(rpc.LEASE_KEEP_ALIVE, self._streams.wrap(self._keep_alive)))
         ]
         methods.sort(key=lambda pair: pair[0].service)
         grouped = itertools.groupby(methods, key=lambda pair: pair[0].service)
@@ -130,7 +130,7 @@ class _WatchStream:
             self.end()
 
     def _create(self, request: pb.WatchCreateRequest) -> None:
-        header = self._store.make_header()
+        header = self._store.build_header()
         with self._lock:
             watch_id = request.watch_id or next(i for i in self._ids if i not in self._watches)
             self._watches[watch_id] = _Watching(request, request.start_revision or header.revision + 1)
@@ -143,7 +143,7 @@ class _WatchStream:
                 return
             self._out.append(
                 pb.WatchResponse(
-                    header=self._store.make_header(),
+                    header=self._store.build_header(),
                     watch_id=watch_id,
                     canceled=True,
                     cancel_reason=reason,
@@ -187,7 +187,7 @@ def _trim_event(event: pb.Event, request: pb.WatchCreateRequest) -> pb.Event:
     return event if request.prev_kv else pb.Event(type=event.type, kv=event.kv)
 
 
-def _make_unary_handler(method: rpc.Method, call: Callable[[Any], Any]) -> grpc.RpcMethodHandler[Any, Any]:
+def _build_unary_handler(method: rpc.Method, call: Callable[[Any], Any]) -> grpc.RpcMethodHandler[Any, Any]:
     def answer(request: Any, context: grpc.ServicerContext) -> Any:
         try:
             return call(request)
@@ -199,5 +199,5 @@ def _make_unary_handler(method: rpc.Method, call: Callable[[Any], Any]) -> grpc.
     return grpc.unary_unary_rpc_method_handler(answer, method.request.FromString, method.response.SerializeToString)
 
 
-def _make_stream_handler(method: rpc.Method, call: Any) -> grpc.RpcMethodHandler[Any, Any]:
+def _build_stream_handler(method: rpc.Method, call: Any) -> grpc.RpcMethodHandler[Any, Any]:
     return grpc.stream_stream_rpc_method_handler(call, method.request.FromString, method.response.SerializeToString)

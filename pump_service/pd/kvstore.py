@@ -72,14 +72,14 @@ class KvStore:
         """KV.Range."""
         with self._changed:
             answer = self._mvcc.read_range(request)
-            answer.header.CopyFrom(self.make_header())
+            answer.header.CopyFrom(self.build_header())
             return answer
 
     def put(self, request: pb.PutRequest) -> pb.PutResponse:
         """KV.Put."""
         with self._changed:
             response: pb.PutResponse = self._write([pb.RequestOp(request_put=request)])[0].response_put
-            response.header.CopyFrom(self.make_header())
+            response.header.CopyFrom(self.build_header())
             return response
 
     def delete_range(self, request: pb.DeleteRangeRequest) -> pb.DeleteRangeResponse:
@@ -87,7 +87,7 @@ class KvStore:
         with self._changed:
             operation = pb.RequestOp(request_delete_range=request)
             response: pb.DeleteRangeResponse = self._write([operation])[0].response_delete_range
-            response.header.CopyFrom(self.make_header())
+            response.header.CopyFrom(self.build_header())
             return response
 
     def run_txn(self, request: pb.TxnRequest) -> pb.TxnResponse:
@@ -98,7 +98,7 @@ class KvStore:
             for response in responses:
                 part = getattr(response, response.WhichOneof("response"))
                 part.header.CopyFrom(pb.ResponseHeader(revision=self.revision))
-            return pb.TxnResponse(header=self.make_header(), succeeded=succeeded, responses=responses)
+            return pb.TxnResponse(header=self.build_header(), succeeded=succeeded, responses=responses)
 
     def grant(self, request: pb.LeaseGrantRequest) -> pb.LeaseGrantResponse:
         """Lease.LeaseGrant. Raises FileExistsError for an id in use."""
@@ -109,7 +109,7 @@ class KvStore:
             granted = pb.LeaseGrantRequest(TTL=max(request.TTL, 1), ID=lease_id)
             self._journal.append([(GRANT, granted.SerializeToString())])
             self._leases[lease_id] = Lease(granted.TTL, self._clock() + granted.TTL)
-            return pb.LeaseGrantResponse(header=self.make_header(), ID=lease_id, TTL=granted.TTL)
+            return pb.LeaseGrantResponse(header=self.build_header(), ID=lease_id, TTL=granted.TTL)
 
     def revoke(self, lease_id: int) -> pb.LeaseRevokeResponse:
         """Lease.LeaseRevoke: deletes its keys. Raises KeyError."""
@@ -121,7 +121,7 @@ class KvStore:
             self._write([pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=key)) for key in keys])
             self._journal.append([(REVOKE, pb.LeaseRevokeRequest(ID=lease_id).SerializeToString())])
             del self._leases[lease_id]
-            return pb.LeaseRevokeResponse(header=self.make_header())
+            return pb.LeaseRevokeResponse(header=self.build_header())
 
     def keep_alive(self, lease_id: int) -> pb.LeaseKeepAliveResponse:
         """Renew; TTL 0 for an unknown lease."""
@@ -129,12 +129,12 @@ class KvStore:
             lease = self._leases.get(lease_id)
             if lease is not None:
                 lease.deadline = self._clock() + lease.ttl_s
-            return pb.LeaseKeepAliveResponse(header=self.make_header(), ID=lease_id, TTL=lease.ttl_s if lease else 0)
+            return pb.LeaseKeepAliveResponse(header=self.build_header(), ID=lease_id, TTL=lease.ttl_s if lease else 0)
 
     def read_time_to_live(self, request: pb.LeaseTimeToLiveRequest) -> pb.LeaseTimeToLiveResponse:
         """Lease.LeaseTimeToLive; TTL -1 for an unknown lease."""
         with self._changed:
-            answer = pb.LeaseTimeToLiveResponse(header=self.make_header(), ID=request.ID, TTL=-1)
+            answer = pb.LeaseTimeToLiveResponse(header=self.build_header(), ID=request.ID, TTL=-1)
             lease = self._leases.get(request.ID)
             if lease is not None:
                 answer.TTL = max(int(lease.deadline - self._clock()), 0)
@@ -168,7 +168,7 @@ class KvStore:
         with self._changed:
             self._changed.notify_all()
 
-    def make_header(self) -> pb.ResponseHeader:
+    def build_header(self) -> pb.ResponseHeader:
         """The header of every answer."""
         return pb.ResponseHeader(revision=self.revision, member_id=1, raft_term=1)
 

@@ -160,7 +160,7 @@ class _Pd(PDServicer):
     def GetMembers(self, request: pb.GetMembersRequest, context: grpc.ServicerContext) -> pb.GetMembersResponse:  # noqa: ARG002
         """The only member; like PD, without a check of the cluster id."""
         member = pb.Member(name="binlake-pd", member_id=1, client_urls=[self._driver.url])
-        return pb.GetMembersResponse(header=self._make_header(), members=[member], leader=member, etcd_leader=member)
+        return pb.GetMembersResponse(header=self._build_header(), members=[member], leader=member, etcd_leader=member)
 
     def Tso(self, requests: Iterator[pb.TsoRequest], context: grpc.ServicerContext) -> Iterator[pb.TsoResponse]:
         """A batch for each request, in order."""
@@ -179,9 +179,9 @@ class _Pd(PDServicer):
             except OSError as error:  # TimeoutError is one of them
                 context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             stamp = pb.Timestamp(physical=tso.extract_physical(last), logical=tso.extract_logical(last))
-            yield pb.TsoResponse(header=self._make_header(), count=request.count, timestamp=stamp)
+            yield pb.TsoResponse(header=self._build_header(), count=request.count, timestamp=stamp)
 
-    def _make_header(self) -> pb.ResponseHeader:
+    def _build_header(self) -> pb.ResponseHeader:
         return pb.ResponseHeader(cluster_id=self._driver.cluster_id)
 
 
@@ -201,7 +201,7 @@ class _ClockService(ClockServicer):
 
 
 def _load_credentials(tls: Tls) -> grpc.ServerCredentials:
-    tls.make_server_context()  # raises for unusable files, which grpcio does not
+    tls.build_server_context()  # raises for unusable files, which grpcio does not
     ca, key, cert = (b"" if file is None else file.read_bytes() for file in (tls.ca, tls.key, tls.cert))
     return grpc.ssl_server_credentials([(key, cert)], ca or None, require_client_auth=bool(ca))
 

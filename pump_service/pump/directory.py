@@ -21,7 +21,7 @@ class DataDirectory:
     def __init__(self, path: Path, files: Files | None = None) -> None:
         self.path = path
         self._files = files or Files()
-        self._files.make_directory(path)
+        self._files.build_directory(path)
         self._lock = FileLock(path / ".lock")
         if not self._lock.take():
             raise Permanent(

@@ -57,7 +57,7 @@ class End(NamedTuple):
     given_up: int
 
 
-def make_damage_error(frame: Frame, offset: int, reason: str) -> Permanent:
+def build_damage_error(frame: Frame, offset: int, reason: str) -> Permanent:
     """The error for bytes of the value log that were stored and are now damaged or missing."""
     name = f"{frame.fid:06d}.vlog"
     return Permanent(
@@ -86,7 +86,7 @@ def settle_end(
     max_ts = max(known.max_ts if known is not None and at_head else 0, _read_greatest_ts(walk, stop))
     given_up = log_accepted_damage(frame, walk)
     if at_head and walk.at == start:
-        raise make_lost_end_error(Pointer(frame.fid, start), Pointer(frame.fid, size))
+        raise build_lost_end_error(Pointer(frame.fid, start), Pointer(frame.fid, size))
     footer = files.read(unsealed.file, walk.at, frame.footer_bytes + 1)
     if frame.old and frame.decode_footer(footer, size) is not None and len(footer) == frame.footer_bytes:
         return End(walk.at, max_ts, True, given_up)
@@ -101,7 +101,7 @@ def settle_end(
     return End(walk.at, max_ts, False, given_up)
 
 
-def make_lost_end_error(head: Pointer, end: Pointer) -> Permanent:
+def build_lost_end_error(head: Pointer, end: Pointer) -> Permanent:
     """The error for a value log that lacks records which the index knows."""
     return Permanent(
         "the value log ends before the index does: stored binlogs are lost",
@@ -133,9 +133,9 @@ def _check_complete(files: Files, unsealed: UnsealedFile, walk: Walk, size: int,
     if Pointer(frame.fid, walk.at) in accepted:
         return
     if walk.at < unsealed.until or (not unsealed.last and size - walk.at > frame.footer_bytes):
-        raise make_damage_error(frame, walk.at, "a file that was written to its end is incomplete")
+        raise build_damage_error(frame, walk.at, "a file that was written to its end is incomplete")
     if walk.at < size and _has_later_write(files, unsealed, walk.at, size):
-        raise make_damage_error(frame, walk.at, "a record is incomplete, and later ones are complete")
+        raise build_damage_error(frame, walk.at, "a record is incomplete, and later ones are complete")
 
 
 def _has_later_write(files: Files, unsealed: UnsealedFile, damage: int, size: int) -> bool:

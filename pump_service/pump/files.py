@@ -23,7 +23,7 @@ class Handle(io.FileIO):
 class Files:
     """The operating system's files. Every method raises OSError."""
 
-    def make_directory(self, directory: Path) -> None:
+    def build_directory(self, directory: Path) -> None:
         """Create the directory and missing parents, durably; existing ones are left unchanged."""
         missing = [path for path in (directory, *directory.parents) if not path.exists()]
         directory.mkdir(parents=True, exist_ok=True)

@@ -65,18 +65,18 @@ def parse_head(payload: bytes) -> Head:
     """The head of a stored payload. Raises WireError."""
     layout = parse_layout(payload) if len(payload) > _LARGE_BYTES else None
     if layout is not None:
-        return _make_head(layout.tp, layout.start_ts, layout.commit_ts, layout.key, payload)
+        return _build_head(layout.tp, layout.start_ts, layout.commit_ts, layout.key, payload)
     binlog = parse_binlog(payload)
-    return _make_head(binlog.tp, binlog.start_ts, binlog.commit_ts, binlog.prewrite_key, payload)
+    return _build_head(binlog.tp, binlog.start_ts, binlog.commit_ts, binlog.prewrite_key, payload)
 
 
 def normalise(payload: bytes) -> tuple[Head, bytes]:
     """The head of a payload that just arrived, and its bytes in the form that Go writes. Raises WireError."""
     layout = parse_layout(payload) if len(payload) > _LARGE_BYTES else None
     if layout is not None:
-        return _make_head(layout.tp, layout.start_ts, layout.commit_ts, layout.key, payload), payload
+        return _build_head(layout.tp, layout.start_ts, layout.commit_ts, layout.key, payload), payload
     binlog = parse_binlog(payload)
-    head = _make_head(binlog.tp, binlog.start_ts, binlog.commit_ts, binlog.prewrite_key, payload)
+    head = _build_head(binlog.tp, binlog.start_ts, binlog.commit_ts, binlog.prewrite_key, payload)
     return head, binlog.SerializeToString() if emit_always(binlog) else payload
 
 
@@ -130,7 +130,7 @@ def _complete_parsed(commit: Binlog, prewrite: Binlog) -> Binlog:
     return commit
 
 
-def _make_head(tp: int, start_ts: int, commit_ts: int, key: bytes, payload: bytes) -> Head:
+def _build_head(tp: int, start_ts: int, commit_ts: int, key: bytes, payload: bytes) -> Head:
     if start_ts == commit_ts and start_ts:
         return _new_head((_FAKE, start_ts, commit_ts, b""))
     kind = KINDS.get(tp, _OTHER)

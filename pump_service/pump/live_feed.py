@@ -139,7 +139,7 @@ class LiveFeed:
 
     def _run(self) -> None:
         service = self._pulls.service
-        reader = service.make_reader()
+        reader = service.build_reader()
         while not self._stopped.is_set():
             with self._changed:
                 self._changed.wait_for(lambda: self._members or self._ahead or self._stopped.is_set())

@@ -82,10 +82,10 @@ class PumpMetrics:
             self.forced,
             self.given_up,
         ]
-        return render_page([*counted, *_make_readings(storage, status_queries, score)])
+        return render_page([*counted, *_build_readings(storage, status_queries, score)])
 
 
-def _make_readings(storage: Storage, queries: Callable[[], int], score: Callable[[], int]) -> list[Instrument]:
+def _build_readings(storage: Storage, queries: Callable[[], int], score: Callable[[], int]) -> list[Instrument]:
     counters = storage.counters
     return [
         Reading(f"{_STORAGE}_gc_ts", "gc ts of storage", lambda: tso.extract_physical(storage.index.gc_ts)),

@@ -99,7 +99,7 @@ class Pages:
     @staticmethod
     def _refuse(request: HttpRequest, why: str) -> HttpResponse:
         sparing.warning("command_refused", path=request.path[:100], why=why)
-        return HttpResponse(403, JSON, _make_envelope(why, _OTHER).body)
+        return HttpResponse(403, JSON, _build_envelope(why, _OTHER).body)
 
     def _answer_status(self, _: HttpRequest) -> HttpResponse:
         try:
@@ -108,27 +108,27 @@ class Pages:
             values["ErrMsg"] = self._service.describe_problems()
         except BinlakeError as error:
             values = {"status": None, "CommitTS": 0, "Checkpoint": {}, "ErrMsg": str(error)}
-        return _make_json_line(values)
+        return _build_json_line(values)
 
     def _answer_drainers(self, _: HttpRequest) -> HttpResponse:
         try:
-            return _make_json_line([json.loads(drainer.to_json()) for drainer in self._members.list_drainers()])
+            return _build_json_line([json.loads(drainer.to_json()) for drainer in self._members.list_drainers()])
         except BinlakeError as error:
-            return _make_envelope(str(error), _OTHER)
+            return _build_envelope(str(error), _OTHER)
 
     def _answer_state(self, _: HttpRequest, node_id: str, action: str) -> HttpResponse:
         own_id, state = self._service.node_id, self._service.state
         if node_id != own_id and self._answers_for(node_id):
             return self._answer_replication(node_id, action)
         if node_id != own_id:
-            return _make_envelope(f"invalide nodeID {node_id}, this pump's nodeID is {own_id}", _OTHER)
+            return _build_envelope(f"invalide nodeID {node_id}, this pump's nodeID is {own_id}", _OTHER)
         if action not in _ACTIONS:
-            return _make_envelope(f"invalide action {action}", _OTHER)
+            return _build_envelope(f"invalide action {action}", _OTHER)
         if state is not State.ONLINE:
-            return _make_envelope(f"this pump's state is {state}, apply {action} failed!", _OTHER)
+            return _build_envelope(f"this pump's state is {state}, apply {action} failed!", _OTHER)
         log.info("asked_to_leave", action=action, pump=own_id)
         self._ask(action)
-        return _make_envelope(f"apply action {action} success!", _OK)
+        return _build_envelope(f"apply action {action} success!", _OK)
 
     def _answers_for(self, node_id: str) -> bool:
         """Whether `node_id` is a replication: a consumer without a process, whose address in the registry is ours."""
@@ -142,7 +142,7 @@ class Pages:
     def _answer_replication(self, node_id: str, action: str) -> HttpResponse:
         """As a drainer would: the state that the action writes keeps plan from starting a window."""
         if action not in _ACTIONS:
-            return _make_envelope(f"invalide action {action}", _OTHER)
+            return _build_envelope(f"invalide action {action}", _OTHER)
         try:
             before = (
                 self._members.pause_replication(node_id)
@@ -150,16 +150,16 @@ class Pages:
                 else self._members.set_drainer_state(node_id, OFFLINE)
             )
         except BinlakeError as error:
-            return _make_envelope(f"apply {action} failed! {error}", _OTHER)
+            return _build_envelope(f"apply {action} failed! {error}", _OTHER)
         log.info("replication_asked", action=action, drainer=node_id, before=before.state,
                  position=str(before.max_commit_ts))  # fmt: skip
-        return _make_envelope(f"apply action {action} success!", _OK)
+        return _build_envelope(f"apply action {action} success!", _OK)
 
     def _answer_binlog(self, request: HttpRequest, text: str) -> HttpResponse:
         wants_json = request.query.get("format") == "json"
         if not re.fullmatch(r"[+-]?[0-9]{1,19}", text):
             message = f"invalid parameter ts: {text[:_SHOWN]}"
-            return _make_envelope(message, _BAD_PARAMETER) if wants_json else HttpResponse(200, TEXT, message.encode())
+            return _build_envelope(message, _BAD_PARAMETER) if wants_json else HttpResponse(200, TEXT, message.encode())
         try:
             pointer = self._storage.index.find_pointer(int(text)) if abs(int(text)) < 1 << 63 else None
             if pointer is None:
@@ -167,9 +167,9 @@ class Pages:
             payload = self._storage.read(pointer)
         except BinlakeError as error:
             message = f"fail read binlog by ts: {text}: {error}"
-            return _make_envelope(message, _NOT_FOUND) if wants_json else HttpResponse(200, TEXT, message.encode())
+            return _build_envelope(message, _NOT_FOUND) if wants_json else HttpResponse(200, TEXT, message.encode())
         if wants_json:
-            return _make_envelope("", _OK, as_json(payload, self._storage))
+            return _build_envelope("", _OK, as_json(payload, self._storage))
         return HttpResponse(200, TEXT, as_text(payload).encode())
 
     def _answer_gc(self, _: HttpRequest) -> HttpResponse:
@@ -182,7 +182,7 @@ class Pages:
         return HttpResponse(200, CONTENT_TYPE, body)
 
     def _answer_transactions(self, _: HttpRequest) -> HttpResponse:
-        return _make_envelope("", _OK, self._waiting())
+        return _build_envelope("", _OK, self._waiting())
 
     def _commit(self, _: HttpRequest, start_ts: str, commit_ts: str) -> HttpResponse:
         return _answer_decision(self._verdict.decide, start_ts, commit_ts, f"is recorded as committed at {commit_ts}")
@@ -199,10 +199,10 @@ def _answer_decision(decide: Callable[[int, int], None], start_ts: str, commit_t
     try:
         decide(_parse_ts(start_ts), _parse_ts(commit_ts))
     except ConfigError as error:
-        return _make_envelope(str(error), _BAD_PARAMETER)
+        return _build_envelope(str(error), _BAD_PARAMETER)
     except BinlakeError as error:
-        return _make_envelope(str(error), _OTHER)
-    return _make_envelope(f"transaction {start_ts} {outcome}", _OK)
+        return _build_envelope(str(error), _OTHER)
+    return _build_envelope(f"transaction {start_ts} {outcome}", _OK)
 
 
 def _parse_ts(text: str) -> int:
@@ -211,11 +211,11 @@ def _parse_ts(text: str) -> int:
     raise ConfigError("not a timestamp", where={"ts": text[:_SHOWN]})
 
 
-def _make_json_line(value: Any) -> HttpResponse:
+def _build_json_line(value: Any) -> HttpResponse:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return HttpResponse(200, TEXT, f"{text}\n".encode())
 
 
-def _make_envelope(message: str, code: int, data: Any = None) -> HttpResponse:
+def _build_envelope(message: str, code: int, data: Any = None) -> HttpResponse:
     text = json.dumps({"message": message, "code": code, "data": data}, ensure_ascii=False, indent=2)
     return HttpResponse(200, JSON, f"{text}\n".encode())

@@ -62,7 +62,7 @@ class Pulls:
         except BinlakeError as error:
             self._fail_call(call, error)
             return
-        if len(self._pullers) >= _PULLERS and not self._tail.drop_farthest() and not self._make_room(call):
+        if len(self._pullers) >= _PULLERS and not self._tail.drop_farthest() and not self._free_slot(call):
             call.fail(
                 Status.UNAVAILABLE, f"{len(self._pullers)} streams are open already, most of them from this address"
             )
@@ -148,7 +148,7 @@ class Pulls:
         def is_gone() -> bool:
             return not (puller.alive and self.service.serving)
 
-        reader = self.service.make_reader()
+        reader = self.service.build_reader()
         with contextlib.ExitStack() as turn_ends:
             reader.before_large = partial(self._wait_for_large_turn, puller, turn_ends)
             try:
@@ -254,7 +254,7 @@ class Pulls:
         if self._checking:
             self._rpc.run_after(_LOOK_S, self._drop_stalled)
 
-    def _make_room(self, call: Call) -> bool:
+    def _free_slot(self, call: Call) -> bool:
         """To admit a call from another address, end the newest puller of the address that has the most."""
         slots = {puller: puller.call.connection.address for puller in self._pullers}
         loser = choose_slot_to_free(slots, call.connection.address)

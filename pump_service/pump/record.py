@@ -141,23 +141,23 @@ class Frame:
         """Raise WireError with the position when magic, length or crc do not fit."""
         expected = self.decode_header(header, 0, offset)
         if len(header) < self.header_bytes:
-            raise self._make_damage_error("the record's header is cut off", offset)
+            raise self._build_damage_error("the record's header is cut off", offset)
         if not expected.length:
-            raise self._make_damage_error(f"no record starts here ({header[:8].hex()})", offset)
+            raise self._build_damage_error(f"no record starts here ({header[:8].hex()})", offset)
         if len(payload) != expected.length:
-            raise self._make_damage_error(f"record is cut off: {len(payload)} of {expected.length} bytes", offset)
+            raise self._build_damage_error(f"record is cut off: {len(payload)} of {expected.length} bytes", offset)
         if google_crc32c.extend(expected.seed, payload) != expected.crc:
-            raise self._make_damage_error("the record's crc does not match", offset)
+            raise self._build_damage_error("the record's crc does not match", offset)
 
     def build_where(self, offset: int) -> dict[str, object]:
         """`offset` of this file, for the `where` of an error."""
         return {"value_log": f"{self.fid:06d}.vlog", "offset": offset}
 
-    def _make_damage_error(self, message: str, offset: int) -> WireError:
+    def _build_damage_error(self, message: str, offset: int) -> WireError:
         return WireError(message, where=self.build_where(offset))
 
 
-def make_head(fid: int, previous_end: int) -> tuple[bytes, Frame]:
+def build_head(fid: int, previous_end: int) -> tuple[bytes, Frame]:
     """The head of a new file, and how its records are framed."""
     marker = secrets.randbits(63) | 1 << 63
     body = HEAD.pack(HEAD_MAGIC, fid, marker, previous_end, 0)[:-4]

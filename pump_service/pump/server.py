@@ -181,7 +181,7 @@ class PumpServer:
                 self._leave(lambda: State.OFFLINE)
                 return ""
             if not why:
-                self._leave(self._make_state_chooser(departure.compared_watermark))
+                self._leave(self._build_state_chooser(departure.compared_watermark))
                 return ""
             action = self._wait_for_request(min(_LOOK_S, self._config.heartbeat_interval_s))
             if action not in ("", "close"):  # a repeated close changes nothing
@@ -193,7 +193,7 @@ class PumpServer:
         except queue.Empty:
             return ""
 
-    def _make_state_chooser(self, taken: int) -> Callable[[], State]:
+    def _build_state_chooser(self, taken: int) -> Callable[[], State]:
         def choose_state() -> State:
             # A write that was in flight when closing began may have been stored since; then the pump is still needed.
             # The log is checked, too: after an index failure the watermark does not cover everything.
@@ -258,26 +258,26 @@ class PumpServer:
             self._members,
             self._oracle,
             ask=self.request_leave,
-            verdict=Verdict(self._storage, self._make_status_queries(), self.service.metrics),
+            verdict=Verdict(self._storage, self._build_status_queries(), self.service.metrics),
             waiting=lambda: self.resolver.describe(),
             collect=self._collect,
             score=lambda: self._score,
             gate=Gate(config.token_file, strict=config.protect_state),
         )
-        self._rpc = self._make_transport()
+        self._rpc = self._build_transport()
         host = config.advertise_addr or self._rpc.address
         directory = self._storage.directory
         self.service.node_id = directory.recall("node") or config.node_id or directory.remember("node", host)
         self._host = host
         self._rpc.start()
 
-    def _make_status_queries(self) -> StatusQueries:
+    def _build_status_queries(self) -> StatusQueries:
         config = self._config
         return StatusQueries(
             self._source, self._clients.tikv, clock=self._oracle.fetch_ts, timeout_s=config.txn_timeout_s
         )
 
-    def _make_transport(self) -> LeanServer:
+    def _build_transport(self) -> LeanServer:
         config = self._config
         socket = Path(config.socket) if config.socket else None
         return LeanServer(self.service, config.addr, http=self.pages, tls=config.tls.to_tls(), socket=socket)

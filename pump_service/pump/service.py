@@ -168,7 +168,7 @@ class PumpService:
             raise ConfigError("startFrom.offset is negative", where={"offset": after_ts})
         self._storage.check_recovered()
 
-    def make_reader(self) -> Reader:
+    def build_reader(self) -> Reader:
         """A reader for pull.catch_up()."""
         return Reader(self._storage)
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import structlog
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from binlake.base.tomlfile import make_readable_error, read_toml
+from binlake.base.tomlfile import build_readable_error, read_toml
 from binlake.errors import ConfigError
 from pump_service.pump.ceiling import SLACK_S
 from pump_service.pump.config import PumpConfig, TlsFiles, parse_gc, parse_log_position, parse_size
@@ -232,7 +232,7 @@ def read_settings(args: argparse.Namespace, environment: Mapping[str, str] = os.
     try:
         return PumpFile.model_validate(values)
     except ValidationError as error:
-        raise make_readable_error(error, PumpFile, args.config or "flags and PUMP_* variables") from None
+        raise build_readable_error(error, PumpFile, args.config or "flags and PUMP_* variables") from None
 
 
 def to_config(settings: PumpFile) -> PumpConfig:

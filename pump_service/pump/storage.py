@@ -21,7 +21,7 @@ from binlake.errors import BinlakeError, Transient, WireError
 from binlake.wire.binlog_pb2 import Binlog, Commit, Rollback
 from pump_service.pump.ceiling import Ceiling
 from pump_service.pump.directory import DataDirectory
-from pump_service.pump.fileend import make_lost_end_error
+from pump_service.pump.fileend import build_lost_end_error
 from pump_service.pump.files import Files
 from pump_service.pump.follower import Counters, Follower, read_known_synced
 from pump_service.pump.groupcommit import Budget, Done, GroupCommit, Item
@@ -125,7 +125,7 @@ class Storage:
     def check_recovered(self) -> None:
         """Raise Transient while the index is being built."""
         if self._commit is None:
-            raise _make_starting_error(self.error)
+            raise _build_starting_error(self.error)
 
     def append(self, payload: bytes) -> Future[None]:
         """Store a serialised Binlog; the future is done after its fsync.
@@ -173,7 +173,7 @@ class Storage:
     def _put(self, item: Item, *, wait: bool) -> None:
         commit = self._commit
         if commit is None:
-            raise _make_starting_error(self.error)
+            raise _build_starting_error(self.error)
         self._budget.take(item.size, wait=wait)
         try:
             commit.put(item)
@@ -322,7 +322,7 @@ class Storage:
         )
         head = self.index.head
         if self.index.checkpoint and not values.holds(head):
-            raise make_lost_end_error(head, values.end)
+            raise build_lost_end_error(head, values.end)
         return values
 
 
@@ -333,7 +333,7 @@ def _find_error(stored: Future[None]) -> BinlakeError | None:
     raise error
 
 
-def _make_starting_error(how_far: str) -> Transient:
+def _build_starting_error(how_far: str) -> Transient:
     return Transient("the pump is starting", where={"state": how_far})
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from binlake.errors import BinlakeError, LostRange, Permanent, Transient, WireError
-from pump_service.pump.fileend import KnownSynced, UnsealedFile, log_accepted_damage, make_damage_error, settle_end
+from pump_service.pump.fileend import KnownSynced, UnsealedFile, build_damage_error, log_accepted_damage, settle_end
 from pump_service.pump.files import Files
 from pump_service.pump.record import (
     HEAD,
@@ -27,8 +27,8 @@ from pump_service.pump.record import (
     Pointer,
     Stretch,
     Walk,
+    build_head,
     frame_of,
-    make_head,
 )
 from pump_service.pump.stopping import StopAsked, never_stop
 
@@ -81,7 +81,7 @@ class ValueLog:
         self._handles_lock = threading.Lock()
         self._max_ts: dict[int, int] = {}
         self._frames: dict[int, Frame] = {}
-        self._files.make_directory(directory)
+        self._files.build_directory(directory)
         names = self._files.list_names(directory)
         # A killed process may have left a file name in the page cache only, and records in that file will count as
         # durable.
@@ -189,7 +189,7 @@ class ValueLog:
         """How the records of file `fid` are framed."""
         frame = self._frames.get(fid)
         if frame is None:
-            raise self._make_missing_error(fid)
+            raise self._build_missing_error(fid)
         return frame
 
     def scan_from(self, pointer: Pointer, upto: Pointer | None = None) -> Iterator[tuple[Pointer, bytes]]:
@@ -242,13 +242,13 @@ class ValueLog:
         try:
             return self._files.open(self._build_path(fid))
         except FileNotFoundError:
-            raise self._make_missing_error(fid) from None
+            raise self._build_missing_error(fid) from None
         except OSError as error:
             hint = "raise the limit of open files (ulimit -n)" if error.errno in (EMFILE, ENFILE) else "check the disk"
             where = {"file": self._build_path(fid).name, "reason": error}
             raise Transient("a file of the value log cannot be opened", where=where, hint=hint) from error
 
-    def _make_missing_error(self, fid: int) -> LostRange:
+    def _build_missing_error(self, fid: int) -> LostRange:
         return LostRange("a file of the value log is missing", where={"file": self._build_path(fid).name})
 
     def _cache_handle(self, fid: int, file: io.FileIO) -> None:
@@ -265,7 +265,7 @@ class ValueLog:
             elif self._is_given_up(fid):
                 next_fid = fid + 1
             elif fid != self._fids[-1] or self._files.read_size(self._handle(fid)) > HEAD.size:
-                raise make_damage_error(Frame(fid), 0, "the head of the file is incomplete")
+                raise build_damage_error(Frame(fid), 0, "the head of the file is incomplete")
         begun = [fid for fid in self._fids if fid in self._frames]
         self._fids = begun  # a last file without a head was being created when the last process ended
         sealed = [self._load_max_ts(at, known) for at in range(len(begun))]
@@ -320,7 +320,7 @@ class ValueLog:
         self.given_up += log_accepted_damage(frame, walk)
         rest = self._files.read(file, walk.at, frame.footer_bytes)
         if walk.at < end and not (frame.old and stop is None and frame.decode_footer(rest, size) is not None):
-            raise make_damage_error(frame, walk.at, "a record is incomplete")
+            raise build_damage_error(frame, walk.at, "a record is incomplete")
 
     def _write(self, fid: int, pieces: Sequence[bytes], end: int) -> None:
         file = self._handle(fid)
@@ -379,7 +379,7 @@ class ValueLog:
             if self._files.read_size(file) > HEAD.size:
                 raise
             self._files.truncate(file, 0)
-        head, frame = make_head(fid, self._end)
+        head, frame = build_head(fid, self._end)
         if self._files.append(file, head) != len(head):
             raise OSError(ENOSPC, "the head of a file was written only in part")
         self._files.sync(file)  # synced even if acks do not wait for syncs: without its head a file cannot be read

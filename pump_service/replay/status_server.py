@@ -77,7 +77,7 @@ class StatusServer:
         self._scheme = "http" if tls is None else "https"
         host, _, port = addr.rpartition(":")
         try:
-            self._server = _Port((host, int(port)), _make_handler(self), tls)
+            self._server = _Port((host, int(port)), _build_handler(self), tls)
         except (OSError, ValueError, OverflowError) as error:
             raise ConfigError(
                 f"the status port cannot listen: {error}", where={"addr": addr}, hint="give --status-addr HOST:PORT"
@@ -153,7 +153,7 @@ class _Port(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], tls: Tls | None) -> None:
         self._tls = tls
-        self._context = tls.make_server_context(["http/1.1"]) if tls is not None else None
+        self._context = tls.build_server_context(["http/1.1"]) if tls is not None else None
         super().__init__(address, handler)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
@@ -205,7 +205,7 @@ def _answer(server: StatusServer, target: str) -> tuple[int, str, str]:
     return (404, "404 page not found\n", _TEXT) if body is None else (200, body, "application/json")
 
 
-def _make_handler(server: StatusServer) -> type[BaseHTTPRequestHandler]:
+def _build_handler(server: StatusServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 

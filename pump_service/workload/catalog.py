@@ -13,11 +13,11 @@ from random import Random
 from binlake.rows.schema import Action, DbInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import DELETE_ONLY, PUBLIC
-from binlake.rows.schema.forms import Json, make_database_json, make_job_json
+from binlake.rows.schema.forms import Json, build_database_json, build_job_json
 from pump_service.workload.definitions import create_sql
 from pump_service.workload.kinds import require_kind
 from pump_service.workload.spec import Spec
-from pump_service.workload.tables import ID, Table, make_table
+from pump_service.workload.tables import ID, Table, build_table
 
 _MOST_COLUMNS = 24
 _FIRST_ID = 102
@@ -52,7 +52,7 @@ class Catalog:
 
     def create_initial_tables(self) -> Iterator[Ddl]:
         """CREATE DATABASE and the initial tables."""
-        info = make_database_json(next(self._ids), self._spec.db)
+        info = build_database_json(next(self._ids), self._spec.db)
         self._db = DbInfo.from_json(info)
         query = f"CREATE DATABASE `{self._spec.db}`;"
         yield self._finish(Action.CREATE_SCHEMA, query, (0, ""), db_info=info)
@@ -147,7 +147,7 @@ class Catalog:
         return self._create_table(keyed=table.keyed)
 
     def _create_table(self, *, keyed: bool) -> Ddl:
-        table = make_table(self._spec, next(self._ids), f"t{next(self._names)}", keyed=keyed)
+        table = build_table(self._spec, next(self._ids), f"t{next(self._names)}", keyed=keyed)
         table.rebuild(self._db)
         self.tables.append(table)
         query = create_sql(table.name, [col for _, col in table.columns], table.render_keys()) + ";"
@@ -175,7 +175,7 @@ class Catalog:
         states = (DELETE_ONLY, final) if action is Action.DROP_COLUMN else (final,)
 
         def build_job(start_ts: int, finished_ts: int) -> Json:
-            return make_job_json(
+            return build_job_json(
                 job_id, action, query, schema=schema, table=table, version=version, start_ts=start_ts,
                 finished_ts=finished_ts, db_info=db_info, table_info=info,
             )  # fmt: skip

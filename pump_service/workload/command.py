@@ -152,14 +152,14 @@ def _add_shape(add: Callable[..., Any], spec: Spec) -> None:
     )
     add(
         "--txn-rows",
-        type=_make_numbers_parser(":", 2),
+        type=_build_numbers_parser(":", 2),
         default=spec.txn_rows,
         metavar="LEAST:MOST",
         help="rows of a transaction",
     )
     add(
         "--mix",
-        type=_make_numbers_parser(",", 3),
+        type=_build_numbers_parser(",", 3),
         default=spec.mix,
         help="weights of insert, update, delete (default 50,40,10)",
     )
@@ -228,7 +228,7 @@ def _split_words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _make_numbers_parser(separator: str, count: int) -> Callable[[str], tuple[int, ...]]:
+def _build_numbers_parser(separator: str, count: int) -> Callable[[str], tuple[int, ...]]:
     def parse(text: str) -> tuple[int, ...]:
         parts = text.split(separator)
         if len(parts) != count or not all(part.isdecimal() for part in parts):

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import Json, make_name_json
+from binlake.rows.schema.forms import Json, build_name_json
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def build_column_json(column: Col, column_id: int, offset: int, *, primary: bool
     flag |= t.FLAG_NOT_NULL if column.not_null else 0
     flag |= t.FLAG_UNSIGNED if column.unsigned else 0
     return {
-        "id": column_id, "name": make_name_json(column.name), "offset": offset,
+        "id": column_id, "name": build_name_json(column.name), "offset": offset,
         "origin_default": None, "default": column.default, "default_is_expr": False, "generated_expr_string": "",
         "generated_stored": False, "state": 5, "comment": "", "hidden": False, "version": 2,
         "type": {"Tp": column.tp, "Flag": flag, "Flen": column.flen, "Decimal": column.decimal,

@@ -39,7 +39,7 @@ class Draft:
         builders: dict[int, MutationBuilder] = {}
         for change in self.changes:
             table = change.table
-            builder = builders.get(table.table_id) or builders.setdefault(table.table_id, table.make_builder())
+            builder = builders.get(table.table_id) or builders.setdefault(table.table_id, table.build_builder())
             rowid = 0 if table.keyed else change.row_id
             if change.before is None:
                 builder.insert(change.after or {}, rowid)
@@ -64,7 +64,7 @@ class Generator:
         fate = choose_fate(self._spec.faults, self._random.random())
         overlay: dict[tuple[int, int], Row | None] = {}
         count = self._random.randint(*self._spec.txn_rows)
-        changes = tuple(self._make_change(self._random.choice(tables), overlay) for _ in range(count))
+        changes = tuple(self._build_change(self._random.choice(tables), overlay) for _ in range(count))
         self._open.update(overlay)
         return Draft(changes, fate, self._random.randint(1, 20))
 
@@ -75,13 +75,13 @@ class Generator:
                 change.table.parts[self._writer].put(change.row_id, change.after)
             self._open.discard((change.table.table_id, change.row_id))
 
-    def _make_change(self, table: Table, overlay: dict[tuple[int, int], Row | None]) -> Change:
+    def _build_change(self, table: Table, overlay: dict[tuple[int, int], Row | None]) -> Change:
         part = table.parts[self._writer]
         (kind,) = self._random.choices(("insert", "update", "delete"), self._spec.mix)
         row_id = self._pick_existing(table, kind == "update", overlay) if kind != "insert" else None
         if row_id is None:
             row_id = part.take_id()
-            change = Change(table, row_id, None, table.make_row(row_id, self._random))
+            change = Change(table, row_id, None, table.build_row(row_id, self._random))
         else:
             before = overlay.get((table.table_id, row_id)) or part.rows[row_id]
             after = table.change_row(before, self._random) if kind == "update" else None

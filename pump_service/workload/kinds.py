@@ -28,13 +28,13 @@ _ELEMS = ("red", "green", "blue", "black")
 _LONG_TEXT = 4000  # characters; a MySQL table may refuse a longer VARCHAR
 
 
-def _make_text_generator(width: int) -> Value:
+def _build_text_generator(width: int) -> Value:
     if width > _POOL_BYTES // 2:
         return lambda random: (_POOL * (width // _POOL_BYTES + 2))[(at := random.randrange(_POOL_BYTES)) : at + width]
     return lambda random: _POOL[(at := random.randrange(_POOL_BYTES - width)) : at + width]
 
 
-def _make_bytes_generator(width: int) -> Value:
+def _build_bytes_generator(width: int) -> Value:
     if width > _POOL_BYTES // 2:
         return lambda random: (_HEX * (width // _POOL_BYTES + 2))[
             (at := 2 * random.randrange(_POOL_BYTES)) : at + 2 * width
@@ -42,31 +42,31 @@ def _make_bytes_generator(width: int) -> Value:
     return lambda random: _HEX[(at := 2 * random.randrange(_POOL_BYTES - width)) : at + 2 * width]
 
 
-def _make_string_column(name: str, width: int) -> tuple[Col, Value]:
+def _build_string_column(name: str, width: int) -> tuple[Col, Value]:
     if width > _LONG_TEXT:
-        return _make_long_text_column(name, width)
-    return Col(name, t.VARCHAR, max(width, 16), -1, charset=CHARSET, collate=COLLATE), _make_text_generator(width)
+        return _build_long_text_column(name, width)
+    return Col(name, t.VARCHAR, max(width, 16), -1, charset=CHARSET, collate=COLLATE), _build_text_generator(width)
 
 
-def _make_long_text_column(name: str, width: int) -> tuple[Col, Value]:
+def _build_long_text_column(name: str, width: int) -> tuple[Col, Value]:
     # At 4 bytes a character, 2^14 characters exceed the 65,535 bytes of a TEXT.
     tp = t.BLOB if width < 1 << 14 else t.LONGBLOB
     return Col(
         name, tp, 65_535 if tp == t.BLOB else (1 << 32) - 1, -1, charset=CHARSET, collate=COLLATE
-    ), _make_text_generator(width)
+    ), _build_text_generator(width)
 
 
-def _make_blob_column(name: str, width: int) -> tuple[Col, Value]:
+def _build_blob_column(name: str, width: int) -> tuple[Col, Value]:
     tp = t.BLOB if width < 1 << 16 else t.LONGBLOB
-    return Col(name, tp, 65_535 if tp == t.BLOB else (1 << 32) - 1, -1), _make_bytes_generator(width)
+    return Col(name, tp, 65_535 if tp == t.BLOB else (1 << 32) - 1, -1), _build_bytes_generator(width)
 
 
-def _make_plain_kind(value: Value, tp: int, flen: int, decimal: int = -1, **more: Any) -> Kind:
+def _build_plain_kind(value: Value, tp: int, flen: int, decimal: int = -1, **more: Any) -> Kind:
     return lambda name, _: (Col(name, tp, flen, decimal, **more), value)
 
 
-def _make_elements_kind(tp: int, value: Value) -> Kind:
-    return _make_plain_kind(value, tp, 5, -1, charset=CHARSET, collate=COLLATE, elems=_ELEMS)
+def _build_elements_kind(tp: int, value: Value) -> Kind:
+    return _build_plain_kind(value, tp, 5, -1, charset=CHARSET, collate=COLLATE, elems=_ELEMS)
 
 
 def _draw_date(random: Random) -> str:
@@ -91,7 +91,7 @@ def _draw_double(random: Random) -> str:
 
 def _draw_json(random: Random) -> str:
     return json.dumps(
-        {"a": random.randint(0, 10**6), "b": [True, None, _make_text_generator(8)(random)]}, ensure_ascii=False
+        {"a": random.randint(0, 10**6), "b": [True, None, _build_text_generator(8)(random)]}, ensure_ascii=False
     )
 
 
@@ -100,26 +100,26 @@ def _set(random: Random) -> str:
 
 
 KINDS: dict[str, Kind] = {
-    "int": _make_plain_kind(lambda random: str(random.randint(-(2**31), 2**31 - 1)), t.LONG, 11, 0),
-    "bigint": _make_plain_kind(lambda random: str(random.randint(-(2**63), 2**63 - 1)), t.LONGLONG, 20, 0),
-    "ubigint": _make_plain_kind(lambda random: str(random.randint(0, 2**64 - 1)), t.LONGLONG, 20, 0, unsigned=True),
-    "varchar": _make_string_column,
-    "text": _make_long_text_column,
-    "blob": _make_blob_column,
-    "varbinary": lambda name, width: (Col(name, t.VARCHAR, max(min(width, _LONG_TEXT), 16), -1), _make_bytes_generator(
+    "int": _build_plain_kind(lambda random: str(random.randint(-(2**31), 2**31 - 1)), t.LONG, 11, 0),
+    "bigint": _build_plain_kind(lambda random: str(random.randint(-(2**63), 2**63 - 1)), t.LONGLONG, 20, 0),
+    "ubigint": _build_plain_kind(lambda random: str(random.randint(0, 2**64 - 1)), t.LONGLONG, 20, 0, unsigned=True),
+    "varchar": _build_string_column,
+    "text": _build_long_text_column,
+    "blob": _build_blob_column,
+    "varbinary": lambda name, width: (Col(name, t.VARCHAR, max(min(width, _LONG_TEXT), 16), -1), _build_bytes_generator(
         min(width, _LONG_TEXT)
     )),
-    "decimal": _make_plain_kind(_draw_decimal, t.NEWDECIMAL, 12, 2),
-    "double": _make_plain_kind(_draw_double, t.DOUBLE, 22),
-    "date": _make_plain_kind(_draw_date, t.DATE, 10, 0),
-    "datetime": _make_plain_kind(_draw_moment, t.DATETIME, 23, 3),
-    "timestamp": _make_plain_kind(_draw_moment, t.TIMESTAMP, 23, 3),
-    "time": _make_plain_kind(_draw_time, t.DURATION, 10, 0),
-    "year": _make_plain_kind(lambda random: str(random.randint(1901, 2155)), t.YEAR, 4, 0),
-    "bit": _make_plain_kind(lambda random: f"{random.randrange(1 << 8):02X}", t.BIT, 8, 0),
-    "enum": _make_elements_kind(t.ENUM, lambda random: random.choice(_ELEMS)),
-    "set": _make_elements_kind(t.SET, _set),
-    "json": _make_plain_kind(_draw_json, t.JSON, (1 << 32) - 1, 0),
+    "decimal": _build_plain_kind(_draw_decimal, t.NEWDECIMAL, 12, 2),
+    "double": _build_plain_kind(_draw_double, t.DOUBLE, 22),
+    "date": _build_plain_kind(_draw_date, t.DATE, 10, 0),
+    "datetime": _build_plain_kind(_draw_moment, t.DATETIME, 23, 3),
+    "timestamp": _build_plain_kind(_draw_moment, t.TIMESTAMP, 23, 3),
+    "time": _build_plain_kind(_draw_time, t.DURATION, 10, 0),
+    "year": _build_plain_kind(lambda random: str(random.randint(1901, 2155)), t.YEAR, 4, 0),
+    "bit": _build_plain_kind(lambda random: f"{random.randrange(1 << 8):02X}", t.BIT, 8, 0),
+    "enum": _build_elements_kind(t.ENUM, lambda random: random.choice(_ELEMS)),
+    "set": _build_elements_kind(t.SET, _set),
+    "json": _build_plain_kind(_draw_json, t.JSON, (1 << 32) - 1, 0),
 }  # fmt: skip
 """By the name that `--columns` takes."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from binlake.rows.schema.forms import CHARSET, COLLATE
 from binlake.wire import binlog_pb2 as pb
 from pump_service.workload.definitions import Col
-from pump_service.workload.tables import ID, Table, make_row_formatter
+from pump_service.workload.tables import ID, Table, build_row_formatter
 
 Json = dict[str, Any]
 _LENGTH = struct.Struct("<I")
@@ -24,7 +24,7 @@ def build_state_lines(db: str, tables: Iterable[Table], commit_ts: int, step: st
     names = sorted([db, table.name, "BASE TABLE"] for table in tables)
     yield {"commit_ts": str(commit_ts), "step": step, "databases": [db], "tables": names}
     for table in tables:
-        shown, columns = make_row_formatter(table), table.list_column_names()
+        shown, columns = build_row_formatter(table), table.list_column_names()
         yield {
             "commit_ts": str(commit_ts), "step": step, "table": f"{db}.{table.name}", "schema": db,
             "name": table.name, "kind": "BASE TABLE", "create": _create_sql(table), "columns": columns,

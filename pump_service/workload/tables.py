@@ -13,7 +13,7 @@ from random import Random
 from binlake.rows.codec import MutationBuilder
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import Json, make_index_json, make_table_json
+from binlake.rows.schema.forms import Json, build_index_json, build_table_json
 from pump_service.workload.definitions import Col, build_column_json
 from pump_service.workload.kinds import SIZED, Value, require_kind
 from pump_service.workload.spec import Spec
@@ -85,10 +85,10 @@ class Table:
         ]
         offsets = {col.name: offset for offset, (_, col) in enumerate(self.columns)}
         indexes = [
-            make_index_json(number, name, [(column, offsets[column])], unique=False, primary=False)
+            build_index_json(number, name, [(column, offsets[column])], unique=False, primary=False)
             for number, name, column in self.indexes
         ]
-        return make_table_json(self.table_id, self.name, cols, indexes, pk_is_handle=self.keyed)
+        return build_table_json(self.table_id, self.name, cols, indexes, pk_is_handle=self.keyed)
 
     def list_column_names(self) -> list[str]:
         """The names of the columns, in order."""
@@ -99,7 +99,7 @@ class Table:
         primary = [f"PRIMARY KEY (`{ID}`) /*T![clustered_index] CLUSTERED */"] if self.keyed else []
         return primary + [f"KEY `{name}` (`{column}`)" for _, name, column in self.indexes]
 
-    def make_row(self, row_id: int, random: Random) -> Row:
+    def build_row(self, row_id: int, random: Random) -> Row:
         """A row with fresh values."""
         row: Row = {name: value(random) for name, value in self.fresh.items()}
         return {ID: str(row_id), **row} if self.keyed else row
@@ -114,12 +114,12 @@ class Table:
         rows = {row_id: row for part in self.parts for row_id, row in part.rows.items()}
         return (rows[row_id] for row_id in sorted(rows))
 
-    def make_builder(self) -> MutationBuilder:
+    def build_builder(self) -> MutationBuilder:
         """Encodes row changes of this table with its present definition."""
         return MutationBuilder(self.definition)
 
 
-def make_table(spec: Spec, table_id: int, name: str, *, keyed: bool) -> Table:
+def build_table(spec: Spec, table_id: int, name: str, *, keyed: bool) -> Table:
     """An empty table with the columns of `spec`."""
     width = max(1, spec.row_bytes // max(1, sum(word in SIZED for word in spec.columns)))
     columns, fresh = [], dict[str, Value]()
@@ -133,7 +133,7 @@ def make_table(spec: Spec, table_id: int, name: str, *, keyed: bool) -> Table:
     return Table(table_id, name, columns, fresh, keyed, parts)
 
 
-def make_row_formatter(table: Table) -> Callable[[Row], list[object]]:
+def build_row_formatter(table: Table) -> Callable[[Row], list[object]]:
     """A function that turns a row of `table` into a list of values in the form of a capture's state."""
     binary = {
         col.name for _, col in table.columns if col.tp == t.BIT or (col.tp in t.STRINGS and col.charset == "binary")

@@ -15,7 +15,7 @@ from binlake.errors import Transient
 from binlake.mysqlbinlog.definitions.descriptions import is_user_database
 from binlake.mysqlbinlog.tablerows.link import Link, Name, ask
 from binlake.rows.schema import Action, DbInfo, DdlJob, SchemaState, TableDef
-from binlake.rows.schema.forms import make_job_json
+from binlake.rows.schema.forms import build_job_json
 from binlake.rows.schema.names import fold_pair
 from binlake.rows.schema.spool import JobSpool
 from binlake.rules import Rules
@@ -80,7 +80,7 @@ class Structures:
 
     def _build_job(self, ts: int, action: Action, db: DbInfo, table: TableDef | None, create: str) -> DdlJob:
         own = (table.id, table.name) if table is not None else (0, "")
-        raw = make_job_json(
+        raw = build_job_json(
             own[0] or db.id, action, create, schema=(db.id, db.name), table=own, version=self.state.version,
             start_ts=ts - 1, finished_ts=ts, db_info=None if table is not None else dict(db.raw),
             table_info=None if table is None else dict(table.raw),

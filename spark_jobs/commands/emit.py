@@ -13,12 +13,12 @@ import xxhash
 from binlake.config.feed import Feed
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
-from binlake.feed.changefeed.section import dump_section_keys, make_section
+from binlake.feed.changefeed.section import build_section, dump_section_keys
 from binlake.feed.schemaorder import SchemaOrder
 from binlake.feed.sink import forget_position
 from binlake.feed.state import read_state, record_removal
 from binlake.lake.opentable import delete_table
-from binlake.lake.tables import make_message_table
+from binlake.lake.tables import build_message_table
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import name_feed_sink
 from spark_jobs.encode import stage as encode
@@ -48,7 +48,7 @@ def emit(ctx: StageContext, name: str, lo: int, hi: int, to: Destination) -> lis
     results = [encode.run(own, range_, feed.name), publish.run(own, range_, feed.name, order.may_follow)]
     life = read_state(ctx.windows, feed.name).life
     forget_position(feed, ctx.replication.name, life)
-    delete_table(ctx.paths.locate_table(make_message_table(feed.name).name))
+    delete_table(ctx.paths.locate_table(build_message_table(feed.name).name))
     # Last: until then the window log shows what was sent, so a run that is killed before this line sends nothing twice.
     record_removal(ctx.windows, feed.name, run_id=ctx.run_id, reason="the range is sent")
     rows, seconds = results[-1].rows, sum(one.seconds for one in results)
@@ -69,7 +69,9 @@ def build_temporary_feed(feed: Feed, lo: int, hi: int, to: Destination) -> Feed:
         given["dispatchers"] = [{"matcher": ["*.*"], "topic": to.topic}]
     mark = xxhash.xxh3_64_hexdigest(f"{lo}-{hi}-{to.topic}-{to.sink_uri}".encode())
     name = f"{feed.name[:100]}-again-{mark}"
-    return make_section(given, "", {**dump_section_keys(feed), "name": name, "start-ts": str(lo), "target-ts": str(hi)})
+    return build_section(
+        given, "", {**dump_section_keys(feed), "name": name, "start-ts": str(lo), "target-ts": str(hi)}
+    )
 
 
 def _with_feed(replication: Replication, feed: Feed) -> Replication:

@@ -24,7 +24,7 @@ from spark_jobs.commands.recover import recover
 from spark_jobs.job.arguments import DEFAULT_MASTER, add_job, add_where, parse_commit_ts, parse_start_ts
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.following import Pace, run_windows, wait_for_caller
-from spark_jobs.job.opening import make_session_factory
+from spark_jobs.job.opening import build_session_factory
 from spark_jobs.job.results import MORE, STAGE, append_outcome, build_error_outcome, build_outcome, write_outcome
 from spark_jobs.job.runner import run_stage, run_window
 
@@ -106,7 +106,7 @@ def execute(stage: str, args: argparse.Namespace) -> list[StageResult]:
     """Run `stage` (or `window`: all of them, or `recover`) as the arguments say. Raises BinlakeError."""
     replication = load_replication(args.replication)
     run_id = args.run_id or f"cli-{uuid.uuid4().hex[:12]}"
-    make_spark = make_session_factory(f"binlake-{replication.name}", args)
+    make_spark = build_session_factory(f"binlake-{replication.name}", args)
     has_spark = not (args.without_spark or args.master == DEFAULT_MASTER)
     ctx = StageContext(replication, run_id, make_spark, args.stop_ts, in_pieces=stage == "window", has_spark=has_spark)
     if getattr(args, "tell_stages", False):

@@ -44,7 +44,7 @@ from binlake.lake.tables import (
     STATEMENT,
     WORKING_DAYS,
     LakeTable,
-    make_message_table,
+    build_message_table,
     parse_schema,
 )
 from binlake.mirror import MirrorVersions
@@ -130,7 +130,7 @@ def maintain(ctx: StageContext, tell: Tell = tell_nobody) -> list[Maintained]:
         *((table.name, partial(_maintain_working_table, ctx, table, Bounds(*landed))) for table in (CHANGE, STATEMENT)),
         *((table.name, partial(_maintain_history, ctx, table, landed[1])) for table in (BINLOG, MUTATION, DDL)),
         ("mirror", lambda: _maintain_mirrors(ctx)),
-        *((make_message_table(name).name, partial(_maintain_feed, ctx, name, landed[1])) for name in _list_feeds(ctx)),
+        *((build_message_table(name).name, partial(_maintain_feed, ctx, name, landed[1])) for name in _list_feeds(ctx)),
     ]
     done = []
     for number, (name, step) in enumerate(steps, 1):
@@ -289,7 +289,7 @@ def _list_feeds(ctx: StageContext) -> list[str]:
 
 def _maintain_feed(ctx: StageContext, name: str, landed_ts: int) -> Maintained:
     tidied = tidy_feed(ctx.paths, ctx.windows, name, landed_ts)
-    return Maintained(make_message_table(name).name, tidied.joined, tidied.dropped, tidied.windows)
+    return Maintained(build_message_table(name).name, tidied.joined, tidied.dropped, tidied.windows)
 
 
 # Mirrors.

@@ -35,7 +35,7 @@ from spark_jobs.job.results import Bounds, StageResult
 if TYPE_CHECKING:
     from spark_jobs.job.context import StageContext
 
-MakeContext = Callable[[Replication], "StageContext"]
+ContextBuilder = Callable[[Replication], "StageContext"]
 
 
 class RecoverCommand:
@@ -74,7 +74,7 @@ def _run_recover(args: argparse.Namespace) -> list[StageResult]:
 
 
 def recover(
-    replication: Replication, make_context: MakeContext, *, log_dir: str = "", roll_forward: bool = False
+    replication: Replication, build_own_context: ContextBuilder, *, log_dir: str = "", roll_forward: bool = False
 ) -> list[StageResult]:
     """Recover if the target needs it. The last result is that of `recover`; those before it are of stages that ran.
 
@@ -95,7 +95,7 @@ def recover(
     if not roll_forward:
         _require_open(verdict)
     if not log_dir and _has_lake(replication):
-        results, source = _from_lake(replication, verdict, make_context, roll_forward=roll_forward), "lake"
+        results, source = _from_lake(replication, verdict, build_own_context, roll_forward=roll_forward), "lake"
     else:
         results, source = _from_relay(replication, verdict, log_dir, roll_forward=roll_forward), "relay"
     if resumes and not results:
@@ -110,12 +110,12 @@ def recover(
 
 
 def _from_lake(
-    replication: Replication, verdict: Verdict, make_context: MakeContext, *, roll_forward: bool
+    replication: Replication, verdict: Verdict, build_own_context: ContextBuilder, *, roll_forward: bool
 ) -> list[StageResult]:
     from spark_jobs.job.runner import run_stage
 
     # The lake is the durable copy: relay files would add nothing to an open window, and their folder may be gone.
-    ctx = make_context(replication.model_copy(update={"relay": Relay()}))
+    ctx = build_own_context(replication.model_copy(update={"relay": Relay()}))
     results, reached = [], verdict.commit_ts
     if verdict.window is not None:
         results.append(run_stage("finalize", ctx, Bounds(*verdict.window)))

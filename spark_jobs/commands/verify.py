@@ -28,7 +28,7 @@ from binlake.repair.backfill.repair import hold_target
 from binlake.repair.verify import Verification, VerifyOptions, verify
 from binlake.repair.verify.fixes import build_fix_batches
 from binlake.repair.verify.fixfile import FixFile
-from binlake.repair.verify.repairing import Repaired, apply_file, group_keys_by_table, make_settled_target, repair_keys
+from binlake.repair.verify.repairing import Repaired, apply_file, build_settled_target, group_keys_by_table, repair_keys
 from binlake.repair.verify.tables import VerifiedTable, list_tables_at
 from binlake.statements import BatchLimits
 from binlake.target.session.session import Session
@@ -224,7 +224,7 @@ def _run_fix(replication: Replication, verification: Verification, run_id: str, 
 
 
 def _from_file(replication: Replication, path: Path, run_id: str) -> StageResult:
-    with make_settled_target(replication) as target:
+    with build_settled_target(replication) as target:
         done = apply_file(replication, path, target)
     return record_repair(replication, done, run_id or f"repair-{uuid.uuid4().hex[:12]}")
 

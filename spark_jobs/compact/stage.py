@@ -46,7 +46,7 @@ from spark_jobs.tables.pinned import (
     require_pinned,
 )
 from spark_jobs.tables.render import Renderer
-from spark_jobs.tables.rendered import RenderedAhead, make_renderer, write_groups
+from spark_jobs.tables.rendered import RenderedAhead, build_renderer, write_groups
 from spark_jobs.tables.sharedkeys import find_shared_tables, require_own_keys
 from spark_jobs.tables.sinks import (
     SinkWindow,
@@ -148,7 +148,7 @@ def _derive_window(
                 unknown = require_own_keys(ctx, window, arrivals, position, strict=strict)
             # A stage that runs alone leaves rendering to convert, which could not be given the result.
             renders = engine.fuses and given is not None and is_next
-            renderer = _make_renderer(ctx, window, target, position, derived) if renders else None
+            renderer = _build_renderer(ctx, window, target, position, derived) if renders else None
             rows, written, ahead = _write(ctx, _Run(engine, store), window, net, pinned, renderer)
     cuts = window.segments.starts
     sealed = CompactManifest(ctx.replication.name, "sql", wanted.lo, wanted.hi, ordered, rows, merged, cuts, shapes)
@@ -201,12 +201,12 @@ class _Run:
     store: Store
 
 
-def _make_renderer(
+def _build_renderer(
     ctx: StageContext, window: SinkWindow, target: Target, position: Position, places: list[SegmentTable]
 ) -> Renderer | None:
     """How convert will render the net changes of `places`; None if it needs more than their rows."""
     plain = position.forms == "plain"
-    renderer = make_renderer(ctx.replication.name, window, target, position, places, plain=plain)
+    renderer = build_renderer(ctx.replication.name, window, target, position, places, plain=plain)
     return None if any(table.kept for table in renderer.tables.values()) else renderer
 
 
@@ -230,7 +230,7 @@ def _write(
             return rows, None, None
     folder = ctx.paths.locate_table(CHANGE.name)
     reduce, groups = net.prepare(run.engine, run.store)
-    write = WriteGroup(reduce, bounds.window, folder, run.engine.make_keeper())
+    write = WriteGroup(reduce, bounds.window, folder, run.engine.build_keeper())
     written, ahead = write_groups(run.engine, write, groups, renderer, ctx.paths.locate_table(STATEMENT.name))
     written = replace(written, cells=frozenset(net.cells))
     if pinned is not None:

@@ -10,7 +10,7 @@ from functools import partial
 from binlake.base.lakecolumns import Change
 from binlake.config.model import Target
 from binlake.lake.tables import CHANGE, STATEMENT
-from binlake.target import make_too_many_rows_error
+from binlake.target import build_too_many_rows_error
 from binlake.window.definitions import SegmentTable
 from spark_jobs.engine.blocks import Store
 from spark_jobs.engine.engine import Engine
@@ -23,7 +23,7 @@ from spark_jobs.tables.held import read_window_changes
 from spark_jobs.tables.keeping import find_origins
 from spark_jobs.tables.netchange import Group, count_groups, find_groups
 from spark_jobs.tables.netrows import measure_sizes, sum_sizes
-from spark_jobs.tables.rendered import CHANGE_ARROW, Rendered, RenderGroup, make_renderer
+from spark_jobs.tables.rendered import CHANGE_ARROW, Rendered, RenderGroup, build_renderer
 
 
 def render_net_statements(
@@ -31,7 +31,7 @@ def render_net_statements(
 ) -> Rendered:
     """The statements of `change`, and the fold of its rows. Raises Permanent, SchemaError."""
     window, bounds = given.window, given.window.bounds
-    make = partial(make_renderer, ctx.replication.name, window, target, given.position, plain=plain)
+    make = partial(build_renderer, ctx.replication.name, window, target, given.position, plain=plain)
     if given.ahead is not None and given.net is not None and make(given.ahead.renderer.tables) == given.ahead.renderer:
         _require_segments(target, given.net.sizes, bounds.window)
         return given.ahead.rendered
@@ -43,7 +43,7 @@ def render_net_statements(
             changes = read_window_changes(ctx, engine, bounds, given.manifest.merged.rows, given.merged)
             if changes is not None:
                 renderer = replace(renderer, origins=find_origins(engine, changes, window, renderer.tables))
-        render = RenderGroup(renderer, ctx.paths.locate_table(STATEMENT.name), engine.make_keeper())
+        render = RenderGroup(renderer, ctx.paths.locate_table(STATEMENT.name), engine.build_keeper())
         if given.net is not None and given.net.is_held:
             # What was folded when it was written has not been read again since.
             made = Rendered.join(engine.run(replace(render, is_folded=True), groups))
@@ -83,4 +83,4 @@ def _require_segments(target: Target, sizes: Mapping[SegmentTable, int], window:
         rows[place.segment] += count
     for segment, count in sorted(rows.items()):
         if count > most:
-            raise make_too_many_rows_error(window, segment, count, most)
+            raise build_too_many_rows_error(window, segment, count, most)

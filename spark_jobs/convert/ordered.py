@@ -58,7 +58,7 @@ def render_ordered_statements(
         _require_own_targets(ctx, engine.run(_find_names, parts))
     options = PlanOptions(target.worker_count, limits, target.multiple_rows, target.conflict_strategy)
     planner = Planner(bounds.window, starts, tables, target.db_type, options, safe)
-    task = _PlanTask(planner, folder, engine.make_keeper())
+    task = _PlanTask(planner, folder, engine.build_keeper())
     return Rendered.join(engine.run(task, cut_in_order(parts, _ALL) if touched else []))
 
 

@@ -30,9 +30,9 @@ from binlake.target.claim.aside import is_aside, may_pass_refused
 from binlake.target.definitions.definitions import digest_definitions, require_definitions
 from binlake.target.definitions.forms import Name
 from binlake.window.cuts import (
+    build_ddl_batch,
+    build_refusing_batch,
     find_columns_from_log,
-    make_ddl_batch,
-    make_refusing_batch,
     name_merge_commands,
     require_pinned_cuts,
     require_pinned_texts,
@@ -111,7 +111,7 @@ def _derive(ctx: StageContext, given: Compacted) -> Converted:
         _require_compacted(given.manifest, window, target)
     else:
         require_pinned_cuts(pinned, window.segments.starts)
-    ddls, skipped = _make_ddl_batches(ctx, window, target, given.position.aside)
+    ddls, skipped = _build_ddl_batches(ctx, window, target, given.position.aside)
     if pinned is not None:
         statements = read_statements(ctx, window, target)
         if statements.compute_digest() == pinned.statement:
@@ -160,14 +160,14 @@ def _write(
     return change, made.rows
 
 
-def _make_ddl_batches(
+def _build_ddl_batches(
     ctx: StageContext, window: SinkWindow, target: Target, aside: Collection[Name]
 ) -> tuple[list[StatementBatch], int]:
     """(the DDL of each segment that has one, how many are left out: by the dialect, or for the operator to run)."""
     batches, skipped = [], 0
     for segment, ddl in enumerate(window.cuts, 1):
         try:
-            batch, reason = make_ddl_batch(segment, ddl, target.db_type)
+            batch, reason = build_ddl_batch(segment, ddl, target.db_type)
         except TargetRefused as error:
             if not may_pass_refused(ddl.tables, target.on_table_error, aside):
                 again = name_merge_commands(ctx.windows.list_landed((ddl.commit_ts - 1, ddl.commit_ts)))
@@ -178,7 +178,7 @@ def _make_ddl_batches(
                 )
                 raise
             log.warning("ddl_has_no_statement", commit_ts=str(ddl.commit_ts), error=str(error))
-            batch, reason = make_refusing_batch(segment, ddl, error.message), ""
+            batch, reason = build_refusing_batch(segment, ddl, error.message), ""
         if batch is None:
             skipped += 1
             log.info("ddl_skipped", commit_ts=str(ddl.commit_ts), reason=reason, query=ddl.query[:200])

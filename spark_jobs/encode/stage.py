@@ -29,7 +29,7 @@ from binlake.feed.state import (
 )
 from binlake.feed.waiting import list_waiting_windows, matches_section
 from binlake.lake.mutations import find_touched_tables
-from binlake.lake.tables import make_message_table
+from binlake.lake.tables import build_message_table
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import name_feed_lock, name_feed_sink
 from binlake.rows.schema.names import fold_pair
@@ -120,7 +120,7 @@ def _seal(ctx: StageContext, feed: Feed, window: Bounds, given: MergedWindow | N
 def _encode(ctx: StageContext, feed: Feed, bounds: Bounds, given: MergedWindow | None) -> EncodeManifest:
     merged = require_merged(ctx, bounds.lo, bounds.hi, given)
     _require_own_topics(ctx, feed, bounds.hi)
-    window, table = read_mirror_window(ctx, bounds, merged, given), make_message_table(feed.name)
+    window, table = read_mirror_window(ctx, bounds, merged, given), build_message_table(feed.name)
     ensure_table(ctx.paths, table)
     events = _build_task(ctx, feed, window, window.definitions).write([], _encode_events(ctx, feed, window))
     encoded = Encoded.sum_parts([*(_write_rows(ctx, feed, window, given) if merged.rows else []), events])
@@ -148,7 +148,7 @@ def _encode_events(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[pa
 
 
 def _build_task(ctx: StageContext, feed: Feed, window: SinkWindow, definitions: WindowDefinitions) -> EncodeTask:
-    own, folder = format_of(feed.options), ctx.paths.locate_table(make_message_table(feed.name).name)
+    own, folder = format_of(feed.options), ctx.paths.locate_table(build_message_table(feed.name).name)
     encoder = MessageEncoder(definitions, _build_segments(window), feed.topics, own)
     return EncodeTask(encoder, feed.tables, feed.name, window.bounds.window, folder, own.whole_transactions)
 

@@ -13,7 +13,7 @@ from binlake.feed.formats import DELETE, INSERT, UPDATE
 from binlake.lake.dataset import open_dataset
 from binlake.lake.ddls import find_last_ddls
 from binlake.lake.opentable import open_table
-from binlake.lake.tables import make_message_table
+from binlake.lake.tables import build_message_table
 from binlake.rows.schema import TableDef
 from binlake.window.definitions import LandedDdl
 from spark_jobs.job.context import Bounds, StageContext
@@ -43,7 +43,7 @@ def list_versions(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[Tab
 
 def _read_names(ctx: StageContext, feed: Feed, bounds: Bounds) -> set[Name]:
     """(db, table) of the row changes among the window's messages."""
-    data = open_dataset(open_table(ctx.paths.locate_table(make_message_table(feed.name).name)))
+    data = open_dataset(open_table(ctx.paths.locate_table(build_message_table(feed.name).name)))
     columns = [Message.DB, Message.TABLE]
     own = (ds.field(Message.WINDOW) == bounds.window) & ds.field(Message.OP).isin([INSERT, UPDATE, DELETE])
     names = data.to_table(columns=columns, filter=own).group_by(columns).aggregate([])

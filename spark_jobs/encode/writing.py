@@ -19,7 +19,7 @@ from binlake.base.dictionaries import encode_dictionary
 from binlake.base.lakecolumns import Message, Mutation
 from binlake.feed.messages import MessageEncoder
 from binlake.lake.parts import Part, write_parts
-from binlake.lake.tables import MESSAGE, make_message_table
+from binlake.lake.tables import MESSAGE, build_message_table
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.rules.tablefilter import TableMatcher
@@ -91,7 +91,7 @@ class EncodeTask:
         own = (part for batch in batches if (part := self._select_rows(batch)).num_rows)
         parts = write_parts(
             self.folder,
-            make_message_table(self.feed),
+            build_message_table(self.feed),
             chain(self._encode_messages(own, folds), self._add_window(events, folds)),
         )
         return Encoded(parts, rowhash.merge_folds(folds), self.encoder.collect_schemas())

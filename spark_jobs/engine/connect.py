@@ -18,7 +18,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from binlake.base.extras import require_one_pyspark
-from binlake.base.reachability import SPARK_TOKEN_ENV, make_spark_unavailable_error, require_spark
+from binlake.base.reachability import SPARK_TOKEN_ENV, build_spark_unavailable_error, require_spark
 from binlake.errors import ConfigError
 
 ANSWER_S = 15.0
@@ -95,6 +95,6 @@ def _require_answer(session: ConnectSession, server: str) -> None:
     if asking.is_alive():
         # Otherwise pyspark would ask the server to clean up when this process ends, and wait again.
         session.client.close()
-        raise make_spark_unavailable_error(server)
+        raise build_spark_unavailable_error(server)
     if failed:
         raise failed[0]

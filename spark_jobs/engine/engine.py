@@ -71,7 +71,7 @@ class Engine(Protocol):
     def open_store(self, paths: LakePaths, purpose: str) -> AbstractContextManager[Store]:
         """Where tasks put rows for later tasks; its files are gone when the context ends."""
 
-    def make_keeper(self) -> Keeper:
+    def build_keeper(self) -> Keeper:
         """Holds what tasks write to the lake for a reader in this process, if they run in it."""
 
 
@@ -97,6 +97,6 @@ class LocalEngine:
         """As Engine: in memory as far as there is room, the rest in files."""
         return MemoryStore(self._held_bytes, FileStore.of(paths, purpose))
 
-    def make_keeper(self) -> Keeper:
+    def build_keeper(self) -> Keeper:
         """As Engine."""
         return Keeper(self._held_bytes)

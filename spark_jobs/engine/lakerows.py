@@ -65,12 +65,12 @@ def _cut_into_parts(groups: list[_Group], task_bytes: int, within: tuple[int, in
     for group in groups:
         pending.append(group)
         if sum(size for _, _, size in pending) >= most:
-            parts.append(_make_part(pending, within))
+            parts.append(_build_part(pending, within))
             pending = []
-    return parts + ([_make_part(pending, within)] if pending else [])
+    return parts + ([_build_part(pending, within)] if pending else [])
 
 
-def _make_part(groups: list[_Group], within: tuple[int, int] | None) -> FileRows:
+def _build_part(groups: list[_Group], within: tuple[int, int] | None) -> FileRows:
     numbers: dict[str, list[int]] = {}
     for file, number, _ in groups:
         numbers.setdefault(file, []).append(number)

@@ -68,7 +68,7 @@ class SparkEngine:
         """As Engine: in files of the lake, which all workers can reach."""
         return FileStore.shared(paths, purpose)
 
-    def make_keeper(self) -> Keeper:
+    def build_keeper(self) -> Keeper:
         """As Engine: nothing is held where the reader is not."""
         return Keeper(0)
 

@@ -27,7 +27,7 @@ from binlake.window.cuts import require_pinned_cuts
 from binlake.window.manifest import ApplyManifest
 from binlake.window.targets import Naming
 from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lineage import Sources, Written, make_target_column_lister
+from spark_jobs.job.lineage import Sources, Written, build_target_column_lister
 from spark_jobs.tables.compacted import Converted, read_pinned
 from spark_jobs.tables.pinned import name_target, read_target_position
 from spark_jobs.tables.sinks import SinkWindow, find_tables_at_end, read_sql_window
@@ -91,7 +91,7 @@ def _is_passed(ctx: StageContext, bounds: Bounds) -> bool:
 def _build_lineage(ctx: StageContext, window: SinkWindow, target: Target) -> Written:
     hi = window.bounds.hi
     sources = Sources(Naming(ctx.rules), lambda: find_tables_at_end(ctx, window.base, hi, window.ddls))
-    return Written(window.definitions, hi, sources, make_target_column_lister(target.db_type))
+    return Written(window.definitions, hi, sources, build_target_column_lister(target.db_type))
 
 
 @contextmanager

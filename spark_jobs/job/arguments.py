@@ -53,7 +53,7 @@ def add_wait(parser: argparse.ArgumentParser) -> None:
 
 
 def add_where(parser: argparse.ArgumentParser, *, master: str | None = None) -> None:
-    """Declare `--remote` and `--master`, one of the two, for `make_session_factory`; `master` is the default."""
+    """Declare `--remote` and `--master`, one of the two, for `build_session_factory`; `master` is the default."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--remote", help="Spark Connect server, sc://host:port")
     where.add_argument("--master", default=master, help="Spark master of a session in this process, such as local[2]")

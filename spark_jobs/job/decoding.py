@@ -27,7 +27,7 @@ from binlake.rows.codec.splits import MOST_BYTES
 from binlake.rows.schema import SchemaState, WindowSchemas
 from binlake.rules import Rules
 from binlake.rules.rowfilter import RowFilter
-from binlake.rules.windowrows import make_row_filter
+from binlake.rules.windowrows import build_row_filter
 from binlake.window.added import add_columns
 from binlake.window.extras import Extra, list_extras
 from binlake.window.shardlocks import Locks
@@ -65,7 +65,7 @@ class Decoder:
     def of_window(cls, schemas: WindowSchemas, rules: Rules, locks: Locks, lo: int) -> Decoder:
         """The decoder of a window above `lo` with the holds `locks`. Raises ConfigError."""
         added = tuple(list_extras(schemas, Naming(rules), locks, lo))
-        return cls(schemas, rules, make_row_filter(schemas, rules), added)
+        return cls(schemas, rules, build_row_filter(schemas, rules), added)
 
     def decode_rows(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
         """Decode batches of (commit_ts, start_ts, payload) to batches of `mutation`.
@@ -80,7 +80,7 @@ class Decoder:
             yield add_columns(remaining, self.added)
 
     def _decode(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
-        decoded, own = self._make_batch(), 0
+        decoded, own = self._build_batch(), 0
         for batch in batches:
             for piece in _split_batch(batch):
                 payloads, commits, starts = (
@@ -98,7 +98,7 @@ class Decoder:
         yield from decoded.take_batches()
         left_out.update(_build_counts(decoded.stats, own))
 
-    def _make_batch(self) -> MutationBatch:
+    def _build_batch(self) -> MutationBatch:
         rules = self.rules
         return MutationBatch(
             rules.route, rules.list_passed_kinds, rules.invalid_text, rules.second_writes, rules.partition_rows

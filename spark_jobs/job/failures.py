@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from binlake.base.reachability import make_spark_unavailable_error
+from binlake.base.reachability import build_spark_unavailable_error
 from binlake.errors import BinlakeError, LostRange, Transient
 from binlake.lake.damage import is_storage_error, translate_storage_error
 
@@ -49,6 +49,6 @@ def _detect_lost_server(error: Exception) -> Transient | None:
     # By name: without a Connect server, gRPC need not be installed.
     code = getattr(error, "getGrpcStatusCode", None) or getattr(error, "code", None)
     if callable(code) and getattr(code(), "name", "") == "UNAVAILABLE":
-        return make_spark_unavailable_error(why="no longer answers")
+        return build_spark_unavailable_error(why="no longer answers")
     lost = _LOST.search(str(error))
-    return make_spark_unavailable_error(why=f"no longer has the session: {lost.group()}") if lost else None
+    return build_spark_unavailable_error(why=f"no longer has the session: {lost.group()}") if lost else None

@@ -23,11 +23,11 @@ from binlake.base.oserrors import SPACE_HINT
 from binlake.base.rowhash import Fold
 from binlake.errors import Transient
 from binlake.lake.damage import describe_storage_text, find_os_code, require_space
-from binlake.lake.lock import make_commit_properties
+from binlake.lake.lock import build_commit_properties
 from binlake.lake.opentable import is_table, open_table
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.paths import LakePaths
-from binlake.lake.store import choose_hooks, make_delta_options, open_files
+from binlake.lake.store import build_delta_options, choose_hooks, open_files
 from binlake.lake.tables import STAGE_TABLES, LakeTable, parse_schema
 from spark_jobs.engine.engine import Engine
 from spark_jobs.engine.rows import Rows
@@ -65,7 +65,7 @@ def ensure_table(paths: LakePaths, table: LakeTable) -> None:
             description=table.comment,
             configuration=table.build_properties(),
             raise_if_key_not_exists=False,
-            storage_options=make_delta_options(place),
+            storage_options=build_delta_options(place),
         )
 
 
@@ -89,7 +89,7 @@ def overwrite(rows: pa.Table, paths: LakePaths, table: LakeTable, predicate: str
         elif data.num_rows:
             write_deltalake(place, data, mode="append", commit_properties=about, writer_properties=_WRITER)
     except (DeltaError, OSError) as error:
-        raise _make_write_error(paths, table, error) from error
+        raise _build_write_error(paths, table, error) from error
     return int(data.num_rows)
 
 
@@ -114,7 +114,7 @@ def replace_history(
         write_deltalake(opened, rows, mode="overwrite", predicate=predicate, commit_properties=commit_properties(note),
                         writer_properties=_WRITER)  # fmt: skip
     except (DeltaError, OSError) as error:
-        raise _make_write_error(paths, table, error) from error
+        raise _build_write_error(paths, table, error) from error
 
 
 def _find_files_of_range(table: DeltaTable, lo: int, hi: int | None) -> list[RemoveAction] | None:
@@ -204,10 +204,10 @@ def commit_parts(
             post_commithook_properties=choose_hooks(paths.locate_table(table.name), place.version()),
         )
     except DeltaError as error:
-        raise _make_write_error(paths, table, error) from error
+        raise _build_write_error(paths, table, error) from error
 
 
-def _make_write_error(paths: LakePaths, table: LakeTable, error: Exception) -> Transient:
+def _build_write_error(paths: LakePaths, table: LakeTable, error: Exception) -> Transient:
     # Only the operating system's errors have a code: a disk without space, or of another user.
     return Transient(
         f"rows of `{table.name}` could not be written: {describe_storage_text(error)}",
@@ -223,7 +223,7 @@ def encode_note(note: Mapping[str, str]) -> str:
 
 def commit_properties(note: Mapping[str, str]) -> CommitProperties:
     """The `note` in the form that a commit by delta-rs takes; the caller holds the table's lock."""
-    return make_commit_properties({"userMetadata": encode_note(note)})
+    return build_commit_properties({"userMetadata": encode_note(note)})
 
 
 def clear_rows(

@@ -88,7 +88,7 @@ class Sources:
         return self._make()
 
 
-def make_target_column_lister(dialect: Dialect) -> Shown:
+def build_target_column_lister(dialect: Dialect) -> Shown:
     """Columns as the target has them; generated columns and the target's extra columns do not count as copied."""
 
     def list_target_columns(table: TableDef) -> tuple[Columns, Sequence[str]]:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 def build_context(replication: Replication, job: str, args: argparse.Namespace, run_id: str = "") -> StageContext:
     """The context of the stages that the command `job` runs; if `run_id` is empty, one is generated."""
-    make = make_session_factory(f"binlake-{job}-{replication.name}", args)
+    make = build_session_factory(f"binlake-{job}-{replication.name}", args)
     return StageContext(replication, run_id or f"{job}-{uuid.uuid4().hex[:12]}", make)
 
 
-def make_session_factory(app: str, args: argparse.Namespace) -> Callable[[], SparkSession]:
+def build_session_factory(app: str, args: argparse.Namespace) -> Callable[[], SparkSession]:
     """How this job gets its session: from a Connect server, a given master, spark-submit's settings, or not at all."""
     if args.without_spark or args.spark_later:
         return _refuse_session

@@ -55,7 +55,7 @@ def pull_window(
     if not ctx.prefers_spark(expected.bytes):
         local = LocalEngine()
         is_whole = here is None or 0 < most_bytes <= here
-        task = PullTask(pull, folder, local.make_keeper(), most_bytes if is_whole else here or 0)
+        task = PullTask(pull, folder, local.build_keeper(), most_bytes if is_whole else here or 0)
         [ranges] = local.run(task, [Bounds(pull.lo, pull.hi)])
         reached = ranges[-1].bounds.hi
         if is_whole or reached == pull.hi:
@@ -69,7 +69,7 @@ def pull_window(
     engine = ctx.spark_engine
     left = most_bytes and max(1, (most_bytes - sum(one.stored.landed.bytes for one in ranges)) // len(rest))
     decode = plan_decoding() if engine.fuses and not ranges else None
-    task = PullTask(pull, folder, engine.make_keeper(), left, decode)
+    task = PullTask(pull, folder, engine.build_keeper(), left, decode)
     for asked, found in zip(rest, engine.run(task, rest), strict=True):
         ranges += found
         if found[-1].bounds.hi < asked.hi:

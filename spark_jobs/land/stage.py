@@ -189,7 +189,7 @@ def _prove(ctx: StageContext, cluster: Cluster, members: list[Member], pulled: P
         if bounds.hi == asked.hi:
             raise
         raise _MustLandTogether(error.message) from error
-    own = pulled.cut(jobs.hi, LocalEngine().make_keeper())
+    own = pulled.cut(jobs.hi, LocalEngine().build_keeper())
     own = own.forget_decoded() if jobs.changes else own
     pulled.discard(own)
     return _Complete(own, replace(bounds, hi=jobs.hi), proofs, jobs, bounds.hi < asked.hi)

@@ -44,7 +44,7 @@ def write_rows(
     Raises what a Decoder raises, Transient.
     """
     folder = ctx.paths.locate_table(MUTATION.name)
-    task = MergeTask(payloads, decoder, folder, engine.make_keeper())
+    task = MergeTask(payloads, decoder, folder, engine.build_keeper())
     return commit_rows(ctx, engine.run(task, _list_payloads(ctx, engine, payloads, landed)), payloads, note)
 
 

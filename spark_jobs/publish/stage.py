@@ -19,10 +19,10 @@ from binlake.feed.files.binlogs import BinlogPublisher
 from binlake.feed.files.publisher import FilePublisher
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.ownposition import (
+    build_file_publisher,
     build_start,
     end_of,
     leaves_position,
-    make_file_publisher,
     require_own_position,
 )
 from binlake.feed.position import Position
@@ -87,7 +87,7 @@ def _open_sender(
         # Files have no fence, so a lake lock keeps other publishers out.
         with (
             ctx.hold_lock(f"{name_feed_lock(feed.name)}-publish"),
-            make_file_publisher(ctx.windows, feed, name, state) as files,
+            build_file_publisher(ctx.windows, feed, name, state) as files,
         ):
             require_own_position(ctx.windows, feed, state, windows, end_of(files.checkpoint))
             yield lambda manifest: _publish_files(ctx.paths, manifest, files)

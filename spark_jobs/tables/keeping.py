@@ -22,8 +22,8 @@ from binlake.statements import (
     PreserveStatements,
     StatementBatch,
     TableStatements,
-    make_images_from_maps,
-    make_images_from_rows,
+    build_images_from_maps,
+    build_images_from_rows,
 )
 from binlake.window.definitions import SegmentTable, build_cell
 from spark_jobs.engine.engine import Engine
@@ -86,19 +86,19 @@ def keep_statements(
     moved = pc.not_equal(rows.column("origin"), rows.column(Change.KEY)).combine_chunks()
     columns = table.find_identity().columns
     stayed, movers = rows.filter(pc.invert(moved)), rows.filter(moved)
-    keys = make_images_from_maps(stayed.column(Change.AFTER).combine_chunks(), columns)
+    keys = build_images_from_maps(stayed.column(Change.AFTER).combine_chunks(), columns)
     origins = _parse_keys(movers.column("origin").to_pylist(), columns)
     if phase == Phase.KEEP:
         yield from writer.keeps(keys) if stayed.num_rows else ()
         yield from writer.keeps(origins) if movers.num_rows else ()
         return
-    yield from writer.make_restores(keys) if stayed.num_rows else ()
+    yield from writer.build_restores(keys) if stayed.num_rows else ()
     if movers.num_rows:
-        yield from writer.make_moved_restores(
-            make_images_from_maps(movers.column(Change.AFTER).combine_chunks(), columns), origins
+        yield from writer.build_moved_restores(
+            build_images_from_maps(movers.column(Change.AFTER).combine_chunks(), columns), origins
         )
 
 
 def _parse_keys(keys: Sequence[str], columns: Sequence[str]) -> dict[str, pa.Array]:
     """The images of keys given as JSON arrays of the key's texts."""
-    return make_images_from_rows([dict(zip(columns, json.loads(key), strict=True)) for key in keys], columns)
+    return build_images_from_rows([dict(zip(columns, json.loads(key), strict=True)) for key in keys], columns)

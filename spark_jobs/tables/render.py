@@ -23,7 +23,7 @@ from binlake.statements import (
     PreserveStatements,
     StatementBatch,
     TableStatements,
-    make_images_from_maps,
+    build_images_from_maps,
 )
 from binlake.window.definitions import SegmentTable
 from spark_jobs.tables.keeping import Origins, keep_statements, write_statements
@@ -131,7 +131,7 @@ def _render_batches(writer: TableStatements, table: TableDef, rows: pa.Table, ph
     maps = rows[Change.BEFORE if deleted else Change.AFTER].chunk(0)
     names = table.find_identity().columns if deleted and not keyless else [column.name for column in table.row_columns]
     in_order = np.asarray(pc.sort_indices(rows[Change.KEY].chunk(0)))
-    images = make_images_from_maps(maps, names, in_order)
+    images = build_images_from_maps(maps, names, in_order)
     if not keyless:
         if deleted:
             return writer.render_deletes(images)

@@ -74,7 +74,7 @@ class RenderedAhead:
     rendered: Rendered
 
 
-def make_renderer(
+def build_renderer(
     replication: str,
     window: SinkWindow,
     target: Target,
@@ -167,7 +167,7 @@ def write_groups(
     """
     if renderer is None:
         return NetRows.join(engine.run(write, groups)), None
-    done = engine.run(WriteAndRender(write, RenderGroup(renderer, folder, engine.make_keeper())), groups)
+    done = engine.run(WriteAndRender(write, RenderGroup(renderer, folder, engine.build_keeper())), groups)
     net, made = NetRows.join(one for one, _ in done), [one for _, one in done]
     if any(one is None for one in made):
         return net, None

@@ -92,7 +92,7 @@ def require_own_keys(
         log.info("target_moved", window=window.bounds.window, commit_ts=now.commit_ts, opened=now.window)
         return 0
     if strict:
-        raise _make_unknown_error(unknown[0], window)
+        raise _build_unknown_error(unknown[0], window)
     log.warning("keys_of_unknown_tables", keys=len(unknown), table=f"{unknown[0].db}.{unknown[0].table}")
     return len(unknown)
 
@@ -137,7 +137,7 @@ def _iterate_rounds(new_keys: NewKeys) -> Iterator[list[Arrival]]:
             db, table, columns = histories[row["history"]]
             arrival = Arrival(db, table, columns, row["key"], row["source"], row["table_id"], row["commit_ts"])
             if row["other_source"] is not None:
-                raise _make_clash_error(arrival, row["other_source"], row["other_commit_ts"])
+                raise _build_clash_error(arrival, row["other_source"], row["other_commit_ts"])
             arrivals.append(arrival)
         if arrivals:
             yield arrivals
@@ -185,10 +185,10 @@ def _find_taken(session: Session, table: TableDef, arrivals: Sequence[Arrival]) 
 def _require_owner(arrival: Arrival, owner: KeyOwner | None) -> None:
     """Raises SchemaError if another table's row has the key. The key of a removed row belongs to no table."""
     if owner is not None and owner.left_row and owner.source != arrival.source and owner.table_id != arrival.table_id:
-        raise _make_clash_error(arrival, owner.source, owner.commit_ts)
+        raise _build_clash_error(arrival, owner.source, owner.commit_ts)
 
 
-def _make_clash_error(arrival: Arrival, other: str, since: int) -> SchemaError:
+def _build_clash_error(arrival: Arrival, other: str, since: int) -> SchemaError:
     return SchemaError(
         "two tables of the source write one key of their common target",
         where={"table": f"{arrival.db}.{arrival.table}", "key": redact_key(arrival.key),
@@ -197,7 +197,7 @@ def _make_clash_error(arrival: Arrival, other: str, since: int) -> SchemaError:
     )  # fmt: skip
 
 
-def _make_unknown_error(arrival: Arrival, window: SinkWindow) -> SchemaError:
+def _build_unknown_error(arrival: Arrival, window: SinkWindow) -> SchemaError:
     return SchemaError(
         "a source table inserts a row whose key the shared target table already has; that row is older than the lake,"
         " so it is unknown which source table wrote it",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from binlake.base.lakecolumns import OfSegment
-from binlake.dialect import make_table_bytewise
+from binlake.dialect import derive_bytewise_table
 from binlake.errors import IncompleteWindow, LostRange
 from binlake.lake.continuity import require_windows
 from binlake.lake.ddls import read_landed_ddls
@@ -90,7 +90,7 @@ def read_sql_window(ctx: StageContext, bounds: Bounds, merged: Merged, given: Me
     ddls, shown = window.ddls, None
     if target is not None and not ctx.replication.source.new_collation:
         ddls = tuple(use_bytewise_collations(ddl, target.db_type) for ddl in ddls)
-        shown = partial(make_table_bytewise, dialect=target.db_type)
+        shown = partial(derive_bytewise_table, dialect=target.db_type)
     segments = Segments(bounds.lo, bounds.hi, tuple(ddl.since for ddl in ddls if ddl.opens_segment))
     definitions = WindowDefinitions(window.base, ddls, shown)
     return SinkWindow(bounds, ddls, segments, definitions, window.base, window.versions, shown)

@@ -25,7 +25,7 @@ Row = dict[str, str]
 
 @pytest.mark.parametrize("name", list(LOADS))
 def test_consecutive_changes_lead_to_the_expected_rows(name: str) -> None:
-    bulk, binlog, jobs = cost_per_row.make_landed(LOADS[name].with_scale(0.03), whole=True)
+    bulk, binlog, jobs = cost_per_row.build_landed(LOADS[name].with_scale(0.03), whole=True)
     schemas = WindowSchemas(SchemaState().fold(enumerate(jobs)), [])
     batches = binlog.select(["payload", "commit_ts", "start_ts"]).to_batches()
     rows = [row for batch in Decoder(schemas, Rules()).decode_rows(batches, Counter())

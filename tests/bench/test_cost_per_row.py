@@ -18,7 +18,7 @@ TRIES = 3
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Step]:
-    return {step.name: step for step in cost_per_row.make_steps(str(tmp_path_factory.mktemp("steps")))}
+    return {step.name: step for step in cost_per_row.build_steps(str(tmp_path_factory.mktemp("steps")))}
 
 
 def costs_too_much(step: Step) -> bool:

@@ -39,7 +39,7 @@ class Shown:
 
 def write_rows() -> tuple[Writer, list[list[Line]]]:
     writer = Writer(LOADS["c"].with_scale(0.001))
-    writer.make_block(writer.load.list_setup_roles(), 0, writer.load.rows)
+    writer.build_block(writer.load.list_setup_roles(), 0, writer.load.rows)
     return writer, [list(writer.iterate_rows(number)) for number in range(writer.load.tables)]
 
 

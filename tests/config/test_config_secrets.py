@@ -12,7 +12,7 @@ from binlake.config.feed import Feed
 from binlake.config.load import load_replication
 from binlake.config.problems import list_plain_secrets
 from binlake.errors import ConfigError
-from binlake.feed.kafkaclient import make_client_settings
+from binlake.feed.kafkaclient import build_client_settings
 from binlake.feed.registry import Registry
 from pump_service.feeder.settings import read_settings
 
@@ -102,12 +102,12 @@ def test_secrets_of_feeds_are_read_where_they_connect(monkeypatch: pytest.Monkey
     before = feed.compute_data_hash()
     assert feed.sink.kafka is not None
     with pytest.raises(ConfigError, match="sasl-user names the Airflow connection k"):
-        make_client_settings(feed.sink.kafka)
+        build_client_settings(feed.sink.kafka)
     with pytest.raises(ConfigError, match="schema-registry names an environment variable"):
         Registry(feed.schema_registry)
     monkeypatch.setenv("AIRFLOW_CONN_K", "kafka://ann:hidden@h")
     monkeypatch.setenv("BINLAKE_TEST_REGISTRY", "hidden")
-    settings = make_client_settings(feed.sink.kafka)
+    settings = build_client_settings(feed.sink.kafka)
     assert (settings["sasl.username"], settings["sasl.password"]) == ("ann", "hidden")
     with Registry(feed.schema_registry) as registry:
         assert registry.shown == "http://h:1"

@@ -30,7 +30,7 @@ def recover_result(state: str = "recovered") -> dict[str, Any]:
     return {"ok": True, "status": 0, "printed": json.dumps(result)}
 
 
-def make_unreachable_source() -> str:
+def build_unreachable_source() -> str:
     """[source] with a PD that does not answer."""
     return f'pd-urls = "http://127.0.0.1:{free_port()}"\ntimeout-s = 1'
 
@@ -40,7 +40,7 @@ def test_recover_replaces_the_window_if_pd_is_unreachable(run: Runner, layout: s
     first = "plan" if layout == "stages" else "window"
     done = run(
         {first: [GONE], "recover": [recover_result()]},
-        source=make_unreachable_source(),
+        source=build_unreachable_source(),
         airflow=f'layout = "{layout}"\n{PATIENT}',
     )
     assert done.state == "success"
@@ -63,11 +63,11 @@ def test_nothing_is_recovered_while_pd_answers(run: Runner, monkeypatch: pytest.
 
 def test_source_unreachable_for_long_fails_the_run(run: Runner, folder: Path) -> None:  # R-35
     script = {"plan": [GONE], "recover": [recover_result("nothing-to-do")]}
-    short = run(script, source=make_unreachable_source(), airflow=PATIENT)
+    short = run(script, source=build_unreachable_source(), airflow=PATIENT)
     assert short.state == "success"
     log = WindowLog(LakePaths.of(load_replication(folder / "orders.toml", secrets=False)))
     log.record(WindowEvent("land", 1, 2, "done", 0, 0.1, "long ago"))
-    assert run(script, source=make_unreachable_source(), airflow=PATIENT).state == "failed"
+    assert run(script, source=build_unreachable_source(), airflow=PATIENT).state == "failed"
 
 
 def test_blocked_plan_waits_without_a_worker_and_continues(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from binlake.rows.codec import MutationBuilder, encode_prewrite_value
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import Action, ColumnInfo, DbInfo, DdlJob, TableDef, WindowDdl
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import make_database_json, make_job_json
+from binlake.rows.schema.forms import build_database_json, build_job_json
 from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.session.session import Session
 from binlake.wire import build
@@ -118,7 +118,7 @@ class Daily:
         target = target_of(server)
         self.upstream, self.session = Session(target), Session(target)
         self.replay = DirectReplay(self.log, self.session, dialect=server.name)
-        self._db = DbInfo.from_json(make_database_json(next(self._ids), DB))
+        self._db = DbInfo.from_json(build_database_json(next(self._ids), DB))
         self._database(Action.CREATE_SCHEMA, f"CREATE DATABASE `{DB}`")
         self.upstream.execute("CREATE DATABASE scratch CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
         self.upstream.execute("USE scratch")
@@ -206,7 +206,7 @@ class Daily:
 
     def create_database(self) -> int:
         """CREATE DATABASE again, with a new id."""
-        self._db = DbInfo.from_json(make_database_json(next(self._ids), DB))
+        self._db = DbInfo.from_json(build_database_json(next(self._ids), DB))
         return self._database(Action.CREATE_SCHEMA, f"CREATE DATABASE `{DB}`")
 
     def alter_database(self, options: str, charset: str, collate: str) -> int:
@@ -225,7 +225,7 @@ class Daily:
         self.version += 1
         start_ts, commit_ts, job_id = self.clock(), self.clock(), next(self._ids)
         info = dict(ddl.definition.raw) if ddl.definition is not None else None
-        raw = make_job_json(
+        raw = build_job_json(
             job_id, ddl.action, ddl.query, schema=(self._db.id, ddl.names[0]), table=(ddl.table_id, ddl.names[1]),
             version=self.version, start_ts=start_ts, finished_ts=commit_ts + 1, db_info=ddl.db_info, table_info=info,
         )  # fmt: skip

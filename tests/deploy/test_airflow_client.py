@@ -10,7 +10,7 @@ import pytest
 from deploy.local.airflow_client import AirflowClient
 
 
-def make_client(answers: list[int], asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> AirflowClient:
+def build_client(answers: list[int], asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> AirflowClient:
     """A client whose server answers with these statuses, and what it was asked for."""
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -34,7 +34,7 @@ def test_a_dag_is_paused_again_if_the_server_failed(
     answers: list[int], error: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
-    client = make_client(answers, asked, monkeypatch)
+    client = build_client(answers, asked, monkeypatch)
     if error:
         with pytest.raises(httpx.HTTPStatusError):
             client.set_paused("demo", True)

@@ -95,3 +95,8 @@ def test_cited_part_without_a_section_is_found_and_a_section_that_nobody_lists(t
     assert citations.find_unexplained(tmp_path) == [other]
     summaries.write_text(f"### {listed}\n### {other}\n### More\n")
     assert citations.find_unexplained(tmp_path) == ["More"]
+
+
+def test_functions_named_make_are_listed() -> None:
+    code = "def make_row(): ...\nclass A:\n    def _make_key(self): ...\n    def remake_it(self): ...\n"
+    assert checks.find_made_names(code) == ["make_row", "_make_key"]

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from binlake.cli import GROUP
-from deploy.docker.secrets_file import NAMES, make_lines
+from deploy.docker.secrets_file import NAMES, build_lines
 from deploy.setup import compose as setup
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,8 +89,8 @@ def test_every_secret_is_required_and_generated_by_the_script() -> None:
     text = FILE.read_text(encoding="utf-8")
     required = set(re.findall(r"\$\{([A-Z_]+):\?", text))
     assert required == set(NAMES)
-    assert [line.partition("=")[0] for line in make_lines()] == list(NAMES)
-    assert len({line.partition("=")[2] for line in make_lines() + make_lines()}) == 2 * len(NAMES)
+    assert [line.partition("=")[0] for line in build_lines()] == list(NAMES)
+    assert len({line.partition("=")[2] for line in build_lines() + build_lines()}) == 2 * len(NAMES)
     # The file itself contains nothing that looks like a password.
     assert re.findall(r"PASSWORD: (?!\$\{)\S+", text) == []
 
@@ -167,7 +167,7 @@ def run_compose(profile: str, *words: str, without: str = "") -> subprocess.Comp
     """Run `docker compose config`, which needs no Docker daemon, on the file with all secrets except `without`."""
     program = setup.find_command()
     assert program, "no Docker Compose 2 here: `make setup-tests` installs one"
-    secrets = [line.split("=", 1) for line in make_lines() if not line.startswith(f"{without}=")]
+    secrets = [line.split("=", 1) for line in build_lines() if not line.startswith(f"{without}=")]
     # Without a checkout's `.env`, and without this shell's variables for other projects.
     around = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     calling = [*program, "--env-file", os.devnull, "-f", str(FILE), "--profile", profile, "config", *words]

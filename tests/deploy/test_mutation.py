@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.mutation.operators import make_mutants
+from deploy.mutation.operators import build_mutants
 from deploy.mutation.results import ROOT, list_modules
 
 CHANGED = [
@@ -28,14 +28,14 @@ CHANGED = [
 
 @pytest.mark.parametrize(("text", "changes"), CHANGED)
 def test_each_mutant_changes_one_place_of_a_function(text: str, changes: list[str]) -> None:
-    found = [f"{one.before} -> {one.after}" for one in make_mutants(text, "f.py")]
+    found = [f"{one.before} -> {one.after}" for one in build_mutants(text, "f.py")]
     assert sorted(found) == sorted(changes)
 
 
 def test_equal_mutants_are_distinguished_and_keep_their_keys_when_lines_move() -> None:
     text = "def f(a):\n    return a[1] + a[1]"
-    keys = [one.key for one in make_mutants(text, "f.py")]
-    assert keys == [one.key for one in make_mutants(f"import os\n\n\n{text}", "f.py")]
+    keys = [one.key for one in build_mutants(text, "f.py")]
+    assert keys == [one.key for one in build_mutants(f"import os\n\n\n{text}", "f.py")]
     assert {"f: 1 -> 2", "f: 1 -> 2 #2"} <= set(keys)
     assert len(set(keys)) == len(keys)
 
@@ -45,7 +45,7 @@ def test_modules_tests_and_explanations_exist() -> None:
     assert list_modules()
     for module in list_modules():
         assert [test for test in module.tests if not (ROOT / test).is_file()] == []
-        keys = {one.key for one in make_mutants(module.text, module.path)}
+        keys = {one.key for one in build_mutants(module.text, module.path)}
         assert set(module.explained) - keys == set()
 
 

@@ -10,9 +10,9 @@ from support.tabledefs import col, primary, table
 
 from binlake.base.dialects import Dialect
 from binlake.dialect.computed import (
+    build_once_computed_specs,
+    build_reader_specs,
     find_computed_once,
-    make_computed_once,
-    make_reader_specs,
     require_no_filled_operands,
 )
 from binlake.dialect.errors import Unmappable
@@ -85,7 +85,7 @@ def test_rows_whose_null_became_a_zero_are_refused_in_a_lenient_session() -> Non
 def test_a_written_definition_becomes_generated_and_then_plain(spec: str, generated: str, plain: str) -> None:
     (column,) = of(hexed("a")).columns[2:]
     whole = "MODIFY COLUMN `g` varchar(40) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-    specs, later = make_computed_once([tokenize_with_spaces(spec)], [column], "mysql")
+    specs, later = build_once_computed_specs([tokenize_with_spaces(spec)], [column], "mysql")
     expected = (
         ([generated], [plain]) if plain else ([generated, f"{whole} GENERATED ALWAYS AS (hex(`a`)) STORED"], [whole])
     )
@@ -115,7 +115,7 @@ def test_the_servers_read_the_functions_of_a_column_that_is_computed_once(server
             cursor.execute("DROP TABLE IF EXISTS once.t")
             cursor.execute(f"CREATE TABLE once.t (a VARCHAR(9), at DATETIME{'' if words else ', g INT'})")
             cursor.execute("INSERT INTO once.t (a, at) VALUES (' 12 ', '2021-03-03')")
-            for side in make_computed_once(specs, [column], "mysql"):
+            for side in build_once_computed_specs(specs, [column], "mysql"):
                 cursor.execute(f"ALTER TABLE once.t {', '.join(map(render, side))}")
             cursor.execute(f"SELECT COUNT(*) FROM once.t WHERE NOT g <=> CONCAT({call}, '')")
             assert cursor.fetchall() == ((0,),), call
@@ -128,4 +128,4 @@ def squeeze(tokens: Any) -> str:
 def test_only_generated_columns_are_defined_anew() -> None:
     plain, made = table("t", col("a"), col("g")), table("t", col("a"), col("g", generated_expr_string="`a` is null"))
     for before, after in ((plain, made), (made, plain), (made, made), (None, made), (made, None)):
-        assert make_reader_specs(before, after, [], "mysql") == []
+        assert build_reader_specs(before, after, [], "mysql") == []

@@ -9,7 +9,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, key, primary, table
 from support.windows import target_of
 
-from binlake.dialect.createtable import make_create_statements
+from binlake.dialect.createtable import build_create_statements
 from binlake.rows.schema import mysqltypes as t
 from binlake.target.definitions.definitions import compare_definitions, expect_tables, read_definitions
 from binlake.target.session.session import Session
@@ -54,7 +54,7 @@ def test_created_table_has_the_definition(empty_server: MariaDb) -> None:
     tables = (EVERYTHING, KEYLESS, HANDLE)
     with contextlib.closing(Session(target_of(empty_server))) as session:
         for made in tables:
-            for statement in make_create_statements(made, empty_server.name, 7):
+            for statement in build_create_statements(made, empty_server.name, 7):
                 session.execute(statement)
         expected = expect_tables(tables, empty_server.name)
         actual = read_definitions(session, expected.names, empty_server.name)

@@ -6,7 +6,7 @@ import pytest
 from support.tabledefs import col, key, table
 
 from binlake.base.dialects import Dialect
-from binlake.dialect import choose_bytewise_collation, make_definitions_bytewise, make_text_bytewise
+from binlake.dialect import choose_bytewise_collation, derive_bytewise_definitions, render_bytewise
 from binlake.rows.schema import DbInfo, SchemaState
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
@@ -50,8 +50,8 @@ def test_bytewise_collations(name: str, dialect: Dialect, expected: str) -> None
     ],
 )  # fmt: skip
 def test_ddl_text_gets_bytewise_collations(query: str, expected: str) -> None:
-    assert make_text_bytewise(query, "mariadb") == expected
-    assert make_text_bytewise(query, "tidb") == query
+    assert render_bytewise(query, "mariadb") == expected
+    assert render_bytewise(query, "tidb") == query
 
 
 def test_window_definitions_get_bytewise_collations() -> None:
@@ -59,7 +59,7 @@ def test_window_definitions_get_bytewise_collations() -> None:
     source = table("t", col("k", t.VARCHAR, flen=9, collate="utf8mb4_general_ci"), col("b", t.BLOB, charset="binary"),
                    keys=(key("u", "k"),))  # fmt: skip
     database = DbInfo.from_json({"id": 2, "db_name": {"O": "d"}, "charset": "utf8mb4", "collate": "utf8mb4_general_ci"})
-    after = make_definitions_bytewise(Definitions((database,), (source,)), "mariadb")
+    after = derive_bytewise_definitions(Definitions((database,), (source,)), "mariadb")
     assert after.databases[0].collate == after.tables[0].collate == "utf8mb4_nopad_bin"
     assert [c.collation for c in build_expected_form(after.tables[0], "mariadb").columns] == ["utf8mb4_nopad_bin", ""]
     made = LandedDdl(5, 5, 4, 1, 1, 3, "d", "t", "", "CREATE TABLE `t` (`k` VARCHAR(9) COLLATE utf8mb4_general_ci)",

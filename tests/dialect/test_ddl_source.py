@@ -20,7 +20,7 @@ from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.target.session.session import Session
-from binlake.window.cuts import make_ddl_batch
+from binlake.window.cuts import build_ddl_batch
 from deploy.local.commitlog import plan_ddl as plan_all
 from deploy.local.commitlog import read_log
 
@@ -123,7 +123,7 @@ def test_unreadable_ddl_does_not_stop_planning_and_is_reported(tmp_path: Path) -
     assert [ddl.decision for ddl in found] == ["apply", "apply", "refused", "apply"]
     assert found[2].alert == "a DDL's text fits no sql_mode"
     with pytest.raises(TargetRefused, match=rf"commit_ts={at}.*unheard of") as stop:
-        make_ddl_batch(3, found[2], "mariadb")
+        build_ddl_batch(3, found[2], "mariadb")
     assert all(way in stop.value.hint for way in ("ddl-replacement", "ignore-txn-commit-ts", "filter.ignore-table"))
     [inexact] = [effect for effect in derive_effects(found[2]) if effect.kind == "inexact"]
     assert inexact.reason.startswith("the text of an ALTER cannot be parsed")

@@ -129,7 +129,7 @@ def test_full_load_killed_repeatedly_resumes(
     server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path
 ) -> None:
     # S4-02 S4-24 R-34: chunks are kept, changes between the snapshots come once; target and mirror are equal
-    _make_base(server, mariadb)
+    _build_base(server, mariadb)
     source = {"name": "shard-1", "host": server.host, "port": server.port, "snapshot": {"chunk-rows": 50}}
     with FedCluster(tmp_path, server, [source]) as cluster, server.connect() as link:
         kept = [0]
@@ -174,7 +174,7 @@ def test_source_that_dies_in_its_full_load_is_awaited(
     server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S4-24
-    _make_base(server, mariadb)
+    _build_base(server, mariadb)
     _act_after_second_chunks(monkeypatch, server.kill9)
     source = {"name": "shard-1", "host": server.host, "port": server.port, "snapshot": {"chunk-rows": 50}}
     with FedCluster(tmp_path, server, [source]) as cluster, ThreadPoolExecutor(1) as pool:
@@ -195,7 +195,7 @@ def test_source_removed_in_its_full_load_does_not_block_the_others(
     def end_load() -> None:
         raise Stopped
 
-    _make_base(server, mariadb)
+    _build_base(server, mariadb)
     _act_after_second_chunks(monkeypatch, end_load)
     monkeypatch.setattr(
         "pump_service.pump.resolver._VERSIONS_LIVE_S", 0.0
@@ -225,7 +225,7 @@ def test_source_removed_in_its_full_load_does_not_block_the_others(
         assert contents(mariadb, "loaded_fed") == contents(server, "fed")
 
 
-def _make_base(server: MariaDb, target: MariaDb) -> None:
+def _build_base(server: MariaDb, target: MariaDb) -> None:
     """Create 3,000 rows in fed.t and fed.log of `server`, and none at `target`."""
     numbers = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 2999) SELECT"
     execute(target, "DROP DATABASE IF EXISTS fed")

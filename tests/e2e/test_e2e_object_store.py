@@ -47,12 +47,12 @@ def make(context: Make, target: dict[str, Any], s3: S3, monkeypatch: pytest.Monk
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
 
-    def make_in(bucket: str, endpoint: str = s3.url, engine: str = "local") -> StageContext:
+    def build_in(bucket: str, endpoint: str = s3.url, engine: str = "local") -> StageContext:
         s3.create_bucket(bucket)
         lake = {"path": f"s3a://{bucket}/lakes", "storage": {"endpoint": endpoint}}
         return context(target=target, mirror={"enabled": True}, lake=lake, window={"engine": engine})
 
-    return make_in
+    return build_in
 
 
 @pytest.mark.spark
@@ -188,7 +188,7 @@ def test_a_store_in_trouble_delays_windows_and_changes_nothing(
     with S3Proxy(s3.port) as proxy:
         ctx = make(f"trouble-{kind.replace(' ', '-')}", proxy.url)
         run(ctx, source)
-        proxy.make_trouble(_TROUBLES[kind])
+        proxy.set_trouble(_TROUBLES[kind])
         ended, failed = 0, Counter[str]()
         for seed in range(2):
             some_changes(source.workload, 6 + seed, 4)
@@ -199,7 +199,7 @@ def test_a_store_in_trouble_delays_windows_and_changes_nothing(
             except Transient as error:
                 failed[error.message[:60]] += 1
         statuses = Counter(one.status for one in proxy.take_requests())
-        proxy.make_trouble(Trouble())
+        proxy.set_trouble(Trouble())
         some_changes(source.workload, 9, 4)
         run(ctx, source)
         print(f"{kind}: {ended} windows ended, failed: {dict(failed)}, answers: {dict(statuses)}")

@@ -14,7 +14,7 @@ from support.mariadb import MariaDb, execute
 from binlake.lake.paths import LakePaths
 from binlake.mirror.effects import PARTITIONS
 from binlake.repair.verify import VerifyOptions, verify
-from binlake.repair.verify.repairing import group_keys_by_table, make_settled_target, repair_keys
+from binlake.repair.verify.repairing import build_settled_target, group_keys_by_table, repair_keys
 from binlake.repair.verify.tables import list_tables_at
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
@@ -178,7 +178,7 @@ def test_rows_of_removed_partitions_stay_removed(
         execute(mariadb, *(f"DELETE FROM fed.{name}" for name in now))
         tables = list_tables_at(replication, LakePaths.of(replication), found.commit_ts)
         found = verify(replication, VerifyOptions())
-        with make_settled_target(replication) as settled:
+        with build_settled_target(replication) as settled:
             done = repair_keys(replication, group_keys_by_table(found.differences, tables), settled)
         assert done.unknown == []
         assert contents(mariadb, "fed") == {name: [] if name in UNKNOWN else now[name] for name in now}

@@ -31,7 +31,7 @@ from support.slavebinlog import row_of_slave
 
 from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture, StateAt
-from binlake.compare.values import decode_captured_value, make_canonical_converter
+from binlake.compare.values import build_canonical_converter, decode_captured_value
 from binlake.config.protocols import (
     AvroOptions,
     CanalJsonOptions,
@@ -41,7 +41,7 @@ from binlake.config.protocols import (
     PbOptions,
     SlaveBinlogOptions,
 )
-from binlake.feed.avro.schema import make_legal_name
+from binlake.feed.avro.schema import build_legal_name
 from binlake.feed.messages import ORDER, MessageEncoder, compute_fingerprint
 from binlake.feed.protocols import format_of
 from binlake.mirror.effects import Effect, derive_effects
@@ -122,7 +122,7 @@ class AvroConsumer:
 
     def rows(self, name: Name, table: TableDef) -> list[dict[str, Any]]:
         own = self.topics.get(TOPICS.find_topic(*name), {}).values()
-        return [{column.name: row[make_legal_name(column.name)] for column in table.row_columns} for row in own]
+        return [{column.name: row[build_legal_name(column.name)] for column in table.row_columns} for row in own]
 
     def _decode(self, schema: str, body: bytes) -> Any:
         stream = io.BytesIO(body)
@@ -304,7 +304,7 @@ def to_comparable(
     """(recorded rows, the consumer's rows) in the form of `binlake.compare`, without virtual columns."""
     hidden = set(content.get("virtual") or ())
     rules = {
-        name: (place, make_canonical_converter(kind))
+        name: (place, build_canonical_converter(kind))
         for place, (name, kind) in enumerate(zip(content["columns"], content["types"], strict=True))
         if name not in hidden
     }

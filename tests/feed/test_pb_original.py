@@ -17,7 +17,7 @@ from binlake.binlogfile.reading import RowEvent, Transaction, read_items
 from binlake.config.protocols import PbOptions
 from binlake.feed.formats import DELETE, INSERT, UPDATE
 from binlake.feed.pbbinlog import PbBinlogFormat
-from binlake.reparo.values import make_datum_reader
+from binlake.reparo.values import build_datum_reader
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.wire import pb_binlog_pb2 as pb
@@ -54,7 +54,7 @@ def define(shape: Shape) -> TableDef:
 
 
 def read_row(table: TableDef, datums: list[bytes]) -> Row:
-    readers = [make_datum_reader(one, ZoneInfo("UTC")) for one in table.row_columns]
+    readers = [build_datum_reader(one, ZoneInfo("UTC")) for one in table.row_columns]
     return {one.name: read(datum) for one, read, datum in zip(table.row_columns, readers, datums, strict=True)}
 
 

@@ -15,7 +15,7 @@ from binlake.feed import upkeep
 from binlake.feed.state import record_pause, record_removal, record_resume
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import MESSAGE, WORKING_DAYS, make_message_table
+from binlake.lake.tables import MESSAGE, WORKING_DAYS, build_message_table
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.pipeline import name_feed_lock, name_feed_sink
 
@@ -38,7 +38,9 @@ def paths(tmp_path: Path) -> LakePaths:
     ]  # fmt: skip
     for row in rows:
         data = pa.Table.from_pylist([row], pa.schema([kinds.field(name) for name in MESSAGE.list_column_names()]))
-        write_deltalake(paths.locate_table(make_message_table(FEED).name), data, partition_by=["window"], mode="append")
+        write_deltalake(
+            paths.locate_table(build_message_table(FEED).name), data, partition_by=["window"], mode="append"
+        )
     log = WindowLog(paths)
     log.record(WindowEvent("land", ENDS[0], ENDS[-1], "done", 12))
     return paths
@@ -54,7 +56,7 @@ def publish(paths: LakePaths, upto: int) -> WindowLog:
 def list_remaining(paths: LakePaths) -> list[int]:
     """The windows whose messages still exist, by number."""
     found = (
-        DeltaTable(paths.locate_table(make_message_table(FEED).name))
+        DeltaTable(paths.locate_table(build_message_table(FEED).name))
         .to_pyarrow_table(columns=["window"])
         .column(0)
         .to_pylist()
@@ -97,7 +99,7 @@ def test_removed_feed_needs_no_messages_and_its_namesake_starts_anew(paths: Lake
 
 
 def test_small_files_of_a_window_are_joined(paths: LakePaths) -> None:
-    place = paths.locate_table(make_message_table(FEED).name)
+    place = paths.locate_table(build_message_table(FEED).name)
     rows = DeltaTable(place).to_pyarrow_table(filters=[("window", "=", f"{ENDS[-2]}-{ENDS[-1]}")])
     for _ in range(3):
         write_deltalake(place, rows, mode="append")

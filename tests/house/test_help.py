@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from binlake.cli import Command, make_parser
+from binlake.cli import Command, build_parser
 from binlake.health import problem
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +30,7 @@ _UNITS = re.compile(
 @cache
 def load(name: str) -> tuple[Command, argparse.ArgumentParser]:
     command: Command = EntryPoint(name, _COMMANDS[name], "binlake.commands").load()()
-    return command, make_parser(name, command)
+    return command, build_parser(name, command)
 
 
 def list_leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:

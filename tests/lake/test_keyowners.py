@@ -16,7 +16,7 @@ from binlake.lake.keyowners import KeyOwner, find_key_owners
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MUTATION, parse_schema
 from binlake.rows.schema import DbInfo, TableDef
-from binlake.rows.schema.forms import make_table_json
+from binlake.rows.schema.forms import build_table_json
 from binlake.window.shardlocks import Hold
 
 BASE = 470548480001835008
@@ -61,7 +61,7 @@ def test_move_releases_its_old_key_and_takes_the_new_one(paths: LakePaths) -> No
 
 def test_held_rows_own_no_key_yet(paths: LakePaths) -> None:  # S4-03
     write(paths, (1, "t2", "insert", '["1"]', None), (5, "t1", "insert", '["1"]', None))
-    table = TableDef.from_json(make_table_json(1, "t1", [], [], pk_is_handle=False), DbInfo(1, "s", "", "", {}))
+    table = TableDef.from_json(build_table_json(1, "t1", [], [], pk_is_handle=False), DbInfo(1, "s", "", "", {}))
     hold = Hold(("xs", "t"), ("s", "t1"), BASE + 3, BASE + 3, "", table, table)
 
     def owner(until: int, hold: Hold) -> str:

@@ -192,7 +192,7 @@ def test_a_mirror_in_creation_when_its_lease_is_lost_is_not_emptied(
     """delta-rs opens a table again after it has created it, so it may see what another holder has committed."""
     monkeypatch.setattr(lease, "RENEW_S", 60.0)
     place, rows = paths.locate_mirror("d", "t"), pa.table({"a": [1, 2]})
-    options, create = store.make_delta_options(place), DeltaTable.create
+    options, create = store.build_delta_options(place), DeltaTable.create
 
     def create_and_sleep(*asked: Any, **more: Any) -> DeltaTable:
         create(*asked, **more)

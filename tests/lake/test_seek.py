@@ -82,7 +82,7 @@ def test_search_that_ran_out_of_time_reports_its_position(lake: LakePaths) -> No
 
 
 def test_commit_with_too_many_changes_gives_the_first_and_counts_the_rest(tmp_path: Path) -> None:
-    made = _make_lake(tmp_path)
+    made = _build_lake(tmp_path)
     many, old, new = BASE + 5, BASE + 2, BASE + 9
     made.add_window(
         BASE, BASE + S, [_change(7, old, 0), *(_change(7, many, seq) for seq in range(30)), _change(7, new, 0)]
@@ -105,7 +105,7 @@ def test_too_many_changes_are_distinguished_from_a_timeout(lake: LakePaths) -> N
 
 @pytest.mark.long
 def test_files_that_all_span_the_time_do_not_end_a_late_search(tmp_path: Path) -> None:
-    made = _make_lake(tmp_path)
+    made = _build_lake(tmp_path)
     for n in range(1, 11):
         made.add_window(BASE + n - 1, BASE + n, [_change(7, BASE + n, 0), _change(7, BASE + S + n, 0)])
     found = find_newest(made.paths, BASE, BASE + S, HOT, 100, Budget(0))
@@ -118,13 +118,13 @@ def test_files_that_all_span_the_time_do_not_end_a_late_search(tmp_path: Path) -
 def test_recreated_lake_is_read_anew(tmp_path: Path) -> None:
     for key in (7, 1):
         shutil.rmtree(tmp_path, ignore_errors=True)
-        made = _make_lake(tmp_path)
+        made = _build_lake(tmp_path)
         made.add_window(BASE, BASE + S, [_change(key, BASE + 1, 0)])
         found = find_newest(made.paths, BASE, BASE + S, match_table("shop", "item"), 5, Budget(60))
         assert [change.key for change in found.changes] == [f'["{key}"]']
 
 
-def _make_lake(place: Path) -> SampleLake:
+def _build_lake(place: Path) -> SampleLake:
     made = SampleLake(LakePaths(str(place)))
     made.begin(BASE, build_table("item", 101, {"id": t.LONG, "v": t.VARCHAR}, ["id"]))
     return made

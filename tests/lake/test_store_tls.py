@@ -26,7 +26,7 @@ from binlake.lake.access import Access, register_access
 store._ATTEMPTS = 1
 root = f"s3://{sys.argv[2]}/lakes"
 register_access(root, Access(sys.argv[1]))
-options = {**(store.make_delta_options(root) or {}), "max_retries": "0"}
+options = {**(store.build_delta_options(root) or {}), "max_retries": "0"}
 for name, work in {
     "objects": lambda: obstore.put(objects.open_objects(root, 0.1), "one", b"1"),
     "files": lambda: store.open_files(root)[0].get_file_info(fs.FileSelector(root[5:])),

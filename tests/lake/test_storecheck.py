@@ -92,7 +92,7 @@ def test_what_a_store_lacks_is_said_in_our_words(
     tmp_path: Path, bucket: str, proxy: S3Proxy, s3: S3, trouble: Trouble, kind: type[BinlakeError], words: str
 ) -> None:
     file = write_file(tmp_path, bucket, proxy.url)
-    proxy.make_trouble(trouble)
+    proxy.set_trouble(trouble)
     with pytest.raises(kind, match=f"the lake's object store {words}") as refused:
         check(file)
     assert refused.value.where == {"lake": f"s3://{bucket}/lakes/r", "endpoint": proxy.url}

@@ -341,20 +341,20 @@ def test_tables_linked_by_a_ddl_are_one_component_and_others_are_separate() -> N
 
 
 def test_unique_text_key_survives_a_wider_column(mirrors: Mirrors) -> None:
-    def make_keyed(width: int) -> TableDef:
+    def build_keyed(width: int) -> TableDef:
         cols = [column(1, "n", t.VARCHAR, flag=t.FLAG_NOT_NULL, flen=width)]
         return table_def(table_info(5, "u", cols, index_info=[index(1, "uk", [("n", -1)], unique=True)]), "d")
 
     mirrors.apply(
-        mirrors.plan(0, 10, [], {0: [make_keyed(5)]}), change(0, make_keyed(5), "replace", {"n": "a\n\x1f"}, 5)
+        mirrors.plan(0, 10, [], {0: [build_keyed(5)]}), change(0, build_keyed(5), "replace", {"n": "a\n\x1f"}, 5)
     )
     version = mirrors.known["d", "u"].delta_version
-    mirrors.apply(mirrors.plan(10, 20, [ddl(15, Action.MODIFY_COLUMN, [make_keyed(5)], [make_keyed(9)])], {}))
+    mirrors.apply(mirrors.plan(10, 20, [ddl(15, Action.MODIFY_COLUMN, [build_keyed(5)], [build_keyed(9)])], {}))
     assert mirrors.known["d", "u"].delta_version == version
     mirrors.apply(
-        mirrors.plan(20, 30, [], {0: [make_keyed(9)]}), change(0, make_keyed(9), "delete", {"n": "a\n\x1f"}, 25)
+        mirrors.plan(20, 30, [], {0: [build_keyed(9)]}), change(0, build_keyed(9), "delete", {"n": "a\n\x1f"}, 25)
     )
-    assert mirrors.rows(make_keyed(9)) == []
+    assert mirrors.rows(build_keyed(9)) == []
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def test_stored_generated_column_makes_older_rows_inexact(stored: bool, reasons:
     assert [effect.reason.partition(",")[0] for effect in effects] == reasons
 
 
-def _make_table(kind: int) -> TableDef:
+def _build_table(kind: int) -> TableDef:
     cols = [column(1, "id", flag=INT_PK), column(2, "v", kind)]
     return table_def(table_info(7, "times", cols, pk_is_handle=True), "d")
 
@@ -416,7 +416,7 @@ def test_timestamp_becomes_datetime_in_the_sessions_zone_or_the_mirror_is_inexac
     mirrors: Mirrors, zone: str, seen: str, why: str
 ) -> None:
     #
-    before, after = _make_table(t.TIMESTAMP), _make_table(t.DATETIME)
+    before, after = _build_table(t.TIMESTAMP), _build_table(t.DATETIME)
     row = {"id": "1", "v": "2021-11-07 05:30:00"}
     mirrors.apply(mirrors.plan(0, 10, [], {0: [before]}), change(0, before, "replace", row, 6))
     modify = ddl(15, Action.MODIFY_COLUMN, [before], [after])

@@ -18,7 +18,7 @@ from support.examples import spread
 from binlake.changes.net import RowEvent, compute_net_changes, encode_row_key
 from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
-from binlake.compare.values import decode_captured_value, make_canonical_converter
+from binlake.compare.values import build_canonical_converter, decode_captured_value
 from binlake.errors import SchemaError
 from binlake.mirror.effects import Effect, derive_effects
 from binlake.mirror.partitions import RemovedPartitions
@@ -138,7 +138,7 @@ def to_comparable(content: dict[str, Any], mirror: tuple[TableDef, list[Row]]) -
     """(recorded rows, the mirror's rows), both in the form of `binlake.compare`, without virtual columns."""
     hidden = set(content.get("virtual") or ())
     rules = {
-        name: (place, make_canonical_converter(kind))
+        name: (place, build_canonical_converter(kind))
         for place, (name, kind) in enumerate(zip(content["columns"], content["types"], strict=True))
         if name not in hidden
     }

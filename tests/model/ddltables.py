@@ -10,7 +10,7 @@ from ddltypes import TIMESTAMP, TIMESTAMP6, Type
 
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import make_index_json, make_name_json, make_table_json
+from binlake.rows.schema.forms import build_index_json, build_name_json, build_table_json
 from pump_service.workload.definitions import Col, build_column_json
 
 Stored = dict[int, str | None]
@@ -155,18 +155,18 @@ def _definition(view: View) -> TableDef:
     cols = [column.json(n, handle and column.id in mine) for n, column in enumerate(view.columns)]
     offsets = {column.id: n for n, column in enumerate(view.columns)}
     indexes = [
-        make_index_json(key.id, key.name, [(view.column(c).name, offsets[c]) for c in key.columns], unique=key.unique,
+        build_index_json(key.id, key.name, [(view.column(c).name, offsets[c]) for c in key.columns], unique=key.unique,
                         primary=key.primary)
         for key in view.keys if not (key.primary and handle)
     ]  # fmt: skip
-    info = make_table_json(view.id, view.name, cols, indexes, pk_is_handle=handle)
+    info = build_table_json(view.id, view.name, cols, indexes, pk_is_handle=handle)
     info["is_common_handle"] = primary is not None and not handle
     if view.parts and not view.only:
         name = f"`{view.column(view.parted).name}`"
         info["partition"] = {
             "type": 1, "expr": f"unix_timestamp({name})" if view.moments else name, "columns": None, "enable": True,
             "definitions": [
-                {"id": part.id, "name": make_name_json(part.name), "in_values": None,
+                {"id": part.id, "name": build_name_json(part.name), "in_values": None,
                  "less_than": ["MAXVALUE" if part.bound is None else str(part.bound)]}
                 for part in view.parts
             ], "num": len(view.parts),

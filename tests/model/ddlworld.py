@@ -22,7 +22,7 @@ from modelends import window_ends
 from binlake.rows.codec import MutationBuilder, encode_prewrite_value
 from binlake.rows.codec.encode import RowEncoder
 from binlake.rows.schema import Action, DbInfo, DdlJob, WindowDdl
-from binlake.rows.schema.forms import make_database_json, make_job_json
+from binlake.rows.schema.forms import build_database_json, build_job_json
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 
@@ -127,7 +127,7 @@ class World:
     # -- the DDL worker --------------------------------------------------------------------------------------------
 
     def create_database(self, name: str, text: str) -> DbInfo:
-        info = DbInfo.from_json(make_database_json(next(self.ids), name))
+        info = DbInfo.from_json(build_database_json(next(self.ids), name))
         self.databases.append(info)
         self.version += 1
         self.log(Ddl(Action.CREATE_SCHEMA, text, info, None, db_info=dict(info.raw)))
@@ -161,7 +161,7 @@ class World:
         of the step at which all of its clauses were about to become visible."""
         start_ts, commit_ts, job_id = self.clock(), self.clock(), next(self.ids)
         view = ddl.view
-        raw = make_job_json(
+        raw = build_job_json(
             job_id, ddl.action, ddl.text, schema=(ddl.db.id, ddl.db.name.lower()),
             table=(ddl.table_id or (view.id if view else 0), ddl.table_name or (view.name.lower() if view else "")),
             version=self.version, start_ts=start_ts, finished_ts=commit_ts + 1, db_info=ddl.db_info,

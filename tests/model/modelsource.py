@@ -43,7 +43,7 @@ from binlake.base.dialects import Dialect
 from binlake.rows.codec import MutationBuilder, encode_prewrite_value
 from binlake.rows.codec.encode import RowEncoder
 from binlake.rows.schema import Action, DbInfo, DdlJob, WindowDdl
-from binlake.rows.schema.forms import make_database_json, make_job_json
+from binlake.rows.schema.forms import build_database_json, build_job_json
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 
@@ -67,7 +67,7 @@ class Source:
         self._ticks, self._ids, self._rids = (itertools.count(n) for n in (1_795_000_000_000, 100, 1))
         self._tables: dict[str, Table] = {}
         self._version = 0
-        self._info = DbInfo.from_json(make_database_json(next(self._ids), DB))
+        self._info = DbInfo.from_json(build_database_json(next(self._ids), DB))
         self._ddl(Action.CREATE_SCHEMA, f"CREATE DATABASE `{DB}`", None, db_info=dict(self._info.raw))
         self._cursor.execute(f"USE `{SRC}`")
 
@@ -352,7 +352,7 @@ class Source:
         start_ts, commit_ts, job_id = self._clock(), self._clock(), next(self._ids)
         info = dict(table.definition.raw) if table is not None else None
         own = (table_id or (table.id if table is not None else 0), table.name if table is not None else "")
-        raw = make_job_json(
+        raw = build_job_json(
             job_id, action, query, schema=(self._info.id, DB), table=own, version=self._version, start_ts=start_ts,
             finished_ts=commit_ts + 1, db_info=db_info, table_info=info,
         )  # fmt: skip

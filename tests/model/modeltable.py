@@ -11,7 +11,7 @@ from binlake.base.dialects import Dialect
 from binlake.dialect.collations import MARIADB_COLLATIONS
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import make_index_json, make_table_json
+from binlake.rows.schema.forms import build_index_json, build_table_json
 from pump_service.workload.definitions import Col, build_column_json
 
 DB, SRC = "app", "src"
@@ -106,13 +106,13 @@ class Table:
         indexes = []
         if self.primary and not handle:
             parts = [(name, offsets[name]) for name in self.primary]
-            indexes.append(make_index_json(1, "PRIMARY", parts, unique=True, primary=True))
+            indexes.append(build_index_json(1, "PRIMARY", parts, unique=True, primary=True))
         for key in self.uniques:
             parts = [(name, offsets[name]) for name in key.columns]
-            index = make_index_json(1 + int(key.name[1:]), key.name, parts, unique=True, primary=False)
+            index = build_index_json(1 + int(key.name[1:]), key.name, parts, unique=True, primary=False)
             index["idx_cols"][0]["length"] = key.length
             indexes.append(index)
-        info = make_table_json(self.id, self.name, cols, indexes, pk_is_handle=handle)
+        info = build_table_json(self.id, self.name, cols, indexes, pk_is_handle=handle)
         info["is_common_handle"] = bool(self.primary) and not handle
         self.definition = TableDef.from_json(info, db)
 

@@ -21,12 +21,12 @@ from binlake.statements import (
     Phase,
     StatementBatch,
     TableStatements,
+    build_images_from_rows,
     compute_statement_digest,
-    make_images_from_rows,
 )
 from binlake.target import SegmentPlan
 from binlake.target.segments import SegmentContent, WindowPlans
-from binlake.window.cuts import make_ddl_batch
+from binlake.window.cuts import build_ddl_batch
 from binlake.window.ddls import build_window_schemas, plan_ddls
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, derive_key_defaults
 from binlake.window.injected import add_injections
@@ -87,7 +87,7 @@ class Converter:
         segments = Segments(lo, hi, tuple(ddl.since for ddl in cuts))
         versions = (base.version, self._schema(hi).version)
         plans = WindowPlans(self.definitions(lo, lines), segments, cuts, versions, dialect)
-        written = [batch for n, ddl in enumerate(cuts, 1) if (batch := make_ddl_batch(n, ddl, dialect)[0]) is not None]
+        written = [batch for n, ddl in enumerate(cuts, 1) if (batch := build_ddl_batch(n, ddl, dialect)[0]) is not None]
         make = self._ordered if target.mode == "ordered" else self._net
         statements = Statements([], [*written, *make(plans, events, target, forms == "plain")])
         statements.plans = [
@@ -180,12 +180,12 @@ def _batches(out: TableStatements, table: TableDef, phase: Phase, changes: list)
     names, keyless = [column.name for column in table.row_columns], table.find_identity().kind == "row"
     copies = [change.copies for change in changes]
     if phase == Phase.WRITE:
-        images = make_images_from_rows([change.after for change in changes], names)
+        images = build_images_from_rows([change.after for change in changes], names)
         return out.render_inserts(images, copies) if keyless else out.render_writes(images)
     if keyless:
-        return out.render_image_deletes(make_images_from_rows([change.before for change in changes], names), copies)
+        return out.render_image_deletes(build_images_from_rows([change.before for change in changes], names), copies)
     return out.render_deletes(
-        make_images_from_rows([change.before for change in changes], table.find_identity().columns)
+        build_images_from_rows([change.before for change in changes], table.find_identity().columns)
     )
 
 

@@ -106,7 +106,7 @@ def target_converts(patch: pytest.MonkeyPatch) -> None:
 
 def fills_of_its_own(patch: pytest.MonkeyPatch) -> None:
     """ADD COLUMN fills old rows with the target's own empty value."""
-    patch.setattr(altertable, "make_fill_specs", lambda specs, *_: (list(specs), []))
+    patch.setattr(altertable, "build_fill_specs", lambda specs, *_: (list(specs), []))
 
 
 def other_numbers_are_proof(patch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 from support.mariadb import MariaDb, MySql, execute, rows
 
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.rowimage.charsets import make_utf8_writer
+from binlake.mysqlbinlog.rowimage.charsets import build_utf8_writer
 from binlake.mysqlbinlog.texts import find_decoder, has_ascii, replace_missing_letters
 
 _CODES = [
@@ -80,7 +80,7 @@ def test_letters_of_an_unknown_charset_are_not_guessed() -> None:
 @pytest.mark.parametrize("charset", ["eucjpms", "armscii8", "new"])
 def test_unsupported_charsets_are_refused(charset: str) -> None:
     with pytest.raises(SchemaError, match=f"texts of the charset {charset} cannot be replicated"):
-        make_utf8_writer(charset)
+        build_utf8_writer(charset)
 
 
 @pytest.mark.parametrize(
@@ -92,13 +92,13 @@ def test_letters_are_decoded(charset: str, letters: str) -> None:
         charset, charset
     )
     raw = b"a\x80\x81\xdf" if charset == "latin1" else letters.encode(codec)
-    write = make_utf8_writer(charset)
+    write = build_utf8_writer(charset)
     assert write is not None
     assert write(raw) == letters.encode()
 
 
 def test_damaged_text_is_an_error() -> None:
-    write = make_utf8_writer("big5")
+    write = build_utf8_writer("big5")
     assert write is not None
     with pytest.raises(UnicodeDecodeError):
         write(b"a\xf9")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from binlake.config import Replication
-from binlake_airflow.dags.dagparts import ReplicationFile, make_empty_dag
+from binlake_airflow.dags.dagparts import ReplicationFile, build_empty_dag
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_docs_of_a_dag_name_its_source_and_lake_without_passwords(lake: str, sho
     pds = "http://me:s3cret@pd-1:2379, https://me:s3/cr@et@pd-2:2379/?token=s3cret, pd-3:2379"
     sections = {"source": {"pd-urls": pds}, "lake": {"path": lake}}
     place = ReplicationFile(Path("/r/orders.toml"), Replication.model_validate({"name": "orders", **sections}))
-    doc = str(make_empty_dag(place, "sync", summary="", doc="", params={}).doc_md)
+    doc = str(build_empty_dag(place, "sync", summary="", doc="", params={}).doc_md)
     assert "- source: PD at pd-1:2379, pd-2:2379, pd-3:2379\n" in doc
     assert f"- lake: `{shown}`\n" in doc
     assert "et@" not in doc

@@ -14,11 +14,11 @@ from binlake_airflow.pages.charts.gantt import Bar, Lane, draw_gantt
 from binlake_airflow.pages.charts.lines import HEIGHT, Axes, Mark, Series, build_table, draw_lines, draw_spark
 from binlake_airflow.pages.charts.scale import (
     Scale,
+    build_value_scale,
     choose_count_step,
     choose_duration_step,
     choose_size_step,
     list_time_ticks,
-    make_value_scale,
 )
 
 NOW = 1_795_000_000_000.0
@@ -49,7 +49,7 @@ def test_scale_maps_every_number_into_its_range(low: float, high: float, value: 
 
 @given(st.lists(numbers, max_size=20), steps)
 def test_ticks_cover_the_values_and_are_few(values: list[float], step) -> None:  # type: ignore[no-untyped-def]
-    scale, ticks = make_value_scale(values, step)
+    scale, ticks = build_value_scale(values, step)
     assert ticks[0] == 0
     assert 2 <= len(ticks) <= 6
     assert scale.high == ticks[-1] > 0

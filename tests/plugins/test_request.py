@@ -10,7 +10,7 @@ from binlake.tso import FIRST_TS, LAST_TS, MAX_TS, parse
 from binlake_airflow.pages.request import BadRequest, PageRequest
 
 
-def make_request(**query: str) -> PageRequest:
+def build_request(**query: str) -> PageRequest:
     return PageRequest({}, QueryParams(query))
 
 
@@ -23,7 +23,7 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
         lambda one: one.parse_number("first"),
     ):
         try:
-            found = read(make_request(table=text, json=text, at=text, first=text))
+            found = read(build_request(table=text, json=text, at=text, first=text))
         except BadRequest:
             continue
         else:
@@ -32,19 +32,19 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
 
 def test_key_is_a_list_of_texts_or_a_json_array() -> None:
     assert PageRequest({}, QueryParams([("key", "1"), ("key", " a ")])).parse_key() == ["1", " a "]
-    assert make_request(json='["1", null, 2, true]').parse_key() == ["1", None, "2", "true"]
-    assert make_request().parse_key() is None
+    assert build_request(json='["1", null, 2, true]').parse_key() == ["1", None, "2", "true"]
+    assert build_request().parse_key() is None
 
 
 @pytest.mark.parametrize("text", [r'["\ud800"]', r'[1, "a\udfffb"]'])
 def test_unpaired_surrogate_is_refused(text: str) -> None:
     with pytest.raises(BadRequest, match="key"):
-        make_request(json=text).parse_key()
+        build_request(json=text).parse_key()
 
 
 def test_time_is_a_commit_ts_or_a_timestamp() -> None:
     # the number stays as it was typed
-    assert make_request(at="470583292723200001").parse_moment("at") == 470583292723200001
+    assert build_request(at="470583292723200001").parse_moment("at") == 470583292723200001
     assert parse("2026-11-20T00:00:12Z") == parse("2026-11-20T09:00:12+09:00") == parse("2026-11-20 00:00:12")
     assert parse("2026-11-20T00:00:12Z") & 0x3FFFF == 0x3FFFF
     # Fractions of a millisecond are included; whatever a page shows can be requested.

@@ -49,12 +49,12 @@ def test_originals_toml_is_read(tmp_path: Path) -> None:
     file = tmp_path / "reparo.toml"
     file.write_text(ORIGINAL)
     settings = read_settings(str(file), {"worker-count": "4", "stop-tso": None})
-    target = settings.make_target()
+    target = settings.build_target()
     assert (target.host, target.port, target.user, target.password) == ("10.0.0.1", 3309, "u", "p")
     assert (target.batch, target.worker_count, target.safe_mode, target.db_type) == (20, 4, "always", "mysql")
     assert tso.to_datetime(settings.start) == datetime(2026, 11, 23, 15).astimezone()
     assert settings.stop - settings.start == tso.compose(3_600_000)
-    keeps = settings.make_table_filter().keeps
+    keeps = settings.build_table_filter().keeps
     kept = [name for name in (("Bank", "t"), ("s1", "x"), ("s1", "A1"), ("s2", "t"), ("test", "log"), ("test", "t"))
             if keeps(*name)]  # fmt: skip
     assert kept == [("Bank", "t"), ("s1", "x"), ("test", "log")]

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 from support.drainerfiles import column_of, compact, real, uvarint, varint
 
-from binlake.reparo.values import make_datum_reader
+from binlake.reparo.values import build_datum_reader
 from binlake.rows.schema import ColumnInfo
 
 BERLIN, UTC = ZoneInfo("Europe/Berlin"), ZoneInfo("UTC")
@@ -54,18 +54,18 @@ CASES = [
 
 @pytest.mark.parametrize(("kind", "datum", "text"), CASES, ids=lambda case: getattr(case, "type_name", None))
 def test_datum_is_read_in_any_form(kind: ColumnInfo, datum: bytes, text: str | None) -> None:
-    assert make_datum_reader(kind, BERLIN)(datum) == text
+    assert build_datum_reader(kind, BERLIN)(datum) == text
 
 
 @pytest.mark.parametrize("datum", [compact(b"2024")[:-1], b"\x08", b"\x09\x01\x01", compact(b"x") + b"y", b"\x63"])
 def test_truncated_or_invalid_datum_is_rejected(datum: bytes) -> None:
     for kind in (column(12), column(8)):
         with pytest.raises((ValueError, IndexError)):
-            make_datum_reader(kind, UTC)(datum)
+            build_datum_reader(kind, UTC)(datum)
 
 
 def test_ambiguous_hour_of_a_time_zone_is_logged() -> None:
-    read = make_datum_reader(column(7), BERLIN)
+    read = build_datum_reader(column(7), BERLIN)
     with capture_logs() as logged:
         assert read(compact(b"2024-10-27 01:59:59")) == "2024-10-26 23:59:59"
         assert logged == []

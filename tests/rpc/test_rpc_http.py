@@ -138,7 +138,7 @@ def test_grpcio_and_browsers_use_the_same_tls_port(secure: str, authority: Autho
     )
     with grpc.secure_channel(secure, credentials) as channel:
         assert channel.unary_unary(ECHO)(b"x", timeout=60) == b"x"
-    context = files.make_client_context()
+    context = files.build_client_context()
     context.set_alpn_protocols(["http/1.1"])
     host, _, port = secure.rpartition(":")
     client = http.client.HTTPSConnection(host, int(port), timeout=60, context=context)
@@ -169,13 +169,13 @@ def test_cleartext_client_on_a_tls_port_and_the_reverse_are_errors(
 @pytest.mark.parametrize("tls", [Tls(), Tls(cert=Path("none"), key=Path("none")), Tls(allowed_cn=("x",))])
 def test_unusable_tls_files_are_config_errors(tls: Tls) -> None:
     with pytest.raises(ConfigError):
-        tls.make_server_context()
+        tls.build_server_context()
 
 
 def test_alpn_offers_both_protocols(secure: str, authority: Authority) -> None:
     host, _, port = secure.rpartition(":")
     for offered in ("h2", "http/1.1"):
-        context = authority.tls("tidb").make_client_context()
+        context = authority.tls("tidb").build_client_context()
         context.set_alpn_protocols([offered])
         with context.wrap_socket(socket.create_connection((host, int(port))), server_hostname=host) as plain:
             assert isinstance(plain, ssl.SSLSocket)

@@ -110,7 +110,7 @@ Row = dict[str, str | None]
 def conditions(**expressions: str) -> dict[str, tuple[tuple[Half, ...], ...]]:
     raw = {key.replace("_", "-"): value for key, value in expressions.items()}
     rules = [ExpressionRule.model_validate({"schema": "test", "table": "T", key: value}) for key, value in raw.items()]
-    return ExpressionFilter(rules).make_conditions(TABLE)
+    return ExpressionFilter(rules).build_conditions(TABLE)
 
 
 def is_true(half: Half, row: Row) -> bool:
@@ -156,7 +156,7 @@ def test_both_halves_of_an_update_must_be_true() -> None:
     rule = ExpressionRule.model_validate(
         {"schema": "test", "table": "t", "update-old-value-expr": "a = 1", "update-new-value-expr": "a = 2"}
     )
-    choices = ExpressionFilter([rule]).make_conditions(TABLE)
+    choices = ExpressionFilter([rule]).build_conditions(TABLE)
     found = RowFilter((TableFilter("test", "t", "update", 0, 99, choices["update"]),))
     one, two = {"a": "1"}, {"a": "2"}
     rows = [(1, "t", "update", one, two), (2, "t", "update", two, two), (3, "t", "update", one, one)]
@@ -187,7 +187,7 @@ def test_rules_are_joined_by_or_and_update_halves_by_and() -> None:
         {"schema": "test", "table": "other", "delete-value-expr": "b = 3"},
     ]
     found = ExpressionFilter([ExpressionRule.model_validate(rule) for rule in rules])
-    choices = found.make_conditions(TABLE)
+    choices = found.build_conditions(TABLE)
     assert set(choices) == {"update"}
     assert [[(half.image, half.columns) for half in choice] for choice in choices["update"]] == [
         [("before", ("a",)), ("after", ("b",))], [("after", ("b",))],
@@ -306,6 +306,6 @@ def test_bytewise_source_distinguishes_case() -> None:  # source.new-collation =
     rule = ExpressionRule.model_validate(
         {"schema": "test", "table": "t", "insert-value-expr": "ci = 'a' OR u LIKE 'B%'"}
     )
-    ((half,),) = ExpressionFilter([rule], bytewise=True).make_conditions(TABLE)["insert"]
+    ((half,),) = ExpressionFilter([rule], bytewise=True).build_conditions(TABLE)["insert"]
     rows = ({"ci": "a", "u": ""}, {"ci": "A", "u": "b"}, {"ci": "a ", "u": "Bx"}, {"ci": "a ", "u": None})
     assert [is_true(half, row) for row in rows] == [True, False, True, False]

@@ -148,6 +148,6 @@ def test_expressions_compare_texts_like_the_source(new_collation: bool, is_dropp
     text = col("v", t.VARCHAR, flen=10, collate="utf8mb4_general_ci")
     drop = {"schema": "s", "table": "t", "delete-value-expr": "v = 'A'"}
     found = rules(source={"new-collation": new_collation}, expression_filter=[drop])
-    ((half,),) = found.expressions.make_conditions(table("t", text, db="s"))["delete"]
+    ((half,),) = found.expressions.build_conditions(table("t", text, db="s"))["delete"]
     assert bool(half.program(["a"])) is is_dropped
     assert bool(half.program(["A"])) is True

@@ -69,7 +69,7 @@ def old_framing(patch: pytest.MonkeyPatch) -> None:
         self._accepted = {self.at}
         return pass_over(self)
 
-    patch.setattr(vlog, "make_head", lambda fid, _: (b"", Frame(fid)))
+    patch.setattr(vlog, "build_head", lambda fid, _: (b"", Frame(fid)))
     patch.setattr(vlog, "RECORD", OLD_RECORD)
     patch.setattr(groupcommit, "RECORD", OLD_RECORD)
     patch.setattr(vlog.ValueLog, "_load_max_ts", load_by_footer)

@@ -35,7 +35,7 @@ class Shards:
         self._added = dict[str, str]()  # the columns added and not dropped so far, with their types
         self.may_alter = self.may_modify = False
 
-    def make_routes(self) -> list[Mapping[str, str]]:
+    def build_routes(self) -> list[Mapping[str, str]]:
         """The sections `routes` of the replication that merge both."""
         return [
             {"schema-pattern": table.split(".")[0], "table-pattern": "shard", "target-schema": self.db,

@@ -37,7 +37,7 @@ class Table:
     rows: Sequence[Row]
     documents: Collection[int]
 
-    def make_comparable(self, rows: Sequence[Row]) -> list[Row]:
+    def spell_comparable(self, rows: Sequence[Row]) -> list[Row]:
         """`rows` sorted, with each document in one spelling: servers write 1e30 in several ways, but 1.0 is not 1."""
         places = self.documents
         written = (tuple(_spell(v) if n in places else v for n, v in enumerate(row)) for row in rows)
@@ -45,7 +45,7 @@ class Table:
 
     def find_difference(self, columns: tuple[str, ...], rows: Sequence[Row]) -> str:
         """How a copy with `columns` and `rows` differs from this table; '' if it does not."""
-        one, other = self.make_comparable(self.rows), self.make_comparable(rows)
+        one, other = self.spell_comparable(self.rows), self.spell_comparable(rows)
         if columns == self.columns and one == other:
             return ""
         lacking, more = Counter(one) - Counter(other), Counter(other) - Counter(one)

@@ -92,14 +92,14 @@ class World:
         self._draw, self._order = Random(f"faults {self.seed}"), Random(f"order {self.seed}")
         self._former: dict[int, dict[str, str]] = {}  # by port, the globals that were not hostile
         self.happened[SEVERAL] += len(self.sources) > 1
-        self.stories = [self._make_story(seed) for seed in self.seeds]
+        self.stories = [self._build_story(seed) for seed in self.seeds]
         self._by_database = {db: story for story in self.stories for db in story.databases}
         self._mode = self._draw.choice(MODES)
         # A comparison of each altered table costs as much as the window.
         self._compares = self._draw.random() < _COMPARED
         self._has_feed = self._mode != "pessimistic"  # a feed does not wait for tables
 
-    def _make_story(self, seed: int) -> Story:
+    def _build_story(self, seed: int) -> Story:
         """A story at one source; both shards are of one family, if possible not of one source."""
         first = seed % len(self.sources)
         turns = [*self.sources[first:], *self.sources[:first]]
@@ -186,7 +186,7 @@ class World:
         lenient = {"on-table-error": "set-aside", "most-set-aside": 1000}
         compares = {} if self._compares else {"verify-after-ddl-rows": 0}
         more: dict[str, Any] = {"shard-mode": self._mode} if self._mode else {}
-        routes = [route for story in self.stories if story.shards for route in story.shards.make_routes()]
+        routes = [route for story in self.stories if story.shards for route in story.shards.build_routes()]
         replication = cluster.replication(
             target={**to, **lenient, **compares},
             mirror={"enabled": True},
@@ -311,7 +311,7 @@ class World:
             return "the feed has no such table"
         if copy.count is not None and copy.count != len(source.rows):
             return f"the feed differs: {copy.count} rows, not {len(source.rows)}"
-        lacking = Counter(source.make_comparable(copy.list_written())) - Counter(source.make_comparable(source.rows))
+        lacking = Counter(source.spell_comparable(copy.list_written())) - Counter(source.spell_comparable(source.rows))
         return f"the feed differs: {list(lacking)[:3]} ({lacking.total()}) are not at the source" if lacking else ""
 
 

@@ -30,9 +30,9 @@ def test_inexpressible_ddl_stops_only_if_its_table_may_not_be_set_aside() -> Non
     ctx: Any = SimpleNamespace(windows=SimpleNamespace(list_landed=lambda _: [(0, 9)]))
     stop, policy = Target(db_type="mysql"), Target(db_type="mysql", on_table_error="set-aside")
     with pytest.raises(TargetRefused, match=r"cannot be expressed.*`binlake table aside`"):
-        convert._make_ddl_batches(ctx, window, stop, {("app", "other")})
-    [by_policy], _ = convert._make_ddl_batches(ctx, window, policy, ())
-    assert convert._make_ddl_batches(ctx, window, stop, {("app", "t")}) == ([by_policy], 0)
+        convert._build_ddl_batches(ctx, window, stop, {("app", "other")})
+    [by_policy], _ = convert._build_ddl_batches(ctx, window, policy, ())
+    assert convert._build_ddl_batches(ctx, window, stop, {("app", "t")}) == ([by_policy], 0)
     assert (by_policy.segment, by_policy.kind) == (1, "ddl")
     refusal = Refusal.find_in(by_policy.sql[-1])
     assert refusal is not None

@@ -69,7 +69,7 @@ def ranges(load: BaseLoad = LOAD, known: tuple[Chunk, ...] = ()) -> Ranges:
     return Ranges(load, [KEYLESS, KEYED], load.from_ts + 3, known, "")
 
 
-def make_chunk(found: Any, parts: tuple[Any, ...] = (), size: int = 0, fold: Fold = NO_ROWS) -> Chunk:
+def build_chunk(found: Any, parts: tuple[Any, ...] = (), size: int = 0, fold: Fold = NO_ROWS) -> Chunk:
     definition = found.table.definition
     return Chunk(
         definition.id, "d", definition.name, found.low, found.high, found.first_ts, found.last_ts, 5,
@@ -102,7 +102,7 @@ def test_recorded_ranges_are_not_assigned_again() -> None:  # S4-24
     before = ranges()
     link = cast(Any, Server("10", "20"))
     first, second, third = (cast(Any, before.take(link)) for _ in range(3))
-    known = (make_chunk(first), make_chunk(third))
+    known = (build_chunk(first), build_chunk(third))
     again = ranges(known=known)
     missing = cast(Any, again.take(cast(Any, Server("20"))))
     assert (missing.low, missing.high) == ("10", "20")
@@ -180,7 +180,7 @@ def test_interrupted_seal_is_repeated_without_duplicate_files(tmp_path: Path) ->
     for one in found:
         rows = build_binlog_table([(one.first_ts, 0, b"payload")], "dml", 40)
         parts = tuple(write_parts(ctx.paths.locate_table(BINLOG.name), BINLOG, [rows]))
-        chunks.append(make_chunk(one, parts, 7, measure_landed(rows).fold))
+        chunks.append(build_chunk(one, parts, 7, measure_landed(rows).fold))
     notes = BaseTable(ctx.paths)
     notes.add(chunks)
     assert notes.read_chunks() == chunks

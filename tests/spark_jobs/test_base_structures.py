@@ -16,7 +16,7 @@ from binlake.rows.schema import SchemaState, WindowDdl
 from binlake.statements.literal import quote_name
 from binlake.target.definitions.definitions import compare_definitions, expect_after_ddl, read_definitions
 from binlake.target.session.session import Session
-from binlake.window.cuts import make_ddl_batch
+from binlake.window.cuts import build_ddl_batch
 from binlake.window.ddls import plan_ddls
 from binlake.window.definitions import LandedDdl
 from deploy.local.commitlog import RULES, read_log
@@ -73,7 +73,7 @@ def test_tables_are_created_from_tidbs_own_texts(name: str, session: Session) ->
         *(one.definition.id for one in found.tables), *(one.id for one, _ in found.sequences)
     }  # fmt: skip
     for ddl in ddls:
-        batch, reason = make_ddl_batch(0, ddl, "mariadb")
+        batch, reason = build_ddl_batch(0, ddl, "mariadb")
         assert batch is not None, reason
         for statement in batch.sql:
             session.execute(statement)

@@ -56,7 +56,7 @@ def test_range_is_sent_again_and_the_feed_keeps_its_position(make: Make) -> None
     assert len(read_sent(fed, topic)) == whole.rows + result.rows
 
 
-def make_altered_table() -> tuple[Workload, list[int]]:
+def build_altered_table() -> tuple[Workload, list[int]]:
     """Rows of one table under two schemas, and the ends of both parts."""
     workload = Workload()
     workload.create_database("shop")
@@ -70,7 +70,7 @@ def make_altered_table() -> tuple[Workload, list[int]]:
 
 # R-31
 def test_older_schema_is_looked_up_and_never_registered_as_the_newest(make: Make) -> None:
-    workload, (middle, end) = make_altered_table()
+    workload, (middle, end) = build_altered_table()
     fed = make(workload, **{"start-ts": str(middle)})
     old, new = fed.land(0, middle), fed.land(middle, end)
     fed.send(new)
@@ -93,7 +93,7 @@ def test_older_schema_is_looked_up_and_never_registered_as_the_newest(make: Make
 
 
 def test_killed_emit_resumes_without_duplicates(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    workload, (middle, end) = make_altered_table()
+    workload, (middle, end) = build_altered_table()
     fed = make(workload)
     fed.land(0, middle)
     fed.land(middle, end)
@@ -118,7 +118,7 @@ def test_killed_emit_resumes_without_duplicates(make: Make, monkeypatch: pytest.
 
 
 def test_only_landed_ranges_can_be_sent_again(make: Make) -> None:
-    workload, (middle, end) = make_altered_table()
+    workload, (middle, end) = build_altered_table()
     fed = make(workload)
     landed: Bounds = fed.land(0, middle)
     for lo, hi in ((0, end), (middle, middle)):

@@ -22,13 +22,13 @@ class _Made(Exception):
     """A session was asked for."""
 
 
-def _make_session() -> Any:
+def _build_session() -> Any:
     raise _Made
 
 
 def _context(folder: Path, *, in_pieces: bool = True, **window: Any) -> StageContext:
     raw = {"name": "r", "lake": {"path": str(folder)}, "window": window}
-    return StageContext(Replication.model_validate(raw), "test", _make_session, in_pieces=in_pieces)
+    return StageContext(Replication.model_validate(raw), "test", _build_session, in_pieces=in_pieces)
 
 
 @pytest.mark.parametrize(("engine", "size"), [("auto", 100), ("local", 101), ("local", 1 << 40)])

@@ -17,7 +17,7 @@ from binlake.window.definitions import WindowDefinitions
 from binlake.window.lineage import LINEAGE, MOST_COLUMNS
 from binlake.window.shapes import TableShape
 from binlake.window.targets import Naming, TargetTables
-from spark_jobs.job.lineage import Gathered, Sources, Written, make_target_column_lister
+from spark_jobs.job.lineage import Gathered, Sources, Written, build_target_column_lister
 from spark_jobs.job.results import StageResult
 
 
@@ -34,7 +34,7 @@ class One:
 
 def describe_table(definition: TableDef) -> dict[str, Any]:
     sources = Sources(Naming(Rules()), lambda: pytest.fail("without routes no schema is read"))
-    found = Written(WindowDefinitions(One(definition), []), 9, sources, make_target_column_lister("mariadb")).describe(
+    found = Written(WindowDefinitions(One(definition), []), 9, sources, build_target_column_lister("mariadb")).describe(
         [("d", "item")]
     )
     (one,) = found[LINEAGE]["wrote"]
@@ -93,7 +93,7 @@ def test_missing_or_too_wide_tables_are_reported_by_name_only() -> None:
             return table("wide", *many) if name == "wide" else None
 
     sources = Sources(Naming(Rules()), lambda: pytest.fail("without routes no schema is read"))
-    told = Written(WindowDefinitions(Nothing(), []), 9, sources, make_target_column_lister("mysql")).describe(
+    told = Written(WindowDefinitions(Nothing(), []), 9, sources, build_target_column_lister("mysql")).describe(
         [("d", "wide"), ("d", "gone")]
     )
     gone, wide = told[LINEAGE]["wrote"]
@@ -114,7 +114,7 @@ def test_all_shards_are_named_with_their_columns() -> None:  # S4-03
     jobs = [DdlJob.from_dict(raw) for raw in w.jobs]
     tables = TargetTables(SchemaState().fold(enumerate(jobs)), Naming(rules))
     sources = Sources(Naming(rules), lambda: tables)
-    found = Written(WindowDefinitions(tables, []), 9, sources, make_target_column_lister("mysql")).describe(
+    found = Written(WindowDefinitions(tables, []), 9, sources, build_target_column_lister("mysql")).describe(
         [("xs", "t")]
     )
     (one,) = found[LINEAGE]["wrote"]

@@ -38,7 +38,7 @@ def render_groups(engine: Engine, rows: pa.Table, groups: int, folder: str, draw
         own = shuffled.filter(pa.array(numbers == group))
         size = draw.randint(1, own.num_rows)
         inputs.append((group, (HeldRows(own.slice(0, size)), HeldRows(own.slice(size)))))
-    return Rendered.join(engine.run(RenderGroup(RENDERER, folder, engine.make_keeper()), inputs))
+    return Rendered.join(engine.run(RenderGroup(RENDERER, folder, engine.build_keeper()), inputs))
 
 
 def test_batches_depend_on_rows_and_groups_only(tmp_path: object) -> None:  # R-18 R-62

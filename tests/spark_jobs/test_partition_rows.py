@@ -22,33 +22,33 @@ from spark_jobs.merge.stage import Bounds, _build_table_alerts
 GOES, STAYS = 101, 102
 
 
-def make_info(*ids: int) -> Json:
+def build_info(*ids: int) -> Json:
     bounds = {GOES: "100", STAYS: "MAXVALUE"}
     parts = [{"id": one, "name": name(f"p{one}"), "less_than": [bounds[one]], "in_values": None} for one in ids]
     partition = {"type": 1, "expr": "`id`", "columns": None, "definitions": parts}
     return table_info(10, "t", [column(1, "id", flag=INT_PK)], pk_is_handle=True, partition=partition)
 
 
-def make_schemas() -> WindowSchemas:
+def build_schemas() -> WindowSchemas:
     """A DROP PARTITION at 100 that began at 60, of version 8."""
     made = [
         job(Action.CREATE_SCHEMA, 2, db=db_info(2, "test")),
-        job(Action.CREATE_TABLE, 4, info=make_info(GOES, STAYS)),
+        job(Action.CREATE_TABLE, 4, info=build_info(GOES, STAYS)),
     ]
-    dropped = job(Action.DROP_PARTITION, 8, info=make_info(STAYS), real_start_ts=60)
+    dropped = job(Action.DROP_PARTITION, 8, info=build_info(STAYS), real_start_ts=60)
     return WindowSchemas(
         SchemaState().fold((0, one) for one in made), [WindowDdl(100, 90, 1008, 5, "ALTER TABLE t", dropped)]
     )
 
 
-def make_replication(**source: str) -> Replication:
+def build_replication(**source: str) -> Replication:
     at = {"pd-urls": ["http://127.0.0.1:2379"], "status-url": "http://127.0.0.1:10080"}
     return Replication.model_validate({"name": "r", "source": {**at, **source}, "lake": {"path": "/nowhere"}})
 
 
 def test_rows_in_doubt_are_taken_away_and_reported_by_table() -> None:
     # S0-60
-    schemas, left_out = make_schemas(), Counter[str]()
+    schemas, left_out = build_schemas(), Counter[str]()
     table = schemas.find_schema_of_segment(0).find_table(10)
     assert table is not None
     builder = MutationBuilder(table)
@@ -58,8 +58,8 @@ def test_rows_in_doubt_are_taken_away_and_reported_by_table() -> None:
     payload = build.build_prewrite(89, key, encode_prewrite_value(5, [builder.message])).SerializeToString()
     logged = pa.RecordBatch.from_pydict({Binlog.PAYLOAD: [payload], Binlog.COMMIT_TS: [90], Binlog.START_TS: [89]})
     with pytest.raises(SchemaError, match=r"source\.partition-rows = removed"):
-        list(Decoder(schemas, Rules.of(make_replication())).decode_rows([logged], left_out))
-    rules = Rules.of(make_replication(**{"partition-rows": "removed"}))
+        list(Decoder(schemas, Rules.of(build_replication())).decode_rows([logged], left_out))
+    rules = Rules.of(build_replication(**{"partition-rows": "removed"}))
     [rows] = Decoder(schemas, rules).decode_rows([logged], left_out)
     assert [dict(after)["id"] for after in rows.column(Mutation.AFTER).to_pylist()] == ["150"]
     counted = {name: count for name, count in left_out.items() if name.startswith(BY_TABLE)}

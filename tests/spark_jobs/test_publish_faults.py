@@ -65,7 +65,7 @@ def write_windows() -> tuple[Workload, list[int]]:
     return w, cuts
 
 
-def make_encoded_feed(root: Path, kafka: Kafka, registry: Any, **feed: Any) -> tuple[Fed, Bounds]:
+def build_encoded_feed(root: Path, kafka: Kafka, registry: Any, **feed: Any) -> tuple[Fed, Bounds]:
     """A feed whose windows are encoded but not published."""
     workload, cuts = write_windows()
     fed = Fed(root, workload, kafka, registry, **feed)
@@ -84,7 +84,7 @@ def read_numbers(fed: Fed) -> list[tuple[int, int]]:
 def test_publish_killed_at_every_step_sends_each_message_once(
     tmp_path: Path, kafka: Kafka, schema_registry: Apicurio
 ) -> None:
-    fed, bounds = make_encoded_feed(tmp_path / "lake", kafka, schema_registry)
+    fed, bounds = build_encoded_feed(tmp_path / "lake", kafka, schema_registry)
     with publish_killer(fed, tmp_path, bounds) as killer:
         for step in STEPS:
             killer.kill_at(step, 1 if "position" in step or "record" in step or "former" in step else 2)
@@ -100,7 +100,7 @@ def test_publish_killed_at_every_step_sends_each_message_once(
 def test_killed_publish_without_transactions_sends_each_message_in_order(
     tmp_path: Path, kafka: Kafka, schema_registry: Apicurio
 ) -> None:
-    fed, bounds = make_encoded_feed(tmp_path / "lake", kafka, schema_registry, transactions=False)
+    fed, bounds = build_encoded_feed(tmp_path / "lake", kafka, schema_registry, transactions=False)
     with publish_killer(fed, tmp_path, bounds) as killer:
         # The third complete delivery is that of the second part's messages, before its position.
         for step, number in (("queued the messages", 2), ("delivered the messages", 3), ("before the record", 1)):
@@ -160,7 +160,7 @@ def test_publish_waits_for_an_unreachable_registry_and_sends_nothing(
 ) -> None:
     monkeypatch.setattr(registry_module, "_TRIES", 1)
     port = free_port()
-    fed, bounds = make_encoded_feed(tmp_path / "lake", kafka, _Somewhere(port))
+    fed, bounds = build_encoded_feed(tmp_path / "lake", kafka, _Somewhere(port))
     with pytest.raises(Transient, match="schema registry does not answer"):
         publish.run(fed.ctx, bounds, FEED)
     assert not read_topic(kafka.address, f"{fed.prefix}.shop.item")

@@ -21,7 +21,7 @@ from binlake.window.derived import Merged
 from spark_jobs.job import runner
 from spark_jobs.job.ahead import Ahead
 from spark_jobs.job.context import PIECE_BYTES, StageContext
-from spark_jobs.job.opening import make_session_factory
+from spark_jobs.job.opening import build_session_factory
 from spark_jobs.job.passed import DerivedAhead, MergedWindow
 from spark_jobs.job.results import CUT, Bounds, SparkNeeded, StageResult
 
@@ -305,7 +305,7 @@ def test_size_limit_of_a_window_depends_on_pieces_and_configuration(
 
 def test_missing_spark_is_not_a_failure_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is recorded: the caller starts the process again with Spark."""
-    no_session = make_session_factory("test", argparse.Namespace(without_spark=True, spark_later=False))
+    no_session = build_session_factory("test", argparse.Namespace(without_spark=True, spark_later=False))
     monkeypatch.setattr(importlib, "import_module", lambda _: SimpleNamespace(run=lambda *_: no_session()))
     ctx = cast("StageContext", SimpleNamespace(begin_stage=lambda *_: None, paths=LakePaths("/lake")))
     with pytest.raises(SparkNeeded, match="--without-spark"):

@@ -20,7 +20,7 @@ from binlake.rows.codec.values import format_enum, format_set
 from binlake.rows.codec.writers import parse_flat_number
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements import TableStatements, make_images_from_rows
+from binlake.statements import TableStatements, build_images_from_rows
 from binlake.target import Session
 
 NAMES = ("a", "", "0")
@@ -75,7 +75,7 @@ def test_target_stores_finds_and_verifies_each_value(
 ) -> None:
     made = define(enum, members)
     images = list_images(made)
-    everything = make_images_from_rows(images, ["e", "s", "v"])
+    everything = build_images_from_rows(images, ["e", "s", "v"])
     execute(empty_server, "CREATE DATABASE d CHARACTER SET utf8mb4", create)
     target = Target(host="127.0.0.1", port=empty_server.port, user=empty_server.user, db_type=empty_server.name)
     with contextlib.closing(Session(target)) as session:
@@ -92,7 +92,7 @@ def test_target_stores_finds_and_verifies_each_value(
         texts = {name: column.to_pylist() for name, column in everything.items()}
         assert [hashed[int(str(image["v"]))] for image in images] == hash_texts(made.row_columns, texts).tolist()
         deletes = [
-            batch for image in images for batch in out.render_deletes(make_images_from_rows([image], ["e", "s"]))
+            batch for image in images for batch in out.render_deletes(build_images_from_rows([image], ["e", "s"]))
         ]
         assert [session.execute(batch.sql[0]) for batch in deletes] == [1] * len(images)
         for forms in (

@@ -37,7 +37,7 @@ def make(sql: str, tp: int, *values: str, **more: Any) -> KeyType:
     return KeyType(sql, col("x", tp, not_null=True, **more), (values[0], values[1]))
 
 
-def make_text(charset: str, collate: str, value: str) -> KeyType:
+def build_text(charset: str, collate: str, value: str) -> KeyType:
     sql = f"VARCHAR(20) CHARACTER SET {charset} COLLATE {collate}"
     return make(sql, t.VARCHAR, value, "a", flen=20, charset=charset, collate=collate)
 
@@ -65,20 +65,20 @@ TYPES = {
         f"SET('a','{E_ACUTE}') CHARACTER SET latin1", t.SET, f"a,{E_ACUTE}", "", elems=("a", E_ACUTE), charset="latin1"
     ),
     "char latin1": make("CHAR(5) CHARACTER SET latin1", t.STRING, E_ACUTE, "", flen=5, charset="latin1"),
-    "latin1": make_text("latin1", "latin1_swedish_ci", E_ACUTE),
-    "ascii": make_text("ascii", "ascii_bin", "b"),
-    "utf8mb3": make_text("utf8mb3", "utf8mb3_general_ci", HAN),
-    "utf8mb4": make_text("utf8mb4", "utf8mb4_bin", SMILE),
-    "utf8mb4 general": make_text("utf8mb4", "utf8mb4_general_ci", E_ACUTE),
-    "escaped": make_text("utf8mb4", "utf8mb4_bin", "') OR `x`='\\\n"),
-    "gbk": make_text("gbk", "gbk_chinese_ci", HAN),
-    "big5": make_text("big5", "big5_chinese_ci", HAN),
-    "cp1250": make_text("cp1250", "cp1250_general_ci", "\u0161"),
-    "koi8r": make_text("koi8r", "koi8r_general_ci", "\u0436"),
-    "sjis": make_text("sjis", "sjis_japanese_ci", "\u3042"),
-    "ucs2": make_text("ucs2", "ucs2_general_ci", HAN),
-    "utf16": make_text("utf16", "utf16_general_ci", SMILE),
-    "utf32": make_text("utf32", "utf32_bin", SMILE),
+    "latin1": build_text("latin1", "latin1_swedish_ci", E_ACUTE),
+    "ascii": build_text("ascii", "ascii_bin", "b"),
+    "utf8mb3": build_text("utf8mb3", "utf8mb3_general_ci", HAN),
+    "utf8mb4": build_text("utf8mb4", "utf8mb4_bin", SMILE),
+    "utf8mb4 general": build_text("utf8mb4", "utf8mb4_general_ci", E_ACUTE),
+    "escaped": build_text("utf8mb4", "utf8mb4_bin", "') OR `x`='\\\n"),
+    "gbk": build_text("gbk", "gbk_chinese_ci", HAN),
+    "big5": build_text("big5", "big5_chinese_ci", HAN),
+    "cp1250": build_text("cp1250", "cp1250_general_ci", "\u0161"),
+    "koi8r": build_text("koi8r", "koi8r_general_ci", "\u0436"),
+    "sjis": build_text("sjis", "sjis_japanese_ci", "\u3042"),
+    "ucs2": build_text("ucs2", "ucs2_general_ci", HAN),
+    "utf16": build_text("utf16", "utf16_general_ci", SMILE),
+    "utf32": build_text("utf32", "utf32_bin", SMILE),
 }
 PARTNERS = ("int", "latin1", "utf8mb4", "bit 64", "binary")
 CASES = [(name, other) for name in TYPES for other in PARTNERS[:2]] + [("varbinary", "utf8mb4"), ("bit 64", "date")]
@@ -138,7 +138,7 @@ def list_misses(server: MariaDb, session: Session, *names: str, alike: bool) -> 
     kept = PreserveStatements(made, 0, "`d`.`kept`", dialect=dialect)
     session.execute("DROP TABLE IF EXISTS d.kept")
     session.execute("CREATE TABLE d.kept LIKE d.t")
-    if run(kept.keeps(everything)) != count or run(kept.make_moved_restores(everything, everything)) != count:
+    if run(kept.keeps(everything)) != count or run(kept.build_moved_restores(everything, everything)) != count:
         yield "preserve"
     one = as_columns(images[:1])
     deletes = [*out.render_deletes(one), *out.render_deletes(everything)]

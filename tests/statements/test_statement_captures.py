@@ -17,7 +17,7 @@ from binlake.dialect import map_ddl
 from binlake.rows.schema import ColumnInfo, DdlJob, SchemaState, TableDef, WindowDdl
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
-from binlake.statements import BatchLimits, TableStatements, make_images_from_rows
+from binlake.statements import BatchLimits, TableStatements, build_images_from_rows
 from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.definitions.definitions import require_definitions
 from binlake.target.session.session import Session
@@ -46,7 +46,7 @@ def create_tables(session: Session, jobs: list[DdlJob], dialect: Dialect) -> Sch
 def fill(session: Session, table: TableDef, images: list[dict[str, str | None]], dialect: Dialect) -> None:
     out, columns = (
         TableStatements(table, 0, limits=BatchLimits(7), dialect=dialect),
-        make_images_from_rows(images, [c.name for c in table.row_columns]),
+        build_images_from_rows(images, [c.name for c in table.row_columns]),
     )
     keyless = table.find_identity().kind == "row"
     for batch in out.render_inserts(columns, [1] * len(images)) if keyless else out.render_writes(columns):
@@ -59,7 +59,7 @@ def fill(session: Session, table: TableDef, images: list[dict[str, str | None]],
 def empty(session: Session, table: TableDef, images: list[dict[str, str | None]], dialect: Dialect) -> None:
     out, columns = (
         TableStatements(table, 0, limits=BatchLimits(7), dialect=dialect),
-        make_images_from_rows(images, [c.name for c in table.row_columns]),
+        build_images_from_rows(images, [c.name for c in table.row_columns]),
     )
     keyless = table.find_identity().kind == "row"
     for batch in out.render_image_deletes(columns, [1] * len(images)) if keyless else out.render_deletes(columns):

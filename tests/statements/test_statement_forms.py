@@ -18,7 +18,7 @@ from support.tabledefs import col, primary, table
 
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements import BatchLimits, TableStatements, make_images_from_rows
+from binlake.statements import BatchLimits, TableStatements, build_images_from_rows
 from binlake.target.session.session import SQL_MODE
 
 pytestmark = pytest.mark.mariadb
@@ -89,7 +89,7 @@ def test_both_forms_give_the_same_rows(
             )
             cursor.execute(f"DELETE FROM d.{name}_{form}")
             for images in (before, after, after):
-                columns = make_images_from_rows(images, list(images[0])) if images else {}
+                columns = build_images_from_rows(images, list(images[0])) if images else {}
                 for batch in writer.render_writes(columns) if images else ():
                     assert batch.kind == ("upsert" if form == "plain" else "replace")
                     cursor.execute(batch.sql[0])

@@ -15,9 +15,9 @@ from binlake.changes.ordered.forms import RowForms
 from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements import BatchLimits, TableStatements, make_images_from_rows
+from binlake.statements import BatchLimits, TableStatements, build_images_from_rows
 from binlake.statements.batch import parse_statement_table
-from binlake.statements.lenient import make_lenient
+from binlake.statements.lenient import render_lenient
 from binlake.target import Session
 
 pytestmark = pytest.mark.mariadb
@@ -38,7 +38,7 @@ def session(server: MariaDb) -> Iterator[Session]:
 
 def rows(of: TableDef, *values: tuple[str | None, ...]) -> dict[str, object]:
     names = [column.name for column in of.columns]
-    return make_images_from_rows([dict(zip(names, row, strict=True)) for row in values], names)
+    return build_images_from_rows([dict(zip(names, row, strict=True)) for row in values], names)
 
 
 def test_rows_of_a_table_with_a_key(session: Session) -> None:
@@ -114,4 +114,4 @@ def test_mode_ordered_continues_at_error_values(session: Session, multiple: bool
 def test_the_table_of_a_lenient_statement_is_reported() -> None:
     for dialect in ("mariadb", "mysql", "tidb"):
         for sql in ("INSERT INTO `a`.`b` (`x`)", "REPLACE INTO `a`.`b` (`x`)", "UPDATE `a`.`b` SET `x` = 1"):
-            assert parse_statement_table(make_lenient(sql, dialect)) == ("a", "b")
+            assert parse_statement_table(render_lenient(sql, dialect)) == ("a", "b")

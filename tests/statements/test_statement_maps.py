@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import seeds
 
-from binlake.statements import make_images_from_maps
+from binlake.statements import build_images_from_maps
 
 MAPS = pa.map_(pa.string(), pa.string())
 NAMES = ("id", "no", "a", "b", "名", "", "long name of a column")
@@ -48,7 +48,7 @@ def looked_up(images: pa.Array, names: tuple[str, ...]) -> dict[str, list[str | 
 def test_columns_equal_a_lookup(seed: int) -> None:
     images = drawn(Random(seed))
     wanted = (*NAMES, "of none")
-    found = make_images_from_maps(images, wanted)
+    found = build_images_from_maps(images, wanted)
     assert {name: values.to_pylist() for name, values in found.items()} == looked_up(images, wanted)
     assert {str(values.type) for values in found.values()} == {"string"}
 
@@ -57,13 +57,13 @@ def test_images_of_one_definition_are_sliced(monkeypatch: pytest.MonkeyPatch) ->
     full = pa.array([[("id", "1"), ("a", None)], None, [("id", "2"), ("a", "x")]] * 50, MAPS)[1:140]
     expected = looked_up(full, ("a", "id"))
     monkeypatch.delattr(pc, "index_in")
-    found = make_images_from_maps(full, ("a", "id"))
+    found = build_images_from_maps(full, ("a", "id"))
     assert {name: values.to_pylist() for name, values in found.items()} == expected
 
 
 def test_no_maps_give_no_values() -> None:
     for images in (pa.array([], MAPS), pa.nulls(3, MAPS), pa.array([[], []], MAPS)):
-        assert make_images_from_maps(images, ("a",))["a"].to_pylist() == [None] * len(images)
+        assert build_images_from_maps(images, ("a",))["a"].to_pylist() == [None] * len(images)
 
 
 TEXT_MAPS = st.one_of(st.none(), st.dictionaries(st.sampled_from("abcä"), st.one_of(st.none(), st.text(max_size=3))))
@@ -78,12 +78,12 @@ def test_selected_rows_and_entries_behind_null(maps: list[dict[str, str | None] 
     filled = pa.MapArray.from_arrays(whole.offsets, whole.keys, whole.items)
     for images, lost in ((whole, [False] * len(whole)), (_hidden(filled, hidden), hidden.to_pylist())):
         values = [{} if m is None or gone else m for m, gone in zip(maps, lost[1:-1], strict=True)]
-        found = make_images_from_maps(images[1:-1], ("c", "a", "ä"))
+        found = build_images_from_maps(images[1:-1], ("c", "a", "ä"))
         assert {name: column.to_pylist() for name, column in found.items()} == {
             name: [value.get(name) for value in values] for name in ("c", "a", "ä")
         }
         rows = data.draw(st.lists(st.integers(0, len(maps) - 1), max_size=9)) if maps else []
-        some = make_images_from_maps(images[1:-1], ("a",), np.array(rows, np.int64))
+        some = build_images_from_maps(images[1:-1], ("a",), np.array(rows, np.int64))
         assert some["a"].to_pylist() == [values[row].get("a") for row in rows]
 
 

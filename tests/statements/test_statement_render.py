@@ -19,8 +19,8 @@ from binlake.statements import (
     Phase,
     StatementBatch,
     TableStatements,
+    build_images_from_rows,
     compute_statement_digest,
-    make_images_from_rows,
 )
 from binlake.target import Session
 
@@ -66,7 +66,7 @@ HEAP_ROWS: list[dict[str, str | None]] = [
 
 
 def images(table_def: TableDef, values: list[dict[str, str | None]]) -> dict[str, pa.Array]:
-    return make_images_from_rows(values, [c.name for c in table_def.columns])
+    return build_images_from_rows(values, [c.name for c in table_def.columns])
 
 
 def golden_text(batches: Iterable[StatementBatch]) -> str:

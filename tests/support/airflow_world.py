@@ -154,7 +154,7 @@ def airflow_world(folder: Path, mariadb: MariaDb, database: str) -> Iterator[Wor
     try:
         with LiveSource(folder / "source", pumps=1) as source, _statsd() as (settings, heard):
             env.update(settings)
-            lake = _make_past_lake(folder / "past", mariadb)
+            lake = _build_past_lake(folder / "past", mariadb)
             own = f"""pd-urls = "{source.driver.url}"
 status-url = "{source.status_url}"
 timeout-s = 2"""
@@ -212,7 +212,7 @@ def write_checkpoint(server: MariaDb, told: str) -> None:
     accept_rows(server)
 
 
-def _make_past_lake(root: Path, target: MariaDb) -> TinyLake:
+def _build_past_lake(root: Path, target: MariaDb) -> TinyLake:
     """Ten rows of one table with two changes each: the first five rows change on the first day, the others on the
     second.
     """

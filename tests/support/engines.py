@@ -49,6 +49,6 @@ class HostileEngine:
         """As Engine: in files."""
         return FileStore.of(paths, purpose)
 
-    def make_keeper(self) -> Keeper:
+    def build_keeper(self) -> Keeper:
         """As Engine: nothing is held."""
         return Keeper(0)

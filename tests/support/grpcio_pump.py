@@ -32,7 +32,7 @@ _OK = pump_pb2.WriteBinlogResp().SerializeToString()
 class GrpcioPumpServer(PumpServer):
     """A pump whose port is served by grpcio, without web pages, TLS and Unix socket."""
 
-    def _make_transport(self) -> GrpcServer:  # type: ignore[override]  # what PumpServer uses of it is the same
+    def _build_transport(self) -> GrpcServer:  # type: ignore[override]  # what PumpServer uses of it is the same
         return GrpcServer(self.service, self._config.addr)
 
 
@@ -77,7 +77,7 @@ class GrpcServer:
 
         def leave() -> None:
             gone.set()
-            self._service.make_reader().storage.wake()
+            self._service.build_reader().storage.wake()
 
         context.add_callback(leave)
         try:
@@ -92,7 +92,7 @@ class GrpcServer:
     def _transactions(self, cluster_id: int, after_ts: int, gone: threading.Event) -> Iterator[Transaction]:
         service = self._service
         service.check_pull(cluster_id, after_ts)
-        return pull(service.make_reader().storage, after_ts, lambda: gone.is_set() or not service.serving)
+        return pull(service.build_reader().storage, after_ts, lambda: gone.is_set() or not service.serving)
 
     def info(self, request: admin_pb2.InfoReq, context: grpc.ServicerContext) -> admin_pb2.InfoResp:
         """PumpAdmin/Info."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from binlake.rows.schema import Action, DdlJob
-from binlake.rows.schema.forms import make_database_json, make_job_json, make_table_json
+from binlake.rows.schema.forms import build_database_json, build_job_json, build_table_json
 from pump_service.workload.definitions import Col, build_column_json
 
 TABLES = 500
@@ -31,11 +31,11 @@ def _job(version: int, cols: list[dict[str, Any]]) -> dict[str, Any]:
     finished = 10 * version - (version % 7 == 0) * 3
     place = {"version": version, "start_ts": finished - 5, "finished_ts": finished}
     if version == 1:
-        return make_job_json(1, Action.CREATE_SCHEMA, "CREATE DATABASE `d`", schema=(2, "d"), table=(0, ""),
-                             db_info=make_database_json(2, "d"), **place)  # type: ignore[arg-type]  # fmt: skip
+        return build_job_json(1, Action.CREATE_SCHEMA, "CREATE DATABASE `d`", schema=(2, "d"), table=(0, ""),
+                             db_info=build_database_json(2, "d"), **place)  # type: ignore[arg-type]  # fmt: skip
     turn, number = divmod(version, TABLES)
     name, table_id = f"t{number}", 1000 + number
     action = (Action.CREATE_TABLE, Action.ADD_COLUMN, Action.MODIFY_COLUMN, Action.DROP_TABLE)[turn % 4]
-    info = make_table_json(table_id, name, cols if turn % 4 else cols[:1], [], pk_is_handle=False)
-    return make_job_json(version, action, f"statement {version} of `{name}`", schema=(2, "d"), table=(table_id, name),
+    info = build_table_json(table_id, name, cols if turn % 4 else cols[:1], [], pk_is_handle=False)
+    return build_job_json(version, action, f"statement {version} of `{name}`", schema=(2, "d"), table=(table_id, name),
                          table_info=info, **place)  # type: ignore[arg-type]  # fmt: skip

@@ -13,7 +13,13 @@ from binlake.changes.net import RowEvent, compute_net_changes, encode_row_key
 from binlake.changes.net.event import Op
 from binlake.changes.net.lineage import trace_origins
 from binlake.rows.schema import TableDef
-from binlake.statements import BatchLimits, PreserveStatements, TableStatements, format_copy_name, make_images_from_rows
+from binlake.statements import (
+    BatchLimits,
+    PreserveStatements,
+    TableStatements,
+    build_images_from_rows,
+    format_copy_name,
+)
 from binlake.statements.literal import quote_qualified_name
 
 Row = dict[str, str | None]
@@ -110,20 +116,20 @@ def window(definition: TableDef, history: History, lo: int, hi: int, *, batch: i
 
     def images(keys: Sequence[str | None]) -> dict[str, object]:
         parts = [json.loads(str(key)) for key in keys]
-        return make_images_from_rows(
+        return build_images_from_rows(
             [dict(zip(identity.columns, part, strict=True)) for part in parts], identity.columns
         )
 
-    made.written += writer.render_deletes(make_images_from_rows(gone, identity.columns)) if gone else ()  # type: ignore[arg-type]
+    made.written += writer.render_deletes(build_images_from_rows(gone, identity.columns)) if gone else ()  # type: ignore[arg-type]
     for is_anew in (False, True):
         rows = [row for key, row in finals.items() if (key in anew) == is_anew]
-        made.written += writer.render_writes(make_images_from_rows(rows, columns), anew=is_anew) if rows else ()
+        made.written += writer.render_writes(build_images_from_rows(rows, columns), anew=is_anew) if rows else ()
     kept = [origin for origin in anew.values() if origin is not None]
     made.written += keeper.keeps(images(kept)) if kept else ()
-    made.written += keeper.make_restores(images(stayed)) if stayed else ()
+    made.written += keeper.build_restores(images(stayed)) if stayed else ()
     if moved:
         keys, origin_keys = zip(*moved, strict=True)
-        made.written += keeper.make_moved_restores(images(keys), images(origin_keys))
+        made.written += keeper.build_moved_restores(images(keys), images(origin_keys))
     if kept:
         made.plans[0] = replace(made.plans[0], copies=((copy, quote_qualified_name(definition.db, definition.name)),))
     return made

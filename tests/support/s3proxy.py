@@ -73,7 +73,7 @@ class S3Proxy:
         found: list[dict[str, Any]] = httpx.get(f"{self.url}{_CONTROL}").raise_for_status().json()
         return [Request(**one) for one in found]
 
-    def make_trouble(self, trouble: Trouble) -> None:
+    def set_trouble(self, trouble: Trouble) -> None:
         """Have this trouble from now on; `Trouble()` has none."""
         httpx.put(f"{self.url}{_CONTROL}", json=asdict(trouble)).raise_for_status()
 
@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._control(body)
             return
         key, kind = self._name_request()
-        answer = self._make_trouble(key)
+        answer = self._cause_trouble(key)
         writes, trouble = answer is None and self.command in ("PUT", "POST"), self.state.trouble
         status, headers, content = answer or self._ask(body)
         if writes and self._happens(key, trouble.late):
@@ -167,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
         with self.state.lock:
             return re.search(self.state.trouble.only, key) is not None and self.state.draw.random() < share
 
-    def _make_trouble(self, key: str) -> tuple[int, list[tuple[str, str]], bytes] | None:
+    def _cause_trouble(self, key: str) -> tuple[int, list[tuple[str, str]], bytes] | None:
         trouble = self.state.trouble
         if self._happens(key, trouble.slow):
             time.sleep(trouble.slow_s)

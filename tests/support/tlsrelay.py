@@ -20,7 +20,7 @@ class TlsRelay:
 
     def __init__(self, server_port: int, tls: Tls, protocols: Sequence[str] = ("http/1.1",)) -> None:
         self._server_port = server_port
-        self._context = tls.make_server_context(protocols)
+        self._context = tls.build_server_context(protocols)
         # Callers need not show a certificate.
         self._context.verify_mode = ssl.CERT_NONE
         self._socket = socket.create_server((HOST, 0))

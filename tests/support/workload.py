@@ -18,7 +18,7 @@ from typing import Any
 from binlake.rows.codec import MutationBuilder, encode_prewrite_value
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import make_database_json, make_index_json, make_job_json, make_table_json
+from binlake.rows.schema.forms import build_database_json, build_index_json, build_job_json, build_table_json
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 from pump_service.workload.definitions import Col, build_column_json, create_sql
@@ -74,7 +74,7 @@ class Workload:
 
     def create_database(self, name: str) -> int:
         """CREATE DATABASE; return its commit_ts."""
-        info = make_database_json(next(self._ids), name)
+        info = build_database_json(next(self._ids), name)
         self._dbs[name] = DbInfo.from_json(info)
         return self._ddl(Action.CREATE_SCHEMA, name, "", f"CREATE DATABASE `{name}`", db_info=info)
 
@@ -151,10 +151,10 @@ class Workload:
         indexes = []
         if primary and not handle:
             parts = [(key, offsets[key]) for key in primary]
-            indexes.append(make_index_json(1, "PRIMARY", parts, unique=True, primary=True))
+            indexes.append(build_index_json(1, "PRIMARY", parts, unique=True, primary=True))
         for n, key in enumerate(unique):
-            indexes.append(make_index_json(2 + n, f"uk_{key}", [(key, offsets[key])], unique=True, primary=False))
-        return make_table_json(table_id, name, cols, indexes, pk_is_handle=handle)
+            indexes.append(build_index_json(2 + n, f"uk_{key}", [(key, offsets[key])], unique=True, primary=False))
+        return build_table_json(table_id, name, cols, indexes, pk_is_handle=handle)
 
     def _ddl(
         self, action: Action, db: str, table: str, query: str, info: dict[str, Any] | None = None, *,
@@ -167,7 +167,7 @@ class Workload:
         )
         self.log(prewrite)
         commit_ts = self.clock()
-        self.jobs.append(make_job_json(
+        self.jobs.append(build_job_json(
             job_id, action, query, schema=(self._dbs[db].id, db),
             table=(table_id or (info["id"] if info else 0), table), version=self.version, start_ts=start_ts,
             finished_ts=commit_ts + 1, db_info=db_info, table_info=info,

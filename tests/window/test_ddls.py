@@ -11,7 +11,7 @@ import pytest
 
 from binlake.compare.capture import Capture
 from binlake.config import Replication
-from binlake.dialect.bytewise import make_definitions_bytewise
+from binlake.dialect.bytewise import derive_bytewise_definitions
 from binlake.dialect.replacement import Injection
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rows.schema.delta import Definitions
@@ -138,7 +138,7 @@ def test_ddl_keeps_its_sessions_time_zone_in_the_lake_and_through_routes() -> No
     assert all(zones[job] and zones[job] != "+02:00" for job in zones if job in by_job)
     one = next(ddl for ddl in planned if not ddl.reason)
     assert Definitions.from_json(one.after.to_json()).session == one.after.session
-    assert make_definitions_bytewise(one.after, "mariadb").session == one.after.session
+    assert derive_bytewise_definitions(one.after, "mariadb").session == one.after.session
 
 
 def test_unknown_time_zone_is_refused() -> None:

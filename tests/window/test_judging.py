@@ -11,7 +11,7 @@ from binlake.config import Replication
 from binlake.errors import ConfigError, SchemaError, TargetRefused
 from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl
 from binlake.rules import Rules
-from binlake.window.cuts import make_ddl_batch
+from binlake.window.cuts import build_ddl_batch
 from binlake.window.ddls import build_window_schemas, plan_ddls
 from binlake.window.definitions import LandedDdl
 from binlake.window.extras import list_extras
@@ -229,7 +229,7 @@ def test_table_renamed_into_the_filter_is_refused_until_it_is_copied() -> None:
     only = {"filter": {"ignore-schemas": "tmp"}}
     assert (plan(w, **only)[-1].decision, plan(w, **only)[-1].touched) == ("refused", ["s1.b"])
     with pytest.raises(TargetRefused, match=rf"renamed into the filter.*commit_ts={at}") as stop:
-        make_ddl_batch(1, plan(w, **only)[-1], "mariadb")
+        build_ddl_batch(1, plan(w, **only)[-1], "mariadb")
     assert "ignore-txn-commit-ts" in stop.value.hint
     copied = plan(w, at, **only)[-1]
     assert (copied.decision, copied.reason, copied.opens_segment) == ("skip", "ignore-txn-commit-ts", True)
@@ -253,7 +253,7 @@ def test_rotated_table_is_dropped_at_the_target_if_configured() -> None:  # issu
     dropped = plan(rotate_log(), filter={"ignore-schemas": "archive", "renamed-out": "drop"})[3]
     assert (dropped.sql, dropped.db, dropped.table, dropped.alert) == ("DROP TABLE `App`.`Log`", "App", "Log", "")
     assert (dropped.touched, dropped.after.tables, dropped.opens_segment) == (["App.Log"], (), True)
-    batch, _ = make_ddl_batch(1, dropped, "mariadb")
+    batch, _ = build_ddl_batch(1, dropped, "mariadb")
     assert batch is not None
     assert batch.sql == ("USE `App`", "DROP TABLE `App`.`Log`")
     left = {"filter": {"ignore-schemas": "archive", "renamed-out": "drop"}, "loopback": {"loopback-control": True,
@@ -274,7 +274,7 @@ def test_rename_list_that_replaces_a_filtered_table() -> None:  # issue 13.2
     assert "left out" in kept.alert
     dropped = plan(w, filter={"ignore-schemas": "archive", "renamed-out": "drop"})[-1]
     assert dropped.sql == "DROP TABLE `App`.`Log`; RENAME TABLE `App`.`new` TO `App`.`Log`"
-    batch, _ = make_ddl_batch(1, dropped, "mariadb")
+    batch, _ = build_ddl_batch(1, dropped, "mariadb")
     assert batch is not None
     assert batch.sql == ("USE `App`", "DROP TABLE `App`.`Log`", "RENAME TABLE `App`.`new` TO `App`.`Log`")
 

@@ -24,7 +24,7 @@ PLAIN, WIDE = [integer("id"), text("name")], [integer("id"), text("name"), integ
 ADD_N = "ALTER TABLE `all`.`t` ADD COLUMN `n` INT(11) DEFAULT '5'"
 
 
-def make_one_ahead() -> Workload:
+def build_one_ahead() -> Workload:
     """Two tables of one target; s1.t_1 has one column more."""
     w = two_shards()
     w.add_column("s1", "t_1", integer("n", default="5"))
@@ -54,7 +54,7 @@ def follow(w: Workload, before: int, lo: int, held: Locks, *resolutions: Resolut
 
 @pytest.mark.parametrize("alike", [False, True])
 def test_table_of_a_dropped_database_is_not_awaited(alike: bool) -> None:
-    w = make_one_ahead()
+    w = build_one_ahead()
     if alike:
         # Both databases go into one target database, so the DROP does not run.
         routes = [{"schema-pattern": "s?", "target-schema": "all"}, *PESSIMISTIC["routes"]]
@@ -69,7 +69,7 @@ def test_table_of_a_dropped_database_is_not_awaited(alike: bool) -> None:
 
 @pytest.mark.parametrize("how", ["ignored", "filtered", "renamed out"])
 def test_table_removed_without_an_applied_ddl_is_not_awaited(how: str) -> None:
-    w = make_one_ahead()
+    w = build_one_ahead()
     more: dict[str, object] = {}
     ignored: list[int] = []
     if how == "renamed out":
@@ -86,7 +86,7 @@ def test_table_removed_without_an_applied_ddl_is_not_awaited(how: str) -> None:
 
 
 def test_rows_of_a_target_without_tables_are_never_released() -> None:
-    w = make_one_ahead()
+    w = build_one_ahead()
     w.create_table("s1", "t_3", PLAIN, ["id"])
     w.drop_table("s2", "t_2")
     drop_database(w, "s1")
@@ -105,7 +105,7 @@ def test_rows_of_a_target_without_tables_are_never_released() -> None:
 
 
 def test_new_table_with_the_name_of_a_waiting_one_does_not_have_its_steps() -> None:
-    w = make_one_ahead()
+    w = build_one_ahead()
     w.drop_table("s1", "t_1")
     w.create_table("s1", "t_1", PLAIN, ["id"])
     w.add_column("s2", "t_2", integer("n", default="5"))
@@ -120,7 +120,7 @@ def test_new_table_with_the_name_of_a_waiting_one_does_not_have_its_steps() -> N
 
 
 def test_new_table_with_the_name_of_one_passed_over_is_awaited() -> None:
-    w = make_one_ahead()
+    w = build_one_ahead()
     _, locks = resolve(w, plan_locked(w)[1])
     before, lo = len(logged(w)[0]), w.clock()
     w.drop_table("s2", "t_2")
@@ -133,7 +133,7 @@ def test_new_table_with_the_name_of_one_passed_over_is_awaited() -> None:
 
 @pytest.mark.parametrize("name", ["t_9", "T_1"])
 def test_table_can_be_renamed_while_its_rows_wait(name: str) -> None:
-    w = make_one_ahead()
+    w = build_one_ahead()
     w.add_column("s1", "t_1", integer("m"))
     rename(w, ("s1", "t_1"), ("s1", name), f"RENAME TABLE `s1`.`t_1` TO `s1`.`{name}`")
     w._tables["s1", name] = w._tables.pop(("s1", name))
@@ -157,7 +157,7 @@ def test_table_can_be_renamed_while_its_rows_wait(name: str) -> None:
 
 
 def test_table_passed_over_can_be_renamed() -> None:
-    w = make_one_ahead()
+    w = build_one_ahead()
     _, locks = resolve(w, plan_locked(w)[1])
     before, lo = len(logged(w)[0]), w.clock()
     rename(w, ("s2", "t_2"), ("s2", "t_8"), "RENAME TABLE `s2`.`t_2` TO `s2`.`t_8`")
@@ -172,7 +172,7 @@ def test_table_passed_over_can_be_renamed() -> None:
 
 def test_rows_of_a_table_passed_over_get_a_column_when_the_target_does() -> None:
     # Not from the start of the window, because the target does not have the column there.
-    w = make_one_ahead()
+    w = build_one_ahead()
     held, before, lo = plan_locked(w)[1].still_open, len(logged(w)[0]), w.clock()
     w.add_column("s1", "t_1", integer("m", default="6"))
     found, later = follow(w, before, lo, held, Resolution(("all", "t"), ()))
@@ -272,7 +272,7 @@ def test_steps_of_one_target_run_one_at_a_time_before_a_window() -> None:
 
 
 def test_steps_of_several_targets_run_with_one_ddl() -> None:
-    w = make_one_ahead()
+    w = build_one_ahead()
     for number in (1, 2):
         w.create_table(f"s{number}", f"u_{number}", PLAIN, ["id"])
     w.add_column("s1", "u_1", integer("n", default="5"))
@@ -339,7 +339,7 @@ def test_table_whose_rows_would_change_cannot_be_passed_over() -> None:
         resolve(w, plan_locked(w)[1], ("s2", "t_2"))
     # Neither may a table that was passed over, or the others, become so later.
     for table in ("t_1", "t_2"):
-        w = make_one_ahead()
+        w = build_one_ahead()
         _, locks = resolve(w, plan_locked(w)[1])
         before, lo = len(logged(w)[0]), w.clock()
         own = [integer("n", default="5")] * (table == "t_1")
@@ -360,7 +360,7 @@ def test_table_whose_waiting_rows_would_change_cannot_be_passed_over() -> None:
 
 
 def test_table_truncated_while_its_rows_wait_keeps_its_steps() -> None:
-    w = make_one_ahead()
+    w = build_one_ahead()
     w.add_column("s1", "t_1", integer("m"))
     w.truncate("s1", "t_1")
     w.add_column("s2", "t_2", integer("n", default="5"))

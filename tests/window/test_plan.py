@@ -14,7 +14,7 @@ def pump(name: str, watermark: int, state: str = "online", problem: str = "") ->
     return Member(name, f"{name}:8250", state, watermark, problem=problem)
 
 
-def make_manifest(lo: int, hi: int, dml: int = 0, ddls: int = 0) -> WindowManifest:
+def build_manifest(lo: int, hi: int, dml: int = 0, ddls: int = 0) -> WindowManifest:
     return WindowManifest("r", 7, lo, hi, "c", (), dml, ddls, 0, 100, 7, "d")
 
 
@@ -77,22 +77,22 @@ def test_requested_stop_above_the_watermark_waits_and_is_never_cut_short() -> No
 def test_window_limit_counts_commit_time() -> None:
     lo = 1000 << 18
     far = 10_000_000 << 18
-    reach = reach_after(make_manifest(lo - 5, lo, dml=1), 60)
+    reach = reach_after(build_manifest(lo - 5, lo, dml=1), 60)
     assert propose_window(lo=lo, tso=far, members=[pump("p1", far - 1)], reach=reach).hi == lo + (60_000 << 18)
 
 
 def test_years_without_data_pass_in_a_few_windows() -> None:
     # A cluster that was idle for ten years, or a first watermark from before its clock was set
     lo, far, windows = 393_266, 470_614_506_069_819_392, 0
-    last = make_manifest(0, lo)
+    last = build_manifest(0, lo)
     while lo < far:
         hi = propose_window(lo=lo, tso=far + 1, members=[pump("p1", far)], reach=reach_after(last, 3600)).hi
-        lo, last, windows = hi, make_manifest(lo, hi), windows + 1
+        lo, last, windows = hi, build_manifest(lo, hi), windows + 1
     assert windows < 25
     # The next window with data is one hour again, and the first of all has no limit.
     assert (
-        reach_after(make_manifest(0, far, dml=1), 3600)
-        == reach_after(make_manifest(0, far, ddls=1), 3600)
+        reach_after(build_manifest(0, far, dml=1), 3600)
+        == reach_after(build_manifest(0, far, ddls=1), 3600)
         == 3_600_000 << 18
     )
     assert reach_after(None, 3600) is None
@@ -160,5 +160,5 @@ def test_plan_waits_while_the_clock_is_not_above_the_landed_ts() -> None:
 
 def test_window_after_an_empty_one_is_twice_as_long_and_at_least_the_usual_length() -> None:
     hour, day = 3_600_000 << 18, 86_400_000 << 18
-    assert reach_after(make_manifest(7 * day, 8 * day), 3600) == 2 * day
-    assert reach_after(make_manifest(7 * day, 7 * day + 9), 3600) == hour
+    assert reach_after(build_manifest(7 * day, 8 * day), 3600) == 2 * day
+    assert reach_after(build_manifest(7 * day, 7 * day + 9), 3600) == hour

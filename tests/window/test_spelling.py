@@ -16,7 +16,7 @@ from binlake.lake.rowhistory import match_definitions
 from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl
 from binlake.rows.schema.names import fold_name
 from binlake.rules import Rules
-from binlake.window.cuts import make_ddl_batch
+from binlake.window.cuts import build_ddl_batch
 from binlake.window.ddls import plan_ddls
 from binlake.window.definitions import LandedDdl
 from binlake.wire import binlog_pb2 as pb
@@ -191,7 +191,7 @@ def test_routes_filters_and_replacements_use_the_definitions_names() -> None:
     assert (routed.db, routed.table, routed.sql) == ("All", "Users", "ALTER TABLE `All`.`Users` ADD INDEX `i`(`name`)")
     assert plan(w, filter={"ignore-table": [{"db-name": "SHOP_A", "tbl-name": "uSERS"}]})[-1].reason == "filtered"
     own = plan(w, ddl_replacement=[{"commit-ts": str(index), "sql": "CREATE INDEX i ON Users (Name)"}])[-1]
-    batch, _ = make_ddl_batch(1, own, "mariadb")
+    batch, _ = build_ddl_batch(1, own, "mariadb")
     assert batch is not None
     assert batch.sql == ("USE `Shop_A`", "CREATE INDEX i ON Users (Name)")
 

@@ -71,7 +71,7 @@ def compute_net_of_runs(runs: Runs, cells: Sequence[Cell], *, strict: Container[
     is_there = runs.is_there
     before = complete_images(_show_where(runs.old, ~is_there).take_maps(), form.columns, form.filled)
     after = complete_images(_show_where(runs.new, is_there).take_maps(), form.columns, form.filled)
-    return _make_table(
+    return _build_table(
         runs, cells, form, _choose_text(is_there, "replace", "delete"), before, after, np.ones(len(runs), np.int64)
     )
 
@@ -83,7 +83,7 @@ def _compute_net_rows(runs: Runs, cells: Sequence[Cell], form: KeyForm) -> pa.Ta
     came = runs.weight > 0
     before = restrict_images(_show_where(runs.old, ~came).take_maps(), form.columns, form.filled)
     after = restrict_images(_show_where(runs.new, came).take_maps(), form.columns, form.filled)
-    return _make_table(runs, cells, form, _choose_text(came, "insert", "delete"), before, after, np.abs(runs.weight))
+    return _build_table(runs, cells, form, _choose_text(came, "insert", "delete"), before, after, np.abs(runs.weight))
 
 
 def _show_where(shown: Shown, mask: Bools) -> Shown:
@@ -94,7 +94,7 @@ def _choose_text(mask: Bools, text: str, other: str) -> pa.Array:
     return pc.if_else(pa.array(mask), pa.scalar(text), pa.scalar(other))
 
 
-def _make_table(
+def _build_table(
     runs: Runs, cells: Sequence[Cell], form: KeyForm, op: pa.Array, before: pa.Array, after: pa.Array, copies: Ints
 ) -> pa.Table:
     identity = pa.repeat(form.identity, len(runs))
@@ -144,13 +144,13 @@ def combine_into_batch(rows: pa.Table) -> pa.RecordBatch:
     try:
         batches = rows.combine_chunks().to_batches()
     except pa.ArrowInvalid as error:
-        raise _make_too_large_error(rows) from error
+        raise _build_too_large_error(rows) from error
     if len(batches) > 1:
-        raise _make_too_large_error(rows)
+        raise _build_too_large_error(rows)
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
 
 
-def _make_too_large_error(rows: pa.Table) -> Permanent:
+def _build_too_large_error(rows: pa.Table) -> Permanent:
     return Permanent(
         "the row changes of a window are too large for one process",
         where={"rows": rows.num_rows, "bytes": rows.nbytes},

@@ -97,7 +97,7 @@ def complete_images(maps: pa.MapArray, names: Sequence[str], filled: Sequence[st
     sizes = np.bincount(owners, minlength=len(maps))
     keys = pa.concat_arrays([maps.keys, pa.array(names, maps.keys.type)])
     items = pa.concat_arrays([maps.items, pa.array(filled, maps.items.type)])
-    return _make_maps(sizes, images.is_there, keys.take(numbers), items.take(numbers))
+    return _build_maps(sizes, images.is_there, keys.take(numbers), items.take(numbers))
 
 
 def restrict_images(maps: pa.MapArray, names: Sequence[str], filled: Sequence[str | None]) -> pa.MapArray:
@@ -112,10 +112,10 @@ def restrict_images(maps: pa.MapArray, names: Sequence[str], filled: Sequence[st
     numbers = np.stack([np.where(at == ABSENT, count + n, at) for n, at in enumerate(entries)], axis=1).ravel()
     items = pa.concat_arrays([maps.items, pa.array(filled, maps.items.type)]).take(pa.array(numbers))
     keys = pa.array(names, maps.keys.type).take(pa.array(np.tile(np.arange(width), len(rows))))
-    return _make_maps(np.where(images.is_there, width, 0), images.is_there, keys, items)
+    return _build_maps(np.where(images.is_there, width, 0), images.is_there, keys, items)
 
 
-def _make_maps(sizes: Ints, is_there: Bools, keys: pa.Array, items: pa.Array) -> pa.MapArray:
+def _build_maps(sizes: Ints, is_there: Bools, keys: pa.Array, items: pa.Array) -> pa.MapArray:
     offsets = np.concatenate(([0], sizes.cumsum())).astype(np.int32)
     null = np.append(~is_there, False)
     return pa.MapArray.from_arrays(pa.array(offsets, mask=null if null.any() else None), keys, items)

@@ -75,7 +75,7 @@ def compute_net_changes(
     seen = _find_last_images(ordered, identity)
     if strict:
         _require_possible(seen)
-    return [_make_keyed_change(key, entry, identity) for key, entry in seen.items()]
+    return [_build_keyed_change(key, entry, identity) for key, entry in seen.items()]
 
 
 def complete_event(event: RowEvent, filled: Mapping[str, str | None]) -> RowEvent:
@@ -140,7 +140,7 @@ def split_by_key(event: RowEvent, identity: Identity) -> Iterator[tuple[str, Row
         yield new or old or "", before, after
 
 
-def _make_keyed_change(key: str, entry: _Seen, identity: Identity) -> NetChange:
+def _build_keyed_change(key: str, entry: _Seen, identity: Identity) -> NetChange:
     op: Literal["delete", "replace"] = "delete" if entry.after is None else "replace"
     before = entry.before if op == "delete" else None
     counts = (1, entry.first, entry.last, entry.mutations)
@@ -155,10 +155,10 @@ def _count_rows(events: list[RowEvent], identity: Identity) -> list[NetChange]:
                 continue
             entry = _visit(seen, encode_row_key(image, identity.columns), event)
             entry.after, entry.count = image, entry.count + step
-    return [_make_row_change(key, entry) for key, entry in seen.items() if entry.count]
+    return [_build_row_change(key, entry) for key, entry in seen.items() if entry.count]
 
 
-def _make_row_change(key: str, entry: _Seen) -> NetChange:
+def _build_row_change(key: str, entry: _Seen) -> NetChange:
     counts = (abs(entry.count), entry.first, entry.last, entry.mutations)
     change = NetChange(key, "row", "insert", None, entry.after, *counts)
     return change if entry.count > 0 else replace(change, op="delete", before=entry.after, after=None)

@@ -225,7 +225,7 @@ def runs_from_table(table: pa.Table) -> Runs:
         mutations=np.asarray(columns["mutations"]),
         old=_show_all(columns["old"]),
         new=_show_all(columns["new"]),
-        writers=_make_writers(columns),
+        writers=_build_writers(columns),
     )
 
 
@@ -234,7 +234,7 @@ def _show_all(maps: pa.MapArray) -> Shown:
     return Shown(images, np.where(images.is_there, np.arange(len(maps)), ABSENT))
 
 
-def _make_writers(columns: dict[str, pa.Array]) -> Writers | None:
+def _build_writers(columns: dict[str, pa.Array]) -> Writers | None:
     if columns["least_source"].null_count:
         return None
     names, (least, most) = _number_texts([columns["least_source"], columns["most_source"]])

@@ -4,7 +4,7 @@
 queues and batches, `forms` and `merger` write the SQL.
 """
 
-from binlake.changes.ordered.causality import Detector, Strategy, make_detector
+from binlake.changes.ordered.causality import Detector, Strategy, build_detector
 from binlake.changes.ordered.forms import RowForms, Statement
 from binlake.changes.ordered.keys import ChangeKeys, ConflictKey
 from binlake.changes.ordered.merger import Change, Merger
@@ -21,5 +21,5 @@ __all__ = [
     "RowForms",
     "Statement",
     "Strategy",
-    "make_detector",
+    "build_detector",
 ]

@@ -77,6 +77,6 @@ class FlushAll:
         self.keys.clear()
 
 
-def make_detector(strategy: Strategy) -> Detector:
+def build_detector(strategy: Strategy) -> Detector:
     """The detector of `target.conflict-strategy`."""
     return Causality() if strategy == "causality" else FlushAll()

@@ -20,7 +20,7 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.names import fold_name
 from binlake.statements.batch import UNCHECKED
 from binlake.statements.keyless import format_image_condition
-from binlake.statements.lenient import has_error_value, make_lenient
+from binlake.statements.lenient import has_error_value, render_lenient
 from binlake.statements.literal import (
     LiteralKind,
     choose_literal_kind,
@@ -59,11 +59,11 @@ class RowForms:
 
     def insert(self, after: Row) -> Statement:
         """INSERT INTO … VALUES (…)."""
-        return Statement(self.make_lenient_if_needed(f"INSERT {self.into} {self.render_values(after)}", after), 1)
+        return Statement(self.render_lenient_if_needed(f"INSERT {self.into} {self.render_values(after)}", after), 1)
 
     def replace(self, after: Row) -> Statement:
         """REPLACE INTO … VALUES (…): the safe form of an insert."""
-        return Statement(self.make_lenient_if_needed(f"REPLACE {self.into} {self.render_values(after)}", after))
+        return Statement(self.render_lenient_if_needed(f"REPLACE {self.into} {self.render_values(after)}", after))
 
     def delete(self, before: Row, *, safe: bool = False) -> Statement:
         """DELETE FROM … WHERE … LIMIT 1. The row must exist, unless `safe` is set and the row has a key."""
@@ -76,16 +76,16 @@ class RowForms:
         values = zip(self.columns, self.render_literals(after), strict=True)
         sets = ", ".join(f"{quote_name(column.name)} = {literal}" for column, literal in values)
         sql = f"UPDATE {self.name} SET {sets} WHERE {self.render_condition(before)} LIMIT 1"
-        return Statement(self.make_lenient_if_needed(sql, after), 1)
+        return Statement(self.render_lenient_if_needed(sql, after), 1)
 
     def update_safely(self, before: Row, after: Row) -> list[Statement]:
         """DELETE the old row if one of its keys changes, then REPLACE with the new one."""
         deletes = [self.delete(before, safe=True)] if self.moves(before, after) else []
         return [*deletes, self.replace(after)]
 
-    def make_lenient_if_needed(self, sql: str, after: Row) -> str:
+    def render_lenient_if_needed(self, sql: str, after: Row) -> str:
         """`sql`, which writes `after`; in lenient mode if a strict session would refuse the row."""
-        return make_lenient(sql, self.dialect) if self.has_error_values(after) else sql
+        return render_lenient(sql, self.dialect) if self.has_error_values(after) else sql
 
     def has_error_values(self, after: Row) -> bool:
         """True if the row contains the error value of an ENUM."""

@@ -50,9 +50,9 @@ class _KeyPart:
 
     def read_value(self, row: Row) -> str | None:
         text = read_image_text(row, self.column)
-        return None if text is None else self._make_comparable(text)
+        return None if text is None else self._derive_comparable(text)
 
-    def _make_comparable(self, text: str) -> str:
+    def _derive_comparable(self, text: str) -> str:
         column = self.column
         if column.is_binary:
             return text if self.length < 0 else text[: 2 * self.length]
@@ -87,13 +87,13 @@ class ChangeKeys:
         )
 
     def _list_image_keys(self, row: Row) -> Iterator[ConflictKey]:
-        keys = [key for parts in self._indexes if (key := self._make_key(parts, row)) is not None]
+        keys = [key for parts in self._indexes if (key := self._build_key(parts, row)) is not None]
         if not keys and not self._serial:
-            yield self._make_whole_row_key(row)
+            yield self._build_whole_row_key(row)
         yield from keys
         yield from self._serial
 
-    def _make_key(self, parts: list[_KeyPart], row: Row) -> ConflictKey | None:
+    def _build_key(self, parts: list[_KeyPart], row: Row) -> ConflictKey | None:
         # NULL collides with nothing; only the other columns of a composite index count, as in DM.
         present = [(part.name, value) for part in parts if (value := part.read_value(row)) is not None]
         if not present:
@@ -101,7 +101,7 @@ class ChangeKeys:
         names, values = zip(*present, strict=True)
         return ConflictKey(self._name, names, values)
 
-    def _make_whole_row_key(self, row: Row) -> ConflictKey:
+    def _build_whole_row_key(self, row: Row) -> ConflictKey:
         values = [(part.name, _format_exactly(read_image_text(row, part.column), part.column)) for part in self._row]
         return ConflictKey(self._name, tuple(name for name, _ in values), tuple(value for _, value in values))
 

@@ -137,7 +137,7 @@ def _merge(group: list[Change]) -> list[Statement]:
     # A repetition finds no rows to delete, so the number of rows is not checked.
     expect = UNCHECKED if kind == "delete" and group[0].safe else merged.expect
     _, after = group[0].event.require_images()
-    sql = merged.sql if after is None else group[0].forms.make_lenient_if_needed(merged.sql, after)
+    sql = merged.sql if after is None else group[0].forms.render_lenient_if_needed(merged.sql, after)
     return [Statement(sql, expect, str(first) if first == last else f"{first} to {last}")]
 
 

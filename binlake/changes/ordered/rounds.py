@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
-from binlake.changes.ordered.causality import Decision, Detector, Strategy, make_detector
+from binlake.changes.ordered.causality import Decision, Detector, Strategy, build_detector
 from binlake.changes.ordered.merger import Change, Merger
 from binlake.errors import Permanent
 from binlake.statements.batch import Phase, StatementBatch, compute_statement_digest
@@ -49,7 +49,7 @@ class OrderedPlan:
         self._segment = segment
         self._options = options
         self._merger = Merger(options.multiple_rows, options.limits)
-        self._detector: Detector = make_detector(options.strategy)
+        self._detector: Detector = build_detector(options.strategy)
         self._queues: dict[int, _Queue] = {}
         self._next = 0
         self._round = 0
@@ -75,7 +75,7 @@ class OrderedPlan:
     def flush(self) -> Iterator[StatementBatch]:
         """The batches left in the queues."""
         for queue in sorted(self._queues):
-            yield self._make_batch(queue)
+            yield self._build_batch(queue)
 
     def _advance(self, commit_ts: int) -> None:
         if commit_ts < self._commit_ts:
@@ -101,9 +101,9 @@ class OrderedPlan:
         queue.put(change)
         self._rows += 1
         if len(queue.changes) >= self._options.limits.rows or queue.bytes >= self._options.limits.bytes:
-            yield self._make_batch(number)
+            yield self._build_batch(number)
 
-    def _make_batch(self, number: int) -> StatementBatch:
+    def _build_batch(self, number: int) -> StatementBatch:
         changes = self._queues.pop(number).changes
         statements = self._merger.render_statements(changes)
         sql = tuple(statement.text for statement in statements)

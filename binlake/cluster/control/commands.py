@@ -26,7 +26,7 @@ from binlake.cluster.control.nodes import (
     is_stale,
 )
 from binlake.cluster.placement import EtcdClient, NodeStatus, PdClient, Registry
-from binlake.cluster.placement.registry import PUMPS, make_unknown_node_error
+from binlake.cluster.placement.registry import PUMPS, build_unknown_node_error
 from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import BinlakeError, ConfigError, SourceUnavailable, WireError
 from binlake.rpc import Tls
@@ -57,7 +57,7 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
         add_option(parser, f"ssl-{name}", default="", metavar="FILE", help=f"{text}, PEM; for a cluster with TLS")
 
 
-def make_tls(args: argparse.Namespace) -> Tls | None:
+def build_tls(args: argparse.Namespace) -> Tls | None:
     """The given TLS files; None if there are none."""
     return Tls.of(args.ssl_ca, args.ssl_cert, args.ssl_key)
 
@@ -88,14 +88,14 @@ def read_token(args: argparse.Namespace) -> str:
 @contextlib.contextmanager
 def open_registry(args: argparse.Namespace) -> Iterator[Registry]:
     """The registry of the cluster."""
-    with contextlib.closing(EtcdClient(args.pd_urls.split(","), tls=make_tls(args))) as etcd:
+    with contextlib.closing(EtcdClient(args.pd_urls.split(","), tls=build_tls(args))) as etcd:
         yield Registry(etcd)
 
 
 @contextlib.contextmanager
 def open_pd(args: argparse.Namespace) -> Iterator[PdClient]:
     """PD of the cluster."""
-    with contextlib.closing(PdClient(args.pd_urls.split(","), tls=make_tls(args))) as pd:
+    with contextlib.closing(PdClient(args.pd_urls.split(","), tls=build_tls(args))) as pd:
         yield pd
 
 
@@ -126,7 +126,7 @@ class _Listing(abc.ABC):
             now, cluster = pd.fetch_ts(), pd.fetch_cluster_id()
         nodes = [node for node in nodes if args.show_offline_nodes or node.state != "offline"]
         stale = [is_stale(node, now, args.heartbeat_interval) for node in nodes]
-        problems = self._read_problems(nodes, cluster, make_tls(args))
+        problems = self._read_problems(nodes, cluster, build_tls(args))
         if args.output == "json":
             shown = [describe_node(node, now, stale=old) for node, old in zip(nodes, stale, strict=True)]
             print(json.dumps([{**row, "problem": problems.get(row["nodeId"], "")} for row in shown]))
@@ -273,14 +273,14 @@ class Action:
         """Ask `node`."""
         del registry
         path = f"/state/{quote(node.node_id, safe='')}/{self.action}"
-        ask("PUT", node.host, path, make_tls(args), token=read_token(args))
+        ask("PUT", node.host, path, build_tls(args), token=read_token(args))
         print(f"Apply action on node success: {self.action} {node.node_id}")
 
     def require_node(self, registry: Registry, node_id: str) -> NodeStatus:
         """The node's entry. Raises Permanent if it is not in the registry."""
         entry = registry.find_pump(node_id)
         if entry is None:
-            raise make_unknown_node_error(PUMPS + node_id)
+            raise build_unknown_node_error(PUMPS + node_id)
         return entry.status
 
 
@@ -301,7 +301,7 @@ class OfflinePumpCommand(Action):
 
     def apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
         """Ask the pump, and say what it waits for."""
-        original = _is_original(node, make_tls(args))
+        original = _is_original(node, build_tls(args))
         super().apply(registry, node, args)
         missing = format_unread_range(node, registry.list_drainers())
         if original:

@@ -12,7 +12,7 @@ import argparse
 from binlake.cluster.control.commands import Action, add_node, open_registry, warn
 from binlake.cluster.holding import OFFLINE, PAUSED, RESTING, is_name_of_consumer
 from binlake.cluster.placement import NodeStatus, Registry
-from binlake.cluster.placement.registry import DRAINERS, make_unknown_node_error
+from binlake.cluster.placement.registry import DRAINERS, build_unknown_node_error
 from binlake.errors import Permanent
 
 
@@ -97,7 +97,7 @@ class ResumeDrainerCommand:
 def _require_consumer(registry: Registry, node_id: str) -> NodeStatus:
     entry = registry.find_drainer(node_id)
     if entry is None:
-        raise make_unknown_node_error(DRAINERS + node_id)
+        raise build_unknown_node_error(DRAINERS + node_id)
     return entry.status
 
 

@@ -19,7 +19,7 @@ def ask(method: str, host: str, path: str, tls: Tls | None = None, *, token: str
     Raises Permanent if the node refuses, SourceUnavailable if it cannot be reached, UnknownOutcome if it got the
     request and did not answer.
     """
-    context = True if tls is None else tls.make_http_context()
+    context = True if tls is None else tls.build_http_context()
     url = f"{'http' if tls is None else 'https'}://{host}{path}"
     try:
         headers = {"authorization": f"Bearer {token}"} if token else {}

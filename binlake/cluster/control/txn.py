@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 from binlake.base.arguments import add_output
-from binlake.cluster.control.commands import add_cluster, add_option, add_token, make_tls, open_registry, read_token
+from binlake.cluster.control.commands import add_cluster, add_option, add_token, build_tls, open_registry, read_token
 from binlake.cluster.control.http import ask
-from binlake.cluster.placement.registry import PUMPS, make_unknown_node_error
+from binlake.cluster.placement.registry import PUMPS, build_unknown_node_error
 from binlake.errors import BinlakeError, ConfigError, Permanent
 
 
@@ -71,19 +71,19 @@ class TxnCommand:
         with open_registry(args) as registry:
             entry = registry.find_pump(args.pump)
         if entry is None:
-            raise make_unknown_node_error(PUMPS + args.pump)
+            raise build_unknown_node_error(PUMPS + args.pump)
         actions = {"show": _show, "list": _list, "resolve": _resolve, "give-up": _give_up}
         return actions[args.action](args, entry.status.host)
 
 
 def _show(args: argparse.Namespace, host: str) -> int:
-    binlog = ask("GET", host, f"/debug/binlog/{args.ts}?format=json", make_tls(args))["data"]
+    binlog = ask("GET", host, f"/debug/binlog/{args.ts}?format=json", build_tls(args))["data"]
     print(json.dumps(binlog) if args.output == "json" else _describe(binlog))
     return 0
 
 
 def _list(args: argparse.Namespace, host: str) -> int:
-    prewrites = ask("GET", host, "/txn", make_tls(args))["data"]
+    prewrites = ask("GET", host, "/txn", build_tls(args))["data"]
     if args.output == "json":
         print(json.dumps(prewrites))
         return 0
@@ -103,7 +103,7 @@ def _resolve(args: argparse.Namespace, host: str) -> int:
     token, refused = read_token(args), list[BinlakeError]()
     for ts in args.ts:
         try:
-            print(ask("PUT", host, f"/txn/{ts}/{outcome}", make_tls(args), token=token)["message"])
+            print(ask("PUT", host, f"/txn/{ts}/{outcome}", build_tls(args), token=token)["message"])
         except Permanent as error:
             if len(args.ts) == 1:
                 raise
@@ -122,7 +122,7 @@ def _give_up(args: argparse.Namespace, host: str) -> int:
         )
         return 1
     path = f"/txn/{args.ts}/give-up/{args.commit_ts}"
-    print(ask("PUT", host, path, make_tls(args), token=read_token(args))["message"])
+    print(ask("PUT", host, path, build_tls(args), token=read_token(args))["message"])
     return 0
 
 

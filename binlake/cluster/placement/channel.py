@@ -58,7 +58,7 @@ def connect_serving(
     A server that accepts the connection may not be able to serve: a member without a quorum, a proxy without a
     backend. Then `first_call` raises a BinlakeError; if no address serves, the error of the last one is raised.
     """
-    last: BinlakeError = make_unavailable_error(urls, f"no answer within {timeout_s:g} s")
+    last: BinlakeError = build_unavailable_error(urls, f"no answer within {timeout_s:g} s")
     addresses = parse_urls(urls)
     if tls is not None and not all(encrypted for _, encrypted in addresses):
         raise ConfigError(
@@ -86,16 +86,16 @@ def open_channel(target: str, tls: Tls | None) -> grpc.Channel:
     """A channel to HOST:PORT, by TLS if given; it connects when it is used. Raises ConfigError."""
     if tls is None:
         return grpc.insecure_channel(target, options=OPTIONS)
-    return grpc.secure_channel(target, _make_credentials(tls), options=OPTIONS)
+    return grpc.secure_channel(target, _build_credentials(tls), options=OPTIONS)
 
 
-def _make_credentials(tls: Tls) -> grpc.ChannelCredentials:
-    tls.make_client_context()  # reports unusable files, unlike grpcio
+def _build_credentials(tls: Tls) -> grpc.ChannelCredentials:
+    tls.build_client_context()  # reports unusable files, unlike grpcio
     ca, key, cert = (None if file is None else file.read_bytes() for file in (tls.ca, tls.key, tls.cert))
     return grpc.ssl_channel_credentials(ca, key, cert)
 
 
-def make_unavailable_error(urls: Sequence[str], why: object) -> SourceUnavailable:
+def build_unavailable_error(urls: Sequence[str], why: object) -> SourceUnavailable:
     """The error for a PD that cannot be used: `why` is text or the RpcError."""
     text = f"{why.details()} ({why.code().name})" if isinstance(why, grpc.RpcError) else str(why)
     return SourceUnavailable(
@@ -106,5 +106,5 @@ def make_unavailable_error(urls: Sequence[str], why: object) -> SourceUnavailabl
 def call_error(urls: Sequence[str], error: grpc.RpcError) -> BinlakeError:
     """The error for a failed call: Permanent if the server answered and refused, else SourceUnavailable."""
     if error.code() not in _REFUSED:
-        return make_unavailable_error(urls, error)
+        return build_unavailable_error(urls, error)
     return Permanent(f"PD refused: {error.details()} ({error.code().name})", where={"pd-urls": ",".join(urls)})

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from binlake.cluster.placement.channel import call_error, connect_serving, make_unavailable_error
+from binlake.cluster.placement.channel import build_unavailable_error, call_error, connect_serving
 from binlake.errors import BinlakeError, LostRange, SourceUnavailable
 from binlake.rpc import Tls
 from binlake.wire import etcd_pb2 as pb
@@ -144,7 +144,7 @@ class EtcdClient:
             raise self._handle_failure(channel, error) from None
         except ValueError:
             # grpc raises this if another thread has closed the channel.
-            raise make_unavailable_error(self._urls, "the connection was closed") from None
+            raise build_unavailable_error(self._urls, "the connection was closed") from None
 
     def _handle_failure(self, channel: grpc.Channel, error: grpc.RpcError) -> BinlakeError:
         failure = call_error(self._urls, error)
@@ -191,11 +191,11 @@ class Watch:
                 raise call_error(self._urls, error) from None
             return
         if not self._ended.is_set():
-            raise make_unavailable_error(self._urls, "the watch ended")
+            raise build_unavailable_error(self._urls, "the watch ended")
 
     def _cancel_error(self, answer: pb.WatchResponse) -> BinlakeError:
         if not answer.compact_revision:
-            return make_unavailable_error(
+            return build_unavailable_error(
                 self._urls, f"the watch was cancelled: {answer.cancel_reason or 'no reason given'}"
             )
         return LostRange(
@@ -212,7 +212,7 @@ class Watch:
         except grpc.RpcError as error:
             raise call_error(self._urls, error) from None
         except StopIteration:
-            raise make_unavailable_error(self._urls, "the watch ended") from None
+            raise build_unavailable_error(self._urls, "the watch ended") from None
         finally:
             timer.cancel()
         return first

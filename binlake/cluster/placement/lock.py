@@ -62,7 +62,7 @@ class EtcdLock:
         deadline = time.monotonic() + self._wait_s
         while not self._etcd.put_if(self._key, self._owner.encode(), mod_revision=0, lease=self._lease):
             if time.monotonic() >= deadline:
-                raise self._make_held_error()
+                raise self._build_held_error()
             time.sleep(_POLL_S)
 
     def _release(self) -> None:
@@ -85,7 +85,7 @@ class EtcdLock:
             except BinlakeError as error:
                 log.warning("lease_not_renewed", lock=self._key.decode(), error=str(error))
 
-    def _make_held_error(self) -> LeaseHeld:
+    def _build_held_error(self) -> LeaseHeld:
         entry = self._etcd.get(self._key)
         holder = entry.value.decode() if entry else "a process that has just ended"
         return LeaseHeld(

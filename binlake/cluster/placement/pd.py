@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import grpc
 
 from binlake import tso as oracle
-from binlake.cluster.placement.channel import call_error, connect, connect_serving, make_unavailable_error
+from binlake.cluster.placement.channel import build_unavailable_error, call_error, connect, connect_serving
 from binlake.errors import Permanent, SourceUnavailable
 from binlake.rpc import Tls
 from binlake.wire import pd_pb2 as pb
@@ -73,15 +73,15 @@ class PdClient:
             return stream.ask(count, self._timeout_s)
         except queue.Empty:
             self._disconnect()
-            raise make_unavailable_error(self._urls, f"no timestamp within {self._timeout_s:g} s") from None
+            raise build_unavailable_error(self._urls, f"no timestamp within {self._timeout_s:g} s") from None
         except grpc.RpcError as error:
             self._disconnect()
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-                raise _make_other_cluster_error(self._urls, error.details() or "") from None
+                raise _build_other_cluster_error(self._urls, error.details() or "") from None
             raise call_error(self._urls, error) from None
         except _StreamEnded as error:
             self._disconnect()
-            raise make_unavailable_error(self._urls, error) from None
+            raise build_unavailable_error(self._urls, error) from None
 
     def _connect(self) -> _TsoStream:
         self._disconnect()
@@ -90,7 +90,7 @@ class PdClient:
         expected = self._known if self._expected is None else self._expected
         if expected is not None and expected != cluster_id:
             channel.close()
-            raise _make_other_cluster_error(self._urls, f"cluster id {cluster_id}, expected {expected}")
+            raise _build_other_cluster_error(self._urls, f"cluster id {cluster_id}, expected {expected}")
         self._known = cluster_id
         self._channel = self._open_leader(channel, answer)
         self._stream = _TsoStream(self._channel, cluster_id)
@@ -102,7 +102,7 @@ class PdClient:
         except grpc.RpcError as error:
             raise call_error(self._urls, error) from None
         if answer.header.error.type != pb.OK:
-            raise make_unavailable_error(self._urls, answer.header.error.message or "it is not ready")
+            raise build_unavailable_error(self._urls, answer.header.error.message or "it is not ready")
         return answer
 
     def _open_leader(self, channel: grpc.Channel, answer: pb.GetMembersResponse) -> grpc.Channel:
@@ -120,7 +120,7 @@ class PdClient:
         self._stream = self._channel = None
 
 
-def _make_other_cluster_error(urls: Sequence[str], reason: str) -> Permanent:
+def _build_other_cluster_error(urls: Sequence[str], reason: str) -> Permanent:
     return Permanent(
         f"PD belongs to another cluster: {reason}",
         where={"pd-urls": ",".join(urls)},

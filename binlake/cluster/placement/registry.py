@@ -158,7 +158,7 @@ class Registry:
 
         def change_entry(known: bytes | None) -> NodeStatus:
             if known is None:
-                raise make_unknown_node_error(key)
+                raise build_unknown_node_error(key)
             if state not in STATES:
                 raise ConfigError(f"state {state} is illegal", hint=f"one of {', '.join(sorted(STATES))}")
             before.append(NodeStatus.from_json(known, key))
@@ -191,6 +191,6 @@ def _decode_key(key: bytes) -> str:
     return key.decode(errors="backslashreplace")
 
 
-def make_unknown_node_error(key: str) -> Permanent:
+def build_unknown_node_error(key: str) -> Permanent:
     """The error for a node that is not in the registry, with the original's text."""
     return Permanent(f"key {key} in etcd not found", hint="`binlake pumps` and `binlake drainers` list the nodes")

@@ -15,8 +15,8 @@ from google.protobuf.message import DecodeError
 from binlake.cluster.pumpclient.outcomes import (
     Done,
     Refusal,
-    make_refusal_from_error,
-    make_refusal_from_status,
+    build_refusal_from_error,
+    build_refusal_from_status,
     read_any_outcome,
 )
 from binlake.rpc import Channel, PendingCall, RpcError, Status
@@ -101,11 +101,11 @@ class Sender:
         try:
             call = self._channel.start(method, message, max(sent.timeout_s for sent in batch))
         except RpcError as error:
-            _refuse(batch, make_refusal_from_status(error))
+            _refuse(batch, build_refusal_from_status(error))
         except Exception as error:
             # Only this call fails: the thread must go on for later ones.
             log.exception("pump_send_failed")
-            _refuse(batch, make_refusal_from_error(error))
+            _refuse(batch, build_refusal_from_error(error))
         else:
             self._waiting.append((call, batch))
 
@@ -121,12 +121,12 @@ class Sender:
                 for sent in batch:
                     self._begin([sent])
             else:
-                _refuse(batch, make_refusal_from_status(error))
+                _refuse(batch, build_refusal_from_status(error))
         except DecodeError as error:
             _refuse(batch, Refusal(f"damaged answer: {error}"))
         except Exception as error:
             log.exception("pump_send_failed")
-            _refuse(batch, make_refusal_from_error(error))
+            _refuse(batch, build_refusal_from_error(error))
         else:
             texts = {refusal.number: refusal.text for refusal in refusals}
             for number, sent in enumerate(batch):

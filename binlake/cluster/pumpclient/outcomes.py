@@ -32,7 +32,7 @@ def read_any_outcome(call: Callable[[], bytes]) -> Refusal | None:
         return read_outcome(call)
     except Exception as error:
         log.exception("pump_send_failed")
-        return make_refusal_from_error(error)
+        return build_refusal_from_error(error)
 
 
 def read_outcome(call: Callable[[], bytes]) -> Refusal | None:
@@ -40,18 +40,18 @@ def read_outcome(call: Callable[[], bytes]) -> Refusal | None:
     try:
         answer = WriteBinlogResp.FromString(call())
     except RpcError as error:
-        return make_refusal_from_status(error)
+        return build_refusal_from_status(error)
     except DecodeError as error:
         return Refusal(f"damaged answer: {error}")
     return Refusal(answer.errmsg) if answer.errmsg else None
 
 
-def make_refusal_from_error(error: Exception) -> Refusal:
+def build_refusal_from_error(error: Exception) -> Refusal:
     """The refusal for an error that did not come from a pump."""
     return Refusal(f"{type(error).__name__}: {error}")
 
 
-def make_refusal_from_status(error: RpcError) -> Refusal:
+def build_refusal_from_status(error: RpcError) -> Refusal:
     """The refusal for a call's status."""
     # RESOURCE_EXHAUSTED alone may be caused by load: another pump, or a later try, may accept the write.
     too_large = error.status is Status.RESOURCE_EXHAUSTED and "larger than max" in error.message

@@ -123,7 +123,7 @@ class Score:
 _STRATEGIES: dict[str, type[Strategy]] = {"range": Range, "hash": Hash, "score": Score}
 
 
-def make_strategy(name: str) -> Strategy:
+def build_strategy(name: str) -> Strategy:
     """The strategy `name`; `range`, with a warning, for an unknown name (as the original does)."""
     if name not in _STRATEGIES:
         log.warning("unknown_pump_strategy", strategy=name, used="range")

@@ -15,7 +15,7 @@ from binlake.cluster.pumpclient.outcomes import Done, Refusal, read_outcome
 from binlake.rpc import Channel, Tls
 from binlake.wire.pump_pb2 import WriteBinlogReq
 
-__all__ = ["Connect", "Connection", "Refusal", "RpcConnection", "make_rpc_connect"]
+__all__ = ["Connect", "Connection", "Refusal", "RpcConnection", "build_rpc_connect"]
 
 _CONNECT_S = 5.0
 
@@ -37,10 +37,10 @@ Connect = Callable[[str], Connection]
 """Creates the connection to a target: HOST:PORT, or unix:PATH."""
 
 
-def make_rpc_connect(tls: Tls | None = None) -> Connect:
+def build_rpc_connect(tls: Tls | None = None) -> Connect:
     """Connections of `binlake.rpc`, with `tls` if given. Raises ConfigError for files that cannot be used."""
     if tls is not None:
-        tls.make_client_context()
+        tls.build_client_context()
     # A Unix socket of this machine has no TLS, even if the pumps of the registry have.
     return lambda target: RpcConnection(target, None if target.startswith("unix:") else tls)
 

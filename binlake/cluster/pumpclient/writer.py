@@ -19,8 +19,8 @@ from binlake.cluster.pumpclient.ends import End, Ends
 from binlake.cluster.pumpclient.follow import Follower, PumpList
 from binlake.cluster.pumpclient.pumps import ONLINE, Pump, Pumps
 from binlake.cluster.pumpclient.sending import send_all
-from binlake.cluster.pumpclient.strategy import make_strategy
-from binlake.cluster.pumpclient.transport import Connect, Refusal, make_rpc_connect
+from binlake.cluster.pumpclient.strategy import build_strategy
+from binlake.cluster.pumpclient.transport import Connect, Refusal, build_rpc_connect
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from binlake.rpc import Tls
 from binlake.wire.binlog_pb2 import Binlog
@@ -91,8 +91,8 @@ class PumpClient:
         self._cluster_id = cluster_id
         self._options = options
         self._times = options.times
-        self._strategy = make_strategy(options.strategy)
-        self._pumps = Pumps(connect or make_rpc_connect(options.tls), options.label, options.label_fallback)
+        self._strategy = build_strategy(options.strategy)
+        self._pumps = Pumps(connect or build_rpc_connect(options.tls), options.label, options.label_fallback)
         self._follower = None if registry is None else Follower(registry, self._pumps)
         if options.socket:
             self._pumps.put(_SOCKET_NODE, NodeStatus(_SOCKET_NODE, f"unix:{options.socket}", ONLINE))
@@ -127,7 +127,7 @@ class PumpClient:
         Raises SourceUnavailable if no pump confirmed it (one of them may have stored it nevertheless: a timeout proves
         nothing), Permanent for another cluster or a binlog that is too large.
         """
-        request = self._make_request(binlog)
+        request = self._build_request(binlog)
         self._start()
         pump = self._write_to_any(request, binlog.start_ts)
         with self._lock:
@@ -136,7 +136,7 @@ class PumpClient:
 
     def write_prewrites(self, binlogs: Sequence[Binlog]) -> list[str]:
         """Store many prewrites in parallel; returns their node ids. Raises as write_prewrite: some may be stored."""
-        requests = [self._make_request(binlog) for binlog in binlogs]
+        requests = [self._build_request(binlog) for binlog in binlogs]
         self._start()
         pumps = self._pumps.list_usable()
         if not pumps:
@@ -173,7 +173,7 @@ class PumpClient:
         """
         node_id = node_id or self._find_pump_of(binlog)
         self._start()
-        self._ends.put(End(binlog.start_ts, node_id, self._make_request(binlog)))
+        self._ends.put(End(binlog.start_ts, node_id, self._build_request(binlog)))
         return node_id
 
     def send_rollback(self, binlog: Binlog) -> str:
@@ -218,7 +218,7 @@ class PumpClient:
                 self._prober = threading.Thread(target=self._probe, name="pumpclient-probe", daemon=True)
                 self._prober.start()
 
-    def _make_request(self, binlog: Binlog) -> WriteBinlogReq:
+    def _build_request(self, binlog: Binlog) -> WriteBinlogReq:
         try:
             payload = binlog.SerializeToString()
         except EncodeError:
@@ -267,7 +267,7 @@ class PumpClient:
 
     def _write_end(self, binlog: Binlog, node_id: str | None) -> str:
         node_id = node_id or self._find_pump_of(binlog)
-        request, begun, last = self._make_request(binlog), time.monotonic(), ""
+        request, begun, last = self._build_request(binlog), time.monotonic(), ""
         self._start()
         while True:
             pump = self._pumps.find(node_id)

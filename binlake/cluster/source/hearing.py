@@ -81,7 +81,7 @@ def listen(
     urls: Sequence[str], timeout_s: float, tls: Tls | None = None, heartbeats: Mapping[str, float] | None = None
 ) -> Hearing:
     """What the status ports at `urls` say; `heartbeats`: age in seconds of each TiDB server's entry in PD."""
-    verify = tls.make_http_context() if tls is not None else any(url.lower().startswith("https:") for url in urls)
+    verify = tls.build_http_context() if tls is not None else any(url.lower().startswith("https:") for url in urls)
     with (
         httpx.Client(timeout=timeout_s, trust_env=False, verify=verify) as client,
         ThreadPoolExecutor(max(1, min(len(urls), _MOST_THREADS)), "binlake-sources") as pool,

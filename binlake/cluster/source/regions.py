@@ -13,7 +13,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from binlake.cluster.placement.channel import make_unavailable_error, parse_urls
+from binlake.cluster.placement.channel import build_unavailable_error, parse_urls
 from binlake.errors import SourceUnavailable
 from binlake.rpc import Channel, RpcError, Status, Tls
 from binlake.wire import pd_pb2 as pd
@@ -118,7 +118,7 @@ class RegionClient:
         answer = self._ask("GetRegion", pb.GetRegionRequest(region_key=encoded), pb.GetRegionResponse)
         region = answer.region
         if not region.id or not answer.leader.id:
-            raise make_unavailable_error(self._urls, "PD knows no leader of the region")
+            raise build_unavailable_error(self._urls, "PD knows no leader of the region")
         context = pb.Context(region_id=region.id, region_epoch=region.region_epoch, peer=answer.leader)
         location = RegionLocation(region.start_key, region.end_key, context)
         others = [one for one in self._locations if not _overlap(one, location)]
@@ -145,7 +145,7 @@ class RegionClient:
                 # The leader may have changed.
                 self._lose()
                 if last:
-                    raise make_unavailable_error(self._urls, f"{method}: {reason}")
+                    raise build_unavailable_error(self._urls, f"{method}: {reason}")
         raise AssertionError("unreachable")
 
     def _connect(self) -> tuple[Channel, int]:
@@ -157,7 +157,7 @@ class RegionClient:
                 reasons.append(f"{target}: {error}")
             else:
                 return self._leader
-        raise make_unavailable_error(self._urls, "; ".join(reasons))
+        raise build_unavailable_error(self._urls, "; ".join(reasons))
 
     def _connect_leader(self, target: str, encrypted: bool) -> tuple[Channel, int]:
         """The channel to the leader that the PD at `target` names, and the cluster's id."""

@@ -49,7 +49,7 @@ class StatusPort:
         self.urls = tuple(url.strip().rstrip("/") for url in parts if url.strip())
         # Reading the system's certificates takes at least 20 ms of CPU, in each window.
         secure = any(url.lower().startswith("https:") for url in self.urls)
-        verify = tls.make_http_context() if tls is not None else secure
+        verify = tls.build_http_context() if tls is not None else secure
         self._client = httpx.Client(timeout=timeout_s, trust_env=False, verify=verify)
 
     def get(self, path: str) -> str:

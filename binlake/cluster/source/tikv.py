@@ -155,14 +155,14 @@ class TikvStatus:
             except SourceUnavailable as error:
                 failed[number] = str(error)
                 continue
-            method, message = self._make_request(question, location, now_ts)
+            method, message = self._build_request(question, location, now_ts)
             try:
                 sent.append((number, location, channel.start(method, message, self._timeout_s)))
             except RpcError as error:
                 self._lose(location, str(error), failed, number)
         return sent
 
-    def _make_request(self, question: Question, location: RegionLocation, now_ts: int) -> tuple[str, bytes]:
+    def _build_request(self, question: Question, location: RegionLocation, now_ts: int) -> tuple[str, bytes]:
         if question.how is How.LOOK:
             return _LOOK, pb.MvccGetByKeyRequest(context=location.context, key=question.key).SerializeToString()
         start_ts = question.start_ts

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from binlake.base.arguments import add_output
-from binlake.base.tomlfile import make_readable_error
+from binlake.base.tomlfile import build_readable_error
 from binlake.base.tomltext import to_toml_sections
 from binlake.config.importing.dmtask import Choices, import_task
 from binlake.config.importing.document import read_toml_entries, read_yaml
@@ -141,7 +141,7 @@ def _require_valid(values: dict[str, Any], source: Path) -> None:
     try:
         replication = Replication.model_validate(values)
     except ValidationError as error:
-        raise make_readable_error(error, Replication, source) from None
+        raise build_readable_error(error, Replication, source) from None
     problems = find_problems(replication)
     if problems:
         raise ConfigError("; ".join(problems), where={"file": source})

@@ -76,14 +76,14 @@ def import_task(task: Entry, sources: Sequence[Entry], choices: Choices) -> Outc
 def _require(entry: Entry, keys: Mapping[str, Entry], names: Sequence[str]) -> None:
     missing = [name for name in names if name not in keys]
     if missing:
-        raise entry.make_error(f"`{missing[0]}` is missing", "add it: DM requires it too")
+        raise entry.build_error(f"`{missing[0]}` is missing", "add it: DM requires it too")
 
 
 def _take_name(outcome: Outcome, entry: Entry) -> str:
     text = entry.read_text()
     name = re.sub(r"[^a-z0-9_-]", "-", text.lower())
     if not _NAME.fullmatch(name):
-        raise entry.make_error(f"the name {text!r} does not begin with a letter, or is too long", "rename the task")
+        raise entry.build_error(f"the name {text!r} does not begin with a letter, or is too long", "rename the task")
     outcome.replication["name"] = name
     outcome.say(
         entry,
@@ -96,7 +96,7 @@ def _take_name(outcome: Outcome, entry: Entry) -> str:
 def _take_switches(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
     say_notes(outcome, keys, notes.TASK)
     if entry := keys.get("column-mappings"):
-        raise entry.make_error(
+        raise entry.build_error(
             "column mappings are not supported (nor by DM since 2.0)",
             "use extract-table, extract-schema or extract-source",
         )
@@ -116,7 +116,7 @@ def _take_switches(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
 def _say_shard_mode(outcome: Outcome, entry: Entry) -> None:
     mode = entry.read_text()
     if mode not in ("", "pessimistic", "optimistic"):
-        raise entry.make_error(f"unknown shard-mode {mode!r}", "use pessimistic, optimistic or empty")
+        raise entry.build_error(f"unknown shard-mode {mode!r}", "use pessimistic, optimistic or empty")
     if mode:
         outcome.take(entry, "shard-mode", mode)
         return
@@ -148,19 +148,19 @@ def _read_instances(entry: Entry, sources: Sequence[Entry], choices: Choices) ->
         keys = one.read_table(INSTANCE_KEYS)
         _require(one, keys, ("source-id",))
         if rules := keys.get("column-mapping-rules"):
-            raise rules.make_error("column mappings are not supported (nor by DM since 2.0)", "remove the key")
+            raise rules.build_error("column mappings are not supported (nor by DM since 2.0)", "remove the key")
         source = keys["source-id"].read_text()
         if not _SOURCE.fullmatch(source):
-            raise keys["source-id"].make_error(
+            raise keys["source-id"].build_error(
                 f"the source-id {source!r} is not valid as the name of a feeder's source",
                 "use only letters, digits, - _ and .",
             )
         if any(known.source == source for known in instances):
-            raise keys["source-id"].make_error(f"two instances have the source-id {source!r}")
+            raise keys["source-id"].build_error(f"two instances have the source-id {source!r}")
         file = next((file for file in sources if _read_source_id(file) == source), None)
         if file is None:
             given = ", ".join(_read_source_id(file) for file in sources) or "none"
-            raise keys["source-id"].make_error(
+            raise keys["source-id"].build_error(
                 f"no source file with the source-id {source!r} is given", f"given: {given}"
             )
         filters = file.read_table(SOURCE_KEYS).get("filters")
@@ -168,12 +168,12 @@ def _read_instances(entry: Entry, sources: Sequence[Entry], choices: Choices) ->
             Instance(source, Scope.of(source, distinct=distinct), keys, filters.read_items() if filters else ())
         )
     if not instances:
-        raise entry.make_error("the task has no instance")
+        raise entry.build_error("the task has no instance")
     if distinct:
         _require_distinct_names(entry, instances)
     for file in sources:
         if _read_source_id(file) not in {one.source for one in instances}:
-            raise file.make_error(f"the task has no instance of the source {_read_source_id(file)!r}", "omit the file")
+            raise file.build_error(f"the task has no instance of the source {_read_source_id(file)!r}", "omit the file")
     return instances
 
 
@@ -182,7 +182,7 @@ def _require_distinct_names(entry: Entry, instances: Sequence[Instance]) -> None
     names = [instance.scope.prefix.lower() for instance in instances]
     for first, second in permutations(names, 2):
         if second.startswith(first):
-            raise entry.make_error(
+            raise entry.build_error(
                 f"with the sources {first[:-1]} and {second[:-1]}, the names of their databases would begin alike",
                 "rename one of them, here and in its file, or pass --keep-schema-names",
             )
@@ -292,7 +292,7 @@ _MODES = {
 def _take_start(outcome: Outcome, mode: Entry | None, instance: Instance, values: dict[str, Any]) -> None:
     word = mode.read_text() if mode is not None else "all"
     if word not in _MODES and mode is not None:
-        raise mode.make_error(
+        raise mode.build_error(
             f"task-mode {word!r} has no counterpart", "use all, full or incremental; for a base that is loaded"
             " already, incremental with `meta`, then `binlake checkpoint set --base`",
         )  # fmt: skip

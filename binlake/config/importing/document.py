@@ -40,7 +40,7 @@ class Entry:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean `{close[0]}`?" if close else f"known keys here: {', '.join(sorted(known))}"
-                raise entry.make_error(f"unknown key `{entry.key}`", hint)
+                raise entry.build_error(f"unknown key `{entry.key}`", hint)
         return {name: entry for name, entry in entries.items() if entry.value is not None}
 
     def read_mapping(self) -> Mapping[str, Entry]:
@@ -48,7 +48,7 @@ class Entry:
         if self.value is None:
             return {}
         if not isinstance(self.value, Mapping):
-            raise self.make_error(f"`{self.key}` must be a table of keys", "write `key: value` lines below it")
+            raise self.build_error(f"`{self.key}` must be a table of keys", "write `key: value` lines below it")
         return self.value
 
     def read_items(self) -> tuple[Entry, ...]:
@@ -64,7 +64,7 @@ class Entry:
         if isinstance(self.value, str) and self.value.isdecimal():
             return int(self.value)
         if isinstance(self.value, bool):
-            raise self.make_error(f"`{self.key}` must be a number, not {str(self.value).lower()}")
+            raise self.build_error(f"`{self.key}` must be a number, not {str(self.value).lower()}")
         return self._require_kind(int, "a whole number")
 
     def read_boolean(self) -> bool:
@@ -81,13 +81,13 @@ class Entry:
             return {name: entry.strip_positions() for name, entry in self.value.items()}
         return [entry.strip_positions() for entry in self.value] if isinstance(self.value, tuple) else self.value
 
-    def make_error(self, message: str, hint: str = "") -> ConfigError:
+    def build_error(self, message: str, hint: str = "") -> ConfigError:
         """An error at this position."""
         return ConfigError(message, where={"file": self.file, "line": self.line}, hint=hint)
 
     def _require_kind(self, kind: type[_Kind], words: str) -> _Kind:
         if not isinstance(self.value, kind):
-            raise self.make_error(f"`{self.key}` must be {words}")
+            raise self.build_error(f"`{self.key}` must be {words}")
         return self.value
 
 
@@ -147,7 +147,7 @@ def _convert_mapping(loader: yaml.SafeLoader, node: yaml.MappingNode, file: str,
         entries[name] = Entry(file, path, line, _convert_node(loader, value, file, path).value)
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise entries[twice].make_error(f"the key `{entries[twice].key}` is given twice", "remove one of the two")
+        raise entries[twice].build_error(f"the key `{entries[twice].key}` is given twice", "remove one of the two")
     return entries
 
 

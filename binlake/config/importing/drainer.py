@@ -116,11 +116,11 @@ def _read_event_rules(keys: Mapping[str, Entry]) -> list[dict[str, Any]]:
     for rule in keys["table-migrate-rule"].read_items() if "table-migrate-rule" in keys else ():
         parts = rule.read_table(("source", "target", "binlog-filter-rule"))
         if "target" in parts:
-            raise parts["target"].make_error(
+            raise parts["target"].build_error(
                 "`target` in `table-migrate-rule` is only supported for Oracle", "use [[routes]]"
             )
         if "source" not in parts:
-            raise rule.make_error(f"`{rule.key}` has no `source`")
+            raise rule.build_error(f"`{rule.key}` has no `source`")
         source = {name: one.read_text() for name, one in parts["source"].read_table(("schema", "table")).items()}
         patterns = source.get("schema", "*"), source.get("table", "*")
         event_rule = by_source.setdefault(
@@ -135,7 +135,7 @@ def _read_event_rules(keys: Mapping[str, Entry]) -> list[dict[str, Any]]:
         )
         for named in parts["binlog-filter-rule"].read_items() if "binlog-filter-rule" in parts else ():
             if named.read_text() not in sets:
-                raise named.make_error(
+                raise named.build_error(
                     f"`binlog-filter-rule` has no {named.read_text()!r}", f"known: {', '.join(sorted(sets))}"
                 )
             words = sets[named.read_text()].read_table(("ignore-event", "ignore-sql"))
@@ -160,7 +160,7 @@ def _take_downstream(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
     elif kind in ("file", "pb"):
         _take_files(outcome, keys, to)
     else:
-        raise keys["db-type"].make_error(f"db-type {kind!r} has no counterpart", "use mysql, tidb, kafka or file")
+        raise keys["db-type"].build_error(f"db-type {kind!r} has no counterpart", "use mysql, tidb, kafka or file")
 
 
 def _take_target(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entry]) -> None:
@@ -211,7 +211,7 @@ def _take_checkpoint(outcome: Outcome, to: Mapping[str, Entry]) -> None:
 def _take_topic(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entry]) -> None:
     """Write to one topic whole transactions in the drainer's message format."""
     if "topic-name" not in to or not to["topic-name"].read_text():
-        raise (keys.get("to") or keys["db-type"]).make_error(
+        raise (keys.get("to") or keys["db-type"]).build_error(
             "`syncer.to.topic-name` is missing", "set it: the drainer's default is CLUSTER-ID_obinlog"
         )
     brokers = to["kafka-addrs"].read_text() if "kafka-addrs" in to else "127.0.0.1:9092"
@@ -231,7 +231,7 @@ def _take_topic(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, En
 def _take_files(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entry]) -> None:
     """Write binlog files in a separate folder; the drainer's files are not continued."""
     if "dir" not in to or not to["dir"].read_text().startswith("/"):
-        raise (to.get("dir") or keys.get("to") or keys["db-type"]).make_error(
+        raise (to.get("dir") or keys.get("to") or keys["db-type"]).build_error(
             "`syncer.to.dir` must be an absolute path",
             "the drainer's default, data.drainer, is relative to where it was started",
         )

@@ -91,7 +91,7 @@ def _require(sets: Mapping[str, Entry], named: Entry, section: str) -> Entry:
     rule = sets.get(named.read_text())
     if rule is None:
         known = ", ".join(sorted(sets)) or "none"
-        raise named.make_error(f"`{named.key}` names the rule {named.read_text()!r}, which `{section}` does not have",
+        raise named.build_error(f"`{named.key}` names the rule {named.read_text()!r}, which `{section}` does not have",
                                f"known: {known}")  # fmt: skip
     return rule
 
@@ -189,7 +189,9 @@ def _join_lists(joined: dict[str, list[Any]], kind: str, chosen: Sequence[tuple[
         if anyone_does and not wanted:
             ignored = keys[ignore].read_items() if ignore in keys else ()
             wanted = (
-                [instance.scope.build_exclusion(ignored)] if kind == "dbs" else _make_do_tables(ignored, instance.scope)
+                [instance.scope.build_exclusion(ignored)]
+                if kind == "dbs"
+                else _build_do_tables(ignored, instance.scope)
             )
             left_out = []
         for name, values in ((do, wanted), (ignore, left_out)):
@@ -198,7 +200,7 @@ def _join_lists(joined: dict[str, list[Any]], kind: str, chosen: Sequence[tuple[
                 present += [value for value in values if value not in present]
 
 
-def _make_do_tables(ignored: Sequence[Entry], scope: Scope) -> list[Any]:
+def _build_do_tables(ignored: Sequence[Entry], scope: Scope) -> list[Any]:
     """A do-list of all tables except those in `ignored`."""
     by_db: dict[str, list[Entry]] = {}
     dbs = []
@@ -206,7 +208,7 @@ def _make_do_tables(ignored: Sequence[Entry], scope: Scope) -> list[Any]:
         keys = _read_table_name(table)
         db = keys["db-name"]
         if re.search(r"^~|[*?\[]", db.read_text()):
-            raise db.make_error(
+            raise db.build_error(
                 f"`{db.key}` is a pattern in an ignore-list, while another instance has do-tables",
                 "name the databases one by one, or give this instance do-tables",
             )
@@ -223,7 +225,7 @@ def _read_table_name(entry: Entry) -> Mapping[str, Entry]:
     keys = entry.read_table(("db-name", "tbl-name"))
     missing = [name for name in ("db-name", "tbl-name") if name not in keys]
     if missing:
-        raise entry.make_error(f"`{entry.key}` has no `{missing[0]}`")
+        raise entry.build_error(f"`{entry.key}` has no `{missing[0]}`")
     return keys
 
 

@@ -73,7 +73,7 @@ def _remove_anchor(entry: Entry, regex: str) -> str:
         return regex[1:]
     if "^" not in outside:
         return f".*?(?:{regex})"
-    raise entry.make_error(
+    raise entry.build_error(
         f"`{entry.key}` cannot be combined with the source's name as prefix",
         "use a single ^, at its beginning, and no |; or pass --keep-schema-names",
     )

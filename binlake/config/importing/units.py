@@ -31,7 +31,7 @@ def find_unit(task: Mapping[str, Entry], instance: Mapping[str, Entry], unit: st
     sets = task[f"{unit}s"].read_mapping() if f"{unit}s" in task else {}
     if named.read_text() not in sets:
         known = ", ".join(sorted(sets)) or "none"
-        raise named.make_error(f"`{unit}s` has no {named.read_text()!r}", f"known: {known}")
+        raise named.build_error(f"`{unit}s` has no {named.read_text()!r}", f"known: {known}")
     return sets[named.read_text()]
 
 
@@ -80,7 +80,7 @@ def take_validator(outcome: Outcome, entry: Entry) -> None:
     keys = entry.read_table(UNIT_KEYS["validator"])
     mode = keys["mode"].read_text() if "mode" in keys else "none"
     if mode not in ("none", "fast", "full"):
-        raise keys["mode"].make_error(f"unknown mode {mode!r}", "use none, fast or full")
+        raise keys["mode"].build_error(f"unknown mode {mode!r}", "use none, fast or full")
     if mode == "none" and "mode" in keys:
         outcome.say(keys["mode"], "taken", "nothing is compared")
     elif mode == "full":
@@ -116,5 +116,5 @@ def parse_duration(entry: Entry) -> float:
     text = entry.read_text()
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise entry.make_error(f"{text!r} is not a duration", "write 60s or 1m30s")
+        raise entry.build_error(f"{text!r} is not a duration", "write 60s or 1m30s")
     return sum(float(number) * _UNITS_OF_TIME[unit] for number, unit in parts)

@@ -21,7 +21,7 @@ from binlake.rows.schema import ColumnInfo, TableDef
 Array = Any
 """A pyarrow Array (pyarrow has no stubs)."""
 Images = Mapping[str, Array]
-"""By column, the canonical texts of all rows (`statements.maps.make_images_from_maps`)."""
+"""By column, the canonical texts of all rows (`statements.maps.build_images_from_maps`)."""
 
 
 def encode_keys(table: TableDef, images: Images, options: AvroOptions) -> Array:

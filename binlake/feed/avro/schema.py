@@ -34,7 +34,7 @@ _WORDS = {t.FLOAT: "FLOAT", t.DOUBLE: "DOUBLE", t.YEAR: "YEAR", t.BIT: "BIT", t.
           t.ENUM: "ENUM", t.SET: "SET"}  # fmt: skip
 
 
-def make_legal_name(name: str) -> str:
+def build_legal_name(name: str) -> str:
     """`name` with `_` instead of each character that Avro refuses, and before a leading digit (S2-46)."""
     legal = _ILLEGAL.sub("_", name)
     return f"_{legal}" if legal[:1].isdigit() else legal
@@ -93,8 +93,8 @@ def _build_record(table: TableDef, columns: tuple[ColumnInfo, ...], options: Avr
             where={"table": f"{table.db}.{table.name}", "names": ",".join(twice)},
             hint="rename one of the columns, or leave the table out of the feed by its filter",
         )
-    namespace = f"{make_legal_name(options.namespace)}.{make_legal_name(table.db)}"
-    record = {"type": "record", "name": make_legal_name(table.name), "namespace": namespace, "fields": fields}
+    namespace = f"{build_legal_name(options.namespace)}.{build_legal_name(table.db)}"
+    record = {"type": "record", "name": build_legal_name(table.name), "namespace": namespace, "fields": fields}
     return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -108,7 +108,11 @@ def _build_extension(options: AvroOptions) -> list[Json]:
 
 def _build_field(column: ColumnInfo, options: AvroOptions) -> Json:
     """The column's block, with keys sorted alphabetically, as in TiCDC."""
-    kind, name, default = _build_block(column, options), make_legal_name(column.name), _convert_default(column, options)
+    kind, name, default = (
+        _build_block(column, options),
+        build_legal_name(column.name),
+        _convert_default(column, options),
+    )
     branch = find_null_branch(column)
     if branch is None:
         return ({} if default is None else {"default": default}) | {"name": name, "type": kind}

@@ -16,7 +16,7 @@ from binlake.config.model import Replication
 from binlake.config.storage import list_storage_warnings
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable
 from binlake.feed.changefeed.replicationfile import ReplicationFile
-from binlake.feed.changefeed.section import dump_section_keys, make_section
+from binlake.feed.changefeed.section import build_section, dump_section_keys
 from binlake.feed.checks import FeedReport, check_tables, read_landed_tables, require_servers_answer
 from binlake.feed.ownposition import adopt_position
 from binlake.feed.sink import forget_position
@@ -24,7 +24,7 @@ from binlake.feed.state import read_progress, read_state, record_pause, record_r
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.opentable import delete_table
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import make_message_table
+from binlake.lake.tables import build_message_table
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import name_feed_lock
 
@@ -128,7 +128,7 @@ def move_feed(file: ReplicationFile, feed: Feed, path: Path, ts: str) -> Feed:
             "only a stopped changefeed can be moved", where={"id": feed.name, "state": state.state},
             hint=f"`binlake changefeed pause -c {feed.name}` first",
         )  # fmt: skip
-    moved = make_section({"start-ts": ts}, "", dump_section_keys(feed))
+    moved = build_section({"start-ts": ts}, "", dump_section_keys(feed))
     forget_position(feed, file.replication.name, state.life)
     write_feed_file(path, moved)
     record_removal(windows, feed.name, reason=f"moved to {ts}")
@@ -175,6 +175,6 @@ def remove_feed(file: ReplicationFile, feed: Feed, path: Path, *, force: bool) -
     if windows.exists():
         with hold_lake_lock(paths, name_feed_lock(feed.name)):
             record_removal(windows, feed.name, reason="removed by command")
-            delete_table(paths.locate_table(make_message_table(feed.name).name))
+            delete_table(paths.locate_table(build_message_table(feed.name).name))
     path.unlink()
     return stays

@@ -16,7 +16,7 @@ from binlake.config.feedfiles import write_feed_file
 from binlake.errors import ConfigError, Permanent
 from binlake.feed.changefeed import actions
 from binlake.feed.changefeed.replicationfile import ReplicationFile, find_replication_file
-from binlake.feed.changefeed.section import dump_section_keys, make_section
+from binlake.feed.changefeed.section import build_section, dump_section_keys
 from binlake.feed.changefeed.summaries import describe_feed, describe_section, summarize_feed
 from binlake.feed.checks import FeedReport
 from binlake.feed.state import FeedState, read_state, record_pause, record_resume
@@ -115,10 +115,10 @@ def _read_moment_or_now(text: str) -> int:
 
 def _create(file: ReplicationFile, args: argparse.Namespace) -> None:
     options = _read_options(args) | {"name": args.changefeed_id or str(uuid.uuid4())}
-    feed = make_section(options, args.config)
+    feed = build_section(options, args.config)
     start = actions.start_ts_of(file, args.start_ts)
     if start:
-        feed = make_section(options | {"start-ts": start}, args.config)
+        feed = build_section(options | {"start-ts": start}, args.config)
     report = actions.check_feed(file, feed, unreachable_ok=args.unreachable_ok)
     path = actions.store_new_feed(file, feed)
     _show_warnings(report)
@@ -187,7 +187,7 @@ def _update(file: ReplicationFile, args: argparse.Namespace) -> None:
     windows = actions.open_window_log(file.replication)
     if windows.exists():
         _require_state(read_state(windows, feed.name), feed.name, ("stopped", "error", "finished"), "updated")
-    changed = make_section(_read_options(args), args.config, dump_section_keys(feed))
+    changed = build_section(_read_options(args), args.config, dump_section_keys(feed))
     changes = list(_list_changes(describe_section(feed), describe_section(changed)))
     if dump_section_keys(changed) == dump_section_keys(feed):
         raise ConfigError("the update changes nothing", where={"id": feed.name}, hint="see `binlake changefeed query`")

@@ -101,7 +101,7 @@ def read_document(path: Path) -> Document:
         elif last in _URI_WORDS.get(section, ()):
             words[last] = str(value).lower() if isinstance(value, bool) else str(value)
         else:
-            raise _make_refusal_error(name, value, path)
+            raise _build_refusal_error(name, value, path)
     if "protocol" in keys:
         words["protocol"] = str(keys.pop("protocol"))
     if not keys.get("terminator", "-"):
@@ -118,7 +118,7 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{name}", value
 
 
-def _make_refusal_error(name: str, value: Any, path: Path) -> ConfigError:
+def _build_refusal_error(name: str, value: Any, path: Path) -> ConfigError:
     if name in _AS_HERE:
         hint = f"a feed supports only {name} = {str(_AS_HERE[name]).lower()}"
         return ConfigError("a value of TiCDC has no counterpart here", where={"config": path, name: value}, hint=hint)

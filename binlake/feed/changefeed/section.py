@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pydantic import ValidationError
 
-from binlake.base.tomlfile import make_readable_error
+from binlake.base.tomlfile import build_readable_error
 from binlake.config.feed import Feed
 from binlake.config.protocols import AvroOptions
 from binlake.config.sinkuri import parse_sink_uri
@@ -19,7 +19,7 @@ from binlake.feed.changefeed.document import Document, read_document
 Keys = Mapping[str, Any]
 
 
-def make_section(given: Keys, config: str, base: Keys | None = None) -> Feed:
+def build_section(given: Keys, config: str, base: Keys | None = None) -> Feed:
     """The feed of the keys `given`, the file `config` (empty: none), and `base`, whose keys both override.
 
     Raises ConfigError.
@@ -27,7 +27,7 @@ def make_section(given: Keys, config: str, base: Keys | None = None) -> Feed:
     document = read_document(Path(config)) if config else Document()
     for name, value in document.keys.items():
         if given.get(name, value) != value:
-            raise _make_given_twice_error(name, config)
+            raise _build_given_twice_error(name, config)
     keys = {**(base or {}), **document.keys, **given}
     uri = given.get("sink-uri")
     keys["sink-uri"] = _add_parameters(str(keys["sink-uri"]), document.words, config if uri else "")
@@ -39,7 +39,7 @@ def make_section(given: Keys, config: str, base: Keys | None = None) -> Feed:
     try:
         feed = Feed.model_validate(keys)
     except ValidationError as error:
-        raise make_readable_error(error, Feed, config or "the command's options") from None
+        raise build_readable_error(error, Feed, config or "the command's options") from None
     feed.require_rules()
     return feed
 
@@ -65,7 +65,7 @@ def _add_parameters(uri: str, words: Mapping[str, str], config: str) -> str:
     present = dict(parse_qsl(urlsplit(uri).query, keep_blank_values=True))
     for name, value in words.items():
         if config and present.get(name, value) != value:
-            raise _make_given_twice_error(name, config)
+            raise _build_given_twice_error(name, config)
     more = {name: value for name, value in words.items() if present.get(name) != value}
     if not more:
         return uri
@@ -73,7 +73,7 @@ def _add_parameters(uri: str, words: Mapping[str, str], config: str) -> str:
     return parts._replace(query=urlencode({**present, **more}, safe=":/,{}")).geturl()
 
 
-def _make_given_twice_error(name: str, config: str) -> ConfigError:
+def _build_given_twice_error(name: str, config: str) -> ConfigError:
     return ConfigError(
         f"`{name}` is set twice, with different values", where={"config": config}, hint="remove it from the file"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from binlake.feed.avro.schema import format_tidb_type, make_legal_name
+from binlake.feed.avro.schema import build_legal_name, format_tidb_type
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 
@@ -42,7 +42,7 @@ MILLIS_DIGITS = 3
 
 def build_record_name(cluster: str, table: TableDef) -> str:
     """The prefix of the names of the table's schemas."""
-    return ".".join(map(make_legal_name, (cluster, table.db, table.name)))
+    return ".".join(map(build_legal_name, (cluster, table.db, table.name)))
 
 
 def build_key_schema(name: str, columns: tuple[ColumnInfo, ...]) -> Json:

@@ -23,7 +23,7 @@ import structlog
 from binlake import tso
 from binlake.base.filestore import Store, open_store
 from binlake.base.lakecolumns import Message
-from binlake.binlogfile.framing import CRC, HEAD, MAGIC, compress, make_damage_error
+from binlake.binlogfile.framing import CRC, HEAD, MAGIC, build_damage_error, compress
 from binlake.binlogfile.index import PATH, Index, IndexedFile, compute_checksum, read_index
 from binlake.binlogfile.names import Compression, format_file_name, select_binlog_files
 from binlake.config.storage import Storage
@@ -246,7 +246,7 @@ class _OpenFile:
         """Reopen an existing file to continue it. Raises DamagedFile if it differs from its index."""
         content = (store.get(indexed.name) or b"")[: indexed.size]
         if len(content) < indexed.size or compute_checksum(content) != indexed.crc:
-            raise make_damage_error("it differs from its index", indexed.name, 0)
+            raise build_damage_error("it differs from its index", indexed.name, 0)
         file = cls(indexed, len(content))
         file.content.write(content)
         return file

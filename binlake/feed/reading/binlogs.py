@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from binlake.base.filestore import Store
-from binlake.binlogfile.framing import make_damage_error
+from binlake.binlogfile.framing import build_damage_error
 from binlake.binlogfile.reading import DELETE, INSERT, UPDATE, Ddl, FilePosition, RowEvent, decode_value, read_items
 from binlake.feed.reading.events import Event
 
@@ -21,15 +21,15 @@ def read_binlog_files(store: Store) -> Iterator[Event]:
             yield Event(place, item.commit_ts, item.db, "", "ddl", message={"sql": item.sql})
         else:
             for event in item.events:
-                yield _make_row_event(place, item.commit_ts, item.place, event)
+                yield _build_row_event(place, item.commit_ts, item.place, event)
 
 
-def _make_row_event(place: str, commit_ts: int, position: FilePosition, event: RowEvent) -> Event:
+def _build_row_event(place: str, commit_ts: int, position: FilePosition, event: RowEvent) -> Event:
     try:
         row = {column.name: decode_value(column, column.value) for column in event.columns}
         changed: dict[str, Any] = {c.name: decode_value(c, c.changed) for c in event.columns if c.changed is not None}
     except ValueError as error:
-        raise make_damage_error(str(error), position.file, position.offset) from error
+        raise build_damage_error(str(error), position.file, position.offset) from error
     update = event.kind == UPDATE
     return Event(place, commit_ts, event.db, event.table, _OPS[event.kind], None, changed if update else row,
                  row if update else None)  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 import fastavro
 
 from binlake.errors import ConfigError
-from binlake.feed.reading.events import Event, Record, make_undecodable_error
+from binlake.feed.reading.events import Event, Record, build_undecodable_error
 from binlake.feed.reading.jsonprotocols import decode_canal_json, decode_debezium, decode_open_protocol
 from binlake.feed.reading.slavebinlogs import decode_slave_binlog
 from binlake.feed.registry import MAGIC
@@ -37,14 +37,14 @@ class AvroDecoder:
     def __call__(self, record: Record) -> Iterator[Event]:
         """The only event of the message."""
         if record.key is None:
-            raise make_undecodable_error(record, "it has no key")
+            raise build_undecodable_error(record, "it has no key")
         schema, key = self._decode(record, record.key)
         value = None if record.value is None else self._decode(record, record.value)[1]
-        yield make_row_event(record.place, schema, key, value, _read_commit_ts(record.headers))
+        yield build_row_event(record.place, schema, key, value, _read_commit_ts(record.headers))
 
     def _decode(self, record: Record, body: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         if body[:1] != MAGIC or len(body) < _HEADER_BYTES:
-            raise make_undecodable_error(record, "it does not begin with 0 and the id of a schema")
+            raise build_undecodable_error(record, "it does not begin with 0 and the id of a schema")
         number = int.from_bytes(body[1:_HEADER_BYTES], "big")
         if number not in self._parsed:
             self._parsed[number] = fastavro.parse_schema(json.loads(self._schemas(number)))
@@ -53,13 +53,13 @@ class AvroDecoder:
         try:
             value: Any = fastavro.schemaless_reader(stream, schema, None)
         except (EOFError, ValueError, IndexError) as error:
-            raise make_undecodable_error(record, f"it does not match schema {number}: {error}") from error
+            raise build_undecodable_error(record, f"it does not match schema {number}: {error}") from error
         if stream.read(1):
-            raise make_undecodable_error(record, f"it is longer than schema {number} allows")
+            raise build_undecodable_error(record, f"it is longer than schema {number} allows")
         return schema, value
 
 
-def make_row_event(
+def build_row_event(
     place: str, schema: Mapping[str, Any], key: Mapping[str, Any], value: Mapping[str, Any] | None, ts: int | None
 ) -> Event:
     """The event of an Avro message. `schema`: that of its key; `ts`: the commit_ts if the value has none."""
@@ -78,7 +78,7 @@ def make_row_event(
     )
 
 
-def make_decoder(protocol: str, schemas: Schemas | None = None) -> Decoder:
+def build_decoder(protocol: str, schemas: Schemas | None = None) -> Decoder:
     """The decoder of `protocol`. `schemas`: needed for protocols with a registry. Raises ConfigError."""
     if protocol == "avro":
         if schemas is None:

@@ -78,6 +78,6 @@ def convert_to_json(value: Any, name: str = "") -> Any:
             return [convert_to_json(each, name) for each in value]
 
 
-def make_undecodable_error(record: Record, why: str) -> WireError:
+def build_undecodable_error(record: Record, why: str) -> WireError:
     """The error for a message that does not match its protocol."""
     return WireError(f"a message cannot be decoded: {why}", where={"at": record.place}, hint=_HINT)

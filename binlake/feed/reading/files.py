@@ -24,7 +24,7 @@ from binlake.feed.files.layout import (
 from binlake.feed.files.publisher import read_checkpoint
 from binlake.feed.reading.binlogs import read_binlog_files
 from binlake.feed.reading.csvfile import decode_csv_file
-from binlake.feed.reading.decoders import make_row_event
+from binlake.feed.reading.decoders import build_row_event
 from binlake.feed.reading.events import Event, Record
 from binlake.feed.reading.jsonprotocols import decode_canal_json
 
@@ -94,7 +94,7 @@ def _decode_avro(file: DataFile, content: bytes) -> Iterator[Event]:
         key = next(field["type"] for field in schema["fields"] if field["name"] == "key")
         for number, record in enumerate(reader):
             row: Any = record
-            event = make_row_event(f"{file.path}:{number}", key, row["key"], row["value"], row["commit_ts"])
+            event = build_row_event(f"{file.path}:{number}", key, row["key"], row["value"], row["commit_ts"])
             # The path has the original names; Avro's names have only allowed characters.
             yield replace(event, db=file.db, table=file.table)
     except (ValueError, EOFError, KeyError, StopIteration) as error:

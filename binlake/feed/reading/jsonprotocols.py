@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from binlake.feed.reading.events import Event, Record, make_undecodable_error
+from binlake.feed.reading.events import Event, Record, build_undecodable_error
 
 _CANAL_OPS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TIDB_WATERMARK": "watermark"}
 _DEBEZIUM_OPS = {"c": "c", "u": "u", "d": "d", "m": "watermark"}
@@ -21,7 +21,7 @@ def decode_canal_json(record: Record) -> Iterator[Event]:
     extension = message.get("_tidb") or {}
     op = "ddl" if message.get("isDdl") else _CANAL_OPS.get(str(message.get("type")))
     if op is None:
-        raise make_undecodable_error(record, f"its type is {message.get('type')!r}")
+        raise build_undecodable_error(record, f"its type is {message.get('type')!r}")
     rows = message.get("data") or [None]
     before = (message.get("old") or [None]) if op == "u" else [None]
     yield Event(
@@ -41,10 +41,10 @@ def decode_debezium(record: Record) -> Iterator[Event]:
     payload = _parse_object(record, record.value).get("payload")
     key = _parse_object(record, record.key).get("payload") if record.key is not None else None
     if not isinstance(payload, dict) or not isinstance(payload.get("source"), dict):
-        raise make_undecodable_error(record, "it has no payload with a source")
+        raise build_undecodable_error(record, "it has no payload with a source")
     source, op = payload["source"], _DEBEZIUM_OPS.get(str(payload.get("op")))
     if op is None:
-        raise make_undecodable_error(record, f"its op is {payload.get('op')!r}")
+        raise build_undecodable_error(record, f"its op is {payload.get('op')!r}")
     yield Event(
         record.place, source.get("commit_ts"), source.get("db") or "", source.get("table") or "", op,
         key or None, payload.get("after"), payload.get("before"),
@@ -55,15 +55,15 @@ def decode_open_protocol(record: Record) -> Iterator[Event]:
     """The events of the message, one or several."""
     key = record.key or b""
     if int.from_bytes(key[:_LENGTH_BYTES], "big") != _OPEN_VERSION:
-        raise make_undecodable_error(record, "its key does not begin with version 1")
+        raise build_undecodable_error(record, "its key does not begin with version 1")
     keys, values = _split_frames(record, key[_LENGTH_BYTES:]), _split_frames(record, record.value or b"")
     if len(keys) != len(values):
-        raise make_undecodable_error(record, f"it has {len(keys)} keys and {len(values)} values")
+        raise build_undecodable_error(record, f"it has {len(keys)} keys and {len(values)} values")
     for head, body in zip(keys, values, strict=True):
-        yield _make_open_event(record, _parse_object(record, head), body)
+        yield _build_open_event(record, _parse_object(record, head), body)
 
 
-def _make_open_event(record: Record, head: Mapping[str, Any], body: bytes) -> Event:
+def _build_open_event(record: Record, head: Mapping[str, Any], body: bytes) -> Event:
     kind, ts, db, table = (head.get(name) for name in ("t", "ts", "scm", "tbl"))
     if kind == _OPEN_RESOLVED:
         return Event(record.place, ts, op="watermark")
@@ -71,7 +71,7 @@ def _make_open_event(record: Record, head: Mapping[str, Any], body: bytes) -> Ev
     if kind == _OPEN_DDL:
         return Event(record.place, ts, db or "", table or "", "ddl", message=message)
     if kind != _OPEN_ROW:
-        raise make_undecodable_error(record, f"its type is {kind!r}")
+        raise build_undecodable_error(record, f"its type is {kind!r}")
     rows = {name: {column: cell["v"] for column, cell in row.items()} for name, row in message.items()}
     # Without the old row, an insertion cannot be distinguished from an update.
     op = "d" if "d" in rows else "u" if "p" in rows else None
@@ -88,7 +88,7 @@ def _split_frames(record: Record, content: bytes) -> list[bytes]:
         size = int.from_bytes(content[at : at + _LENGTH_BYTES], "big")
         at += _LENGTH_BYTES
         if at + size > len(content):
-            raise make_undecodable_error(record, "a part is longer than the message")
+            raise build_undecodable_error(record, "a part is longer than the message")
         parts.append(content[at : at + size])
         at += size
     return parts
@@ -98,7 +98,7 @@ def _parse_object(record: Record, body: bytes | None) -> dict[str, Any]:
     try:
         message = json.loads(body or b"")
     except ValueError as error:
-        raise make_undecodable_error(record, f"it is not JSON: {error}") from error
+        raise build_undecodable_error(record, f"it is not JSON: {error}") from error
     if not isinstance(message, dict):
-        raise make_undecodable_error(record, "it is not a JSON object")
+        raise build_undecodable_error(record, "it is not a JSON object")
     return message

@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from binlake.feed.reading.events import Event, Record, make_undecodable_error
+from binlake.feed.reading.events import Event, Record, build_undecodable_error
 from binlake.wire import slave_binlog_pb2 as pb
 
 _OPS = {pb.Insert: "c", pb.Update: "u", pb.Delete: "d"}
@@ -18,7 +18,7 @@ def decode_slave_binlog(record: Record) -> Iterator[Event]:
     try:
         binlog = pb.Binlog.FromString(record.value or b"")
     except DecodeError as error:
-        raise make_undecodable_error(record, f"it is not a slave.binlog: {error}") from error
+        raise build_undecodable_error(record, f"it is not a slave.binlog: {error}") from error
     if binlog.type == pb.DDL:
         data = binlog.ddl_data
         query = {"sql": data.ddl_query.decode("utf-8", "replace")}
@@ -26,10 +26,10 @@ def decode_slave_binlog(record: Record) -> Iterator[Event]:
         return
     for table in binlog.dml_data.tables:
         for mutation in table.mutations:
-            yield _make_row_event(record, binlog.commit_ts, table, mutation)
+            yield _build_row_event(record, binlog.commit_ts, table, mutation)
 
 
-def _make_row_event(record: Record, commit_ts: int, table: pb.Table, mutation: pb.TableMutation) -> Event:
+def _build_row_event(record: Record, commit_ts: int, table: pb.Table, mutation: pb.TableMutation) -> Event:
     op, row = _OPS[mutation.type], _decode_row(table, mutation.row)
     names = {name for key in table.unique_keys if key.name == "PRIMARY" for name in key.column_names}
     key = {name: value for name, value in row.items() if name in names}

@@ -9,7 +9,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from binlake.config.sinkuri import Kafka
 from binlake.errors import Permanent, Transient
-from binlake.feed.kafkaclient import TIMEOUT_S, convert_error, make_client_settings
+from binlake.feed.kafkaclient import TIMEOUT_S, build_client_settings, convert_error
 from binlake.feed.reading.events import Record
 
 _SETTINGS: dict[str, Any] = {
@@ -24,7 +24,7 @@ def read_topic(kafka: Kafka, topic: str) -> Iterator[Record]:
     """All committed messages of `topic`. Raises Permanent when it does not exist, Transient."""
     where = {"topic": topic, "brokers": ",".join(kafka.brokers)}
     try:
-        with Consumer(make_client_settings(kafka) | _SETTINGS) as consumer:
+        with Consumer(build_client_settings(kafka) | _SETTINGS) as consumer:
             left = _list_partitions(consumer, topic, where)
             consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in left])
             while left:
@@ -33,7 +33,7 @@ def read_topic(kafka: Kafka, topic: str) -> Iterator[Record]:
                     raise Transient("Kafka does not answer", where=where, hint="check the brokers")
                 problem = message.error()
                 if problem is None:
-                    yield _make_record(topic, message)
+                    yield _build_record(topic, message)
                 elif problem.code() == KafkaError._PARTITION_EOF:
                     left.discard(message.partition() or 0)
                 else:
@@ -51,7 +51,7 @@ def _list_partitions(consumer: Consumer, topic: str, where: dict[str, str]) -> s
     return set(known[topic].partitions)
 
 
-def _make_record(topic: str, message: Message) -> Record:
+def _build_record(topic: str, message: Message) -> Record:
     headers = {name: _convert_to_bytes(value) for name, value in dict(message.headers() or ()).items()}
     return Record(f"{topic}[{message.partition()}]@{message.offset()}", message.key(), message.value(), headers)
 

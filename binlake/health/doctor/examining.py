@@ -30,7 +30,7 @@ def collect_checks(patient: Patient) -> list[Check]:
         try:
             list_checks: ListChecks = point.load()
         except ModuleNotFoundError as error:
-            checks.append(_make_missing_check(point, error))
+            checks.append(_build_missing_check(point, error))
         else:
             checks += list_checks(patient)
     return checks
@@ -64,7 +64,7 @@ def _gather(check: Check) -> Callable[[], list[Finding]]:
     return lambda: list(check.run())
 
 
-def _make_missing_check(point: EntryPoint, error: ModuleNotFoundError) -> Check:
+def _build_missing_check(point: EntryPoint, error: ModuleNotFoundError) -> Check:
     missing = explain_missing(error, "doctor", tuple(point.extras))
     if missing is None:
         raise error

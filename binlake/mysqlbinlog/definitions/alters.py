@@ -116,7 +116,7 @@ class _SpecReader:
         if spec[1].is_word("PARTITION"):
             return [(Action.ADD_PARTITION, spec)]
         if is_period(spec):
-            return self._make_period_columns_required(spec)
+            return self._build_period_column_specs(spec)
         if spec[1].is_word(*KEY_HEADS):
             return self._add_key(spec)
         at = skip_exists(spec, 1 + spec[1].is_word("COLUMN"))
@@ -140,7 +140,7 @@ class _SpecReader:
             *((Action.ADD_FOREIGN_KEY, [*add, *one]) for one in new_keys),
         ]
 
-    def _make_period_columns_required(self, spec: Sequence[Token]) -> list[tuple[Action, list[Token]]]:
+    def _build_period_column_specs(self, spec: Sequence[Token]) -> list[tuple[Action, list[Token]]]:
         """`ADD PERIOD FOR p (a, b)` makes its columns NOT NULL; the period itself is only a check of the source."""
         start = next(at for at, token in enumerate(spec) if token.is_mark("("))
         clauses = list[tuple[Action, list[Token]]]()

@@ -16,7 +16,7 @@ from binlake.mysqlbinlog.definitions.descriptions import ColumnRow
 from binlake.mysqlbinlog.definitions.standalone import draws_from_sequence
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import Json, make_name_json
+from binlake.rows.schema.forms import Json, build_name_json
 
 _TYPES = {
     "tinyint": t.TINY, "smallint": t.SHORT, "mediumint": t.INT24, "int": t.LONG, "integer": t.LONG,
@@ -108,12 +108,12 @@ def build_column_info(
     """
     kind = read_type(row.type)
     if kind is None:
-        raise _make_unsupported_error(row, table, f"the type {row.type}")
+        raise _build_unsupported_error(row, table, f"the type {row.type}")
     default = read_default(row, kind, flavor)
     charset, collate = _find_charset(row, kind)
     flags = _compute_flags(row, kind, primary=primary)
     return {
-        "id": id_and_offset[0], "name": make_name_json(row.name), "offset": id_and_offset[1], "origin_default": None,
+        "id": id_and_offset[0], "name": build_name_json(row.name), "offset": id_and_offset[1], "origin_default": None,
         "default": default.text, "default_bit": _encode_base64(default.bits), "default_is_expr": default.is_expr,
         "generated_expr_string": generated, "generated_stored": bool(generated) and not is_virtual(row), "state": 5,
         "comment": row.comment, "hidden": False, "version": 2,
@@ -138,7 +138,7 @@ def read_default(row: ColumnRow, kind: SqlType, flavor: Flavor) -> Default:
         bits = int(text[2:-1] or "0", 2).to_bytes((kind.flen + 7) // 8, "big")
         return Default(bits.decode("latin-1"), bits=bits)
     if kind.tp in t.STRINGS and not row.charset and _HEX.fullmatch(text):
-        return _make_bytes_default(bytes.fromhex(text[2:-1]))
+        return _build_bytes_default(bytes.fromhex(text[2:-1]))
     if flavor is Flavor.MARIADB:
         # The log has each value that a sequence gives, and no target has the sequence.
         return Default() if draws_from_sequence(tokenize(text)) else _read_literal_default(text)
@@ -156,7 +156,7 @@ def _read_literal_default(text: str) -> Default:
     return Default(text, is_expr=True)
 
 
-def _make_bytes_default(value: bytes) -> Default:
+def _build_bytes_default(value: bytes) -> Default:
     try:
         return Default(value.decode())
     except UnicodeDecodeError:
@@ -195,7 +195,7 @@ def _encode_base64(value: bytes | None) -> str | None:
     return None if value is None else base64.b64encode(value).decode()
 
 
-def _make_unsupported_error(row: ColumnRow, table: str, what: str) -> SchemaError:
+def _build_unsupported_error(row: ColumnRow, table: str, what: str) -> SchemaError:
     return SchemaError(
         f"a column has {what}, which Binlake cannot replicate",
         hint="exclude the table (ignore-tables of the source in feeder.toml), or change the column at the source",

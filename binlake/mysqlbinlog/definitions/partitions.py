@@ -14,7 +14,7 @@ from binlake.mysqlbinlog.definitions.columntext import create_tokens
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.emptied import HASHED_NULL_KEY
-from binlake.rows.schema.forms import Json, make_name_json
+from binlake.rows.schema.forms import Json, build_name_json
 from binlake.rows.schema.names import fold_name
 
 _KINDS = {"RANGE": 1, "HASH": 2, "LIST": 3, "KEY": 4}
@@ -109,7 +109,7 @@ def _read_partitioning(create: str, flavor: Flavor) -> Json | None:
     return {
         "type": _UNLIKE_TIDB if tokens[by].is_word("LINEAR") else _KINDS[kind],
         "expr": "" if in_columns else render(inside),
-        "columns": [make_name_json(part[0].value) for part in split_list(inside) if part] if in_columns else None,
+        "columns": [build_name_json(part[0].value) for part in split_list(inside) if part] if in_columns else None,
         "enable": True, "definitions": definitions, "num": len(definitions), HASHED_NULL_KEY: -(1 << 63),
     }  # fmt: skip
 
@@ -122,24 +122,24 @@ def _read_definitions(rest: Sequence[Token]) -> list[Json]:
     if listed is not None:
         return [_read_definition(part) for part in split_list(rest[listed + 1 : find_closing(rest, listed)])]
     count = next((int(other.text) for one, other in pairwise(rest) if one.is_word("PARTITIONS")), 1)
-    return [_make_definition(f"p{number}") for number in range(count)]
+    return [_build_definition(f"p{number}") for number in range(count)]
 
 
 def _read_definition(part: Sequence[Token]) -> Json:
     """`PARTITION name [VALUES LESS THAN bound | VALUES IN (values) | DEFAULT] options`."""
     name = part[1].value
     if len(part) > 2 and part[2].is_word("DEFAULT"):
-        return _make_definition(name, values=[["DEFAULT"]])
+        return _build_definition(name, values=[["DEFAULT"]])
     if len(part) < 5 or not part[2].is_word("VALUES"):
-        return _make_definition(name)
+        return _build_definition(name)
     if part[3].is_word("IN"):
         inside = part[5 : find_closing(part, 4)]
-        return _make_definition(name, values=[_read_tuple(value) for value in split_list(inside)])
+        return _build_definition(name, values=[_read_tuple(value) for value in split_list(inside)])
     if part[5].is_mark("("):
-        return _make_definition(
+        return _build_definition(
             name, less_than=[render(value) for value in split_list(part[6 : find_closing(part, 5)])]
         )
-    return _make_definition(name, less_than=[part[5].text.upper()])
+    return _build_definition(name, less_than=[part[5].text.upper()])
 
 
 def _read_tuple(value: Sequence[Token]) -> list[str]:
@@ -149,5 +149,5 @@ def _read_tuple(value: Sequence[Token]) -> list[str]:
     return [render(value)]
 
 
-def _make_definition(name: str, *, less_than: list[str] | None = None, values: list[list[str]] | None = None) -> Json:
-    return {"name": make_name_json(name), "less_than": less_than, "in_values": values}
+def _build_definition(name: str, *, less_than: list[str] | None = None, values: list[list[str]] | None = None) -> Json:
+    return {"name": build_name_json(name), "less_than": less_than, "in_values": values}

@@ -211,14 +211,14 @@ def _split_by_object(tokens: list[Token], default_db: str) -> Iterator[SingleSta
             tokens = _index_as_alter(tokens, statement)
             statement = classify_tokens(tokens)
         db, table = statement.tables[0]
-        tokens = _make_standalone(tokens, statement, default_db)
+        tokens = _strip_server_clauses(tokens, statement, default_db)
         main = SingleStatement(statement.kind, db or default_db, table, tuple(tokens))
         if any(token.is_word("IGNORE") for token in tokens[: statement.rest]):
             refuse_ignored_rows(tokens[statement.rest :])
         yield from _split_alter(main, statement.rest) if statement.kind is Kind.ALTER_TABLE else (main,)
 
 
-def _make_standalone(tokens: list[Token], statement: Classified, default_db: str) -> list[Token]:
+def _strip_server_clauses(tokens: list[Token], statement: Classified, default_db: str) -> list[Token]:
     """ALTER TABLE and CREATE TABLE without what only the source's server has around them.
 
     Sequences remain in an ALTER: what they do to older rows is decided where it is followed.

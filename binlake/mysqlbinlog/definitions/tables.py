@@ -18,7 +18,7 @@ from binlake.mysqlbinlog.definitions.descriptions import ColumnRow, IndexRow, Ta
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import Json, make_index_json, make_table_json
+from binlake.rows.schema.forms import Json, build_index_json, build_table_json
 from binlake.rows.schema.info import CREATE_KEY as CREATE_KEY
 from binlake.rows.schema.names import fold_name
 
@@ -64,7 +64,7 @@ def build_table_info(
     indexes = _index_infos(described, former, drop_primary=handle)
     charset = _find_charset(described.collate)
     return {
-        **make_table_json(table_id, name, columns, indexes, pk_is_handle=handle),
+        **build_table_json(table_id, name, columns, indexes, pk_is_handle=handle),
         "charset": charset, "collate": to_tidb_charset(described.collate), "comment": described.comment,
         "max_col_id": next_id, "max_idx_id": max((index["id"] for index in indexes), default=0),
         CREATE_KEY: described.create,
@@ -149,7 +149,7 @@ def _index_infos(described: TableDescription, former: TableDef | None, *, drop_p
 def _index_info(index_id: int, name: str, rows: Sequence[IndexRow], offsets: Mapping[str, int]) -> Json:
     parts = [(row.column or "", offsets[row.column or ""]) for row in rows]
     unique = rows[0].unique and rows[0].type in _UNIQUE_TYPES
-    info = make_index_json(index_id, name, parts, unique=unique, primary=name == "PRIMARY")
+    info = build_index_json(index_id, name, parts, unique=unique, primary=name == "PRIMARY")
     for part, row in zip(info["idx_cols"], rows, strict=True):
         part["length"] = -1 if row.length is None else row.length
     return {**info, "is_invisible": not rows[0].visible}

@@ -20,7 +20,7 @@ from binlake.mysqlbinlog.definitions.partitions import add_partitions
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, build_table_info
 from binlake.mysqlbinlog.model import Flavor, Session
 from binlake.rows.schema import Action, DbInfo, DdlJob, JobState, SchemaState, TableDef
-from binlake.rows.schema.forms import Json, make_database_json, make_job_json
+from binlake.rows.schema.forms import Json, build_database_json, build_job_json
 from binlake.rows.schema.info import SOURCE_KEY
 from binlake.rows.schema.names import fold_name
 from binlake.statements.literal import quote_name, quote_qualified_name
@@ -138,7 +138,7 @@ class JobWriter:
         text = tokenize(create_database_text(name, info["charset"], info["collate"]))
         self.owners[fold_name(name)] = (names.name, database.name)
         home, more = DbInfo.from_json(info), {"db": database.name}
-        return self.make_change(names, Action.CREATE_SCHEMA, text, home, db_info=info, more=more)
+        return self.build_change(names, Action.CREATE_SCHEMA, text, home, db_info=info, more=more)
 
     def create_table(self, names: SourceNames, described: TableDescription) -> SchemaChange:
         """CREATE TABLE. Raises SchemaError for what is not supported."""
@@ -146,14 +146,14 @@ class JobWriter:
         info = build_table_info(described, self.allocate_id(), described.name)
         info = add_partitions(info, described.create, described.flavor, self.allocate_id)
         text = create_text(described).build_statement(home.name, described.name)
-        return self.make_change(names, Action.CREATE_TABLE, text, home, TableDef.from_json(info, home), info)
+        return self.build_change(names, Action.CREATE_TABLE, text, home, TableDef.from_json(info, home), info)
 
     def drop_table(self, names: SourceNames, former: TableDef) -> SchemaChange:
         """DROP TABLE."""
         text = tokenize(f"DROP TABLE {quote_qualified_name(former.db, former.name)}")
-        return self.make_change(names, Action.DROP_TABLE, text, self.find_database_of(former), former, former.raw)
+        return self.build_change(names, Action.DROP_TABLE, text, self.find_database_of(former), former, former.raw)
 
-    def make_change(
+    def build_change(
         self,
         names: SourceNames,
         action: Action,
@@ -168,7 +168,7 @@ class JobWriter:
     ) -> SchemaChange:
         """The next change; on return the state includes it. `session`: for a change that converts values."""
         text = _rename_referenced_databases(text, names)
-        job = make_job_json(
+        job = build_job_json(
             self.allocate_id(), action, render(text), schema=(home.id, home.name),
             table=(table.id, table.name) if table is not None else (0, ""), version=self.state.version + 1, start_ts=0,
             finished_ts=0, db_info=db_info, table_info=None if info is None else {**info, SOURCE_KEY: names.name},
@@ -188,7 +188,7 @@ class JobWriter:
         """Record a statement that changes nothing downstream: as a job that did not take effect. `home`: None for a
         table that is left out."""
         schema = (home.id, home.name) if home is not None else (0, "")
-        job = make_job_json(
+        job = build_job_json(
             self.allocate_id(), Action.TABLE_COMMENT, text, schema=schema, table=(0, table), version=0, start_ts=0,
             finished_ts=0,
         )  # fmt: skip
@@ -241,7 +241,7 @@ def _build_location(session: Session) -> Json:
     return {"name": "UTC" if zone.upper() == "SYSTEM" else zone, "offset": 0}
 
 
-def make_name_clash_error(names: Sequence[str]) -> SchemaError:
+def build_name_clash_error(names: Sequence[str]) -> SchemaError:
     """The error for two objects of a source whose names differ only in letter case: here they would be one."""
     return SchemaError(
         "two names of the source differ only in letter case, so they are the same name for TiDB and the like",
@@ -253,7 +253,7 @@ def make_name_clash_error(names: Sequence[str]) -> SchemaError:
 def build_database_info(db_id: int, name: str, described: DatabaseDescription) -> Json:
     """The DBInfo of a database under the name `name`."""
     charset, collate = to_tidb_charset(described.charset), to_tidb_charset(described.collate)
-    return {**make_database_json(db_id, name), "charset": charset, "collate": collate}
+    return {**build_database_json(db_id, name), "charset": charset, "collate": collate}
 
 
 def create_text(described: TableDescription) -> CreateText:

@@ -181,11 +181,11 @@ class TransactionReader:
         if kind == _E.PREVIOUS_GTIDS:
             self._begin_file(event)
         elif kind == _E.INCIDENT:
-            self._refuse(_make_incident_error())
+            self._refuse(_build_incident_error())
         elif kind in (_E.BEGIN_LOAD_QUERY, _E.EXECUTE_LOAD_QUERY):
-            self._refuse(_make_statement_rows_error("LOAD DATA"))
+            self._refuse(_build_statement_rows_error("LOAD DATA"))
         elif kind not in _IGNORED and kind != _E.FORMAT_DESCRIPTION and not header.flags & IGNORABLE:
-            self._refuse(_make_unknown_event_error(kind))
+            self._refuse(_build_unknown_event_error(kind))
 
     def _begin_file(self, event: bytes) -> None:
         """The set of earlier files counts if the start had none: a position of file and offset."""
@@ -260,12 +260,12 @@ class TransactionReader:
         elif role is Role.ROLLBACK:
             return self._roll_back(header)
         elif role is Role.ROLLBACK_TO:
-            self._refuse(_make_partial_rollback_error())
+            self._refuse(_build_partial_rollback_error())
             self._changes = []
         elif role in (Role.XA_COMMIT, Role.XA_ROLLBACK):
             return self._end_prepared(header, role, statement_sent.text, before)
         elif role is Role.ROWS_AS_TEXT:
-            self._refuse(_make_statement_rows_error(statement_sent.text))
+            self._refuse(_build_statement_rows_error(statement_sent.text))
         elif role is Role.DEFINITION:
             return self._process_definition(header, statement_sent, before)
         return None
@@ -294,7 +294,7 @@ class TransactionReader:
         if statement_sent.unreadable is not None:
             self._refuse(statement_sent.unreadable)
         if self._changes:
-            self._refuse(_make_definition_after_rows_error(statement_sent.text))
+            self._refuse(_build_definition_after_rows_error(statement_sent.text))
         if self._is_skipped:
             return None
         text = statement_sent.text.removesuffix(_START_TRANSACTION)
@@ -305,7 +305,7 @@ class TransactionReader:
 
     def _roll_back(self, header: Header) -> SourceTransaction | None:
         if self._changes:
-            self._refuse(_make_partial_rollback_error())
+            self._refuse(_build_partial_rollback_error())
             self._changes = []
         return self._end_transaction(header)
 
@@ -353,25 +353,25 @@ class TransactionReader:
         return exact or header.time * 1000
 
 
-def _make_unknown_event_error(kind: int) -> SourceRefused:
+def _build_unknown_event_error(kind: int) -> SourceRefused:
     return SourceRefused(
         f"the log has an unknown event: {format_event_type(kind)}",
         hint="a newer server, or one older than MySQL 5.7; see docs/operate/feeder.md for what is supported",
     )
 
 
-def _make_incident_error() -> LostRange:
+def _build_incident_error() -> LostRange:
     return LostRange(
         "the server wrote an incident into its log: changes before it may be missing",
         hint="its error log says what happened; load the tables again (`binlake bootstrap`)",
     )
 
 
-def _make_definition_after_rows_error(statement: str) -> SourceRefused:
+def _build_definition_after_rows_error(statement: str) -> SourceRefused:
     return SourceRefused("a definition changes after rows in the same transaction", where={"statement": statement[:80]})
 
 
-def _make_statement_rows_error(statement: str) -> SourceRefused:
+def _build_statement_rows_error(statement: str) -> SourceRefused:
     return SourceRefused(
         f"the log has a change of rows as a statement, not as rows: {statement[:80]!r}",
         hint="SET GLOBAL binlog_format = ROW and end the sessions that set another one; then load the table again"
@@ -379,7 +379,7 @@ def _make_statement_rows_error(statement: str) -> SourceRefused:
     )
 
 
-def _make_partial_rollback_error() -> SourceRefused:
+def _build_partial_rollback_error() -> SourceRefused:
     return SourceRefused(
         "a transaction in the log was partly rolled back: it also changed tables of a non-transactional engine",
         hint="change such tables in separate transactions (or to InnoDB); load them again (`binlake bootstrap`)",

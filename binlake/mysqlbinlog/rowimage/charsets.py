@@ -20,7 +20,7 @@ or each is a question mark, as in the server's own conversions."""
 _AS_IT_IS = UTF8 | {"binary", ""}
 
 
-def make_utf8_writer(charset: str) -> Callable[[bytes], bytes] | None:
+def build_utf8_writer(charset: str) -> Callable[[bytes], bytes] | None:
     """A function that converts text of `charset` to UTF-8; None if it already is UTF-8, or bytes.
 
     Raises SchemaError for unsupported charsets. The function raises UnicodeDecodeError for undecodable bytes.
@@ -36,13 +36,13 @@ def make_utf8_writer(charset: str) -> Callable[[bytes], bytes] | None:
     return lambda raw: decode(raw).encode()
 
 
-def make_text_writer(info: ColumnInfo, *, replaced_in: str) -> Callable[[bytes], bytes]:
+def build_text_writer(info: ColumnInfo, *, replaced_in: str) -> Callable[[bytes], bytes]:
     """Writes the datum of a text from its bytes in the column's charset. Raises SchemaError for a charset that cannot
     be read; the function raises SourceRefused for bytes without a character, unless they are
     replaced: `replaced_in` is then the table (`db.table`) that counts such texts, otherwise empty."""
     if info.charset in _AS_IT_IS:
         return d.write_bytes
-    to_utf8, decode = make_utf8_writer(info.charset), find_decoder(info.charset)
+    to_utf8, decode = build_utf8_writer(info.charset), find_decoder(info.charset)
     assert to_utf8 is not None
     assert decode is not None
 

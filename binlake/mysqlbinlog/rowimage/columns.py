@@ -24,14 +24,14 @@ _DAY, _LAST_DAY = 86_400, 49_711
 """Seconds in a day; the number of days since 1970 that 32 bits of seconds cover."""
 
 
-def make_lane_reader(layout: Layout, unsigned: bool) -> LaneReader | None:
+def build_lane_reader(layout: Layout, unsigned: bool) -> LaneReader | None:
     """The reader of `layout`'s numbers for many rows; None if only the plain reader supports it."""
     if layout.tp in t.INTEGERS and not unsigned:
-        return _make_signed_reader(8 * layout.size)
+        return _build_signed_reader(8 * layout.size)
     if layout.tp in t.INTEGERS | {t.ENUM, t.SET}:
-        return _make_unsigned_reader(8 * layout.size)
+        return _build_unsigned_reader(8 * layout.size)
     if layout.tp == t.BIT:
-        return _make_big_endian_reader(8 * layout.size)
+        return _build_big_endian_reader(8 * layout.size)
     if layout.tp == t.YEAR:
         return _read_years
     if layout.tp in t.DATES:
@@ -54,17 +54,17 @@ def encode_comparable_floats(words: NDArray[Any], at: Ints, size: int) -> Uints:
     return comparable
 
 
-def _make_unsigned_reader(bits: int) -> LaneReader:
+def _build_unsigned_reader(bits: int) -> LaneReader:
     mask = np.uint64((1 << bits) - 1)
     return lambda words, at: (words[at] & mask).view(np.int64)
 
 
-def _make_signed_reader(bits: int) -> LaneReader:
+def _build_signed_reader(bits: int) -> LaneReader:
     spare = 64 - bits
     return lambda words, at: (words[at] << np.uint64(spare)).view(np.int64) >> spare
 
 
-def _make_big_endian_reader(bits: int) -> LaneReader:
+def _build_big_endian_reader(bits: int) -> LaneReader:
     spare = np.uint64(64 - bits)
     return lambda words, at: (words[at].byteswap() >> spare).view(np.int64)
 
@@ -80,7 +80,7 @@ def _read_dates(words: NDArray[Any], at: Ints) -> Ints:
     return (months << 5 | number & 31) << 41
 
 
-def _make_datetime2_reader(layout: Layout) -> LaneReader:
+def _build_datetime2_reader(layout: Layout) -> LaneReader:
     size = count_fraction_bytes(layout)
     unit, spare, mask = FRACTION_UNITS[size], 24 - 8 * size, (1 << 8 * size) - 1
 
@@ -92,7 +92,7 @@ def _make_datetime2_reader(layout: Layout) -> LaneReader:
     return read
 
 
-def _make_timestamp2_reader(layout: Layout) -> LaneReader:
+def _build_timestamp2_reader(layout: Layout) -> LaneReader:
     size = count_fraction_bytes(layout)
     unit, spare, mask = FRACTION_UNITS[size], 32 - 8 * size, (1 << 8 * size) - 1
 
@@ -126,7 +126,7 @@ def _compute_packed_days() -> Ints:
     return ordinals
 
 
-def _make_time2_reader(layout: Layout) -> LaneReader:
+def _build_time2_reader(layout: Layout) -> LaneReader:
     size = count_fraction_bytes(layout)
     bits, unit = 8 * size, FRACTION_UNITS[size]
     spare, offset, mask = np.uint64(64 - 24 - bits), 1 << 23 + bits, (1 << bits) - 1
@@ -145,11 +145,11 @@ def _compute_durations(sign: Ints, hours: Ints, minutes: Ints, seconds: Ints, mi
     return np.where(sign < 0, -nanos, nanos)
 
 
-def _make_old_timestamp_reader(_layout: Layout) -> LaneReader:
+def _build_old_timestamp_reader(_layout: Layout) -> LaneReader:
     return lambda words, at: _pack_moments((words[at] & np.uint64(0xFFFFFFFF)).view(np.int64), np.zeros_like(at))
 
 
-def _make_old_datetime_reader(_layout: Layout) -> LaneReader:
+def _build_old_datetime_reader(_layout: Layout) -> LaneReader:
     def read(words: NDArray[Any], at: Ints) -> Ints:
         date, clock = np.divmod(words[at].view(np.int64), 1_000_000)
         months = date // 10_000 * 13 + date // 100 % 100
@@ -160,7 +160,7 @@ def _make_old_datetime_reader(_layout: Layout) -> LaneReader:
     return read
 
 
-def _make_old_time_reader(_layout: Layout) -> LaneReader:
+def _build_old_time_reader(_layout: Layout) -> LaneReader:
     def read(words: NDArray[Any], at: Ints) -> Ints:
         number = (words[at] << np.uint64(40)).view(np.int64) >> 40
         digits = np.abs(number)
@@ -170,10 +170,10 @@ def _make_old_time_reader(_layout: Layout) -> LaneReader:
 
 
 _TEMPORALS: dict[int, Callable[[Layout], LaneReader]] = {
-    TIMESTAMP2: _make_timestamp2_reader,
-    DATETIME2: _make_datetime2_reader,
-    TIME2: _make_time2_reader,
-    t.TIMESTAMP: _make_old_timestamp_reader,
-    t.DATETIME: _make_old_datetime_reader,
-    t.DURATION: _make_old_time_reader,
+    TIMESTAMP2: _build_timestamp2_reader,
+    DATETIME2: _build_datetime2_reader,
+    TIME2: _build_time2_reader,
+    t.TIMESTAMP: _build_old_timestamp_reader,
+    t.DATETIME: _build_old_datetime_reader,
+    t.DURATION: _build_old_time_reader,
 }

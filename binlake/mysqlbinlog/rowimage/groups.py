@@ -114,7 +114,7 @@ class Group:
     def _encode_together(self, first: int, last: int, numbers: Ints) -> list[Entries]:
         low, high = int(self._bounds[first]), int(self._bounds[last])
         if low == high:
-            return [self._make_entries(b"", 0)] * (last - first)
+            return [self._build_entries(b"", 0)] * (last - first)
         counts = self.rows[first:last]
         row_numbers = np.arange(low, high) + np.repeat(numbers[first:last] - self._bounds[first:last], counts)
         rows = Rows.of(self._data, self._starts[low:high], self._starts[low + 1 : high + 1])
@@ -138,9 +138,9 @@ class Group:
 
     def _encode_entries(self, rows: list[bytes]) -> Entries:
         tag = bytes((_LISTS[self._shape.kind][0],))
-        return self._make_entries(b"".join([tag + write_uvarint(len(row)) + row for row in rows]), len(rows))
+        return self._build_entries(b"".join([tag + write_uvarint(len(row)) + row for row in rows]), len(rows))
 
-    def _make_entries(self, data: bytes, count: int) -> Entries:
+    def _build_entries(self, data: bytes, count: int) -> Entries:
         _, order, sequence = _LISTS[self._shape.kind]
         return Entries(self._shape.table.id, order, data, sequence * count)
 

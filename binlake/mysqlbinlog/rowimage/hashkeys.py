@@ -11,7 +11,7 @@ from binlake.dialect.tokens import tokenize
 from binlake.mysqlbinlog.model import TableMap
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import make_name_json
+from binlake.rows.schema.forms import build_name_json
 from binlake.rows.schema.info import CREATE_KEY
 from binlake.rows.schema.names import fold_name
 
@@ -26,7 +26,7 @@ def find_hash_columns(table: TableDef, event: TableMap) -> list[ColumnInfo]:
     are_hashes = set(extra) == {t.LONGLONG} and all(fold_name(name).startswith(_NAME) for name in names)
     if not are_hashes or len(extra) != _count_hash_keys(table):
         return []
-    return [_make_hash_column(name, first + n) for n, name in enumerate(names)]
+    return [_build_hash_column(name, first + n) for n, name in enumerate(names)]
 
 
 def _count_hash_keys(table: TableDef) -> int:
@@ -34,7 +34,7 @@ def _count_hash_keys(table: TableDef) -> int:
     return sum(using.is_word("USING") and how.is_word("HASH") for using, how in pairwise(tokens))
 
 
-def _make_hash_column(name: str, offset: int) -> ColumnInfo:
+def _build_hash_column(name: str, offset: int) -> ColumnInfo:
     kind = {
         "Tp": t.LONGLONG,
         "Flag": t.FLAG_UNSIGNED,
@@ -44,4 +44,4 @@ def _make_hash_column(name: str, offset: int) -> ColumnInfo:
         "Collate": "binary",
     }
     more = {"id": 0, "offset": offset, "state": 5, "generated_expr_string": "hash", "hidden": True}
-    return ColumnInfo.from_json({"name": make_name_json(name), "type": kind, **more})
+    return ColumnInfo.from_json({"name": build_name_json(name), "type": kind, **more})

@@ -64,17 +64,17 @@ def _pack_moment(seconds: int, micro: int) -> int:
     return pack_time(at.year, at.month, at.day, at.hour << 12 | at.minute << 6 | at.second, micro)
 
 
-def _make_timestamp2_reader(layout: Layout) -> Callable[[bytes], int]:
+def _build_timestamp2_reader(layout: Layout) -> Callable[[bytes], int]:
     unit = FRACTION_UNITS[count_fraction_bytes(layout)]
     return lambda raw: _pack_moment(int.from_bytes(raw[:4], "big"), int.from_bytes(raw[4:], "big") * unit)
 
 
-def _make_datetime2_reader(layout: Layout) -> Callable[[bytes], int]:
+def _build_datetime2_reader(layout: Layout) -> Callable[[bytes], int]:
     unit = FRACTION_UNITS[count_fraction_bytes(layout)]
     return lambda raw: int.from_bytes(raw[:5], "big") - (1 << 39) << 24 | int.from_bytes(raw[5:], "big") * unit
 
 
-def _make_time2_reader(layout: Layout) -> Callable[[bytes], int]:
+def _build_time2_reader(layout: Layout) -> Callable[[bytes], int]:
     size = count_fraction_bytes(layout)
     bits, unit, offset = 8 * size, FRACTION_UNITS[size], 1 << 23 + 8 * size
 
@@ -91,14 +91,14 @@ def _compute_duration(negative: bool, hours: int, minutes: int, seconds: int, mi
     return -nanos if negative else nanos
 
 
-def _make_old_timestamp_reader(layout: Layout) -> Callable[[bytes], int]:
+def _build_old_timestamp_reader(layout: Layout) -> Callable[[bytes], int]:
     if not layout.first:
         return lambda raw: _pack_moment(int.from_bytes(raw, "little"), 0)
     unit = 10 ** (6 - layout.first)
     return lambda raw: _pack_moment(int.from_bytes(raw[:4], "big"), int.from_bytes(raw[4:], "big") * unit)
 
 
-def _make_old_datetime_reader(layout: Layout) -> Callable[[bytes], int]:
+def _build_old_datetime_reader(layout: Layout) -> Callable[[bytes], int]:
     unit = 10 ** (6 - layout.first)
 
     def read_digits(raw: bytes) -> int:
@@ -118,7 +118,7 @@ def _pack_clock(digits: int) -> int:
     return digits // 10_000 << 12 | digits // 100 % 100 << 6 | digits % 100
 
 
-def _make_old_time_reader(layout: Layout) -> Callable[[bytes], int]:
+def _build_old_time_reader(layout: Layout) -> Callable[[bytes], int]:
     unit = 10 ** (6 - layout.first)
 
     def read_digits(raw: bytes) -> int:
@@ -132,10 +132,10 @@ def _make_old_time_reader(layout: Layout) -> Callable[[bytes], int]:
 
 
 _TEMPORALS: dict[int, Callable[[Layout], Callable[[bytes], int]]] = {
-    TIMESTAMP2: _make_timestamp2_reader,
-    DATETIME2: _make_datetime2_reader,
-    TIME2: _make_time2_reader,
-    t.TIMESTAMP: _make_old_timestamp_reader,
-    t.DATETIME: _make_old_datetime_reader,
-    t.DURATION: _make_old_time_reader,
+    TIMESTAMP2: _build_timestamp2_reader,
+    DATETIME2: _build_datetime2_reader,
+    TIME2: _build_time2_reader,
+    t.TIMESTAMP: _build_old_timestamp_reader,
+    t.DATETIME: _build_old_datetime_reader,
+    t.DURATION: _build_old_time_reader,
 }

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from binlake.errors import SourceRefused, WireError
 from binlake.mysqlbinlog.model import RowKind, RowsEvent
-from binlake.mysqlbinlog.rowimage.charsets import make_text_writer
+from binlake.mysqlbinlog.rowimage.charsets import build_text_writer
 from binlake.mysqlbinlog.rowimage.jsonbinary import decode_json
 from binlake.mysqlbinlog.rowimage.jsondiffs import apply_diffs, read_packed
 from binlake.mysqlbinlog.rowimage.jsondirect import convert_to_tidb_json
@@ -87,13 +87,13 @@ def _name_table(event: RowsEvent) -> str:
     return f"{event.table.db}.{event.table.table}"
 
 
-def make_datum_writer(column: LoggedColumn) -> WriteDatum:
+def build_datum_writer(column: LoggedColumn) -> WriteDatum:
     """The writer of a column's values. Raises SchemaError for a charset that cannot be read."""
     layout, info = column.layout, column.info
     if info.tp == t.JSON:
-        return _make_json_writer(layout.tp == t.JSON)
+        return _build_json_writer(layout.tp == t.JSON)
     if info.tp in t.STRINGS:
-        return _make_string_writer(column)
+        return _build_string_writer(column)
     if info.tp in (t.FLOAT, t.DOUBLE):
         return lambda raw: d.write_float(decode_float(raw))
     if info.tp == t.NEWDECIMAL:
@@ -104,25 +104,25 @@ def make_datum_writer(column: LoggedColumn) -> WriteDatum:
     return (lambda raw: d.write_int(read(raw))) if signed else (lambda raw: d.write_uint(read(raw)))
 
 
-def _make_json_writer(binary: bool) -> WriteDatum:
+def _build_json_writer(binary: bool) -> WriteDatum:
     if binary:
         return lambda raw: b"\x0a" + convert_to_tidb_json(raw)
     return lambda raw: b"\x0a" + write_json(raw.decode())
 
 
-def _make_string_writer(column: LoggedColumn) -> WriteDatum:
+def _build_string_writer(column: LoggedColumn) -> WriteDatum:
     info = column.info
     if info.is_binary:
         # Trailing zeros of BINARY are not logged.
         width = max(info.flen, 0) if info.tp == t.STRING else 0
         return lambda raw: d.write_bytes(raw.ljust(width, b"\0"))
-    return make_text_writer(info, replaced_in=column.replaced_in)
+    return build_text_writer(info, replaced_in=column.replaced_in)
 
 
 @lru_cache(_KNOWN_WRITERS)
-def _make_writers(shape: Shape) -> _Writers:
+def _build_writers(shape: Shape) -> _Writers:
     images = tuple(
-        tuple((column, d.write_int(column.info.id), make_datum_writer(column)) for column in image.columns)
+        tuple((column, d.write_int(column.info.id), build_datum_writer(column)) for column in image.columns)
         for image in shape.images
     )
     key = next((c for c in shape.images[0].columns if c.info is shape.handle), None)
@@ -148,7 +148,7 @@ def _encode_row(shape: Shape, row: _Row, number: int) -> bytes:
 
 
 def _read_rows(event: RowsEvent, shape: Shape) -> Iterator[_Row]:
-    data, pos, writers = event.rows, 0, _make_writers(shape)
+    data, pos, writers = event.rows, 0, _build_writers(shape)
     partial = event.kind is RowKind.PARTIAL_UPDATE
     while pos < len(data):
         before, pos = _read_values(data, pos, shape.images[0])

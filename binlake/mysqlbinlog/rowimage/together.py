@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from binlake.mysqlbinlog.model import RowKind
-from binlake.mysqlbinlog.rowimage.charsets import make_utf8_writer
-from binlake.mysqlbinlog.rowimage.columns import LaneReader, encode_comparable_floats, make_lane_reader
+from binlake.mysqlbinlog.rowimage.charsets import build_utf8_writer
+from binlake.mysqlbinlog.rowimage.columns import LaneReader, build_lane_reader, encode_comparable_floats
 from binlake.mysqlbinlog.rowimage.lanes import Bools, Bytes, Ints, Sink, encode_zigzag
 from binlake.mysqlbinlog.rowimage.pieces import (
     FRAME,
@@ -28,7 +28,7 @@ from binlake.mysqlbinlog.rowimage.pieces import (
     join_pieces,
     put_text,
 )
-from binlake.mysqlbinlog.rowimage.plain import SIGNED, WriteDatum, make_datum_writer
+from binlake.mysqlbinlog.rowimage.plain import SIGNED, WriteDatum, build_datum_writer
 from binlake.mysqlbinlog.rowimage.shape import LoggedColumn, Shape
 from binlake.mysqlbinlog.texts import has_ascii
 from binlake.rows.codec import datum as d
@@ -140,31 +140,31 @@ def _plan_of(shape: Shape) -> _Plan:
         columns = []
         for index, column in enumerate(image.columns):
             if column.info is shape.handle:
-                reader = make_lane_reader(column.layout, column.info.unsigned)
+                reader = build_lane_reader(column.layout, column.info.unsigned)
                 assert reader is not None
                 key = (index, reader)
                 if shape.kind is RowKind.INSERT:
                     continue
             if column.is_written:
-                columns.append(_make_column(index, column))
+                columns.append(_build_column(index, column))
         images.append(tuple(columns))
     stride = FRAME + 2 * NUMBER_ROOM + sum(column.room for columns in images for column in columns)
     return _Plan(tuple(images), key, stride + TEXT_ROOM)
 
 
-def _make_column(index: int, column: LoggedColumn) -> _Column:
+def _build_column(index: int, column: LoggedColumn) -> _Column:
     info, layout = column.info, column.layout
     head = d.write_int(info.id)
     if info.tp == t.NEWDECIMAL:
-        return _Column(index, _make_decimal_writer(head, column), len(head) + 3 + layout.size + 8, False)
+        return _Column(index, _build_decimal_writer(head, column), len(head) + 3 + layout.size + 8, False)
     if info.tp in (t.FLOAT, t.DOUBLE):
-        return _Column(index, _make_float_writer(head, layout.size), NUMBER_ROOM, False)
+        return _Column(index, _build_float_writer(head, layout.size), NUMBER_ROOM, False)
     if info.tp in t.STRINGS or info.tp == t.JSON:
-        return _Column(index, _make_text_writer(head, column), TEXT_ROOM, True)
+        return _Column(index, _build_text_writer(head, column), TEXT_ROOM, True)
     signed = info.tp in SIGNED or (info.tp in t.INTEGERS and not info.unsigned)
-    read = make_lane_reader(layout, info.unsigned)
+    read = build_lane_reader(layout, info.unsigned)
     if read is None:
-        return _Column(index, _make_plain_value_writer(head, column), TEXT_ROOM, True)
+        return _Column(index, _build_plain_value_writer(head, column), TEXT_ROOM, True)
     return _Column(index, _number_writer(head, read, signed), NUMBER_ROOM, False)
 
 
@@ -180,7 +180,7 @@ def _number_writer(head: bytes, read: LaneReader, signed: bool) -> _Writer:
     return write
 
 
-def _make_float_writer(head: bytes, size: int) -> _Writer:
+def _build_float_writer(head: bytes, size: int) -> _Writer:
     full, null_head = head + b"\x05", head + b"\x00"
 
     def write(out: Output, values: Values) -> None:
@@ -190,7 +190,7 @@ def _make_float_writer(head: bytes, size: int) -> _Writer:
     return write
 
 
-def _make_decimal_writer(head: bytes, column: LoggedColumn) -> _Writer:
+def _build_decimal_writer(head: bytes, column: LoggedColumn) -> _Writer:
     layout = column.layout
     full, null_head = head + bytes((d.DECIMAL, layout.first, layout.second)), head + b"\x00"
 
@@ -201,25 +201,25 @@ def _make_decimal_writer(head: bytes, column: LoggedColumn) -> _Writer:
     return write
 
 
-def _make_text_writer(head: bytes, column: LoggedColumn) -> _Writer:
+def _build_text_writer(head: bytes, column: LoggedColumn) -> _Writer:
     info = column.info
-    made, direct = _make_plain_value_writer(head, column), _make_copying_writer(head)
+    made, direct = _build_plain_value_writer(head, column), _build_copying_writer(head)
     if info.tp == t.JSON:
         return made
     if info.is_binary:
-        return _make_binary_writer(info.flen, direct, made) if info.tp == t.STRING else direct
-    if make_utf8_writer(info.charset) is None:
+        return _build_binary_writer(info.flen, direct, made) if info.tp == t.STRING else direct
+    if build_utf8_writer(info.charset) is None:
         return direct
-    return _make_ascii_writer(direct, made) if has_ascii(info.charset) else made
+    return _build_ascii_writer(direct, made) if has_ascii(info.charset) else made
 
 
-def _make_copying_writer(head: bytes) -> _Writer:
+def _build_copying_writer(head: bytes) -> _Writer:
     return lambda out, values: put_text(out, head, values)
 
 
-def _make_plain_value_writer(head: bytes, column: LoggedColumn) -> _Writer:
+def _build_plain_value_writer(head: bytes, column: LoggedColumn) -> _Writer:
     """A writer for values that the plain writer encodes."""
-    write_datum = make_datum_writer(column)
+    write_datum = build_datum_writer(column)
     size = column.layout.size
     word = np.uint64(int.from_bytes(head, "little"))
 
@@ -244,7 +244,7 @@ def _write_datums(write_datum: WriteDatum, data: Bytes, values: Values, size: in
     return [b"\x00" if null else write_datum(block[start:end]) for null, (start, end) in zip(nulls, spans, strict=True)]
 
 
-def _make_binary_writer(width: int, direct: _Writer, made: _Writer) -> _Writer:
+def _build_binary_writer(width: int, direct: _Writer, made: _Writer) -> _Writer:
     """A writer for BINARY, whose trailing zeros are not logged."""
 
     def write(out: Output, values: Values) -> None:
@@ -257,7 +257,7 @@ def _make_binary_writer(width: int, direct: _Writer, made: _Writer) -> _Writer:
     return write
 
 
-def _make_ascii_writer(direct: _Writer, made: _Writer) -> _Writer:
+def _build_ascii_writer(direct: _Writer, made: _Writer) -> _Writer:
     """A writer for texts that already are UTF-8 if all of them are ASCII."""
 
     def write(out: Output, values: Values) -> None:

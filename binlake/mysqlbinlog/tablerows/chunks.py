@@ -40,7 +40,7 @@ class Chunks:
         column = cut_column(table)
         self._name = quote_name(column.name) if column is not None else row_id
         self._text_sql = _format_text_sql(column) if column is not None else row_id
-        self._literal = make_key_formatter(column) if column is not None else str
+        self._literal = build_key_formatter(column) if column is not None else str
         self._rows = rows
 
     @property
@@ -98,7 +98,7 @@ def _format_text_sql(column: ColumnInfo) -> str:
     return f"HEX({name})" if column.is_binary else f"CAST({name} AS CHAR)"
 
 
-def make_key_formatter(column: ColumnInfo) -> Callable[[str], str]:
+def build_key_formatter(column: ColumnInfo) -> Callable[[str], str]:
     """A function that makes an SQL literal of a key's canonical text."""
     if column.is_binary:
         return lambda text: f"X'{text}'"

@@ -31,9 +31,9 @@ from binlake.mysqlbinlog.tablerows.rowtexts import (
     AS_NUMBER,
     RowWriter,
     Write,
+    build_row_text_writers,
     handle_datums,
     is_read_as_bytes,
-    make_row_text_writers,
 )
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.writers import derive_decimal_layout
@@ -98,9 +98,9 @@ class BlockWriter:
         keys = [n for n, c in enumerate(columns) if table.pk_is_handle and c.flag & t.FLAG_PRIMARY]
         self._handle = keys[0] if keys else None
         self._fits = all(0 < column.id < MOST_COLUMN_ID for column in columns) and bool(columns)
-        writers = make_row_text_writers(table, invalid_text)
+        writers = build_row_text_writers(table, invalid_text)
         self._columns = [
-            _make_column(column, write, as_bytes=is_read_as_bytes(column, invalid_text))
+            _build_column(column, write, as_bytes=is_read_as_bytes(column, invalid_text))
             for column, write in zip(columns, writers, strict=True)
             if self._fits
         ]
@@ -148,18 +148,18 @@ class BlockWriter:
         return np.arange(first, first + len(out.rows.starts), dtype=np.int64)
 
 
-def _make_column(column: ColumnInfo, write_datum: Write, *, as_bytes: bool) -> _Column:
+def _build_column(column: ColumnInfo, write_datum: Write, *, as_bytes: bool) -> _Column:
     head = d.write_int(column.id)
     if as_bytes or column.tp == t.JSON:
-        return _Column(_make_plain_value_writer(head, write_datum), TEXT_ROOM, True)
+        return _Column(_build_plain_value_writer(head, write_datum), TEXT_ROOM, True)
     if column.tp in t.STRINGS:
         return _Column(lambda out, values: put_text(out, head, values), TEXT_ROOM, True)
     if column.tp == t.NEWDECIMAL:
         precision, scale = derive_decimal_layout(column)
         room = len(head) + 3 + d.compute_decimal_size(precision, scale) + 8
-        return _Column(_make_decimal_writer(head, precision, scale), room, False)
+        return _Column(_build_decimal_writer(head, precision, scale), room, False)
     if column.tp in (t.FLOAT, t.DOUBLE):
-        return _Column(_make_float_writer(head), NUMBER_ROOM, False)
+        return _Column(_build_float_writer(head), NUMBER_ROOM, False)
     return _Column(_number_writer(head, column), NUMBER_ROOM, False)
 
 
@@ -182,10 +182,10 @@ def _number_writer(head: bytes, column: ColumnInfo) -> _Write:
 def _choose_reader(column: ColumnInfo) -> textlanes.NumberReader:
     if column.tp in t.INTEGERS | AS_NUMBER or column.tp == t.YEAR:
         return textlanes.read_integers
-    return textlanes.make_duration_reader(column) if column.tp == t.DURATION else textlanes.make_moment_reader(column)
+    return textlanes.build_duration_reader(column) if column.tp == t.DURATION else textlanes.build_moment_reader(column)
 
 
-def _make_float_writer(head: bytes) -> _Write:
+def _build_float_writer(head: bytes) -> _Write:
     full, null_head = head + b"\x05", head + b"\x00"
 
     def write(out: Output, values: Values) -> None:
@@ -196,7 +196,7 @@ def _make_float_writer(head: bytes) -> _Write:
     return write
 
 
-def _make_decimal_writer(head: bytes, precision: int, scale: int) -> _Write:
+def _build_decimal_writer(head: bytes, precision: int, scale: int) -> _Write:
     full, null_head = head + bytes((d.DECIMAL, precision, scale)), head + b"\x00"
     size = d.compute_decimal_size(precision, scale)
 
@@ -207,7 +207,7 @@ def _make_decimal_writer(head: bytes, precision: int, scale: int) -> _Write:
     return write
 
 
-def _make_plain_value_writer(head: bytes, write_datum: Write) -> _Write:
+def _build_plain_value_writer(head: bytes, write_datum: Write) -> _Write:
     """A writer for values that the plain writer encodes."""
     word = np.uint64(int.from_bytes(head, "little"))
 

@@ -13,9 +13,9 @@ from functools import lru_cache
 
 from binlake.mysqlbinlog.rowimage.charsets import (
     InvalidText,
+    build_text_writer,
+    build_utf8_writer,
     find_replaced_columns,
-    make_text_writer,
-    make_utf8_writer,
 )
 from binlake.mysqlbinlog.tablerows.textrows import read_row_values
 from binlake.rows.codec import datum as d
@@ -43,7 +43,7 @@ def is_read_as_bytes(column: ColumnInfo, invalid_text: InvalidText | None) -> bo
     """Whether a text is selected as its bytes. (Each byte is a character of latin1.)"""
     if invalid_text is None or column.tp not in t.STRINGS or column.is_binary:
         return False
-    return column.charset != "latin1" and make_utf8_writer(column.charset) is not None
+    return column.charset != "latin1" and build_utf8_writer(column.charset) is not None
 
 
 class RowWriter:
@@ -53,7 +53,7 @@ class RowWriter:
         self.next_handle = next_handle
         columns = table.row_columns
         self._count = len(columns)
-        writers = make_row_text_writers(table, invalid_text)
+        writers = build_row_text_writers(table, invalid_text)
         self._parts = [(d.write_int(c.id), write) for c, write in zip(columns, writers, strict=True)]
         keys = [n for n, c in enumerate(columns) if table.pk_is_handle and c.flag & t.FLAG_PRIMARY]
         self._handle = keys[0] if keys else None
@@ -87,13 +87,13 @@ def handle_datums(table: TableDef) -> int:
     return len(table.primary_key) if table.is_common_handle else 1
 
 
-def make_row_text_writers(table: TableDef, invalid_text: InvalidText | None) -> list[Write]:
-    """A function for each column of `select_columns`, as `make_row_text_writer`."""
+def build_row_text_writers(table: TableDef, invalid_text: InvalidText | None) -> list[Write]:
+    """A function for each column of `select_columns`, as `build_row_text_writer`."""
     replaced = find_replaced_columns(table, invalid_text or "refuse")
     return [
-        make_text_writer(column, replaced_in=f"{table.db}.{table.name}" if column.name in replaced else "")
+        build_text_writer(column, replaced_in=f"{table.db}.{table.name}" if column.name in replaced else "")
         if is_read_as_bytes(column, invalid_text)
-        else make_row_text_writer(column)
+        else build_row_text_writer(column)
         for column in table.row_columns
     ]
 
@@ -108,7 +108,7 @@ def _build_expression(column: ColumnInfo, invalid_text: InvalidText | None) -> s
     return f"{name} + 0e0" if is_rounded else name
 
 
-def make_row_text_writer(column: ColumnInfo) -> Write:
+def build_row_text_writer(column: ColumnInfo) -> Write:
     """A function that converts a text selected by `select_columns` to its datum."""
     if column.tp in t.STRINGS:
         return d.write_bytes
@@ -119,7 +119,7 @@ def make_row_text_writer(column: ColumnInfo) -> Write:
     if column.tp in (t.FLOAT, t.DOUBLE):
         return lambda text: d.write_float(float(text))
     if column.tp == t.NEWDECIMAL:
-        return _make_decimal_writer(*derive_decimal_layout(column))
+        return _build_decimal_writer(*derive_decimal_layout(column))
     if column.tp == t.JSON:
         return lambda text: b"\x0a" + write_json(text.decode())
     if column.tp == t.DURATION:
@@ -127,7 +127,7 @@ def make_row_text_writer(column: ColumnInfo) -> Write:
     return lambda text: d.write_uint(_pack_text(text))
 
 
-def _make_decimal_writer(precision: int, scale: int) -> Write:
+def _build_decimal_writer(precision: int, scale: int) -> Write:
     """Like `write_decimal` for a text with all its decimals, at a third of the cost."""
     head, size = bytes((d.DECIMAL, precision, scale)), d.compute_decimal_size(precision, scale)
     slices, at = list[tuple[int, int, int]](), 0

@@ -63,7 +63,7 @@ def read_integers(words: Words, values: Values) -> Ints:
     return np.where(negative, -numbers, numbers) if negative.any() else numbers
 
 
-def make_moment_reader(column: ColumnInfo) -> NumberReader:
+def build_moment_reader(column: ColumnInfo) -> NumberReader:
     """TiDB's packed time of DATE, DATETIME and TIMESTAMP."""
     fsp = max(column.decimal, 0) if column.tp in t.MOMENTS else 0
     is_date = column.tp in t.DATES
@@ -82,7 +82,7 @@ def make_moment_reader(column: ColumnInfo) -> NumberReader:
     return read
 
 
-def make_duration_reader(column: ColumnInfo) -> NumberReader:
+def build_duration_reader(column: ColumnInfo) -> NumberReader:
     """Nanoseconds of TIME."""
     fsp = max(column.decimal, 0)
     tail = len(":MM:SS") + (fsp + 1 if fsp else 0)

@@ -19,7 +19,7 @@ from binlake.errors import IncompleteWindow, Transient
 from binlake.lake.paths import LakePaths
 from binlake.repair.backfill.progress import BackfillProgress, Bounds
 from binlake.repair.backfill.touched import TouchedKeys, find_touched_keys
-from binlake.repair.verify.repairing import Repaired, group_keys_by_table, make_settled_target, repair_keys
+from binlake.repair.verify.repairing import Repaired, build_settled_target, group_keys_by_table, repair_keys
 from binlake.repair.verify.run import VerifyOptions, verify
 from binlake.repair.verify.tables import list_tables_at
 from binlake.rules import Rules
@@ -61,7 +61,7 @@ def hold_target(
     deadline = time.monotonic() + wait_s
     while True:
         try:
-            target = make_settled_target(replication, hook=hook).__enter__()
+            target = build_settled_target(replication, hook=hook).__enter__()
             break
         except Transient:
             if time.monotonic() >= deadline:

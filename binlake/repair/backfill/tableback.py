@@ -13,8 +13,8 @@ import structlog
 
 from binlake.audit.audit import Audit
 from binlake.config import Replication
-from binlake.dialect import make_table_bytewise
-from binlake.dialect.createtable import make_create_statements
+from binlake.dialect import derive_bytewise_table
+from binlake.dialect.createtable import build_create_statements
 from binlake.errors import ConfigError, Drift, IncompleteWindow
 from binlake.lake.ddls import find_last_ddls
 from binlake.lake.paths import LakePaths
@@ -32,9 +32,9 @@ from binlake.target.apply.settled import SettledTarget
 from binlake.target.claim.aside import AsideTable
 from binlake.target.definitions.definitions import (
     Expected,
+    build_drift_error,
     compare_definitions,
     expect_tables,
-    make_drift_error,
     read_definitions,
 )
 from binlake.window.targets import Naming
@@ -88,7 +88,7 @@ def _recreate(replication: Replication, aside: AsideTable, ts: int, target: Sett
     if any(form is not None for form in found.tables.values()):
         return
     target.session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(definition.db)}")
-    for statement in make_create_statements(definition, config.db_type, ts):
+    for statement in build_create_statements(definition, config.db_type, ts):
         target.session.execute(statement)
     log.info("table_recreated", table=f"{aside.db}.{aside.table}", commit_ts=ts)
 
@@ -101,7 +101,7 @@ def _require_definition(replication: Replication, aside: AsideTable, ts: int, ta
     expected = expect_tables([definition], config.db_type) if definition else Expected(tables={absent: None})
     differences = compare_definitions(expected, read_definitions(target.session, expected.names, config.db_type))
     if differences:
-        error = make_drift_error(differences, {"target": target.session.place, "commit_ts": ts})
+        error = build_drift_error(differences, {"target": target.session.place, "commit_ts": ts})
         shown = (
             "create or alter it at the target to match (--recreate creates a missing table)"
             if definition
@@ -115,7 +115,7 @@ def _find_definition_at(replication: Replication, aside: AsideTable, ts: int) ->
     definition = tables.find(aside.db, aside.table)
     if definition is None or replication.source.new_collation:
         return definition
-    return make_table_bytewise(definition, replication.require_sql_target().db_type)
+    return derive_bytewise_table(definition, replication.require_sql_target().db_type)
 
 
 def _repair_rows(
@@ -139,7 +139,7 @@ def _repair_whole(replication: Replication, name: Name, aside: AsideTable, ts: i
         compared = verify(replication, options)
         [table] = compared.tables
         if table.inexact:
-            raise _make_incomplete_table_error(aside, table.inexact)
+            raise _build_incomplete_table_error(aside, table.inexact)
         if compared.equal:
             return replace(total, keys=compared.rows, looked={table.name: table.expected for table in compared.read})
         done = repair_keys(
@@ -166,14 +166,14 @@ def _repair_changed_since(
     tables = list_tables_at(replication, paths, ts)
     keys = find_touched_keys(replication, aside.since, ts, ts, tables)
     if name in keys.whole:
-        raise _make_incomplete_table_error(aside, "its key has changed since")
+        raise _build_incomplete_table_error(aside, "its key has changed since")
     own = {table: table_keys for table, table_keys in keys.sort_keys().items() if table == name}
     # A DDL may have given rows values that no log has; the log has those of rows that changed after it.
     last_ddl = max(aside.since, find_last_ddls(paths, {name}, ts).get(name, 0))
     later = find_touched_keys(replication, last_ddl, ts, ts, tables).sort_keys().get(name, [])
     done = repair_keys(replication, own, target, are_known=len(later) == len(own.get(name, [])))
     if done.unknown:
-        raise _make_incomplete_table_error(
+        raise _build_incomplete_table_error(
             aside,
             "rows that changed between when it was set aside and its last DDL are not known, nor is the number of"
             " copies of rows without a key",
@@ -181,7 +181,7 @@ def _repair_changed_since(
     return done
 
 
-def _make_incomplete_table_error(aside: AsideTable, why: str) -> ConfigError:
+def _build_incomplete_table_error(aside: AsideTable, why: str) -> ConfigError:
     return ConfigError(
         f"the lake has only part of this table, so not every row can be compared: {why}",
         where={"table": f"{aside.db}.{aside.table}", "since": aside.since},

@@ -328,17 +328,17 @@ class _Run:
         if judged.is_error:
             self._record_error("source", difference, work)
         elif judged.proof is not None:
-            self._put(self._make_entry("pending", "source", difference, work, proof=judged.proof.to_json()))
+            self._put(self._build_entry("pending", "source", difference, work, proof=judged.proof.to_json()))
 
     def _record_error(self, against: Against, difference: Difference, work: _TableWork) -> None:
         images = {name: "" if row is None else json.dumps(dict(row), ensure_ascii=False)
                   for name, row in (("expected", difference.expected), ("found", difference.found))}  # fmt: skip
         old = self._ledger.get((against, difference.db, difference.table, difference.key))
-        entry = self._put(self._make_entry("new", against, difference, work, **images))
+        entry = self._put(self._build_entry("new", against, difference, work, **images))
         if entry is not None and entry.status == "new" and (old is None or old.status != "new"):
             self._done.found += 1
 
-    def _make_entry(
+    def _build_entry(
         self, status: Literal["pending", "new"], against: Against, difference: Difference, work: _TableWork, **more: str
     ) -> Entry:
         old = self._ledger.get((against, difference.db, difference.table, difference.key))

@@ -25,7 +25,7 @@ from binlake.repair.verify.run import list_rules_that_change_rows, require_sourc
 from binlake.repair.verify.snapshot import open_source_snapshot
 from binlake.repair.verify.sqltable import SqlTable
 from binlake.repair.verify.tables import Name, VerifiedTable
-from binlake.repair.verify.texts import make_fold
+from binlake.repair.verify.texts import build_fold
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
 from binlake.target.session.session import Session
@@ -169,7 +169,7 @@ def read_rows_by_key(
 
 def compute_row_digests(table: TableDef, rows: Collection[Row]) -> Mapping[str, str]:
     """By key, the digest of each row's values. `look_up_digest` also covers rows that do not exist."""
-    folds = [(column.name, make_fold(column)) for column in table.row_columns]
+    folds = [(column.name, build_fold(column)) for column in table.row_columns]
     columns = table.find_identity().columns
     return {encode_row_key(row, columns): _compute_digest([fold(row[name]) for name, fold in folds]) for row in rows}
 

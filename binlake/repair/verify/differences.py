@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from binlake.base.redaction import redact_key
 from binlake.changes.net import encode_row_key
-from binlake.repair.verify.texts import make_fold
+from binlake.repair.verify.texts import build_fold
 from binlake.rows.schema import TableDef
 
 Row = Mapping[str, str | None]
@@ -110,7 +110,7 @@ class RowsOfTable:
 
     @cached_property
     def _folds(self) -> list[tuple[str, Callable[[str | None], str | None]]]:
-        return [(column.name, make_fold(column)) for column in self.table.row_columns]
+        return [(column.name, build_fold(column)) for column in self.table.row_columns]
 
     def _group_by_key(self, rows: Iterable[Row]) -> dict[str, list[Row]]:
         by_key: dict[str, list[Row]] = {}

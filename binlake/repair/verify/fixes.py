@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from binlake.base.dialects import Dialect
 from binlake.repair.verify.differences import Difference, Row
 from binlake.rows.schema import TableDef
-from binlake.statements import BatchLimits, StatementBatch, TableStatements, make_images_from_rows
+from binlake.statements import BatchLimits, StatementBatch, TableStatements, build_images_from_rows
 
 
 def build_fix_batches(
@@ -34,7 +34,7 @@ def _render_keyed(table: TableDef, render: TableStatements, own: Sequence[Differ
     gone = [difference.found for difference in own if difference.found is not None]
     if gone:
         # The rows are locked since they were read, so each must be there.
-        yield from render.render_deletes(make_images_from_rows(gone, table.find_identity().columns), exact=True)
+        yield from render.render_deletes(build_images_from_rows(gone, table.find_identity().columns), exact=True)
     put = [difference.expected for difference in own if difference.expected is not None]
     if put:
         # Never use REPLACE: a row with another key but the same unique value must cause an error, not be deleted.
@@ -53,4 +53,4 @@ def _render_keyless(table: TableDef, render: TableStatements, own: Sequence[Diff
 
 
 def _build_images(table: TableDef, rows: Sequence[Row]) -> dict[str, object]:
-    return make_images_from_rows(rows, [column.name for column in table.row_columns])
+    return build_images_from_rows(rows, [column.name for column in table.row_columns])

@@ -64,9 +64,9 @@ class FixFile:
         try:
             fixes, end = _parse(path.read_bytes())
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-            raise _make_unreadable_error(path, str(error)) from error
+            raise _build_unreadable_error(path, str(error)) from error
         if end != {"batches": len(fixes.batches), "sha256": fixes._compute_digest()}:
-            raise _make_unreadable_error(path, "its statements were changed")
+            raise _build_unreadable_error(path, "its statements were changed")
         return fixes
 
 
@@ -105,6 +105,6 @@ def _parse_json(line: bytes, mark: str) -> dict[str, Any]:
     return value
 
 
-def _make_unreadable_error(path: Path, reason: str) -> ConfigError:
+def _build_unreadable_error(path: Path, reason: str) -> ConfigError:
     hint = "verify again and use the file that it writes; statements that you edit must be run by hand"
     return ConfigError(f"the fix file cannot be used: {reason}", where={"file": path}, hint=hint)

@@ -28,7 +28,7 @@ from binlake.repair.verify.sqltable import Digest
 from binlake.repair.verify.texts import Hashes, Texts
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
-from binlake.statements.columns import make_images_from_rows
+from binlake.statements.columns import build_images_from_rows
 from binlake.window.definitions import derive_key_defaults
 
 _MODULUS = 1 << 64
@@ -129,7 +129,7 @@ class LakeTable:
         images = [(image, weight) for net in later for image, weight in _weigh_images(net)]
         if images:
             names = [column.name for column in self._table.row_columns]
-            columns = make_images_from_rows([{**dict.fromkeys(names), **image} for image, _ in images], names)
+            columns = build_images_from_rows([{**dict.fromkeys(names), **image} for image, _ in images], names)
             texts = {name: values.to_pylist() for name, values in columns.items()}
             yield _Batch(texts, np.asarray([weight for _, weight in images], np.int64))
 

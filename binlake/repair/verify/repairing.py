@@ -31,9 +31,9 @@ from binlake.statements import BatchLimits
 from binlake.target.apply.settled import SettledTarget
 from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.definitions.definitions import (
+    build_drift_error,
     compare_definitions,
     expect_tables,
-    make_drift_error,
     read_definitions,
 )
 
@@ -64,7 +64,7 @@ class Repaired:
     aside: list[str] = field(default_factory=list)
 
 
-def make_settled_target(replication: Replication, *, hook: Callable[[str], None] | None = None) -> SettledTarget:
+def build_settled_target(replication: Replication, *, hook: Callable[[str], None] | None = None) -> SettledTarget:
     """The replication's target, not claimed yet. Raises ConfigError without a target or with an empty lake."""
     target = replication.require_sql_target()
     cluster_id = read_cluster_id(WindowLog(LakePaths.of(replication)))
@@ -106,7 +106,7 @@ def _repair_table(
     # The definition must match exactly, whatever `target.tables` accepts, because whole rows are written.
     differing = compare_definitions(expected, read_definitions(settled.session, expected.names, target.db_type))
     if differing:
-        raise make_drift_error(differing, {"target": settled.session.place})
+        raise build_drift_error(differing, {"target": settled.session.place})
     lake = LakeTable(audit, paths, verified.table, done.commit_ts)
     # The lake knows every key that changed in it. For rows without a key, it does not know copies from before the lake.
     keyless = verified.table.find_identity().kind == "row"

@@ -175,7 +175,7 @@ class _Run:
         if not result.inexact and not any(_prevents_reading(text) for text in result.structure):
             plan = self._cut_table(verified, source)
             expected_rows = (
-                _ChunkedLakeTable(lake, plan) if lake is not None else self._make_source_table(verified, plan, source)
+                _ChunkedLakeTable(lake, plan) if lake is not None else self._build_source_table(verified, plan, source)
             )
             self._add_differences(self._compare(verified, plan, expected_rows, result))
             if result.compared:
@@ -189,13 +189,13 @@ class _Run:
         """The chunks of the table: those of the unfinished run that this one continues, or new ones."""
         cuts = self._state.find_cuts(verified.name)
         if cuts is None:
-            cuts = SqlTable(self._snapshot.session, self._make_plan(verified, Cuts()), [verified.name]).compute_cuts(
+            cuts = SqlTable(self._snapshot.session, self._build_plan(verified, Cuts()), [verified.name]).compute_cuts(
                 self._options.chunk_rows
             )
             if source is not None and len(verified.sources) > 1:
                 cuts = Cuts(buckets=min(MOST_BUCKETS, cuts.count))
             self._state.begin(verified.name, cuts)
-        return self._make_plan(verified, cuts)
+        return self._build_plan(verified, cuts)
 
     def _compare(
         self, verified: VerifiedTable, plan: ChunkPlan, expected_rows: ExpectedRows, result: TableResult
@@ -205,11 +205,11 @@ class _Run:
         numbers, most = self._choose_chunks(verified, result.chunks), self._options.max_differences
         return compare_table(target, expected_rows, numbers, result, self._state, self._on_chunk, most)
 
-    def _make_source_table(self, verified: VerifiedTable, plan: ChunkPlan, source: Session | None) -> SqlTable:
+    def _build_source_table(self, verified: VerifiedTable, plan: ChunkPlan, source: Session | None) -> SqlTable:
         assert source is not None
         return SqlTable(source, plan, verified.sources)
 
-    def _make_plan(self, verified: VerifiedTable, cuts: Cuts) -> ChunkPlan:
+    def _build_plan(self, verified: VerifiedTable, cuts: Cuts) -> ChunkPlan:
         return ChunkPlan(verified.expected, self._target.db_type, cuts)
 
     def _on_chunk(self, rows: int) -> None:

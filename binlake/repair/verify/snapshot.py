@@ -70,11 +70,11 @@ def _wait_for_checkpoint(
             return Snapshot(session, checkpoint, aside)
         session.execute("ROLLBACK")
         if time.monotonic() >= deadline:
-            raise make_not_consistent_error(checkpoint)
+            raise build_not_consistent_error(checkpoint)
         time.sleep(_ASK_EVERY_S)
 
 
-def make_not_consistent_error(checkpoint: Checkpoint) -> Transient:
+def build_not_consistent_error(checkpoint: Checkpoint) -> Transient:
     """The error for a target in the middle of a window."""
     return Transient(
         "the target is inside a window (consistent = false): it does not equal the source at any commit_ts",

@@ -16,7 +16,7 @@ from binlake.rows.schema import ColumnInfo
 from binlake.statements.keyconditions import TERMS_A_STATEMENT, format_keys_condition
 from binlake.statements.keyless import format_image_condition
 from binlake.statements.literal import format_match, quote_name, quote_qualified_name
-from binlake.statements.servertexts import make_text_reader, render_column_sql
+from binlake.statements.servertexts import build_text_reader, render_column_sql
 from binlake.target.session.session import Session
 
 MOST_BUCKETS = 16
@@ -98,7 +98,7 @@ class SqlTable:
     def _read(self, where: str, tail: str = "") -> list[Row]:
         shown = ",".join(render_column_sql(column) for column in self._columns)
         rows = self._session.fetch_rows(self._render_union(shown, where) + tail)
-        readers = [(column.name, make_text_reader(column)) for column in self._columns]
+        readers = [(column.name, build_text_reader(column)) for column in self._columns]
         return [{name: read(value) for (name, read), value in zip(readers, row, strict=True)} for row in rows]
 
     def _render_union(self, columns: str, where: str) -> str:
@@ -107,7 +107,7 @@ class SqlTable:
     def _read_uppers(self, chunk_rows: int) -> Iterator[Key]:
         key = self.plan.key
         shown, names = ",".join(map(render_column_sql, key)), ",".join(quote_name(column.name) for column in key)
-        where, readers = "TRUE", [make_text_reader(column) for column in key]
+        where, readers = "TRUE", [build_text_reader(column) for column in key]
         while True:
             tail = f" ORDER BY {names} LIMIT 1 OFFSET {chunk_rows - 1}"
             rows = self._session.fetch_rows(f"SELECT {shown} FROM {self._names[0]} WHERE {where}{tail}")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from binlake.config import Replication
-from binlake.dialect import make_table_bytewise
+from binlake.dialect import derive_bytewise_table
 from binlake.errors import ConfigError
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
@@ -92,7 +92,7 @@ def _build_verified_table(
         raise ConfigError("a routed table has no definition", where={"table": ".".join(name)})
     expected = table
     if replication.target is not None and not replication.source.new_collation:
-        expected = make_table_bytewise(table, replication.target.db_type)
+        expected = derive_bytewise_table(table, replication.target.db_type)
     names = tuple((source.db, source.name) for source in sources)
     return VerifiedTable(table, expected, names, any(source.id in old for source in sources))
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.compare.values import make_canonical_converter
+from binlake.compare.values import build_canonical_converter
 from binlake.rows.codec.floats import as_float32, format_double
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
@@ -40,10 +40,10 @@ def render_hash_sql(columns: Sequence[ColumnInfo]) -> str:
     return f"CAST(CONV(LEFT(SHA2(CONCAT({row}),256),16),16,10) AS UNSIGNED)"
 
 
-def make_fold(column: ColumnInfo) -> Callable[[str | None], str | None]:
+def build_fold(column: ColumnInfo) -> Callable[[str | None], str | None]:
     """A function whose results are equal for canonical texts that docs/understand/equality.md calls equal."""
     # The lake's text of a binary value already has that page's form.
-    return (lambda text: text) if column.is_binary else make_canonical_converter(column.type_name)
+    return (lambda text: text) if column.is_binary else build_canonical_converter(column.type_name)
 
 
 def hash_texts(columns: Sequence[ColumnInfo], texts: Texts) -> Hashes:

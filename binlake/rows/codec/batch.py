@@ -36,7 +36,7 @@ from binlake.rows.codec.emptied import (
 from binlake.rows.codec.emptied import derive_side_definition as settled_side
 from binlake.rows.codec.groups import Group, Waiting, compute_cuts, cut
 from binlake.rows.codec.lanes import Bytes, Ints, Lanes
-from binlake.rows.codec.latin1 import InvalidText, make_decoder_lookup
+from binlake.rows.codec.latin1 import InvalidText, build_decoder_lookup
 from binlake.rows.codec.parts import FIELDS, FIRST, ROWS, TABLE, build_columns
 from binlake.rows.codec.pendingrows import PendingRows
 from binlake.rows.codec.secondwrites import Moment, SecondWrites, may_be_twice, without_second_writes
@@ -122,7 +122,7 @@ class MutationBatch:
         self.stats = DecodeStats()
         self._route = route
         self._kinds_of = kinds
-        self._decoder_of = make_decoder_lookup(invalid_text, self.stats.latin1_texts)
+        self._decoder_of = build_decoder_lookup(invalid_text, self.stats.latin1_texts)
         self._second_writes = second_writes
         self._partition_rows = partition_rows
         self._known: dict[TableDef, Collection[str]] = {}

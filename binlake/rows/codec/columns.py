@@ -1,7 +1,7 @@
 """Read one column of many rows at once: the vectorized counterpart of `binlake.rows.codec.readers`.
 
 A lane reader either gives the same texts as the plain reader or marks the datum as not good; the plain reader then
-reads that row. Get a reader by `make_lane_reader` or `make_handle_reader`.
+reads that row. Get a reader by `build_lane_reader` or `build_handle_reader`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from binlake.rows.codec import datum as d
 from binlake.rows.codec import texts as x
 from binlake.rows.codec.floats import FLOAT_MAX, format_double, format_float
 from binlake.rows.codec.lanes import Bools, Ints, Spots, Uints, decode_zigzag
-from binlake.rows.codec.readers import Reader, make_reader
+from binlake.rows.codec.readers import Reader, build_reader
 from binlake.rows.codec.values import format_set
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo
@@ -40,31 +40,31 @@ _FEW = 64
 _SIGN = 1 << 63
 
 
-def make_lane_reader(column: ColumnInfo) -> LaneReader:
+def build_lane_reader(column: ColumnInfo) -> LaneReader:
     """The reader of `column` for many rows."""
     if column.tp in t.STRINGS:
         return _read_binaries if column.is_binary else _read_texts
     make = _MAKERS.get(column.tp)
     if make is not None:
         return make(column)
-    return _make_integer_reader(column) if column.tp in t.INTEGERS else _read_each(make_reader(column))
+    return _build_integer_reader(column) if column.tp in t.INTEGERS else _read_each(build_reader(column))
 
 
-def make_handle_reader(column: ColumnInfo) -> LaneReader:
+def build_handle_reader(column: ColumnInfo) -> LaneReader:
     """The reader of a handle datum: there an unsigned key may be stored as signed, and a TIME has a different flag.
 
     tidb-binlog 1.11, confirmed by the captures.
     """
-    usual = make_lane_reader(column)
+    usual = build_lane_reader(column)
     if column.tp == t.DURATION:
-        return _make_handle_duration_reader(column)
+        return _build_handle_duration_reader(column)
     if column.tp in t.INTEGERS and column.unsigned:
-        signed = _make_varint_reader(True)
+        signed = _build_varint_reader(True)
         return lambda spots: signed(spots) if (spots.flags == d.VARINT).all() else usual(spots)
     return usual
 
 
-def _make_handle_duration_reader(column: ColumnInfo) -> LaneReader:
+def _build_handle_duration_reader(column: ColumnInfo) -> LaneReader:
     def read(spots: Spots) -> Cells:
         words: Uints = spots.lanes.read_words(spots.at + 1).byteswap()
         nanoseconds, good = (words ^ np.uint64(_SIGN)).view(np.int64), spots.flags == d.DURATION
@@ -78,9 +78,9 @@ def has_plain_texts(column: ColumnInfo) -> bool:
     return column.is_binary or column.tp not in t.STRINGS | {t.ENUM, t.SET, t.JSON}
 
 
-def _make_integer_reader(column: ColumnInfo) -> LaneReader:
+def _build_integer_reader(column: ColumnInfo) -> LaneReader:
     if not column.unsigned:
-        return _make_varint_reader(False)
+        return _build_varint_reader(False)
 
     def read(spots: Spots) -> Cells:
         values, after, good = spots.read_uvarints(d.UVARINT)
@@ -89,7 +89,7 @@ def _make_integer_reader(column: ColumnInfo) -> LaneReader:
     return read
 
 
-def _make_varint_reader(unsigned: bool) -> LaneReader:
+def _build_varint_reader(unsigned: bool) -> LaneReader:
     def read(spots: Spots) -> Cells:
         values, after, good = spots.read_uvarints(d.VARINT)
         signed = decode_zigzag(values)
@@ -128,7 +128,7 @@ def _read_binaries(spots: Spots) -> Cells:
     return Cells(x.format_hex(x.cut_texts(spots.lanes.data, starts, ends)), ends, good)
 
 
-def _make_moment_reader(column: ColumnInfo) -> LaneReader:
+def _build_moment_reader(column: ColumnInfo) -> LaneReader:
     fsp = min(column.fsp, 6)
 
     def read(spots: Spots) -> Cells:
@@ -139,7 +139,7 @@ def _make_moment_reader(column: ColumnInfo) -> LaneReader:
     return read
 
 
-def _make_date_reader(_column: ColumnInfo) -> LaneReader:
+def _build_date_reader(_column: ColumnInfo) -> LaneReader:
     def read(spots: Spots) -> Cells:
         values, after, good = spots.read_uvarints(d.UVARINT)
         return Cells(x.format_dates(values), after, good & (values >> 46 < _YEARS))
@@ -147,7 +147,7 @@ def _make_date_reader(_column: ColumnInfo) -> LaneReader:
     return read
 
 
-def _make_duration_reader(column: ColumnInfo) -> LaneReader:
+def _build_duration_reader(column: ColumnInfo) -> LaneReader:
     def read(spots: Spots) -> Cells:
         values, after, good = spots.read_uvarints(d.VARINT)
         return _build_duration_cells(column, decode_zigzag(values), after, good)
@@ -160,7 +160,7 @@ def _build_duration_cells(column: ColumnInfo, nanoseconds: Ints, after: Ints, go
     return Cells(x.format_durations(np.where(good, nanoseconds, 0), min(column.fsp, 6)), after, good)
 
 
-def _make_year_reader(_column: ColumnInfo) -> LaneReader:
+def _build_year_reader(_column: ColumnInfo) -> LaneReader:
     def read(spots: Spots) -> Cells:
         values, after, good = spots.read_uvarints(d.VARINT)
         years = decode_zigzag(values)
@@ -169,7 +169,7 @@ def _make_year_reader(_column: ColumnInfo) -> LaneReader:
     return read
 
 
-def _make_bit_reader(column: ColumnInfo) -> LaneReader:
+def _build_bit_reader(column: ColumnInfo) -> LaneReader:
     width = max(column.flen, 1)
 
     def read(spots: Spots) -> Cells:
@@ -178,10 +178,10 @@ def _make_bit_reader(column: ColumnInfo) -> LaneReader:
             good &= values >> width == 0
         return Cells(x.format_bits(values, width), after, good)
 
-    return _read_each(make_reader(column)) if width > 64 else read
+    return _read_each(build_reader(column)) if width > 64 else read
 
 
-def _make_enum_reader(column: ColumnInfo) -> LaneReader:
+def _build_enum_reader(column: ColumnInfo) -> LaneReader:
     def read(spots: Spots) -> Cells:
         values, after, good = spots.read_uvarints(d.UVARINT)
         return Cells(x.format_enums(values, column.elems), after, good)
@@ -189,7 +189,7 @@ def _make_enum_reader(column: ColumnInfo) -> LaneReader:
     return read
 
 
-def _make_set_reader(column: ColumnInfo) -> LaneReader:
+def _build_set_reader(column: ColumnInfo) -> LaneReader:
     def read(spots: Spots) -> Cells:
         values, after, good = spots.read_uvarints(d.UVARINT)
         return Cells(x.format_each(values, lambda value: format_set(value, column.elems)), after, good)
@@ -197,7 +197,7 @@ def _make_set_reader(column: ColumnInfo) -> LaneReader:
     return read
 
 
-def _make_float_reader(column: ColumnInfo) -> LaneReader:
+def _build_float_reader(column: ColumnInfo) -> LaneReader:
     single = column.tp == t.FLOAT
 
     def read(spots: Spots) -> Cells:
@@ -239,8 +239,8 @@ def _format_floats(
     return x.merge_texts(list(zip(places, kinds, strict=True)), len(values))
 
 
-def _make_decimal_reader(column: ColumnInfo) -> LaneReader:
-    scale, plain = max(column.decimal, 0), _read_each(make_reader(column))
+def _build_decimal_reader(column: ColumnInfo) -> LaneReader:
+    scale, plain = max(column.decimal, 0), _read_each(build_reader(column))
 
     def read(spots: Spots) -> Cells:
         precision, frac, after, good = spots.read_decimal_layout()
@@ -312,16 +312,16 @@ def _read_each(reader: Reader) -> LaneReader:
 
 
 _MAKERS: dict[int, Callable[[ColumnInfo], LaneReader]] = {
-    t.FLOAT: _make_float_reader,
-    t.DOUBLE: _make_float_reader,
-    t.NEWDECIMAL: _make_decimal_reader,
-    t.DATETIME: _make_moment_reader,
-    t.TIMESTAMP: _make_moment_reader,
-    t.DATE: _make_date_reader,
-    t.NEWDATE: _make_date_reader,
-    t.DURATION: _make_duration_reader,
-    t.YEAR: _make_year_reader,
-    t.BIT: _make_bit_reader,
-    t.ENUM: _make_enum_reader,
-    t.SET: _make_set_reader,
+    t.FLOAT: _build_float_reader,
+    t.DOUBLE: _build_float_reader,
+    t.NEWDECIMAL: _build_decimal_reader,
+    t.DATETIME: _build_moment_reader,
+    t.TIMESTAMP: _build_moment_reader,
+    t.DATE: _build_date_reader,
+    t.NEWDATE: _build_date_reader,
+    t.DURATION: _build_duration_reader,
+    t.YEAR: _build_year_reader,
+    t.BIT: _build_bit_reader,
+    t.ENUM: _build_enum_reader,
+    t.SET: _build_set_reader,
 }

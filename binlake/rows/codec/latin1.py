@@ -40,7 +40,7 @@ def decode_latin1(value: bytes) -> str:
     return value.decode("latin-1").translate(_LETTERS)
 
 
-def make_latin1_reader(table: TableDef, counted: Counter[str]) -> ReadInvalid:
+def build_latin1_reader(table: TableDef, counted: Counter[str]) -> ReadInvalid:
     """A reader of text that is not UTF-8 in rows of `table`; it counts each value in `counted` under its `db.table`.
 
     The reader raises NoKeyText for a column of a unique key.
@@ -60,11 +60,11 @@ def make_latin1_reader(table: TableDef, counted: Counter[str]) -> ReadInvalid:
     return read
 
 
-def make_decoder_lookup(invalid_text: InvalidText, counted: Counter[str]) -> Callable[[TableDef], TableDecoder]:
-    """A function definition -> decoder; `counted` counts the values that are read as latin1 (`make_latin1_reader`)."""
+def build_decoder_lookup(invalid_text: InvalidText, counted: Counter[str]) -> Callable[[TableDef], TableDecoder]:
+    """A function definition -> decoder; `counted` counts the values that are read as latin1 (`build_latin1_reader`)."""
     if invalid_text == "refuse":
         return look_up_decoder
-    return cache(lambda table: TableDecoder(table, make_latin1_reader(table, counted)))
+    return cache(lambda table: TableDecoder(table, build_latin1_reader(table, counted)))
 
 
 def find_key_columns(table: TableDef) -> frozenset[str]:

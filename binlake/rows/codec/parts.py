@@ -27,7 +27,7 @@ from binlake.rows.codec.columns import has_plain_texts
 from binlake.rows.codec.groups import Group
 from binlake.rows.codec.lanes import Ints
 from binlake.rows.codec.tabledecoder import Image
-from binlake.rows.codec.transaction import ROW_ERRORS, make_row_error
+from binlake.rows.codec.transaction import ROW_ERRORS, build_row_error
 from binlake.rows.codec.walk import Walked, walk
 
 FIELDS = 7
@@ -86,7 +86,7 @@ def _add_plain(columns: Columns, left: list[tuple[int, Group, bytes]], mutations
         try:
             images = _decode_row(group, row)
         except ROW_ERRORS as error:
-            raise _make_row_error(error, group.op, number, mutations) from error
+            raise _build_row_error(error, group.op, number, mutations) from error
         for image, (numbers, collected) in zip(images, (before, after), strict=True):
             if image is not None:
                 numbers.append(number)
@@ -96,23 +96,23 @@ def _add_plain(columns: Columns, left: list[tuple[int, Group, bytes]], mutations
         if new != keys[-1]:
             moved.append((number, new))
     if left:
-        columns.keys.append(_make_keys([number for number, _, _ in left], keys))
+        columns.keys.append(_build_keys([number for number, _, _ in left], keys))
     if moved:
-        columns.new_keys.append(_make_keys([at for at, _ in moved], [key for _, key in moved]))
+        columns.new_keys.append(_build_keys([at for at, _ in moved], [key for _, key in moved]))
     for (numbers, collected), parts in ((before, columns.before), (after, columns.after)):
         if numbers:
             parts.append(build_plain_maps_part(numbers, collected))
 
 
-def _make_keys(places: list[int], keys: list[str]) -> Keys:
+def _build_keys(places: list[int], keys: list[str]) -> Keys:
     return Keys(np.asarray(places, np.int64), pa.array(keys, pa.string()))
 
 
-def _make_row_error(error: Exception, op: str, number: int, mutations: Ints) -> WireError:
+def _build_row_error(error: Exception, op: str, number: int, mutations: Ints) -> WireError:
     ends = mutations[:, ROWS].cumsum()
     at = int(np.searchsorted(ends, number, side="right"))
     commit_ts, *_ = fields = mutations[at].tolist()
-    return make_row_error(
+    return build_row_error(
         error, op, fields[TABLE_ID], commit_ts, fields[FIRST] + number - (int(ends[at]) - fields[ROWS])
     )
 

@@ -1,7 +1,7 @@
 """One small function per column that reads a datum as canonical text; the row loop calls it for every value.
 
 A reader handles the flag that its column type usually has in rows. For any other flag it calls the general path
-(binlake.rows.codec.values), so it is only a shortcut. Get a reader by `make_reader`.
+(binlake.rows.codec.values), so it is only a shortcut. Get a reader by `build_reader`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ Reader = Callable[[bytes, int], tuple[str | None, int]]
 _DOUBLE = Struct(">d").unpack_from
 
 
-def make_reader(column: ColumnInfo, invalid: ReadInvalid = refuse_invalid) -> Reader:
+def build_reader(column: ColumnInfo, invalid: ReadInvalid = refuse_invalid) -> Reader:
     """The reader of `column`; `invalid` returns the text for bytes that are not UTF-8."""
     if column.tp in t.INTEGERS:
-        return _make_unsigned_reader(column) if column.unsigned else _make_signed_reader(column)
+        return _build_unsigned_reader(column) if column.unsigned else _build_signed_reader(column)
     if column.tp in t.STRINGS:
-        return _make_binary_reader(column) if column.is_binary else _make_text_reader(column, invalid)
+        return _build_binary_reader(column) if column.is_binary else _build_text_reader(column, invalid)
     if column.tp in (t.FLOAT, t.DOUBLE):
-        return _make_float_reader(column)
+        return _build_float_reader(column)
     if column.tp in t.MOMENTS or column.tp in t.DATES or column.tp in (t.ENUM, t.SET):
-        return _make_cached_uint_reader(column)
+        return _build_cached_uint_reader(column)
     if column.tp == t.NEWDECIMAL:
-        return _make_decimal_reader(column)
+        return _build_decimal_reader(column)
     return lambda row, pos: read_text(column, row, pos)
 
 
-def _make_signed_reader(column: ColumnInfo) -> Reader:
+def _build_signed_reader(column: ColumnInfo) -> Reader:
     def read(row: bytes, pos: int) -> tuple[str | None, int]:
         if row[pos] != 8:
             return read_text(column, row, pos)
@@ -47,7 +47,7 @@ def _make_signed_reader(column: ColumnInfo) -> Reader:
     return read
 
 
-def _make_unsigned_reader(column: ColumnInfo) -> Reader:
+def _build_unsigned_reader(column: ColumnInfo) -> Reader:
     def read(row: bytes, pos: int) -> tuple[str | None, int]:
         if row[pos] != 9:
             return read_text(column, row, pos)
@@ -57,7 +57,7 @@ def _make_unsigned_reader(column: ColumnInfo) -> Reader:
     return read
 
 
-def _make_text_reader(column: ColumnInfo, invalid: ReadInvalid) -> Reader:
+def _build_text_reader(column: ColumnInfo, invalid: ReadInvalid) -> Reader:
     def read(row: bytes, pos: int) -> tuple[str | None, int]:
         if row[pos] != 2:
             return read_text(column, row, pos, invalid)
@@ -77,7 +77,7 @@ def _make_text_reader(column: ColumnInfo, invalid: ReadInvalid) -> Reader:
     return read
 
 
-def _make_binary_reader(column: ColumnInfo) -> Reader:
+def _build_binary_reader(column: ColumnInfo) -> Reader:
     def read(row: bytes, pos: int) -> tuple[str | None, int]:
         if row[pos] != 2:
             return read_text(column, row, pos)
@@ -90,7 +90,7 @@ def _make_binary_reader(column: ColumnInfo) -> Reader:
     return read
 
 
-def _make_float_reader(column: ColumnInfo) -> Reader:
+def _build_float_reader(column: ColumnInfo) -> Reader:
     cached = lru_cache(maxsize=1024)(lambda value: format_number(column, value))
 
     def read(row: bytes, pos: int) -> tuple[str | None, int]:
@@ -103,16 +103,16 @@ def _make_float_reader(column: ColumnInfo) -> Reader:
     return read
 
 
-def _make_cached_uint_reader(column: ColumnInfo) -> Reader:
+def _build_cached_uint_reader(column: ColumnInfo) -> Reader:
     """A reader that caches texts by the packed number, because times, enums and sets repeat."""
     if column.tp == t.ENUM:
-        return _make_uint_reader(column, lru_cache(maxsize=1024)(lambda value: format_enum(value, column.elems)))
+        return _build_uint_reader(column, lru_cache(maxsize=1024)(lambda value: format_enum(value, column.elems)))
     if column.tp == t.SET:
-        return _make_uint_reader(column, lru_cache(maxsize=1024)(lambda value: format_set(value, column.elems)))
-    return _make_uint_reader(column, lru_cache(maxsize=4096)(lambda value: format_number(column, value)))
+        return _build_uint_reader(column, lru_cache(maxsize=1024)(lambda value: format_set(value, column.elems)))
+    return _build_uint_reader(column, lru_cache(maxsize=4096)(lambda value: format_number(column, value)))
 
 
-def _make_uint_reader(column: ColumnInfo, show: Callable[[int], str]) -> Reader:
+def _build_uint_reader(column: ColumnInfo, show: Callable[[int], str]) -> Reader:
     def read(row: bytes, pos: int) -> tuple[str | None, int]:
         if row[pos] != 9:
             return read_text(column, row, pos)
@@ -122,7 +122,7 @@ def _make_uint_reader(column: ColumnInfo, show: Callable[[int], str]) -> Reader:
     return read
 
 
-def _make_decimal_reader(column: ColumnInfo) -> Reader:
+def _build_decimal_reader(column: ColumnInfo) -> Reader:
     scale = max(column.decimal, 0)
 
     def read(row: bytes, pos: int) -> tuple[str | None, int]:

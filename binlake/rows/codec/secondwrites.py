@@ -74,7 +74,7 @@ def without_second_writes(
     read = _read(table, changes, moment, decode_physical_id(pb.Binlog.FromString(payload).prewrite_key))
     if not read.certain:
         if policy == "refuse":
-            raise _make_undecided_error(table, moment)
+            raise _build_undecided_error(table, moment)
         counted[f"{table.db}.{table.name}"] += 1
     return _split_runs(rows, read.kept)
 
@@ -195,7 +195,7 @@ class _Reader:
         return partition, is_rearranged is not False
 
 
-def _make_undecided_error(table: TableDef, moment: Moment) -> SchemaError:
+def _build_undecided_error(table: TableDef, moment: Moment) -> SchemaError:
     return SchemaError(
         "equal changes of a table without a key were committed while its partitions were rearranged, and it cannot be"
         " determined which of them TiDB logged twice",

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import cast
 
 from binlake.rows.codec.datum import VARINT, read_varint
-from binlake.rows.codec.readers import Reader, make_reader
+from binlake.rows.codec.readers import Reader, build_reader
 from binlake.rows.codec.values import ReadInvalid, format_integer, read_text, refuse_invalid, skip
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import mysqltypes as t
@@ -43,7 +43,7 @@ class TableDecoder:
         self.table = table
         self._invalid = invalid
         self.names: Names = tuple(c.name for c in columns)
-        self._entries: dict[int, _Entry] = {c.id: (slot, make_reader(c, invalid)) for slot, c in enumerate(columns)}
+        self._entries: dict[int, _Entry] = {c.id: (slot, build_reader(c, invalid)) for slot, c in enumerate(columns)}
         # Ids up to 63 take one byte on the wire (zig-zag), so this list gives their reader without parsing.
         self._codes: list[_Entry | None] = [
             self._entries.get(code >> 1) if not code & 1 else None for code in range(128)

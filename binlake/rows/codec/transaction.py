@@ -19,7 +19,7 @@ from binlake.errors import WireError
 from binlake.rows.codec.tabledecoder import Image, TableDecoder, look_up_decoder
 from binlake.rows.codec.values import NotText
 from binlake.rows.schema.info import TableDef
-from binlake.rows.schema.window import make_unknown_table_error
+from binlake.rows.schema.window import build_unknown_table_error
 from binlake.wire import binlog_pb2 as pb
 
 MAX_BYTES = (1 << 31) - 1
@@ -167,7 +167,7 @@ def read_mutations(
         elif tables.is_gone(table_id):
             stats.gone_rows[table_id] += len(rows.kinds)
         else:
-            raise make_unknown_table_error(table_id, commit_ts)
+            raise build_unknown_table_error(table_id, commit_ts)
         seq += len(rows.kinds)
 
 
@@ -203,13 +203,13 @@ def read_rows(mutation: pb.TableMutation, commit_ts: int) -> RowLists:
     Raises WireError when deprecated fields are used, or when `sequence` does not match the lists (S0-20, S0-21).
     """
     if mutation.deleted_ids or mutation.deleted_pks:
-        raise _make_deprecated_error(mutation, commit_ts)
+        raise _build_deprecated_error(mutation, commit_ts)
     kinds, inserts = mutation.sequence[:], mutation.inserted_rows[:]
     updates, deletes = mutation.updated_rows[:], mutation.deleted_rows[:]
     counted = kinds.count(pb.Insert), kinds.count(pb.Update), kinds.count(pb.DeleteRow)
     lengths = len(inserts), len(updates), len(deletes)
     if counted != lengths or len(kinds) != sum(counted):
-        raise _make_error(
+        raise _build_error(
             f"sequence names {counted[0]} inserts, {counted[1]} updates, {counted[2]} deletes in {len(kinds)} entries, "
             f"but the lists hold {lengths[0]}, {lengths[1]}, {lengths[2]}",
             mutation,
@@ -218,10 +218,10 @@ def read_rows(mutation: pb.TableMutation, commit_ts: int) -> RowLists:
     return RowLists(kinds, inserts, updates, deletes)
 
 
-def _make_deprecated_error(mutation: pb.TableMutation, commit_ts: int) -> WireError:
+def _build_deprecated_error(mutation: pb.TableMutation, commit_ts: int) -> WireError:
     name = "deleted_ids" if mutation.deleted_ids else "deleted_pks"
     count = len(getattr(mutation, name))
-    return _make_error(f"the deprecated field {name} of TableMutation holds {count} entries", mutation, commit_ts)
+    return _build_error(f"the deprecated field {name} of TableMutation holds {count} entries", mutation, commit_ts)
 
 
 def decode_changes(
@@ -244,10 +244,10 @@ def decode_changes(
                 yield seq, decoder, "delete", decoder.delete(next(deletes)), None
             seq += 1
     except ROW_ERRORS as error:
-        raise make_row_error(error, op, table_id, commit_ts, seq) from error
+        raise build_row_error(error, op, table_id, commit_ts, seq) from error
 
 
-def make_row_error(error: Exception, op: str, table_id: int, commit_ts: int, seq: int) -> WireError:
+def build_row_error(error: Exception, op: str, table_id: int, commit_ts: int, seq: int) -> WireError:
     """The WireError that reports a damaged row; `error` is one of ROW_ERRORS."""
     what = "it is cut short" if isinstance(error, (IndexError, struct.error)) else str(error)
     where = {"table_id": table_id, "commit_ts": commit_ts, "seq": seq}
@@ -259,5 +259,5 @@ def _to_dict(image: Image | None) -> dict[str, str | None] | None:
     return None if image is None else dict(zip(*image, strict=True))
 
 
-def _make_error(what: str, mutation: pb.TableMutation, commit_ts: int) -> WireError:
+def _build_error(what: str, mutation: pb.TableMutation, commit_ts: int) -> WireError:
     return WireError(what, where={"table_id": mutation.table_id, "commit_ts": commit_ts})

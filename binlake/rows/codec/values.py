@@ -113,14 +113,14 @@ def format_number(column: ColumnInfo, value: int | float) -> str:
     """Canonical text of a number as TiDB stores it; raises ValueError if the value does not fit the column's type."""
     if isinstance(value, float):
         if column.tp not in (t.FLOAT, t.DOUBLE):
-            raise _make_misfit_error(column, value)
+            raise _build_misfit_error(column, value)
         return format_float(value) if column.tp == t.FLOAT else format_double(value)
     return _format_whole_number(column, value)
 
 
 def _format_string(column: ColumnInfo, value: bytes, invalid: ReadInvalid) -> str:
     if column.tp not in t.STRINGS:
-        raise _make_misfit_error(column, value)
+        raise _build_misfit_error(column, value)
     if column.is_binary:
         return value.hex().upper()
     try:
@@ -136,7 +136,7 @@ def _format_whole_number(column: ColumnInfo, value: int) -> str:
     if tp == t.DURATION:
         return format_duration(value, column.fsp)
     if value < 0:
-        raise _make_misfit_error(column, value)
+        raise _build_misfit_error(column, value)
     if tp in t.MOMENTS:
         return format_moment(value, column.fsp)
     if tp in t.DATES:
@@ -160,7 +160,7 @@ def _format_small_number(column: ColumnInfo, value: int) -> str:
         return format_enum(value, column.elems)
     if column.tp == t.SET:
         return format_set(value, column.elems)
-    raise _make_misfit_error(column, value)
+    raise _build_misfit_error(column, value)
 
 
 def format_bit(value: int, width: int) -> str:
@@ -203,5 +203,5 @@ def show_member_text(column: ColumnInfo, text: str) -> str:
     return text if text in column.elems else ""
 
 
-def _make_misfit_error(column: ColumnInfo, value: object) -> ValueError:
+def _build_misfit_error(column: ColumnInfo, value: object) -> ValueError:
     return ValueError(f"the value {redact_value(value)} cannot be in the {column.type_name} column {column.name}")

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
-from binlake.rows.codec.columns import LaneReader, make_handle_reader, make_lane_reader
+from binlake.rows.codec.columns import LaneReader, build_handle_reader, build_lane_reader
 from binlake.rows.codec.datum import NIL, VARINT, read_varint, write_int
 from binlake.rows.codec.lanes import Bools, Ints, Lanes, Spots
 from binlake.rows.codec.tabledecoder import KNOWN_DECODERS, TableDecoder
@@ -67,21 +67,21 @@ class LanePlan:
         table = decoder.table
         self.decoder = decoder
         self._slots = {c.id: slot for slot, c in enumerate(table.row_columns)}
-        self._readers = {c.id: make_lane_reader(c) for c in table.row_columns}
+        self._readers = {c.id: build_lane_reader(c) for c in table.row_columns}
         ids = [c.id for c in table.all_columns]
         clustered = table.pk_is_handle or table.is_common_handle
-        self.steps = self.make_steps(ids if clustered else [*ids, _ROWID])
+        self.steps = self.build_steps(ids if clustered else [*ids, _ROWID])
         # If a delete lacks one of these columns, its key is not the identity's (TableDecoder.select_key).
         whole_key = len(decoder.key_slots) == len(table.find_identity().columns)
         self.needed = decoder.key_slots if whole_key else list(range(len(decoder.names)))
-        self.handle = [(slot, make_handle_reader(column)) for slot, column in decoder.handle]
+        self.handle = [(slot, build_handle_reader(column)) for slot, column in decoder.handle]
 
-    def make_steps(self, ids: Sequence[int]) -> list[_Step]:
+    def build_steps(self, ids: Sequence[int]) -> list[_Step]:
         """Steps over columns in the order of `ids`; ids that the definition does not have are skipped."""
-        return [_make_step(i, self._slots.get(i, -1), self._readers.get(i)) for i in ids]
+        return [_build_step(i, self._slots.get(i, -1), self._readers.get(i)) for i in ids]
 
 
-def _make_step(column_id: int, slot: int, reader: LaneReader | None) -> _Step:
+def _build_step(column_id: int, slot: int, reader: LaneReader | None) -> _Step:
     code = write_int(column_id)
     mask = (1 << 8 * len(code)) - 1
     return _Step(np.uint64(int.from_bytes(code, "little")), np.uint64(mask), len(code), slot, reader)
@@ -111,7 +111,7 @@ def walk(decoder: TableDecoder, op: str, lanes: Lanes) -> Iterator[Walked]:
         ids = _read_ids(op, lanes.read_row(int(left[0])), len(decoder.handle))
         if not ids:
             return
-        steps = lane_plan.make_steps(ids)
+        steps = lane_plan.build_steps(ids)
 
 
 class _Walk:
@@ -139,7 +139,7 @@ class _Walk:
         starts = []
         for _ in self.plan.handle or (None,):
             starts.append(self.at)
-            self._move(np.arange(len(self.at)), *self._make_spots(None).skip_datums())
+            self._move(np.arange(len(self.at)), *self._build_spots(None).skip_datums())
         empty = (self.ends - self.at == 1) & (self.lanes.read_bytes(self.at) == 0)
         self.at = self.at + empty
         slots, _ = self._read_columns()
@@ -187,7 +187,7 @@ class _Walk:
     def _read_column(self, step: _Step, has: Bools, null: Bools) -> Slot:
         null &= has
         valued = np.flatnonzero(has & ~null)
-        spots = self._make_spots(None if valued.size == len(self.at) else valued, step.width)
+        spots = self._build_spots(None if valued.size == len(self.at) else valued, step.width)
         index = np.where(null, NULL, FILLED)
         index[valued] = np.arange(valued.size)
         self.at = np.where(null, self.at + step.width + 1, self.at)
@@ -200,7 +200,7 @@ class _Walk:
         self._move(valued, cells.next, cells.good)
         return Slot(cells.texts, index)
 
-    def _make_spots(self, rows: Ints | None, ahead: int = 0) -> Spots:
+    def _build_spots(self, rows: Ints | None, ahead: int = 0) -> Spots:
         if rows is None:
             return Spots(self.lanes, self.which, self.at + ahead, self.ends)
         return Spots(self.lanes, self.which[rows], self.at[rows] + ahead, self.ends[rows])

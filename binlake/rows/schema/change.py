@@ -14,7 +14,7 @@ from binlake.rows.schema.emptied import Emptied
 from binlake.rows.schema.info import DbInfo, TableDef
 from binlake.rows.schema.job import DdlJob
 from binlake.rows.schema.names import fold_name
-from binlake.rows.schema.reorganized import REARRANGING, make_reorganized
+from binlake.rows.schema.reorganized import REARRANGING, build_reorganized
 from binlake.rows.schema.tables import SchemaTables
 
 
@@ -39,12 +39,12 @@ def note_rolled_back(tables: SchemaTables, job: DdlJob) -> None:
 def _note_reorganized(tables: SchemaTables, job: DdlJob, commit_ts: int, before: TableDef) -> None:
     after = tables.find_table(job.table_id)
     if after is not None and after.find_identity().kind == "row":
-        tables.note_reorganized(after.id, make_reorganized(job, commit_ts, before.raw))
+        tables.note_reorganized(after.id, build_reorganized(job, commit_ts, before.raw))
 
 
 def _create_schema(tables: SchemaTables, job: DdlJob) -> None:
     if job.db_info is None:
-        raise _make_lacks_error(job, "DBInfo")
+        raise _build_lacks_error(job, "DBInfo")
     tables.databases[job.db_info["id"]] = DbInfo.from_json(job.db_info)
 
 
@@ -53,7 +53,7 @@ def _recover_schema(tables: SchemaTables, job: DdlJob) -> None:
     listed = _list_recovered_tables(job)
     infos = tables.dropped.pop(job.schema_id, None) if listed is None else listed
     if infos is None:
-        raise _make_lacks_error(job, "the list of recovered tables, and the schema history no longer has the drop")
+        raise _build_lacks_error(job, "the list of recovered tables, and the schema history no longer has the drop")
     for info in infos:
         tables.put(info, job.schema_id)
 
@@ -232,11 +232,11 @@ def _change_nothing(_tables: SchemaTables, _job: DdlJob) -> None:
 
 def _require_info(job: DdlJob) -> Mapping[str, Any]:
     if job.table_info is None:
-        raise _make_lacks_error(job, "TableInfo")
+        raise _build_lacks_error(job, "TableInfo")
     return job.table_info
 
 
-def _make_lacks_error(job: DdlJob, what: str) -> SchemaError:
+def _build_lacks_error(job: DdlJob, what: str) -> SchemaError:
     return SchemaError(f"DDL job ({job.label}) lacks {what}", where=_describe_job(job))
 
 

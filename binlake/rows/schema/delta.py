@@ -38,24 +38,24 @@ class Definitions:
         try:
             raw = json.loads(text)
             databases = tuple(DbInfo.from_json(db) for db in raw["databases"])
-            tables = tuple(TableDef.from_json(t["info"], _make_database(t["db_id"], t["db"])) for t in raw["tables"])
+            tables = tuple(TableDef.from_json(t["info"], _build_database(t["db_id"], t["db"])) for t in raw["tables"])
             session = SourceSession.from_dict(raw.get("session") or {})
         except (ValueError, KeyError, TypeError) as error:
             raise SchemaError(f"definitions of a DDL cannot be read: {error!r}") from error
         return cls(databases, tables, session)
 
 
-def _make_database(db_id: int, name: str) -> DbInfo:
+def _build_database(db_id: int, name: str) -> DbInfo:
     return DbInfo(db_id, name, "", "", {})
 
 
 def find_touched(before: SchemaState, after: SchemaState) -> tuple[Definitions, Definitions]:
     """(before, after): the definitions of every database and table that differs; tables are compared by object
     identity."""
-    return _make_side(before, after), _make_side(after, before)
+    return _build_side(before, after), _build_side(after, before)
 
 
-def _make_side(mine: SchemaState, other: SchemaState) -> Definitions:
+def _build_side(mine: SchemaState, other: SchemaState) -> Definitions:
     databases = tuple(db for db in mine.list_databases() if db not in other.list_databases())
     tables = _select_only_in(mine.list_tables(), {id(table) for table in other.list_tables()})
     return Definitions(databases, tables)

@@ -96,7 +96,7 @@ def find_partition(partition: Mapping[str, Any], row: Values, types: Mapping[str
     """
     find = _FINDERS.get(partition["type"])
     if find is None:
-        raise _make_unknown_error(partition, "its kind of partitioning is not evaluated")
+        raise _build_unknown_error(partition, "its kind of partitioning is not evaluated")
     try:
         value = _compute_partitioning_value(partition, row, types)
         if find is _find_id_by_hash and value[0] is None:
@@ -104,7 +104,7 @@ def find_partition(partition: Mapping[str, Any], row: Values, types: Mapping[str
         return find(value, partition["definitions"])
     except (KeyError, ValueError) as error:
         # Not the error itself, neither as the cause: it may quote a value of the row.
-        raise _make_unknown_error(partition, f"it cannot be evaluated ({type(error).__name__})") from None
+        raise _build_unknown_error(partition, f"it cannot be evaluated ({type(error).__name__})") from None
 
 
 def _find_id_by_range(value: Sequence[Any], definitions: Sequence[Mapping[str, Any]]) -> int:
@@ -223,7 +223,7 @@ def _evaluate(expression: str, row: Values, types: Mapping[str, int]) -> Any:
     return evaluate(value)
 
 
-def _make_unknown_error(partition: Mapping[str, Any], why: str) -> SchemaError:
+def _build_unknown_error(partition: Mapping[str, Any], why: str) -> SchemaError:
     return SchemaError(
         f"a row may have been removed with a dropped, truncated or exchanged partition: {why}",
         where={"partitioning": partition.get("expr") or [c["O"] for c in partition.get("columns") or ()]},

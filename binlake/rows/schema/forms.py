@@ -15,28 +15,28 @@ Json = dict[str, Any]
 CHARSET, COLLATE = "utf8mb4", "utf8mb4_bin"
 
 
-def make_index_json(index_id: int, name: str, key: Sequence[tuple[str, int]], *, unique: bool, primary: bool) -> Json:
+def build_index_json(index_id: int, name: str, key: Sequence[tuple[str, int]], *, unique: bool, primary: bool) -> Json:
     """One element of TableInfo.index_info; `key`: (column, its offset) of each part."""
-    parts = [{"name": make_name_json(column), "offset": offset, "length": -1} for column, offset in key]
-    return {"id": index_id, "idx_name": make_name_json(name), "idx_cols": parts, "state": 5,
+    parts = [{"name": build_name_json(column), "offset": offset, "length": -1} for column, offset in key]
+    return {"id": index_id, "idx_name": build_name_json(name), "idx_cols": parts, "state": 5,
             "is_unique": unique, "is_primary": primary, "is_invisible": False}  # fmt: skip
 
 
-def make_table_json(table_id: int, name: str, cols: list[Json], indexes: list[Json], *, pk_is_handle: bool) -> Json:
+def build_table_json(table_id: int, name: str, cols: list[Json], indexes: list[Json], *, pk_is_handle: bool) -> Json:
     """A TableInfo."""
     return {
-        "id": table_id, "name": make_name_json(name), "charset": CHARSET, "collate": COLLATE, "cols": cols,
+        "id": table_id, "name": build_name_json(name), "charset": CHARSET, "collate": COLLATE, "cols": cols,
         "index_info": indexes, "state": 5, "pk_is_handle": pk_is_handle, "is_common_handle": False,
         "common_handle_version": 0, "partition": None, "view": None, "sequence": None, "comment": "",
     }  # fmt: skip
 
 
-def make_database_json(database_id: int, name: str) -> Json:
+def build_database_json(database_id: int, name: str) -> Json:
     """A DBInfo."""
-    return {"id": database_id, "db_name": make_name_json(name), "charset": CHARSET, "collate": COLLATE, "state": 5}
+    return {"id": database_id, "db_name": build_name_json(name), "charset": CHARSET, "collate": COLLATE, "state": 5}
 
 
-def make_job_json(
+def build_job_json(
     job_id: int, action: Action, query: str, *, schema: tuple[int, str], table: tuple[int, str], version: int,
     start_ts: int, finished_ts: int, db_info: Json | None = None, table_info: Json | None = None,
 ) -> Json:  # fmt: skip
@@ -51,6 +51,6 @@ def make_job_json(
     }  # fmt: skip
 
 
-def make_name_json(name: str) -> Json:
+def build_name_json(name: str) -> Json:
     """TiDB's CIStr."""
     return {"O": name, "L": fold_name(name)}

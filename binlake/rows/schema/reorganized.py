@@ -80,7 +80,7 @@ class Reorganized:
         return partition_id, not ids or partition_id in rearranged
 
 
-def make_reorganized(job: DdlJob, commit_ts: int, old: Json | None) -> Reorganized:
+def build_reorganized(job: DdlJob, commit_ts: int, old: Json | None) -> Reorganized:
     """The Reorganized of `job`, whose binlog is at `commit_ts` (0: not known), for a table whose TableInfo was
     `old`."""
     known = job.took_effect and job.type == Action.REORGANIZE_PARTITION

@@ -29,7 +29,7 @@ class SchemaState:
 
     version: int = 0
     commit_ts: int = 0
-    _tables: SchemaTables = field(default_factory=SchemaTables.make_preset, repr=False)
+    _tables: SchemaTables = field(default_factory=SchemaTables.build_preset, repr=False)
 
     def find_table(self, table_id: int) -> TableDef | None:
         """The definition of a logical table id, or None. An id that PARTITION BY replaced leads to its successor."""

@@ -42,7 +42,7 @@ class SchemaTables:
     _names: dict[tuple[str, str], int] = field(default_factory=dict)
 
     @classmethod
-    def make_preset(cls) -> SchemaTables:
+    def build_preset(cls) -> SchemaTables:
         """The objects of a new cluster before its first job."""
         return cls(databases={1: DbInfo.from_json(MYSQL_DB)})
 

@@ -136,7 +136,7 @@ class WindowSchemas:
         return self._states, np.searchsorted(np.asarray(self._starts, np.int64), commit_ts, side="right")
 
 
-def make_unknown_table_error(table_id: int, commit_ts: int) -> SchemaError:
+def build_unknown_table_error(table_id: int, commit_ts: int) -> SchemaError:
     """The error for a row change of a table that no job named."""
     return SchemaError(
         "a row change names a table id that the schema history does not know",

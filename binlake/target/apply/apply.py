@@ -21,7 +21,7 @@ from binlake.errors import BinlakeError, CheckpointConflict, ConfigError
 from binlake.statements.batch import INJECTED, REPLACED
 from binlake.target.apply import atomic, ordered, parallel
 from binlake.target.apply.batches import SegmentCounts
-from binlake.target.apply.copies import drop_copies, make_copies
+from binlake.target.apply.copies import build_copies, drop_copies
 from binlake.target.apply.opening import is_window_applied, open_or_resume, require_complete_ledger
 from binlake.target.claim.aside import is_aside
 from binlake.target.claim.claim import TargetClaim
@@ -30,9 +30,9 @@ from binlake.target.claim.run import ApplyRun
 from binlake.target.ddl.intents import apply_ddl
 from binlake.target.definitions.definitions import (
     Expected,
+    build_drift_error,
     find_losing_tables,
     find_losses,
-    make_drift_error,
     read_definitions,
 )
 from binlake.target.segments import ApplyResult, Hook, SegmentPlan, StatementSource, WriteAhead, is_within
@@ -143,7 +143,7 @@ def _apply_segment(
         result.ignored += outcome.ignored
         result.passed_over += outcome.passed_over
     _require_expected(run, plan)
-    make_copies(run, plan)
+    build_copies(run, plan)
     mode = choose_mode(run.target, plan)
     counts = _choose_rows_applier(mode)(run, source, plan, last=last)
     result.modes[mode] = result.modes.get(mode, 0) + 1
@@ -184,7 +184,7 @@ def _require_expected(run: ApplyRun, plan: SegmentPlan) -> None:
     actual = read_definitions(run.session, expected.names, run.target.db_type)
     losses = find_losses(run.target, expected, actual)
     if losses:
-        error = make_drift_error(losses, {"window": run.manifest.window, "segment": plan.number})
+        error = build_drift_error(losses, {"window": run.manifest.window, "segment": plan.number})
         error.tables = tuple(find_losing_tables(run.target, expected, actual))
         raise error
 

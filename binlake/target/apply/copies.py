@@ -13,7 +13,7 @@ from binlake.target.claim.run import ApplyRun
 from binlake.target.segments import SegmentPlan
 
 
-def make_copies(run: ApplyRun, plan: SegmentPlan) -> None:
+def build_copies(run: ApplyRun, plan: SegmentPlan) -> None:
     """Create an empty copy of each table whose rows `plan` keeps, unless it exists already or is set aside."""
     without = {quote_qualified_name(db, table) for db, table in plan.tables if is_aside(run.aside, (db, table))}
     for copy, table in plan.copies:

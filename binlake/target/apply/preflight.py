@@ -12,11 +12,11 @@ from typing import Any, Literal, NamedTuple
 
 from binlake.base.dialects import Dialect
 from binlake.config.model import Replication, Target, TargetTable
-from binlake.dialect import has_target_collation, make_table_bytewise
+from binlake.dialect import derive_bytewise_table, has_target_collation
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.target.claim.aside import is_aside
-from binlake.target.definitions.definitions import expect_tables, make_drift_error, read_definitions
+from binlake.target.definitions.definitions import build_drift_error, expect_tables, read_definitions
 from binlake.target.definitions.forms import Name, TableForm, build_expected_form
 from binlake.target.definitions.shape import derive_shape, find_option, list_refusals
 from binlake.target.definitions.structure import StructureDifference, compare_structures
@@ -60,7 +60,7 @@ def list_tables(replication: Replication, target_tables: TargetTables) -> list[T
     tables = target_tables.list_tables()
     target = replication.target
     if target is not None and not replication.source.new_collation:
-        tables = [make_table_bytewise(table, target.db_type) for table in tables]
+        tables = [derive_bytewise_table(table, target.db_type) for table in tables]
     return sorted(tables, key=lambda table: (table.db, table.name))
 
 
@@ -95,7 +95,7 @@ def require_fit(reports: Sequence[TableReport], where: dict[str, object]) -> Non
     """Raises Drift when an existing table is refused. A missing table is refused only when it gets rows."""
     found = [f"{r.db}.{r.table}: {text}" for r in reports if r.verdict == "refused" for text in r.refusals]
     if found:
-        raise make_drift_error(found, where)
+        raise build_drift_error(found, where)
 
 
 def find_stopping_reports(target: Target, reports: Sequence[TableReport], aside: Collection[Name]) -> list[TableReport]:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from binlake.base.redaction import redact_sql
 from binlake.errors import ConfigError
-from binlake.mysqlbinlog.dumpfolder import make_damaged_file_error
+from binlake.mysqlbinlog.dumpfolder import build_damaged_file_error
 
 _BLOCK = 1 << 20
 # `(?>X*)`, not `X*+`: Python up to 3.11.4 matches too little where a repeated group may backtrack (gh-106052).
@@ -71,9 +71,9 @@ def read_inserts(file: Path, stream: BinaryIO, table: str) -> Iterator[DumpedRow
             continue
         head = _INSERT.match(body)
         if head is None:
-            raise _make_refused_error(file, "has a statement that is not an INSERT", body)
+            raise _build_refused_error(file, "has a statement that is not an INSERT", body)
         if _read_table_name(head[0]) != table:
-            raise _make_refused_error(file, "has rows of a table other than the one in its name", body)
+            raise _build_refused_error(file, "has rows of a table other than the one in its name", body)
         rest = body[head.end() :]
         yield DumpedRows(rest, groups - (_COLUMNS.match(rest) is not None))
 
@@ -88,7 +88,7 @@ def _require_usual_settings(file: Path, text: bytes) -> None:
     for setting, usual in _SETTINGS:
         asked = setting.search(text)
         if asked is not None and not re.fullmatch(usual, asked[1], re.I):
-            raise _make_refused_error(file, "has a session setting that is not supported", text)
+            raise _build_refused_error(file, "has a session setting that is not supported", text)
 
 
 def _cut_statements(file: Path, stream: BinaryIO) -> Iterator[tuple[bytes, int]]:
@@ -125,12 +125,12 @@ def _cut_statements(file: Path, stream: BinaryIO) -> Iterator[tuple[bytes, int]]
 def _require_escapes(file: Path, buffer: bytes, at: int) -> None:
     odd = _ODD_ESCAPE.match(buffer, at)
     if odd is not None:
-        raise _make_refused_error(
+        raise _build_refused_error(
             file, "has a backslash that begins no known escape", buffer[odd.end() - 2 : odd.end()]
         )
 
 
-def _make_refused_error(file: Path, why: str, text: bytes) -> ConfigError:
+def _build_refused_error(file: Path, why: str, text: bytes) -> ConfigError:
     return ConfigError(
         f"a data file of the dump {why}",
         where={"file": file, "statement": _shorten(text)},
@@ -147,4 +147,4 @@ def _read_block(file: Path, stream: BinaryIO, size: int) -> bytes:
     try:
         return bytes(stream.read(size))
     except OSError as error:
-        raise make_damaged_file_error(file, error) from error
+        raise build_damaged_file_error(file, error) from error

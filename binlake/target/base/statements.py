@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from binlake.base.dialects import Dialect
-from binlake.dialect import DdlText, make_text_bytewise, map_ddl, put_target_names
+from binlake.dialect import DdlText, map_ddl, put_target_names, render_bytewise
 from binlake.errors import ConfigError
 from binlake.mysqlbinlog.dumpfolder import DumpFolder, Name, open_dump_file, read_dump_statements
 from binlake.rules import Rules
 from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, compute_statement_digest
-from binlake.statements.lenient import make_lenient
+from binlake.statements.lenient import render_lenient
 from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.base.scan import DumpedRows, read_inserts
 from binlake.target.segments import SegmentPlan
@@ -72,7 +72,7 @@ class DumpStatements:
         number = 0
         for name, file in self._list_row_files():
             for group in _group_inserts(_read_inserts(file, name[1])):
-                yield self._make_batch(segment, number, name, group)
+                yield self._build_batch(segment, number, name, group)
                 number += 1
 
     def check_rows(self, max_packet: int) -> tuple[int, str]:
@@ -170,7 +170,7 @@ class DumpStatements:
         if table and _HAS_ENUM.search(text):
             self._with_enums.add((db, table))
         routed = put_target_names(text, db, self._names)
-        sql = routed if self._new_collation else make_text_bytewise(routed, self._dialect)
+        sql = routed if self._new_collation else render_bytewise(routed, self._dialect)
         home = self._names.map_table(db, table) if table else (self._names.map_database(db), "")
         mapped = map_ddl(DdlText(self._base, home[0], home[1], sql), self._dialect).sql
         own = tuple(_MAKES.sub(r"CREATE \1 IF NOT EXISTS ", one) for one in mapped)
@@ -181,7 +181,7 @@ class DumpStatements:
         batch = StatementBatch(number, Phase.DDL, 0, "", home[1], "ddl", own, (UNCHECKED,) * len(own), "", 0, 0, digest)
         return SegmentPlan(number, end_ts, 0, ddl=batch, ddl_commit_ts=self._base, touched=(home,), rows_ahead=True)
 
-    def _make_batch(self, segment: int, number: int, name: Name, group: list[DumpedRows]) -> StatementBatch:
+    def _build_batch(self, segment: int, number: int, name: Name, group: list[DumpedRows]) -> StatementBatch:
         db, table = self._names.map_table(*name)
         head = f"INSERT INTO {quote_qualified_name(db, table)}".encode()
         texts = [head + one.rest for one in group]
@@ -190,7 +190,7 @@ class DumpStatements:
         if name in self._with_enums:
             odd = (_EMPTY_TEXT.search(one.rest) is not None for one in group)
             sql = tuple(
-                make_lenient(text, self._dialect) if has_error_values else text
+                render_lenient(text, self._dialect) if has_error_values else text
                 for text, has_error_values in zip(sql, odd, strict=True)
             )
         expect = tuple(one.rows for one in group)

@@ -14,7 +14,7 @@ from binlake.rows.schema import ColumnInfo
 from binlake.statements.castvalues import CastStep
 from binlake.statements.keyless import format_image_condition
 from binlake.statements.literal import choose_literal_kind, format_match, format_value_literal, quote_name
-from binlake.statements.servertexts import make_text_reader, render_column_sql
+from binlake.statements.servertexts import build_text_reader, render_column_sql
 from binlake.target.session.session import Session
 
 _READ_ROWS = 2000
@@ -44,7 +44,7 @@ def _read_rows(session: Session, step: CastStep) -> list[Found]:
     where = f"{quote_name(step.shadow)} IS NULL AND {quote_name(step.source.name)} IS NOT NULL"
     once = "" if step.key else "DISTINCT "
     found = session.fetch_rows(f"SELECT {once}{shown} FROM {step.table} WHERE {where} LIMIT {_READ_ROWS}")
-    readers = [make_text_reader(column) for column in columns]
+    readers = [build_text_reader(column) for column in columns]
     rows = [[read(value) for read, value in zip(readers, row, strict=True)] for row in found]
     kind = choose_literal_kind(step.target)
     return [(_find_by(step, row), format_value_literal(_convert(session, step, row[-1]), kind)) for row in rows]

@@ -184,7 +184,7 @@ def _execute(
         if verdict == "before":
             # Record that the DDL had no effect, so that a later repair by hand is not mistaken for the DDL.
             _write_intent(run, plan, ddl, proofs, refused=True)
-        raise _make_refusal_error(run, plan, ddl, error, is_clear=verdict != "unknown") from error
+        raise _build_refusal_error(run, plan, ddl, error, is_clear=verdict != "unknown") from error
     return tuple(f"{get_error_code(error)}: {error.message}" for error in ignored)
 
 
@@ -204,7 +204,7 @@ def _require_result(run: ApplyRun, plan: SegmentPlan, ignored: list[TargetRefuse
     else:
         lacking = find_left_behind(run.session, after, run.target.db_type) if after is not None else []
     if lacking:
-        raise _make_missing_result_error(run, ignored, lacking)
+        raise _build_missing_result_error(run, ignored, lacking)
     for error in ignored:
         log.warning("ddl_error_ignored", ddl_commit_ts=str(plan.ddl_commit_ts), error=str(error))
 
@@ -215,13 +215,13 @@ def _swaps_names_only(plan: SegmentPlan) -> bool:
     return not plan.repeatable and after is not None and None not in after.tables.values()
 
 
-def _make_missing_result_error(run: ApplyRun, ignored: list[TargetRefused], lacking: list[str]) -> TargetRefused:
+def _build_missing_result_error(run: ApplyRun, ignored: list[TargetRefused], lacking: list[str]) -> TargetRefused:
     first = ignored[0] if ignored else TargetRefused("it ran", where={"target": run.session.place})
     what = f"{first.message} and the target does not match its result: {'; '.join(lacking)}"
     return TargetRefused(what, where=first.where)
 
 
-def _make_refusal_error(
+def _build_refusal_error(
     run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, error: TargetRefused, *, is_clear: bool
 ) -> TargetRefused:
     what = _WORDS.get(ddl.kind, "a DDL")
@@ -281,7 +281,7 @@ def _must_execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, proofs:
     if plan.repeatable and intent.before is not None and not intent.before.shows:
         # Nothing was written since the intent, so running it twice has the same result as once.
         return True
-    raise _make_unclear_error(run, plan, intent.before)
+    raise _build_unclear_error(run, plan, intent.before)
 
 
 def _is_still_needed(run: ApplyRun, plan: SegmentPlan, intent: DdlIntent) -> bool:
@@ -313,7 +313,7 @@ def _judge_now(run: ApplyRun, plan: SegmentPlan, proofs: _Proofs) -> Verdict:
     return judge(before, now, plan.expected_after)
 
 
-def _make_unclear_error(run: ApplyRun, plan: SegmentPlan, before: Evidence | None) -> Permanent:
+def _build_unclear_error(run: ApplyRun, plan: SegmentPlan, before: Evidence | None) -> Permanent:
     progress = run.progress
     names = ", ".join(f"{db}.{table}" if table else db for db, table in plan.touched)
     if before is None:

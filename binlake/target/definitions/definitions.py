@@ -154,10 +154,10 @@ def require_definitions(session: Session, target: Target, tables: Iterable[Table
     expected = expect_tables(tables, target.db_type)
     losses = find_losses(target, expected, read_definitions(session, expected.names, target.db_type))
     if losses:
-        raise make_drift_error(losses, {"target": session.place})
+        raise build_drift_error(losses, {"target": session.place})
 
 
-def make_drift_error(differences: list[str], where: Mapping[str, object]) -> Drift:
+def build_drift_error(differences: list[str], where: Mapping[str, object]) -> Drift:
     """The error for the differences of `find_losses`; it names the first ones."""
     return Drift(
         "the target's definitions differ from the source's: " + "; ".join(differences[:5]),

@@ -65,8 +65,8 @@ class BucketStorage:
             with self._created.pop(file) as content:
                 self._store.put_from(str(file.path), content)
 
-    def make_durable(self) -> None:
-        """As RelayStorage.make_durable; a visible object is durable already."""
+    def sync_files(self) -> None:
+        """As RelayStorage.sync_files; a visible object is durable already."""
 
     def remove_unfinished(self) -> None:
         """As RelayStorage.remove_unfinished."""

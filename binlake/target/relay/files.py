@@ -73,7 +73,7 @@ class RelayStorage(Protocol):
     def publish(self, files: list[RelayFile]) -> None:
         """Make finished files visible, in order, and durable."""
 
-    def make_durable(self) -> None:
+    def sync_files(self) -> None:
         """Make the visible files durable."""
 
     def remove_unfinished(self) -> None:
@@ -113,7 +113,7 @@ class FolderStorage:
     @contextmanager
     def lock_for_writing(self) -> Iterator[None]:
         """As RelayStorage.lock_for_writing."""
-        make_folders(self._root, self.folder)
+        build_folders(self._root, self.folder)
         with hold_folder_lock(self.folder):
             yield
 
@@ -134,8 +134,8 @@ class FolderStorage:
                 _build_unfinished_path(file).rename(file.path)
         sync_names(self.folder)
 
-    def make_durable(self) -> None:
-        """As RelayStorage.make_durable."""
+    def sync_files(self) -> None:
+        """As RelayStorage.sync_files."""
         sync_names(self.folder)
 
     def remove_unfinished(self) -> None:
@@ -173,7 +173,7 @@ def raise_transient_on_failure(folder: object) -> Iterator[None]:
         ) from error
 
 
-def make_folders(root: Path, folder: Path) -> None:
+def build_folders(root: Path, folder: Path) -> None:
     """Make `folder` below `root`, which must exist, and make the names durable. Raises Transient.
 
     Existing names are synced too: the process that made them may not have synced them.

@@ -57,7 +57,7 @@ class RelayLog:
         with self.storage.lock_for_writing():
             if self._is_written(manifest):
                 # The attempt that wrote the files may have failed between renaming them and syncing the folder.
-                self.storage.make_durable()
+                self.storage.sync_files()
             else:
                 self._write(manifest, source, check)
 

@@ -60,7 +60,7 @@ class RelayWindow:
         try:
             files = [file for file in storage.list_finished_files() if (file.lo, file.hi) == window]
         except OSError as error:
-            raise _make_no_window_error(
+            raise _build_no_window_error(
                 f"the folder of relay files cannot be read: {error.strerror}", storage, window, digest
             ) from error
         tries, unread = _group_by_try(storage, files, digest)
@@ -74,7 +74,7 @@ class RelayWindow:
                 log.warning("relay_try_not_whole", reason=error.message, **error.where)
                 failures[heads[-1].file] = error
         if not failures:
-            raise _make_no_window_error(
+            raise _build_no_window_error(
                 "no relay file has this window as the target opened it", storage, window, digest
             )
         # The newest attempt is the one worth repairing.
@@ -92,7 +92,7 @@ class RelayWindow:
                     item = read_record_at(stream, offset)
                 yield decode_batch(item)
             except (Damaged, OSError) as error:
-                raise _make_lost_error(f"a relay file cannot be read: {error}", file) from error
+                raise _build_lost_error(f"a relay file cannot be read: {error}", file) from error
 
     def _read_and_verify(self) -> list[Item]:
         """Read and verify all records once; return the segments in the last record."""
@@ -105,9 +105,9 @@ class RelayWindow:
                         if last["kind"] == "batch":
                             self._remember(file, record.offset, decode_batch(last))
             except (Damaged, OSError, ImmutableWindow) as error:
-                raise _make_lost_error(f"a relay file is damaged: {error}", file) from error
+                raise _build_lost_error(f"a relay file is damaged: {error}", file) from error
         if last.get("kind") != "end" or last["parts"] != len(self._files):
-            raise _make_lost_error("a relay file of this window is missing after the file shown", self._files[-1])
+            raise _build_lost_error("a relay file of this window is missing after the file shown", self._files[-1])
         segments: list[Item] = last["segments"]
         self._index += [
             _build_index_row({**i["ddl"], "whole_ts": int(i["ddl"]["whole_ts"])}) for i in segments if i["ddl"]
@@ -120,7 +120,7 @@ class RelayWindow:
 
     def _require_pinned_digest(self) -> None:
         if compute_digest_of_index(self._index) != self.manifest.statement:
-            raise _make_lost_error(
+            raise _build_lost_error(
                 "the relay files do not contain the statements that the manifest pins", self._files[0]
             )
 
@@ -157,7 +157,7 @@ def _require_complete_try(heads: list[_Head], unread: Mapping[RelayFile, LostRan
     for number, (file, part, _) in enumerate(heads, 1):
         if part != number:
             missing = replace(file, index=file.index - part + number)
-            raise unread.get(missing) or _make_lost_error(f"the relay file {missing.path.name} is missing", file)
+            raise unread.get(missing) or _build_lost_error(f"the relay file {missing.path.name} is missing", file)
     return [head.file for head in heads]
 
 
@@ -168,11 +168,11 @@ def _read_head(storage: RelayStorage, file: RelayFile) -> _Head:
         if (item["kind"], item["format"]) == ("window", FORMAT):
             return _Head(file, item["part"], ApplyManifest.from_json(item["manifest"]))
     except (Damaged, OSError, KeyError, TypeError, WireError) as error:
-        raise _make_lost_error(f"a relay file is damaged: {error!r}", file) from error
-    raise _make_lost_error(f"a relay file of another format: {item['kind']} {item['format']}", file)
+        raise _build_lost_error(f"a relay file is damaged: {error!r}", file) from error
+    raise _build_lost_error(f"a relay file of another format: {item['kind']} {item['format']}", file)
 
 
-def _make_no_window_error(what: str, storage: RelayStorage, window: tuple[int, int], digest: str) -> LostRange:
+def _build_no_window_error(what: str, storage: RelayStorage, window: tuple[int, int], digest: str) -> LostRange:
     return LostRange(
         what,
         where={"folder": storage.label, "window": format_window_name(*window), "manifest": digest[:12]},
@@ -180,7 +180,7 @@ def _make_no_window_error(what: str, storage: RelayStorage, window: tuple[int, i
     )
 
 
-def _make_lost_error(what: str, file: RelayFile) -> LostRange:
+def _build_lost_error(what: str, file: RelayFile) -> LostRange:
     return LostRange(
         what,
         where={"file": file.path, "window": format_window_name(file.lo, file.hi)},

@@ -14,14 +14,14 @@ from binlake.base.dialects import Dialect
 from binlake.base.sqllink import SqlLink, build_tls_arguments, show_bytes_too
 from binlake.config.model import Target
 from binlake.errors import TargetRefused, TargetUnavailable, UnknownOutcome
-from binlake.statements.lenient import make_lenient
+from binlake.statements.lenient import render_lenient
 from binlake.target.session.failures import get_error_code, translate_error
 from binlake.target.session.virtualcolumns import (
     COLUMNS_SQL,
     Column,
     are_about_virtual,
+    build_condition_query,
     find_refused_table,
-    make_condition_query,
 )
 
 log = structlog.get_logger()
@@ -149,9 +149,9 @@ class Session:
     def _write_leniently(self, sql: str, columns: Sequence[Column], refusal: TargetRefused) -> int:
         """Run `sql` not strict. Raises `refusal` if values do not fit columns that are not virtual."""
         self._try(f"SET SESSION max_error_count = {_MOST_WARNINGS}")
-        only_values = self._reads_without_warning(make_condition_query(sql))
+        only_values = self._reads_without_warning(build_condition_query(sql))
         self._run(f"SAVEPOINT {_SAVEPOINT}")
-        written = self._run(make_lenient(sql, self._dialect))
+        written = self._run(render_lenient(sql, self._dialect))
         count = self.fetch_value("SHOW COUNT(*) WARNINGS")
         warnings = self.fetch_rows("SHOW WARNINGS")
         if len(warnings) != count or not are_about_virtual(columns, warnings, only_values=only_values):

@@ -51,7 +51,7 @@ def find_refused_table(sql: str, refusal: BinlakeError) -> tuple[str, str] | Non
     return find_statement_table(sql) if is_strict_write and get_error_code(refusal) in _CODES else None
 
 
-def make_condition_query(sql: str) -> str | None:
+def build_condition_query(sql: str) -> str | None:
     """A SELECT with the condition of an UPDATE or DELETE; None for a statement that inserts rows: it has none."""
     start = {"UPDATE": 1, "DELETE": 2}.get(sql[:6])
     if start is None:

@@ -57,7 +57,7 @@ class ReplicationFile:
         return {**self.build_task_arguments(), "engine": airflow.engine, "spark_conn_id": airflow.spark_conn_id}
 
 
-def make_empty_dag(
+def build_empty_dag(
     file: ReplicationFile, kind: str, *, summary: str, doc: str, params: Mapping[str, Param], **more: Any
 ) -> DAG:
     """An empty DAG of `kind`; one run at a time."""
@@ -86,7 +86,7 @@ def _format_dag_doc(file: ReplicationFile, kind: str, doc: str) -> str:
     return f"### {kind} of replication `{file.replication.name}`\n\n{doc}\n\n{_PAUSED}\n\n{_describe_source(file)}"
 
 
-def make_deadline_alert(file: ReplicationFile) -> DeadlineAlert | None:
+def build_deadline_alert(file: ReplicationFile) -> DeadlineAlert | None:
     """A run that takes too long is notified like a failure."""
     seconds = file.replication.airflow.deadline_s
     if seconds is None:
@@ -95,13 +95,13 @@ def make_deadline_alert(file: ReplicationFile) -> DeadlineAlert | None:
     return DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, timedelta(seconds=seconds), callback)
 
 
-def make_moment_param(title: str, description: str) -> Param:
+def build_moment_param(title: str, description: str) -> Param:
     """A point in commit time, empty by default."""
     text = f"{description}. A commit_ts in decimal, or a time: 2026-11-21T12:00:00Z (UTC when it names no zone)."
     return Param(None, type=["null", "string"], pattern=MOMENT_PATTERN, title=title, description=text)
 
 
-def make_text_param(title: str, description: str, pattern: str) -> Param:
+def build_text_param(title: str, description: str, pattern: str) -> Param:
     """Text that may be left empty."""
     return Param(None, type=["null", "string"], pattern=pattern, title=title, description=description)
 

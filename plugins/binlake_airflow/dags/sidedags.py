@@ -13,9 +13,9 @@ from binlake_airflow.actions.table import ACTIONS
 from binlake_airflow.dags.dagparts import (
     TS_PATTERN,
     ReplicationFile,
-    make_empty_dag,
-    make_moment_param,
-    make_text_param,
+    build_empty_dag,
+    build_moment_param,
+    build_text_param,
 )
 from binlake_airflow.dags.schedule import parse_schedule
 from binlake_airflow.operators.act import ActOperator
@@ -59,7 +59,7 @@ def build_side_dags(file: ReplicationFile) -> list[DAG]:
 
 def _build_bootstrap_dag(file: ReplicationFile) -> DAG:
     reached = ["loaded", "landed", *["applied"] * (file.replication.target is not None)]
-    with make_empty_dag(
+    with build_empty_dag(
         file,
         "bootstrap",
         summary=f"Full load of the sources of {file.replication.name}, until its sinks have the rows",
@@ -72,7 +72,7 @@ def _build_bootstrap_dag(file: ReplicationFile) -> DAG:
                 reached[-1], type="string", enum=reached, title="until",
                 description="loaded: the pumps have the rows; landed: the lake has them; applied: the target has them",
             ),
-            "at": make_moment_param(
+            "at": build_moment_param(
                 "at", "TiDB source: load as of this time; the pumps' binlogs must reach back to it"
             ),
         },
@@ -84,7 +84,7 @@ def _build_bootstrap_dag(file: ReplicationFile) -> DAG:
 
 def _build_backfill_dag(file: ReplicationFile) -> DAG:
     rows = "\n".join(f"| `{mode}` | {text} |" for mode, text in MODES.items())
-    with make_empty_dag(
+    with build_empty_dag(
         file,
         "backfill",
         summary=f"Process a past range of commit_ts of {file.replication.name}: {', '.join(MODES)}",
@@ -93,9 +93,9 @@ def _build_backfill_dag(file: ReplicationFile) -> DAG:
         "It never runs by itself. To stop a run, mark it failed; to continue it, clear it.",
         params={
             "mode": Param("repair", type="string", enum=list(MODES), title="mode", description="what to do"),
-            "from": make_moment_param("from", "Where the range starts, exclusive"),
-            "to": make_moment_param("to", "Where the range ends, inclusive"),
-            "commit_ts": make_text_param(
+            "from": build_moment_param("from", "Where the range starts, exclusive"),
+            "to": build_moment_param("to", "Where the range ends, inclusive"),
+            "commit_ts": build_text_param(
                 "commit_ts", "repair, rollback: one transaction, instead of a range", TS_PATTERN
             ),
             "through": Param(
@@ -105,7 +105,7 @@ def _build_backfill_dag(file: ReplicationFile) -> DAG:
                 title="through",
                 description="rebuild: the last stage",
             ),
-            "into": make_text_param("into", "replay: the replication to whose target the range is applied", _NAME),
+            "into": build_text_param("into", "replay: the replication to whose target the range is applied", _NAME),
             "write_to": Param(
                 "target",
                 type="string",
@@ -116,8 +116,10 @@ def _build_backfill_dag(file: ReplicationFile) -> DAG:
             "force": Param(
                 False, type="boolean", title="force", description="rollback: overwrite later changes of the same keys"
             ),
-            "feed": make_text_param("feed", "emit: the feed", _FEED),
-            "topic": make_text_param("topic", "emit: topics in place of the feed's, with {schema} and {table}", _TOPIC),
+            "feed": build_text_param("feed", "emit: the feed", _FEED),
+            "topic": build_text_param(
+                "topic", "emit: topics in place of the feed's, with {schema} and {table}", _TOPIC
+            ),
         },
         schedule=_build_backfill_intervals(file),
     ) as dag:
@@ -126,7 +128,7 @@ def _build_backfill_dag(file: ReplicationFile) -> DAG:
 
 
 def _build_restore_dag(file: ReplicationFile) -> DAG:
-    with make_empty_dag(
+    with build_empty_dag(
         file,
         "restore",
         summary=f"Bring a database to any landed commit_ts of {file.replication.name}, from a dump and the lake",
@@ -134,16 +136,16 @@ def _build_restore_dag(file: ReplicationFile) -> DAG:
         "empty one with `base`, or one whose checkpoint is before `to`. If a run was stopped, it continues when it is "
         "triggered again with the same parameters.",
         params={
-            "to": make_moment_param("to", "Restore up to here, inclusive; empty = all that has landed"),
-            "base": make_text_param(
+            "to": build_moment_param("to", "Restore up to here, inclusive; empty = all that has landed"),
+            "base": build_text_param(
                 "base", "folder of a dump (mydumper, dumpling) on the worker, loaded first; or the commit_ts at which"
                 " the database equals the source", _BASE,
             ),
-            "base_ts": make_text_param(
+            "base_ts": build_text_param(
                 "base_ts", "the dump's commit_ts, if its metadata does not contain it", TS_PATTERN
             ),
-            "files": make_text_param("files", "binlog files instead of the lake: a folder or a URI", _FILES),
-            "into": make_text_param("into", "the replication whose target is restored; empty = this one", _NAME),
+            "files": build_text_param("files", "binlog files instead of the lake: a folder or a URI", _FILES),
+            "into": build_text_param("into", "the replication whose target is restored; empty = this one", _NAME),
         },
         schedule=None,
     ) as dag:  # fmt: skip
@@ -152,7 +154,7 @@ def _build_restore_dag(file: ReplicationFile) -> DAG:
 
 
 def _build_recover_dag(file: ReplicationFile) -> DAG:
-    with make_empty_dag(
+    with build_empty_dag(
         file,
         "recover",
         summary=f"Finish the interrupted window of {file.replication.name} without the source",
@@ -166,20 +168,20 @@ def _build_recover_dag(file: ReplicationFile) -> DAG:
 
 
 def _build_audit_dag(file: ReplicationFile) -> DAG:
-    with make_empty_dag(
+    with build_empty_dag(
         file,
         "audit",
         summary=f"Show a row, a table or a transaction of {file.replication.name} as of a commit_ts or time",
         doc="The answer is in the task's XComs `return_value` (JSON) and `markdown`.",
         params={
             "what": Param("row", type="string", enum=["row", "table", "transaction"], title="what"),
-            "table": make_text_param("table", "row, table: as db.table", _TABLE),
+            "table": build_text_param("table", "row, table: as db.table", _TABLE),
             "key": Param(
                 None, type=["null", "array"], items={"type": "string"}, title="key",
                 description="row: the key's values in order, one per line",
             ),
-            "at": make_moment_param("at", "table: as of this time; row: only the last change up to it"),
-            "commit_ts": make_text_param("commit_ts", "transaction: its commit_ts or start_ts", TS_PATTERN),
+            "at": build_moment_param("at", "table: as of this time; row: only the last change up to it"),
+            "commit_ts": build_text_param("commit_ts", "transaction: its commit_ts or start_ts", TS_PATTERN),
         },
         schedule=None,
     ) as dag:  # fmt: skip
@@ -189,7 +191,7 @@ def _build_audit_dag(file: ReplicationFile) -> DAG:
 
 def _build_verify_dag(file: ReplicationFile) -> DAG:
     rule = file.replication.airflow.verify
-    with make_empty_dag(
+    with build_empty_dag(
         file,
         "verify",
         summary=f"Compare the target of {file.replication.name} with the lake or the source",
@@ -215,7 +217,7 @@ def _build_verify_dag(file: ReplicationFile) -> DAG:
 
 
 def _build_maintain_dag(file: ReplicationFile) -> DAG:
-    with make_empty_dag(
+    with build_empty_dag(
         file,
         "maintain",
         summary=f"Maintain the lake of {file.replication.name}: join small files, delete what is no longer needed",
@@ -230,7 +232,7 @@ def _build_maintain_dag(file: ReplicationFile) -> DAG:
 
 def _build_act_dag(file: ReplicationFile) -> DAG:
     actions = [one.name for one in ACTIONS.values() if one.way == ACT and one.fits(file.replication)]
-    with make_empty_dag(
+    with build_empty_dag(
         file,
         ACT,
         summary=f"What the pages do to {file.replication.name} by a command: {', '.join(actions)}",

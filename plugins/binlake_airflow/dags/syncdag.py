@@ -15,7 +15,7 @@ from airflow.sdk import DAG, Param, TaskGroup
 from binlake.config.sinkuri import mask_sink_uri
 from binlake.health.orchestration import SYNC
 from binlake.pipeline import Stage, list_locks, parse_feed_sink
-from binlake_airflow.dags.dagparts import ReplicationFile, make_deadline_alert, make_empty_dag, make_moment_param
+from binlake_airflow.dags.dagparts import ReplicationFile, build_deadline_alert, build_empty_dag, build_moment_param
 from binlake_airflow.dags.schedule import parse_schedule
 from binlake_airflow.jobs import FUSED
 from binlake_airflow.operators.commands import RecoverOperator
@@ -31,14 +31,14 @@ def build_sync_dag(file: ReplicationFile) -> DAG:
     """The DAG of windows. Raises ConfigError if the schedule is not valid."""
     replication = file.replication
     stages = replication.list_stages()
-    with make_empty_dag(
+    with build_empty_dag(
         file,
         SYNC,
         summary=f"Windows of {replication.name}: {' -> '.join(stage.task for stage in stages)}",
         doc=_describe_run(stages, recovers=replication.target is not None),
         params=_build_params(),
         schedule=parse_schedule(replication.airflow.schedule),
-        deadline=make_deadline_alert(file),
+        deadline=build_deadline_alert(file),
         allowed_run_types=_RUN_TYPES,
     ) as dag:
         if replication.airflow.layout == "fused":
@@ -124,10 +124,13 @@ _NOTIFYING = ("plan", "land", "finalize", "publish", FUSED)
 
 def _build_asset_arguments(replication: str, stage: Stage, mover: str, feeds: Sequence[str]) -> Mapping[str, Any]:
     # The asset is an inlet because it stores in Airflow when a lag or silence was last notified.
-    inlets = [assets.make_replication_asset(replication)] if stage.name in _NOTIFYING else []
-    outlets = [assets.make_replication_alias(replication)] if stage.name in (mover, FUSED) and mover else []
+    inlets = [assets.build_replication_asset(replication)] if stage.name in _NOTIFYING else []
+    outlets = [assets.build_replication_alias(replication)] if stage.name in (mover, FUSED) and mover else []
     published = feeds if stage.name == FUSED else [stage.feed] if stage.name == "publish" else []
-    return {"inlets": inlets, "outlets": [*outlets, *(assets.make_feed_alias(replication, feed) for feed in published)]}
+    return {
+        "inlets": inlets,
+        "outlets": [*outlets, *(assets.build_feed_alias(replication, feed) for feed in published)],
+    }
 
 
 _FEEDS = (
@@ -138,8 +141,8 @@ _FEEDS = (
 
 def _build_params() -> dict[str, Param]:
     return {
-        "start_ts": make_moment_param("start_ts", "Where a new replication starts, exclusive; empty = as configured"),
-        "stop_ts": make_moment_param("stop_ts", "Where this run stops, inclusive; empty = at the pumps' watermark"),
+        "start_ts": build_moment_param("start_ts", "Where a new replication starts, exclusive; empty = as configured"),
+        "stop_ts": build_moment_param("stop_ts", "Where this run stops, inclusive; empty = at the pumps' watermark"),
     }
 
 

@@ -130,7 +130,7 @@ class KafkaHook(CheckedHook):
         from confluent_kafka.admin import AdminClient
 
         from binlake.config.sinkuri import parse_sink_uri
-        from binlake.feed.kafkaclient import make_client_settings
+        from binlake.feed.kafkaclient import build_client_settings
 
         words = {key: str(value) for key, value in connection.extra_dejson.items()}
         if connection.login:
@@ -139,7 +139,7 @@ class KafkaHook(CheckedHook):
         kafka = parse_sink_uri(f"kafka://{address}/?{urlencode({'protocol': 'canal-json', **words})}").kafka
         assert kafka is not None
         try:
-            found = AdminClient(make_client_settings(kafka)).list_topics(timeout=_WAIT_S)
+            found = AdminClient(build_client_settings(kafka)).list_topics(timeout=_WAIT_S)
         except KafkaException as error:
             raise Transient(f"no broker answers at {address}: {error.args[0].str()}") from None
         return f"{len(found.brokers)} brokers, {len(found.topics)} topics at {address}"

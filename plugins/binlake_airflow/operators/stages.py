@@ -210,7 +210,7 @@ class StageOperator(BinlakeOperator):
         """Run the job; returns the results that have not been reported yet."""
         with tempfile.TemporaryDirectory(prefix="binlake-") as folder:
             result = Path(folder) / "result.json"
-            self._look = self._make_look(result, job, context)
+            self._look = self._build_look(result, job, context)
             if not job.needs_spark:
                 how = self.run_child(job.build_arguments(result))
             elif self.read_settings().window.most_local_bytes is None:
@@ -224,7 +224,7 @@ class StageOperator(BinlakeOperator):
             self.log.info("stage_result", **{key: value for key, value in one.items() if key != "detail"})
         return results
 
-    def _make_look(self, result: Path, job: Job, context: Mapping[str, Any]) -> Callable[[], None]:
+    def _build_look(self, result: Path, job: Job, context: Mapping[str, Any]) -> Callable[[], None]:
         if not (job.run_for_s or job.tells_stages):
             return _look_away
         waiters, windows, stages = Waiters(context), Ended(result), Ended(result, stages=True)

@@ -73,7 +73,7 @@ def _export_row(lake: Lake, query: PageRequest, table: tuple[str, str]) -> Expor
         after=-1 if after is None else after,
     )  # fmt: skip
     if not found.whole:
-        raise _make_error("binlake audit row", "the history is longer, or took longer to read, than a page may export")
+        raise _build_error("binlake audit row", "the history is longer, or took longer to read, than a page may export")
     changes = [change for change in found.changes if not column or has_changed(change, column)]
     names = dict.fromkeys(name for change in changes for name in (change.after or change.before or {}))
     head = ("commit_ts", "commit_time", "start_ts", "op")
@@ -93,7 +93,7 @@ def _export_table(lake: Lake, query: PageRequest, table: tuple[str, str]) -> Exp
     last = lake.audit.read_merged_range()[1]
     found = preview_rows(lake.audit, lake.log, table, last if at is None else at, MOST, Budget(SECONDS))
     if found.more:
-        raise _make_error("binlake audit table", f"the table has more than {MOST:,} rows, or long ones")
+        raise _build_error("binlake audit table", f"the table has more than {MOST:,} rows, or long ones")
     return Export(found.columns, found.rows)
 
 
@@ -121,7 +121,7 @@ def _format_time(ts: int) -> str:
     return tso.to_datetime(ts).isoformat(timespec="milliseconds")
 
 
-def _make_error(command: str, text: str) -> LostRange:
+def _build_error(command: str, text: str) -> LostRange:
     return LostRange(text, hint=f"use `{command}`, which has no limit")
 
 

@@ -101,13 +101,13 @@ def script() -> Response:
 @app.get("/")
 async def overview_page(request: Request, user: GetUserDep) -> Response:
     """All replications that the user may read."""
-    return _make_html_response("overview.html", request, await _run_view(_read_list(user)))
+    return _build_html_response("overview.html", request, await _run_view(_read_list(user)))
 
 
 @app.get("/api")
 async def overview_json(user: GetUserDep) -> Response:
     """`overview_page` for programs."""
-    return _make_json_response(await _run_view(_read_list(user)))
+    return _build_json_response(await _run_view(_read_list(user)))
 
 
 async def _read_list(user: BaseUser) -> dict[str, Any]:
@@ -123,10 +123,10 @@ def _add_page(path: str, template: str, view: views.View) -> None:
         answer = await _answer_replication(request, user, view)
         name = _find_replication_name(request) or ""
         may_act = await _bounded.run(lambda: may_edit(user, name) or may_trigger(user, name))
-        return _make_html_response(template, request, answer, may_act=may_act)
+        return _build_html_response(template, request, answer, may_act=may_act)
 
     async def data(request: Request, user: GetUserDep) -> Response:
-        return _make_json_response(await _answer_replication(request, user, view))
+        return _build_json_response(await _answer_replication(request, user, view))
 
     guarded = [Depends(requires_access_dag(method="GET"))]
     app.add_api_route(path, page, dependencies=guarded)
@@ -145,7 +145,7 @@ async def export(request: Request, user: GetUserDep) -> Response:
     """What a page shows, as a file: `row.csv`, `table.json`, `diff.csv`, …"""
     answer = await _answer_replication(request, user, views.build_export_file)
     if answer.error:
-        return _make_html_response("error.html", request, answer)
+        return _build_html_response("error.html", request, answer)
     headers = {"Content-Disposition": f'attachment; filename="{answer.view["name"]}"'}
     return Response(answer.view["text"], media_type=answer.view["media_type"], headers=headers)
 
@@ -156,13 +156,13 @@ _ACT = [*_READ, Depends(require_same_origin)]
 @app.get("/dags/{dag_id}/act", dependencies=_READ)
 async def actions_page(request: Request, user: GetUserDep) -> Response:
     """Everything that can be done, and what was done."""
-    return _make_html_response("actions.html", request, await _answer_actions(request, user))
+    return _build_html_response("actions.html", request, await _answer_actions(request, user))
 
 
 @app.get("/api/dags/{dag_id}/act", dependencies=_READ)
 async def actions_json(request: Request, user: GetUserDep) -> Response:
     """`actions_page` for programs."""
-    return _make_json_response(await _answer_actions(request, user))
+    return _build_json_response(await _answer_actions(request, user))
 
 
 async def _answer_actions(request: Request, user: BaseUser) -> Answer:
@@ -172,7 +172,7 @@ async def _answer_actions(request: Request, user: BaseUser) -> Answer:
 @app.get("/dags/{dag_id}/act/{action}", dependencies=_READ)
 async def action_page(request: Request, user: GetUserDep) -> Response:
     """The form of an action; with `review` what will happen, to be confirmed."""
-    return _make_html_response("act.html", request, await _answer_form(request, user, request.query_params))
+    return _build_html_response("act.html", request, await _answer_form(request, user, request.query_params))
 
 
 @app.post("/dags/{dag_id}/act/{action}", dependencies=_ACT)
@@ -183,7 +183,9 @@ async def act(request: Request, user: GetUserDep) -> Response:
     if answer.error:
         form = await _answer_form(request, user, typed)
         said = {"failed": answer.error, "hint": answer.hint, "review": False}
-        return _make_html_response("act.html", request, replace(form, view={**form.view, **said}, status=answer.status))
+        return _build_html_response(
+            "act.html", request, replace(form, view={**form.view, **said}, status=answer.status)
+        )
     base = f"{_find_root(request)}dags/{quote(answer.view['name'])}"
     run_id, kind = answer.view["run_id"], answer.view["dag_id"].partition(".")[2] or SYNC
     return RedirectResponse(f"{base}/acts/{kind}/{quote(run_id)}" if run_id else base, 303)
@@ -192,7 +194,7 @@ async def act(request: Request, user: GetUserDep) -> Response:
 @app.post("/api/dags/{dag_id}/act/{action}", dependencies=_ACT)
 async def act_json(request: Request, user: GetUserDep) -> Response:
     """`act` for programs: the fields as a form or a JSON object; the answer names the run, if there is one."""
-    return _make_json_response(await _answer_act(request, user, await read_form(request)))
+    return _build_json_response(await _answer_act(request, user, await read_form(request)))
 
 
 async def _answer_form(request: Request, user: BaseUser, typed: Mapping[str, str]) -> Answer:
@@ -226,13 +228,13 @@ async def _answer_act(request: Request, user: BaseUser, typed: Mapping[str, str]
 @app.get("/dags/{dag_id}/acts/{kind}/{run_id:path}", dependencies=_READ)
 async def acted_page(request: Request, user: GetUserDep) -> Response:
     """The run of an action."""
-    return _make_html_response("acted.html", request, await _answer_acted(request, user))
+    return _build_html_response("acted.html", request, await _answer_acted(request, user))
 
 
 @app.get("/api/dags/{dag_id}/acts/{kind}/{run_id:path}", dependencies=_READ)
 async def acted_json(request: Request, user: GetUserDep) -> Response:
     """`acted_page` for programs."""
-    return _make_json_response(await _answer_acted(request, user))
+    return _build_json_response(await _answer_acted(request, user))
 
 
 async def _answer_acted(request: Request, user: BaseUser) -> Answer:
@@ -248,7 +250,7 @@ _CHANGES = [Depends(requires_access_dag(method="PUT")), Depends(require_same_ori
 @app.post("/api/dags/{dag_id}/feeds/{feed}/{action}", dependencies=_CHANGES)
 async def change_feed_json(request: Request, user: GetUserDep) -> Response:
     """Pause or resume a feed, for programs: the actions `feed-pause` and `feed-resume` do the same."""
-    return _make_json_response(await _change_feed(request, user))
+    return _build_json_response(await _change_feed(request, user))
 
 
 async def _change_feed(request: Request, user: BaseUser) -> Answer:
@@ -326,7 +328,7 @@ def _build_failed_answer(error: Exception) -> Answer:
     return Answer({}, 500, "the page could not be built", "see the API server's log")
 
 
-def _make_json_response(answer: Answer) -> Response:
+def _build_json_response(answer: Answer) -> Response:
     return JSONResponse(answer.build_body(), answer.status)
 
 
@@ -335,7 +337,7 @@ def _find_root(request: Request) -> str:
     return str(request.scope.get("root_path", "")).rstrip("/") + "/"
 
 
-def _make_html_response(template: str, request: Request, answer: Answer, *, may_act: bool = False) -> Response:
+def _build_html_response(template: str, request: Request, answer: Answer, *, may_act: bool = False) -> Response:
     root = _find_root(request)
     text = _pages.get_template("error.html" if answer.error else template).render(
         root=root,

@@ -87,7 +87,7 @@ def _notify_unless_recent(rule: NotifyOnLag, key: str, details: Mapping[str, Any
 
     The time of the last notification is stored in Airflow's state store of the replication's asset.
     """
-    store = context["asset_state_store"][assets.make_replication_asset(details["replication"])]
+    store = context["asset_state_store"][assets.build_replication_asset(details["replication"])]
     last = store.get(key)
     if last is not None and time.time() - float(str(last)) < rule.repeat_s:
         return False

@@ -19,30 +19,30 @@ from binlake import tso
 SCHEME = "binlake"
 
 
-def make_replication_asset(replication: str) -> Asset:
+def build_replication_asset(replication: str) -> Asset:
     """The asset of the whole replication."""
     uri = f"{SCHEME}://{replication}"
     return Asset(name=uri, uri=uri)
 
 
-def make_table_asset(replication: str, db: str, table: str) -> Asset:
+def build_table_asset(replication: str, db: str, table: str) -> Asset:
     """The asset of one table, with its name at the target."""
     uri = f"{SCHEME}://{replication}/{quote(db, safe='')}/{quote(table, safe='')}"
     return Asset(name=uri, uri=uri)
 
 
-def make_feed_asset(replication: str, feed: str) -> Asset:
+def build_feed_asset(replication: str, feed: str) -> Asset:
     """The asset of a feed's published messages."""
     uri = f"{SCHEME}://{replication}/{feed}"
     return Asset(name=uri, uri=uri)
 
 
-def make_feed_alias(replication: str, feed: str) -> AssetAlias:
+def build_feed_alias(replication: str, feed: str) -> AssetAlias:
     """The outlet of the task that publishes a feed; the name is unique because a replication's name has no dot."""
     return AssetAlias(name=f"{SCHEME}-{replication}.{feed}")
 
 
-def make_replication_alias(replication: str) -> AssetAlias:
+def build_replication_alias(replication: str) -> AssetAlias:
     """The outlet of the task that emits the replication's events."""
     return AssetAlias(name=f"{SCHEME}-{replication}")
 
@@ -52,10 +52,10 @@ def emit_events(
 ) -> None:
     """Emit that `result` brought the replication to its hi; `tables` (db, table) are those it changed."""
     extra = _build_extra(result, context)
-    events = context["outlet_events"][make_replication_alias(replication)]
-    events.add(make_replication_asset(replication), extra={**extra, "rows": result["rows"]})
+    events = context["outlet_events"][build_replication_alias(replication)]
+    events.add(build_replication_asset(replication), extra={**extra, "rows": result["rows"]})
     for db, table in tables:
-        events.add(make_table_asset(replication, db, table), extra=extra)
+        events.add(build_table_asset(replication, db, table), extra=extra)
 
 
 def emit_feed_event(replication: str, result: Mapping[str, Any], context: Mapping[str, Any]) -> None:
@@ -66,7 +66,7 @@ def emit_feed_event(replication: str, result: Mapping[str, Any], context: Mappin
         "rows": result["rows"],
         "topics": list(result["detail"].get("topics", ())),
     }
-    context["outlet_events"][make_feed_alias(replication, feed)].add(make_feed_asset(replication, feed), extra=extra)
+    context["outlet_events"][build_feed_alias(replication, feed)].add(build_feed_asset(replication, feed), extra=extra)
 
 
 def _build_extra(result: Mapping[str, Any], context: Mapping[str, Any]) -> dict[str, Any]:

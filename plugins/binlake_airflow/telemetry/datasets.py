@@ -41,31 +41,32 @@ class Datasets:
         self._target = f"mysql://{target.host}:{target.port}" if target is not None else ""
         self._relay = replication.relay.log_dir and _build_storage_uri(parse_store_address(replication.relay.log_dir))
 
-    def make_binlog(self) -> Dataset:
+    def build_binlog(self) -> Dataset:
         """All binlogs that the source's pumps store."""
         return Dataset(self._source, "binlog")
 
-    def make_relay(self) -> Dataset:
+    def build_relay(self) -> Dataset:
         """The folder of relay files."""
         return Dataset(*_derive_storage_name(self._relay))
 
-    def make_source_table(self, table: Table, commit_ts: str = "") -> Dataset:
+    def build_source_table(self, table: Table, commit_ts: str = "") -> Dataset:
         """A table of the source."""
-        return self._make_table(self._source, table, commit_ts)
+        return self._build_table(self._source, table, commit_ts)
 
-    def make_target_table(self, copy: LineageTable, commit_ts: str = "") -> Dataset:
+    def build_target_table(self, copy: LineageTable, commit_ts: str = "") -> Dataset:
         """A table of the SQL target."""
-        return self._add_column_lineage(self._make_table(self._target, copy.table, commit_ts), copy)
+        return self._add_column_lineage(self._build_table(self._target, copy.table, commit_ts), copy)
 
-    def make_mirror(self, copy: LineageTable, commit_ts: str = "") -> Dataset:
+    def build_mirror(self, copy: LineageTable, commit_ts: str = "") -> Dataset:
         """The mirror of a table."""
         place = _derive_storage_name(self._paths.locate_mirror(copy.table.db, copy.table.table))
         made = Dataset(
-            *place, facets={**_make_version_facet(commit_ts), **_make_schema_facet(copy.table), **_make_storage_facet()}
+            *place,
+            facets={**_build_version_facet(commit_ts), **_build_schema_facet(copy.table), **_build_storage_facet()},
         )
         return self._add_column_lineage(made, copy)
 
-    def make_topics(self, feed: str, topics: Iterable[str]) -> list[Dataset]:
+    def build_topics(self, feed: str, topics: Iterable[str]) -> list[Dataset]:
         """The datasets that a feed wrote to: topics of its first broker, or its folder."""
         sink = next((one.sink for one in self._feeds if one.name == feed), None)
         if sink is None:
@@ -76,29 +77,29 @@ class Datasets:
             )
         return [Dataset(f"kafka://{sink.kafka.brokers[0]}", topic) for topic in topics]
 
-    def make_lake_table(self, table: str, rows: int | None = None) -> Dataset:
+    def build_lake_table(self, table: str, rows: int | None = None) -> Dataset:
         """A table of the lake; `rows`: the number of rows written to it."""
         place = _derive_storage_name(self._paths.locate_table(table))
         if rows is None:
-            return Dataset(*place, facets=_make_storage_facet())
+            return Dataset(*place, facets=_build_storage_facet())
         counted = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rows)
-        return OutputDataset(*place, facets=_make_storage_facet(), outputFacets={"outputStatistics": counted})
+        return OutputDataset(*place, facets=_build_storage_facet(), outputFacets={"outputStatistics": counted})
 
-    def _make_table(self, namespace: str, table: Table, commit_ts: str) -> Dataset:
-        facets = {**_make_version_facet(commit_ts), **_make_schema_facet(table)}
+    def _build_table(self, namespace: str, table: Table, commit_ts: str) -> Dataset:
+        facets = {**_build_version_facet(commit_ts), **_build_schema_facet(table)}
         return Dataset(namespace, f"{table.db}.{table.table}", facets=facets)
 
     def _add_column_lineage(self, made: Dataset, copy: LineageTable) -> Dataset:
-        inputs = ((name, self._make_inputs(name, copy.sources)) for name in copy.copied)
+        inputs = ((name, self._build_inputs(name, copy.sources)) for name in copy.copied)
         fields = {name: column_lineage_dataset.Fields(found) for name, found in inputs if found}
         if fields and made.facets is not None:
             made.facets["columnLineage"] = _ColumnLineage(fields)
         return made
 
-    def _make_inputs(self, column: str, sources: Sequence[Table]) -> list[column_lineage_dataset.InputField]:
+    def _build_inputs(self, column: str, sources: Sequence[Table]) -> list[column_lineage_dataset.InputField]:
         having = (source for source in sources if any(name == column for name, _ in source.columns))
         return [
-            column_lineage_dataset.InputField(self._source, f"{one.db}.{one.table}", column, [_make_identity()])
+            column_lineage_dataset.InputField(self._source, f"{one.db}.{one.table}", column, [_build_identity()])
             for one in having
         ]
 
@@ -114,21 +115,21 @@ class _ColumnLineage(column_lineage_dataset.ColumnLineageDatasetFacet):
     _additional_skip_redact: ClassVar[list[str]] = ["fields", "dataset"]
 
 
-def _make_identity() -> column_lineage_dataset.Transformation:
+def _build_identity() -> column_lineage_dataset.Transformation:
     return column_lineage_dataset.Transformation("DIRECT", "IDENTITY", "", masking=False)
 
 
-def _make_schema_facet(table: Table) -> dict[str, Any]:
+def _build_schema_facet(table: Table) -> dict[str, Any]:
     fields = [schema_dataset.SchemaDatasetFacetFields(name, kind or None) for name, kind in table.columns]
     return {"schema": _Schema(fields)} if fields else {}
 
 
-def _make_version_facet(commit_ts: str) -> dict[str, Any]:
+def _build_version_facet(commit_ts: str) -> dict[str, Any]:
     version = dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=commit_ts)
     return {"version": version} if commit_ts else {}
 
 
-def _make_storage_facet() -> dict[str, Any]:
+def _build_storage_facet() -> dict[str, Any]:
     return {"storage": storage_dataset.StorageDatasetFacet(storageLayer="delta", fileFormat="parquet")}
 
 

@@ -38,8 +38,8 @@ class _Flow:
         self, read: Iterable[str], written: Iterable[str] = (), rows: Mapping[str, int] | None = None
     ) -> None:
         """Add tables of the lake; `rows`: number of rows written, by table."""
-        self.read += [self.names.make_lake_table(name) for name in read]
-        self.written += [self.names.make_lake_table(name, (rows or {}).get(name)) for name in written]
+        self.read += [self.names.build_lake_table(name) for name in read]
+        self.written += [self.names.build_lake_table(name, (rows or {}).get(name)) for name in written]
 
     def build_lineage(self) -> Flow:
         """Each dataset once; a dataset that was read and also written counts as written."""
@@ -66,21 +66,21 @@ def build_lineage_of_stages(
             (counts,) = _list_tables_of_feed((stage.counts,), feed)
             flow.add_lake_tables(read, written, {counts: int(result["rows"])})
         if result["stage"] == "publish":
-            flow.written += flow.names.make_topics(result["detail"]["feed"], result["detail"].get("topics", ()))
+            flow.written += flow.names.build_topics(result["detail"]["feed"], result["detail"].get("topics", ()))
         if result["stage"] == "land":
-            flow.read.append(flow.names.make_binlog())
+            flow.read.append(flow.names.build_binlog())
     if from_relay and done:
-        flow.read.append(flow.names.make_relay())
+        flow.read.append(flow.names.build_relay())
     names = list(changed)
     _add_copies(
         flow,
-        flow.names.make_target_table,
+        flow.names.build_target_table,
         _select_results_of_stage(done, "finalize"),
         lambda _: _add_by_name(replication, names),
     )
     _add_copies(
         flow,
-        flow.names.make_mirror,
+        flow.names.build_mirror,
         _select_results_of_stage(done, "mirror"),
         lambda r: _add_by_name(replication, r["detail"].get(CHANGED, ())),
     )
@@ -111,7 +111,7 @@ def _add_copies(
     newest = {(copy.table.db, copy.table.table): (copy, str(result["hi"])) for copy, result in copies}
     for copy in limit_tables([copy for copy, _ in newest.values()]):
         commit_ts = newest[copy.table.db, copy.table.table][1]
-        flow.read += [flow.names.make_source_table(source, commit_ts) for source in copy.sources]
+        flow.read += [flow.names.build_source_table(source, commit_ts) for source in copy.sources]
         flow.written.append(place(copy, commit_ts))
 
 
@@ -152,7 +152,7 @@ def _add_audit(flow: _Flow, asked: Mapping[str, Any], printed: Any) -> None:
     mirror = printed.get("mirror", {}) if asked["what"] == "table" and printed else {}
     # A version below 0 means that the table has no mirror yet.
     if mirror.get("delta_version", -1) >= 0:
-        flow.read.append(flow.names.make_mirror(LineageTable(Table(mirror["db"], mirror["table"])), str(mirror["hi"])))
+        flow.read.append(flow.names.build_mirror(LineageTable(Table(mirror["db"], mirror["table"])), str(mirror["hi"])))
 
 
 def _add_maintain(flow: _Flow, tables: Sequence[Mapping[str, Any]]) -> None:
@@ -160,7 +160,7 @@ def _add_maintain(flow: _Flow, tables: Sequence[Mapping[str, Any]]) -> None:
     for one in tables:
         if one["table"] == "mirror":
             mirrors = [LineageTable(Table(db, table)) for db, table in one.get("mirrors", ())]
-            flow.written += [flow.names.make_mirror(one) for one in mirrors if len(mirrors) <= MOST_TABLES]
+            flow.written += [flow.names.build_mirror(one) for one in mirrors if len(mirrors) <= MOST_TABLES]
         elif one["joined"] or one["dropped"] or one["windows"]:
             flow.add_lake_tables((), (one["table"],))
 
@@ -175,11 +175,11 @@ def _add_rebuild(flow: _Flow, result: Result) -> None:
 def _add_verify(flow: _Flow, result: Result) -> None:
     at = str(result["hi"])
     for table in _list_tables_of_side(result, "read"):
-        flow.read.append(flow.names.make_target_table(table, at))
+        flow.read.append(flow.names.build_target_table(table, at))
         if result["detail"]["against"] == "source":
-            flow.read += [flow.names.make_source_table(source, at) for source in table.sources]
+            flow.read += [flow.names.build_source_table(source, at) for source in table.sources]
         else:
-            flow.read.append(flow.names.make_mirror(table, at))
+            flow.read.append(flow.names.build_mirror(table, at))
             flow.add_lake_tables(("mutation",))
 
 
@@ -187,8 +187,8 @@ def _add_repair(flow: _Flow, result: Result) -> None:
     at = str(result["detail"].get("checkpoint", result["hi"]))
     for table in _list_tables_of_side(result, "read"):
         flow.add_lake_tables(("mutation",))
-        flow.read += [flow.names.make_mirror(table, at), flow.names.make_target_table(table, at)]
-    flow.written += [flow.names.make_target_table(table, at) for table in _list_tables_of_side(result, "wrote")]
+        flow.read += [flow.names.build_mirror(table, at), flow.names.build_target_table(table, at)]
+    flow.written += [flow.names.build_target_table(table, at) for table in _list_tables_of_side(result, "wrote")]
 
 
 def _add_rollback(flow: _Flow, result: Result) -> None:
@@ -196,7 +196,9 @@ def _add_rollback(flow: _Flow, result: Result) -> None:
     flow.add_lake_tables(("mutation",))
     for one in _list_tables_of_side(result, "wrote"):
         at_source = result["detail"]["write_to"] == "source"
-        flow.written.append(flow.names.make_source_table(one.table) if at_source else flow.names.make_target_table(one))
+        flow.written.append(
+            flow.names.build_source_table(one.table) if at_source else flow.names.build_target_table(one)
+        )
 
 
 def _add_emit(flow: _Flow, _result: Result) -> None:

@@ -12,7 +12,7 @@ from binlake.base.dialects import Dialect
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.descriptions import SYSTEM_DATABASES, TableDescription
 from binlake.mysqlbinlog.definitions.tables import build_table_info
-from binlake.mysqlbinlog.rowimage.charsets import make_utf8_writer
+from binlake.mysqlbinlog.rowimage.charsets import build_utf8_writer
 from pump_service.feeder.checks.finding import Finding, judge
 from pump_service.feeder.collations import REMEDY, list_lacking
 from pump_service.feeder.server import Link, ask
@@ -165,7 +165,7 @@ def _find_refusal(table: TableDescription) -> str:
     try:
         build_table_info(table, 1, table.name)
         for column in table.columns:
-            make_utf8_writer(column.charset or "")
+            build_utf8_writer(column.charset or "")
     except SchemaError as error:
         return f"{name}: {error.message}"
     return ""

@@ -32,7 +32,7 @@ from binlake.rows.schema.names import fold_pair
 from binlake.wire import binlog_pb2 as pb
 from pump_service.feeder.catalog import Catalog
 from pump_service.feeder.connection import SourceLog, open_log
-from pump_service.feeder.logerrors import make_missing_transactions_error
+from pump_service.feeder.logerrors import build_missing_transactions_error
 from pump_service.feeder.publisher import Outgoing, Stopped
 from pump_service.feeder.server import read_logs_cascades
 from pump_service.feeder.settings import SourceFile
@@ -79,7 +79,7 @@ def check_next_snapshot(
             continue
         if snapshot.server == current.server:
             raise CannotCombineSnapshots("since rows were read, the server's log was reset or the server was restored")
-        raise make_missing_transactions_error(
+        raise build_missing_transactions_error(
             f"its snapshot is at {current.position.gtids}, rows were read at {snapshot.position.gtids}"
         )
 
@@ -194,14 +194,14 @@ class CatchUp:
                 return None
             table = self._catalog.find_definition(self._source.name, event)
             if table is not None and len(read) < len(self._stored[key][1]):
-                parts[table.id] = self._make_partly_read_table(link, table, key)
+                parts[table.id] = self._build_partly_read_table(link, table, key)
             return table
 
         values = encode_transactions(
             [transaction.changes for transaction in transactions],
             find_definition,
             self._catalog.version,
-            guard=self._make_guard(link),
+            guard=self._build_guard(link),
             invalid_text=self._source.invalid_text,
         )
         if parts:
@@ -212,8 +212,8 @@ class CatchUp:
             if value
         ]
 
-    def _make_guard(self, link: Link) -> Guard | None:
-        guard = self._catalog.make_cascade_guard(self._source.name)
+    def _build_guard(self, link: Link) -> Guard | None:
+        guard = self._catalog.build_cascade_guard(self._source.name)
         if guard is None or self._source.unlogged_cascades == "none" or read_logs_cascades(link):
             return None
 
@@ -231,7 +231,7 @@ class CatchUp:
             log.debug("unread_table_changed", table=f"{event.table.db}.{event.table.table}", reason=str(error))
             return None
 
-    def _make_partly_read_table(self, link: Link, table: TableDef, key: tuple[str, str]) -> PartlyReadTable:
+    def _build_partly_read_table(self, link: Link, table: TableDef, key: tuple[str, str]) -> PartlyReadTable:
         name, stored = self._stored[key]
         column = cut_column(table)
         assert column is not None, "a table without ranges is read at once"

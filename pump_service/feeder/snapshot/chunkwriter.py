@@ -49,7 +49,7 @@ class ChunkWriter:
         """Prewrite the added values, and record the complete chunks."""
         with_values = [chunk for chunk in self._chunks.values() if chunk.values]
         outgoing = [
-            Outgoing(self._make_id(), self._began_ms, value.value) for chunk in with_values for value in chunk.values
+            Outgoing(self._build_id(), self._began_ms, value.value) for chunk in with_values for value in chunk.values
         ]
         counts = [len(chunk.values) for chunk in with_values]
         batches = self._publisher.prewrite(UncommittedBatches(self._source), outgoing, counts)
@@ -71,7 +71,7 @@ class ChunkWriter:
         for chunk in self._chunks.values():
             self._publisher.abandon(UncommittedBatches(self._source, chunk.batches))
 
-    def _make_id(self) -> str:
+    def _build_id(self) -> str:
         """The identity of the next transaction, distinct from those of the log and of other snapshots."""
         snapshots = self._load.snapshots
         at = snapshots[-1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from binlake.errors import SourceRefused
-from binlake.mysqlbinlog.tablerows.chunks import make_key_formatter
+from binlake.mysqlbinlog.tablerows.chunks import build_key_formatter
 from binlake.mysqlbinlog.tablerows.link import Link, Name, ask
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
@@ -24,7 +24,7 @@ class KeySnapshots:
     def __init__(self, link: Link, name: Name, column: ColumnInfo, stored: Sequence[tuple[str, str, int]]) -> None:
         self._link = link
         self._typed = _build_typed_literal(link, name, column)
-        self._literal = make_key_formatter(column)
+        self._literal = build_key_formatter(column)
         cases = [f"WHEN v <= {high} THEN {snapshot}" for _, high, snapshot in stored if high]
         self._case = f"CASE WHEN v IS NULL THEN NULL {' '.join(cases)} ELSE {stored[-1][2]} END"
         self._known: dict[str, int] = {}

@@ -38,7 +38,7 @@ from pump_service.feeder.snapshot.opening import Snapshot, open_session, open_sn
 from pump_service.feeder.snapshot.progress import Progress
 from pump_service.feeder.snapshot.reading import SnapshotChanged, SnapshotReader, SourceTable
 from pump_service.feeder.snapshot.structures import count_moves, describe_source, estimate_rows
-from pump_service.feeder.sourceerrors import make_source_error
+from pump_service.feeder.sourceerrors import build_source_error
 from pump_service.feeder.startposition import SERVER_FACT, read_identity
 
 log = structlog.get_logger()
@@ -85,7 +85,7 @@ class Loader:
                 load.forget()
                 self._wait_before_retry(error)
             except (Permanent, err.Error) as error:
-                known = make_source_error(error) if isinstance(error, err.Error) else error
+                known = build_source_error(error) if isinstance(error, err.Error) else error
                 if isinstance(known, Permanent):
                     load.forget()
                 raise known from error

@@ -21,7 +21,7 @@ from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.statements.literal import quote_qualified_name
 from pump_service.feeder.server import Link, ask, read_log_end
 from pump_service.feeder.snapshot.structures import LOCK_WAIT_S
-from pump_service.feeder.sourceerrors import make_source_error
+from pump_service.feeder.sourceerrors import build_source_error
 
 log = structlog.get_logger()
 
@@ -78,7 +78,7 @@ def open_snapshot(connect: Callable[[], Link], flavor: Flavor, sessions: int, ta
     except BaseException as error:
         Snapshot(flavor, Position("", 0), tuple(links)).close()
         if isinstance(error, err.Error):
-            raise make_source_error(error) from error
+            raise build_source_error(error) from error
         raise
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.tabledefs import col, key, primary, table
 
 from binlake.changes.net import RowEvent
-from binlake.changes.ordered import ChangeKeys, make_detector
+from binlake.changes.ordered import ChangeKeys, build_detector
 from binlake.changes.ordered.causality import Causality, FlushAll
 
 T = table("t", col("a"), col("b"), keys=(primary("a"), key("b", "b")))
@@ -65,7 +65,7 @@ def test_the_itest_example_under_causality() -> None:
 
 @pytest.mark.parametrize("strategy", ["causality", "flush"])
 def test_flush_clears_all_keys(strategy: str) -> None:
-    found = make_detector(strategy)  # type: ignore[arg-type]
+    found = build_detector(strategy)  # type: ignore[arg-type]
     for number in range(11):
         found.add([number, number + 1] if strategy == "causality" else [number])
     found.clear()

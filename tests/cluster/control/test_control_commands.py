@@ -73,7 +73,7 @@ MakePump = Callable[[str], PumpServer]
 
 
 @pytest.fixture
-def make_pump(tmp_path: Path, cluster: Cluster) -> Iterator[MakePump]:
+def build_pump(tmp_path: Path, cluster: Cluster) -> Iterator[MakePump]:
     """Pumps that serve in threads."""
     with contextlib.ExitStack() as stack:
 
@@ -173,9 +173,9 @@ def test_invalid_state_is_refused(cluster: Cluster) -> None:
     assert state_of(cluster, "pump1") == "paused"
 
 
-def test_pause_pump_pauses_the_pump(cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pause_pump_pauses_the_pump(cluster: Cluster, build_pump: MakePump, capsys: pytest.CaptureFixture[str]) -> None:
     # S0-29
-    make_pump("pump1")
+    build_pump("pump1")
     assert cluster.run(control.PausePumpCommand, "-node-id", "pump1") == 0
     assert "Apply action on node success" in capsys.readouterr().out
     awaited(lambda: state_of(cluster, "pump1") == "paused")
@@ -184,10 +184,10 @@ def test_pause_pump_pauses_the_pump(cluster: Cluster, make_pump: MakePump, capsy
 
 
 def test_offline_pump_waits_for_consumers(
-    cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, build_pump: MakePump, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # S0-33, R-05
-    pump = make_pump("pump1")
+    pump = build_pump("pump1")
     cluster.registry.publish_drainer("binlake-bank", 5)
     awaited(lambda: cluster.registry.list_pumps()[0].max_commit_ts > 5)
     assert cluster.run(control.OfflinePumpCommand, "-node-id", "pump1") == 0
@@ -202,12 +202,12 @@ def test_offline_pump_waits_for_consumers(
 
 
 def test_offline_pump_warns_that_an_original_pump_does_not_wait(
-    cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, build_pump: MakePump, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def info(_: PumpReader) -> None:
         raise WireError("the pump has no Info service")
 
-    make_pump("pump1")
+    build_pump("pump1")
     monkeypatch.setattr(PumpReader, "read_info", info)
     assert cluster.run(control.OfflinePumpCommand, "-node-id", "pump1") == 0
     printed = capsys.readouterr()
@@ -215,9 +215,9 @@ def test_offline_pump_warns_that_an_original_pump_does_not_wait(
     assert "an original pump: it does not check Binlake's windows" in printed.err
 
 
-def test_gc_request_names_the_consumer_that_blocks_gc(cluster: Cluster, make_pump: MakePump) -> None:
+def test_gc_request_names_the_consumer_that_blocks_gc(cluster: Cluster, build_pump: MakePump) -> None:
     # R-26
-    pump = make_pump("pump1")
+    pump = build_pump("pump1")
     page = f"http://{pump.addr}/debug/gc/trigger"
     cluster.registry.publish_drainer("binlake-slow", 5)
     assert "held back by binlake-slow (at 5)" in httpx.post(page, timeout=60).text
@@ -228,9 +228,9 @@ def test_gc_request_names_the_consumer_that_blocks_gc(cluster: Cluster, make_pum
 
 
 def test_update_pump_warns_that_a_live_pump_rewrites_its_state(
-    cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, build_pump: MakePump, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_pump("pump1")
+    build_pump("pump1")
     assert cluster.run(control.UpdatePumpCommand, "-node-id", "pump1", "-state", "paused") == 0
     assert "is alive" in capsys.readouterr().err
     awaited(lambda: state_of(cluster, "pump1") == "online")
@@ -282,9 +282,9 @@ def test_original_drainer_is_resumed_by_starting_it(cluster: Cluster) -> None:
     assert drainer_state(cluster, "drainer1") == "paused"
 
 
-def test_binlogctl_gets_an_answer_for_a_replication(cluster: Cluster, make_pump: MakePump) -> None:
+def test_binlogctl_gets_an_answer_for_a_replication(cluster: Cluster, build_pump: MakePump) -> None:
     """binlogctl sends PUT http://HOST/state/NODE/ACTION to the address in the consumer's entry."""
-    pump = make_pump("pump1")
+    pump = build_pump("pump1")
     cluster.registry.publish_drainer("binlake-bank", 5, host=pump.addr)
     cluster.registry.publish_drainer("binlake-bank", 6)
     now = cluster.pd.fetch_ts()
@@ -328,10 +328,10 @@ def test_generate_meta_writes_the_savepoint(
 
 @pytest.mark.long
 def test_txn_shows_and_decides_a_transaction(
-    cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, build_pump: MakePump, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # R-07, S0-75
-    pump = make_pump("pump1")
+    pump = build_pump("pump1")
     start = cluster.pd.fetch_ts()
     payload = build.build_prewrite(start, b"k", VALUE).SerializeToString()
     stored = write_binlog(pump.service, cluster.pd.fetch_cluster_id(), payload)
@@ -383,10 +383,10 @@ def test_table_is_never_cropped() -> None:
 
 @pytest.mark.long
 def test_many_orphans_are_listed_and_decided_in_one_command(
-    cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, build_pump: MakePump, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # R-07
-    pump = make_pump("pump1")
+    pump = build_pump("pump1")
     starts = [cluster.pd.fetch_ts() for _ in range(3)]
     for start in starts:
         stored = write_binlog(
@@ -413,9 +413,9 @@ def test_many_orphans_are_listed_and_decided_in_one_command(
 
 
 def test_give_up_requires_accept_loss(
-    cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, build_pump: MakePump, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pump = make_pump("pump1")
+    pump = build_pump("pump1")
     start, commit_ts = cluster.pd.fetch_ts(), cluster.pd.fetch_ts()
     lonely = build.build_commit(build.build_prewrite(start, b"k", VALUE), commit_ts)
     stored = write_binlog(pump.service, cluster.pd.fetch_cluster_id(), lonely.SerializeToString())
@@ -432,9 +432,9 @@ def test_give_up_requires_accept_loss(
 
 @pytest.mark.long
 def test_pumps_names_the_blocking_prewrite(
-    cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, build_pump: MakePump, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pump = make_pump("pump1")
+    pump = build_pump("pump1")
     start = cluster.pd.fetch_ts()
     stored = write_binlog(
         pump.service, cluster.pd.fetch_cluster_id(), build.build_prewrite(start, b"k", VALUE).SerializeToString()

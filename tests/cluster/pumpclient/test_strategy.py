@@ -58,7 +58,7 @@ def test_pump_without_a_score_gets_the_average(scores: list[int]) -> None:
 @given(names, st.data())
 def test_score_skips_failed_pumps_until_all_have_failed(ids: list[str], data: st.DataObject) -> None:
     pumps = [Pump(name, data.draw(st.integers(0, 100))) for name in sorted(ids)]
-    chooser = strategy.make_strategy("score")
+    chooser = strategy.build_strategy("score")
     failed: list[str] = []
     for tries in range(len(pumps)):
         failed.append(pumps[chooser.pick(pumps, 1, tries, failed)].node_id)
@@ -68,7 +68,7 @@ def test_score_skips_failed_pumps_until_all_have_failed(ids: list[str], data: st
 
 @given(st.lists(names, min_size=1, max_size=20), st.sampled_from(["range", "hash", "score"]))
 def test_every_choice_is_a_current_pump_as_pumps_change(lists: list[list[str]], word: str) -> None:
-    chooser = strategy.make_strategy(word)
+    chooser = strategy.build_strategy(word)
     for start_ts, ids in enumerate(lists):
         pumps = [Pump(name, len(name)) for name in sorted(ids)]
         assert 0 <= chooser.pick(pumps, start_ts, 0, ()) < len(pumps)
@@ -76,7 +76,7 @@ def test_every_choice_is_a_current_pump_as_pumps_change(lists: list[list[str]], 
 
 def test_scores_30_and_70_get_300_and_700_of_1000_prewrites() -> None:
     # S0-45
-    pumps, chooser = [Pump("a", 30), Pump("b", 70)], strategy.make_strategy("score")
+    pumps, chooser = [Pump("a", 30), Pump("b", 70)], strategy.build_strategy("score")
     assert Counter(pumps[chooser.pick(pumps, n, 0, ())].node_id for n in range(1000)) == {"a": 300, "b": 700}
 
 

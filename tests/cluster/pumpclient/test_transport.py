@@ -14,7 +14,7 @@ import pytest
 from support.certificates import certificate, trust_another
 
 from binlake.cluster.pumpclient import ClientOptions, PumpClient, WriteTimes
-from binlake.cluster.pumpclient.transport import Refusal, make_rpc_connect
+from binlake.cluster.pumpclient.transport import Refusal, build_rpc_connect
 from binlake.errors import ConfigError, SourceUnavailable
 from binlake.rpc import Channel, PendingCall, Tls
 from binlake.wire import build, pump_pb2, pump_pb2_grpc
@@ -78,7 +78,7 @@ def test_tls_authenticates_both_sides(tmp_path: Path, server: grpc.Server, taker
     request = pump_pb2.WriteBinlogReq(clusterID=7, payload=P.SerializeToString())
     another = trust_another(tls, tmp_path / "another")
     for right, options in ((True, tls), (False, None), (False, Tls(tls.ca)), (False, another)):
-        connection = make_rpc_connect(options)(f"127.0.0.1:{port}")
+        connection = build_rpc_connect(options)(f"127.0.0.1:{port}")
         refused = connection.write(request, 60)
         connection.close()
         assert (refused is None) is right, refused
@@ -91,7 +91,7 @@ def test_unusable_tls_files_are_named(tmp_path: Path) -> None:
 
 
 def test_closed_connection_returns_a_refusal_instead_of_raising() -> None:
-    connection = make_rpc_connect()("127.0.0.1:1")
+    connection = build_rpc_connect()("127.0.0.1:1")
     connection.close()
     outcomes: list[Refusal | None] = []
     connection.send(pump_pb2.WriteBinlogReq(), 1.0, outcomes.append)
@@ -105,7 +105,7 @@ def test_closing_answers_pending_calls(server: grpc.Server, taker: Taker) -> Non
     taker.gate = gate
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    connection = make_rpc_connect()(f"127.0.0.1:{port}")
+    connection = build_rpc_connect()(f"127.0.0.1:{port}")
     outcomes: queue.SimpleQueue[Refusal | None] = queue.SimpleQueue()
     for _ in range(200):
         connection.send(pump_pb2.WriteBinlogReq(), 120, outcomes.put)
@@ -124,7 +124,7 @@ def test_refused_connection_is_reported_with_the_address() -> None:
 def test_unexpected_error_fails_only_one_call(server: grpc.Server, monkeypatch: pytest.MonkeyPatch) -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    connection = make_rpc_connect()(f"127.0.0.1:{port}")
+    connection = build_rpc_connect()(f"127.0.0.1:{port}")
     outcomes: queue.SimpleQueue[Refusal | None] = queue.SimpleQueue()
 
     def unforeseen(*_: object) -> bytes:
@@ -152,7 +152,7 @@ def test_only_a_message_above_a_limit_counts_as_too_large(
     pump_pb2_grpc.add_PumpServicer_to_server(taker, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    connection = make_rpc_connect()(f"127.0.0.1:{port}")
+    connection = build_rpc_connect()(f"127.0.0.1:{port}")
     first = connection.write(pump_pb2.WriteBinlogReq(), 60)
     text = "grpc: received message larger than max (5 vs. 4)"
     second = connection.write(pump_pb2.WriteBinlogReq(), 60)
@@ -163,7 +163,7 @@ def test_only_a_message_above_a_limit_counts_as_too_large(
 def test_unix_socket_uses_no_tls_even_if_pumps_of_the_registry_do(short_path: Path, server: grpc.Server) -> None:
     server.add_insecure_port(f"unix:{short_path}/pump.sock")
     server.start()
-    connection = make_rpc_connect(certificate(short_path))(f"unix:{short_path}/pump.sock")
+    connection = build_rpc_connect(certificate(short_path))(f"unix:{short_path}/pump.sock")
     assert connection.write(pump_pb2.WriteBinlogReq(), 60) is None
     connection.close()
 

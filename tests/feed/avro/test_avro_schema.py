@@ -11,7 +11,7 @@ from support.tidb_json import INT_PK, Json, article_table, column, index, table_
 
 from binlake.config.protocols import AvroOptions
 from binlake.errors import ConfigError
-from binlake.feed.avro.schema import build_key_schema, build_value_schema, make_legal_name
+from binlake.feed.avro.schema import build_key_schema, build_legal_name, build_value_schema
 from binlake.rows.schema import mysqltypes as t
 
 PAGE = AvroOptions()
@@ -199,7 +199,7 @@ def test_default_matches_the_first_branch_of_its_union(kind: Json, default: obje
 
 # S2-46
 def test_names_that_avro_forbids_are_made_legal() -> None:
-    assert [make_legal_name(name) for name in ("1Col", "A.B", "N-amespace", "你好", "_ok9")] == [
+    assert [build_legal_name(name) for name in ("1Col", "A.B", "N-amespace", "你好", "_ok9")] == [
         "_1Col", "A_B", "N_amespace", "__", "_ok9",
     ]  # fmt: skip
 

@@ -10,7 +10,7 @@ import fastavro
 import pytest
 
 from binlake.errors import ConfigError, WireError
-from binlake.feed.reading.decoders import AvroDecoder, make_decoder
+from binlake.feed.reading.decoders import AvroDecoder, build_decoder
 from binlake.feed.reading.events import Record
 from binlake.feed.reading.jsonprotocols import decode_canal_json
 from binlake.feed.registry import encode_header
@@ -106,6 +106,6 @@ def test_invalid_canal_json_is_refused(content: bytes) -> None:
 
 def test_each_protocol_has_a_decoder_or_is_named() -> None:
     with pytest.raises(ConfigError, match="--schema-registry"):
-        make_decoder("avro")
+        build_decoder("avro")
     with pytest.raises(ConfigError, match=r"protocol=simple.*avro, canal-json"):
-        make_decoder("simple")
+        build_decoder("simple")

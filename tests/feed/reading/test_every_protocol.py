@@ -20,7 +20,7 @@ from binlake.config.protocols import (
 from binlake.errors import WireError
 from binlake.feed.formats import DELETE, INSERT, UPDATE
 from binlake.feed.protocols import format_of
-from binlake.feed.reading.decoders import PLAIN, make_decoder
+from binlake.feed.reading.decoders import PLAIN, build_decoder
 from binlake.feed.reading.events import Event, Record
 from binlake.rows.schema import mysqltypes as t
 
@@ -49,7 +49,7 @@ def to_texts(row: Any) -> Row:
 
 @pytest.mark.parametrize("protocol", sorted(OPTIONS))
 def test_row_change_is_decoded(protocol: str) -> None:
-    decode = make_decoder(protocol)
+    decode = build_decoder(protocol)
     for op, old, new in ((INSERT, [], [NEW]), (UPDATE, [OLD], [NEW]), (DELETE, [OLD], [])):
         (event,) = decode(write_record(protocol, op, old, new))
         # In the Open Protocol an insert looks like an update without an old row.
@@ -68,7 +68,7 @@ def test_row_change_is_decoded(protocol: str) -> None:
 def test_watermark_is_decoded(protocol: str) -> None:
     made = format_of(OPTIONS[protocol]).encode_watermark(COMMIT_TS)
     assert made is not None
-    (event,) = make_decoder(protocol)(Record("t[0]@1", made.key, made.value))
+    (event,) = build_decoder(protocol)(Record("t[0]@1", made.key, made.value))
     assert (event.op, event.commit_ts, event.db, event.table) == ("watermark", COMMIT_TS, "", "")
 
 
@@ -88,7 +88,7 @@ def test_drainer_messages_have_the_rows_of_a_transaction() -> None:
         schema_name="shop", table_name="item", column_info=columns, mutations=mutations, unique_keys=keys
     )  # fmt: skip
     binlog = pb.Binlog(type=pb.DML, commit_ts=COMMIT_TS, dml_data=pb.DMLData(tables=[table]))
-    decode = make_decoder("slave-binlog")
+    decode = build_decoder("slave-binlog")
     events = list(decode(Record("t[0]@1", None, binlog.SerializeToString())))
     plain, null = {"id": 7, "name": "before"}, {"id": 7, "name": None}
     assert [(e.op, e.key, e.value, e.before) for e in events] == [
@@ -105,7 +105,7 @@ def test_open_protocol_message_may_have_several_events() -> None:
     parts = [write_record("open-protocol", INSERT, [], [one]) for one in (OLD, NEW)]
     key = (parts[0].key or b"") + (parts[1].key or b"")[8:]
     value = b"".join(part.value or b"" for part in parts)
-    events = list(make_decoder("open-protocol")(Record("t[0]@1", key, value)))
+    events = list(build_decoder("open-protocol")(Record("t[0]@1", key, value)))
     assert [to_texts(event.value) for event in events] == [OLD, NEW]
 
 
@@ -125,7 +125,7 @@ VERSION = (1).to_bytes(8, "big")
 )
 def test_invalid_message_is_refused(protocol: str, key: bytes | None, value: bytes, error: str) -> None:
     with pytest.raises(WireError, match=rf"{error}.*at=t\[2\]@5"):
-        list(make_decoder(protocol)(Record("t[2]@5", key, value)))
+        list(build_decoder(protocol)(Record("t[2]@5", key, value)))
 
 
 def test_every_protocol_of_a_topic_has_a_decoder() -> None:

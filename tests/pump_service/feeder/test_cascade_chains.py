@@ -101,7 +101,7 @@ class Feeder:
                 self.jobs += [change.build_job(1, 1) for change in changes]
                 continue
             for now in (catalog, self.restart()):
-                guard = now.make_cascade_guard("s1")
+                guard = now.build_cascade_guard("s1")
                 definition_of = lambda event, now=now: now.find_definition("s1", event)  # noqa: E731
                 values += encode_transactions([transaction.changes], definition_of, 1, guard=guard)
         return values

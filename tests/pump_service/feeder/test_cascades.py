@@ -46,7 +46,7 @@ def unlogged(mariadb_source: MariaDb) -> Iterator[MariaDb]:
     execute(mariadb_source, "DROP DATABASE casc")
 
 
-def make_catalog(server: MariaDb, ignored: tuple[str, ...] = ()) -> Catalog:
+def build_catalog(server: MariaDb, ignored: tuple[str, ...] = ()) -> Catalog:
     flavor = Flavor.MARIADB if server.name == "mariadb" else Flavor.MYSQL
     names = SourceNames("s1", flavor, ignores=lambda db, table: db != "casc" or table in ignored)
     tracker = ScratchServer("s1", flavor, {"host": server.host, "port": server.port, "user": server.user})
@@ -62,10 +62,10 @@ def make_catalog(server: MariaDb, ignored: tuple[str, ...] = ()) -> Catalog:
 
 def publish(server: MariaDb, statement: str, ignored: tuple[str, ...] = ()) -> list[bytes]:
     """Run the statement and encode what it logged, as the feeder does."""
-    catalog, start = make_catalog(server, ignored), end_of(server)
+    catalog, start = build_catalog(server, ignored), end_of(server)
     execute(server, *statement.split(";"))
     changes = [transaction.changes for transaction in transactions_until_now(server, start)]
-    guard = catalog.make_cascade_guard("s1")
+    guard = catalog.build_cascade_guard("s1")
     return encode_transactions(changes, lambda event: catalog.find_definition("s1", event), 1, guard=guard)
 
 

@@ -340,11 +340,11 @@ def test_a_statement_that_cannot_be_followed_is_refused_and_changes_nothing(
 def test_foreign_keys_that_cascade_are_known_after_each_statement(followed: Followed) -> None:
     followed.run("CREATE DATABASE shop", db="")
     followed.run("CREATE TABLE p (id INT PRIMARY KEY)", "CREATE TABLE c (id INT PRIMARY KEY, p INT)")
-    assert followed.catalog.make_cascade_guard("one") is None
+    assert followed.catalog.build_cascade_guard("one") is None
     followed.run("ALTER TABLE c ADD CONSTRAINT f FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE")
-    assert followed.catalog.make_cascade_guard("one") is not None
+    assert followed.catalog.build_cascade_guard("one") is not None
     followed.run("ALTER TABLE c DROP FOREIGN KEY f")
-    assert followed.catalog.make_cascade_guard("one") is None
+    assert followed.catalog.build_cascade_guard("one") is None
 
 
 VALUES = {

@@ -14,7 +14,7 @@ from binlake.errors import Permanent, SourceUnavailable, Transient
 from binlake.wire import binlog_pb2 as pb
 from pump_service.feeder.journal import Journal, LoadedChunk, ReadPosition
 from pump_service.feeder.openbatches import OpenBatches
-from pump_service.feeder.publisher import Outgoing, Publisher, Stopped, UncommittedBatches, make_key, read_key
+from pump_service.feeder.publisher import Outgoing, Publisher, Stopped, UncommittedBatches, build_key, read_key
 from pump_service.feeder.status import JournalHistory, JournalTransactions
 from pump_service.replay.status import format_go_json
 
@@ -225,10 +225,10 @@ def test_prewritten_transactions_are_committed_together_or_not_at_all(world: Wor
 
 
 def test_an_unknown_transaction_is_absent(world: World) -> None:
-    foreign = pb.Binlog(start_ts=5, prewrite_key=make_key(5, "other|0-1-1|5"))
+    foreign = pb.Binlog(start_ts=5, prewrite_key=build_key(5, "other|0-1-1|5"))
     assert world.status(foreign) == Absent()
     assert world.status(pb.Binlog(start_ts=5, prewrite_key=b"t\x80row")) == Absent()
-    assert world.status(pb.Binlog(start_ts=_FAR, prewrite_key=make_key(_FAR, f"{SOURCE}|0-1-1|5"))) == Absent()
+    assert world.status(pb.Binlog(start_ts=_FAR, prewrite_key=build_key(_FAR, f"{SOURCE}|0-1-1|5"))) == Absent()
 
 
 def test_old_answers_are_forgotten_but_never_an_unsent_commit(world: World) -> None:

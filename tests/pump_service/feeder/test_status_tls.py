@@ -48,7 +48,7 @@ def serve() -> Iterator[Serve]:
         server.stop()
 
 
-def make_section(authority: Authority, *, asks_callers: bool = False, allowed: str = "") -> StatusTls:
+def build_section(authority: Authority, *, asks_callers: bool = False, allowed: str = "") -> StatusTls:
     tls = authority.tls("feeder")
     ca = str(authority.path) if asks_callers else ""
     return StatusTls(ssl_ca=ca, ssl_cert=str(tls.cert), ssl_key=str(tls.key), cert_allowed_cn=allowed)
@@ -61,7 +61,7 @@ def ask(url: str, tls: Tls | None) -> str:
 def test_callers_check_the_certificate(
     serve: Serve, authority: Authority, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    url = serve(make_section(authority))
+    url = serve(build_section(authority))
     assert urlsplit(url).scheme == "https"
     assert "sources" in ask(url, Tls(ca=authority.path))
     assert listen([url], 5.0, Tls(ca=authority.path)).silent == ()
@@ -74,7 +74,7 @@ def test_callers_check_the_certificate(
 
 
 def test_callers_show_their_certificate(serve: Serve, authority: Authority) -> None:
-    url = serve(make_section(authority, asks_callers=True, allowed="task, pump"))
+    url = serve(build_section(authority, asks_callers=True, allowed="task, pump"))
     assert "sources" in ask(url, authority.tls("task"))
     for refused in (Tls(ca=authority.path), authority.tls("somebody")):
         with pytest.raises(SourceUnavailable):
@@ -82,14 +82,14 @@ def test_callers_show_their_certificate(serve: Serve, authority: Authority) -> N
 
 
 def test_silent_caller_keeps_nobody_waiting(serve: Serve, authority: Authority) -> None:
-    url = serve(make_section(authority))
+    url = serve(build_section(authority))
     parts = urlsplit(url)
     with closing(socket.create_connection((parts.hostname or "", parts.port or 0))):
         assert "sources" in ask(url, Tls(ca=authority.path))
 
 
 def test_own_command_reads_the_port(serve: Serve, authority: Authority) -> None:
-    section = make_section(authority, asks_callers=True)
+    section = build_section(authority, asks_callers=True)
     settings = FeederFile.model_construct(status_addr=urlsplit(serve(section)).netloc, status_security=section)
     assert command._ask_feeder(settings) == {"name": "f", "sources": []}
 

@@ -19,7 +19,7 @@ from binlake.mysqlbinlog.rowimage.replaced import REPLACED
 from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import make_database_json, make_job_json, make_table_json
+from binlake.rows.schema.forms import build_database_json, build_job_json, build_table_json
 from binlake.wire import binlog_pb2 as pb
 from pump_service.feeder.journal import Journal
 from pump_service.feeder.metrics import render_metrics_page
@@ -66,8 +66,8 @@ class MemoryLog:
 
 def table() -> TableDef:
     columns = [build_column_json(Col("id", t.LONG), 1, 0, primary=True)]
-    info = make_table_json(TABLE_ID, "t", columns, [], pk_is_handle=True)
-    return TableDef.from_json(info, DbInfo.from_json(make_database_json(104, "app")))
+    info = build_table_json(TABLE_ID, "t", columns, [], pk_is_handle=True)
+    return TableDef.from_json(info, DbInfo.from_json(build_database_json(104, "app")))
 
 
 class MemoryCatalog:
@@ -80,7 +80,7 @@ class MemoryCatalog:
         self.followed: list[str] = []
         self.unlogged = False
 
-    def make_cascade_guard(self, _: str) -> Guard | None:
+    def build_cascade_guard(self, _: str) -> Guard | None:
         def refuse(*_: object) -> None:
             raise SchemaError("a foreign key may have changed rows")
 
@@ -99,7 +99,7 @@ class MemoryCatalog:
         if statement.text.startswith("--"):
             return []
         self.version += 1
-        body = make_job_json(
+        body = build_job_json(
             1000 + self.version, Action.CREATE_TABLE, statement.text, schema=(104, "app"), table=(TABLE_ID, "t"),
             version=self.version, start_ts=0, finished_ts=0,
         )  # fmt: skip

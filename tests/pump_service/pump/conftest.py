@@ -42,7 +42,7 @@ def etcd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdClient]
 
 
 @pytest.fixture
-def make_pump(rpc: type[PumpServer], tmp_path: Path, cluster: MemoryCluster) -> Iterator[MakePump]:
+def build_pump(rpc: type[PumpServer], tmp_path: Path, cluster: MemoryCluster) -> Iterator[MakePump]:
     """Starts pumps on the in-memory cluster, and stops those that still run."""
     running: list[PumpServer] = []
 

@@ -16,7 +16,7 @@ from pump_service.pump.sorter import Entry, Kind
 from pump_service.pump.storage import Storage
 
 MakePump = Callable[..., PumpServer]
-"""Makes a pump on the in-memory cluster: the fixture `make_pump`."""
+"""Makes a pump on the in-memory cluster: the fixture `build_pump`."""
 VALUE = PrewriteValue(schema_version=23).SerializeToString()
 
 

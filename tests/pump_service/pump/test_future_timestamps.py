@@ -38,9 +38,9 @@ def rpc(request: pytest.FixtureRequest) -> type[PumpServer]:
 
 
 def test_a_binlog_from_the_future_is_refused_and_does_not_raise_the_watermark(
-    make_pump: MakePump, cluster: MemoryCluster
+    build_pump: MakePump, cluster: MemoryCluster
 ) -> None:
-    pump = make_pump()
+    pump = build_pump()
     start = cluster.fetch_ts()
     assert outcome(pump, cluster, prewrite(start)) == "ok"
     far = cluster.fetch_ts() * 10
@@ -59,11 +59,11 @@ def test_a_binlog_from_the_future_is_refused_and_does_not_raise_the_watermark(
     until(lambda: pump.service.build_info().max_commit_ts > start, "the watermark continues to move")
     assert pump._storage.refused_future == 6
     pump.stop()
-    assert make_pump().service.state == "online", "the restarted pump moves its watermark"
+    assert build_pump().service.state == "online", "the restarted pump moves its watermark"
 
 
-def test_a_commit_ts_one_digit_too_long_is_refused_by_txn_resolve(make_pump: MakePump, cluster: MemoryCluster) -> None:
-    pump = make_pump()
+def test_a_commit_ts_one_digit_too_long_is_refused_by_txn_resolve(build_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = build_pump()
     start = cluster.fetch_ts()
     assert outcome(pump, cluster, prewrite(start)) == "ok"
     until(lambda: bool(pump._storage.list_waiting_prewrites()), "the P waits")
@@ -73,14 +73,14 @@ def test_a_commit_ts_one_digit_too_long_is_refused_by_txn_resolve(make_pump: Mak
 
 
 def test_a_commit_from_the_future_reported_by_the_source_is_not_believed(
-    make_pump: MakePump, cluster: MemoryCluster
+    build_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     class Wrong:
         def fetch_transaction_status(self, start_ts: int, key: bytes) -> Status:
             del key
             return Committed(start_ts * 10)
 
-    pump = make_pump(source=Wrong())
+    pump = build_pump(source=Wrong())
     start = cluster.fetch_ts()
     assert outcome(pump, cluster, prewrite(start)) == "ok"
     until(lambda: "is in the future" in str(pump.service.problems), "the pump shows why the P still blocks")

@@ -42,10 +42,10 @@ class Gate:
 
 
 def test_the_port_is_open_while_a_lost_index_is_rebuilt(
-    make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+    build_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch)
-    pump = make_pump()
+    pump = build_pump()
     start = cluster.fetch_ts()
     store(pump._storage, prewrite(start), commit(start, cluster.fetch_ts()))
     last = cluster.fetch_ts()
@@ -110,9 +110,9 @@ class Stopper:
 
 
 def test_a_pump_that_rebuilds_its_index_stops_when_asked(
-    make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+    build_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pump = make_pump(gen_binlog_interval_s=600.0)
+    pump = build_pump(gen_binlog_interval_s=600.0)
     fill(pump._storage, 200, cluster.fetch_ts)
     stored = pulled(pump._storage, 200)
     lose_index(pump)

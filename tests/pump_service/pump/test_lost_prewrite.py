@@ -59,9 +59,9 @@ def test_a_given_up_commit_is_pulled_if_its_prewrite_still_arrives(tmp_path: Pat
 
 
 def test_the_pump_names_the_commit_that_ends_pulls_until_it_is_given_up(
-    make_pump: MakePump, cluster: MemoryCluster
+    build_pump: MakePump, cluster: MemoryCluster
 ) -> None:
-    pump = make_pump()
+    pump = build_pump()
     start, commit_ts = cluster.fetch_ts(), cluster.fetch_ts()
     write(pump, cluster, commit(start, commit_ts))
     reader = PumpReader(pump.addr, CLUSTER_ID)

@@ -58,8 +58,8 @@ def test_a_range_has_few_cuts_and_none_outside(storage: Storage) -> None:
     assert 1_000 < min(cuts) <= max(cuts) < 1_500
 
 
-def test_pump_answers_a_reader(make_pump: MakePump) -> None:
-    pump = make_pump()
+def test_pump_answers_a_reader(build_pump: MakePump) -> None:
+    pump = build_pump()
     reader = PumpReader(pump.addr, 1)
     found = reader.measure_range(0, 1 << 62, 1 << 20)
     assert found is not None

@@ -29,10 +29,10 @@ def outcome(pump: PumpServer, cluster_id: int, payload: bytes) -> str:
 
 @pytest.mark.parametrize("state", NOT_ONLINE)
 def test_unless_online_only_commits_and_rollbacks_are_stored(
-    make_pump: MakePump, cluster: MemoryCluster, state: State
+    build_pump: MakePump, cluster: MemoryCluster, state: State
 ) -> None:
     # S0-29
-    pump = make_pump()
+    pump = build_pump()
     first, second = cluster.fetch_ts(), cluster.fetch_ts()
     assert outcome(pump, cluster.id, prewrite(first).SerializeToString()) == "ok"
     assert outcome(pump, cluster.id, prewrite(second).SerializeToString()) == "ok"
@@ -46,17 +46,17 @@ def test_unless_online_only_commits_and_rollbacks_are_stored(
     pump.service.state = State.ONLINE
 
 
-def test_a_probe_is_accepted_and_stores_nothing(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_probe_is_accepted_and_stores_nothing(build_pump: MakePump, cluster: MemoryCluster) -> None:
     # S0-40
-    pump = make_pump(gen_binlog_interval_s=60.0)
+    pump = build_pump(gen_binlog_interval_s=60.0)
     files = pump._config.data_dir / "value"
     before = sum(file.stat().st_size for file in files.iterdir())
     assert [outcome(pump, cluster.id, b"") for _ in range(100)] == ["ignored"] * 100
     assert sum(file.stat().st_size for file in files.iterdir()) == before
 
 
-def test_each_error_has_the_right_class(make_pump: MakePump, cluster: MemoryCluster) -> None:
-    pump = make_pump()
+def test_each_error_has_the_right_class(build_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = build_pump()
     with pytest.raises(ConfigError, match="mismatched cluster id"):
         write_binlog(pump.service, cluster.id + 1, prewrite(1).SerializeToString())
     with pytest.raises(WireError):
@@ -65,8 +65,8 @@ def test_each_error_has_the_right_class(make_pump: MakePump, cluster: MemoryClus
         write_binlog(pump.service, cluster.id, Binlog(tp=1, start_ts=5).SerializeToString())
 
 
-def test_below_the_free_space_limit_only_fakes_are_stored(make_pump: MakePump, cluster: MemoryCluster) -> None:  # U-30
-    pump = make_pump(stop_write_at_available_space=1 << 60)
+def test_below_the_free_space_limit_only_fakes_are_stored(build_pump: MakePump, cluster: MemoryCluster) -> None:  # U-30
+    pump = build_pump(stop_write_at_available_space=1 << 60)
     for binlog in (prewrite(cluster.fetch_ts()), commit(5, 6), rollback(7)):
         with pytest.raises(Transient, match="stop-write-at-available-space"):
             write_binlog(pump.service, cluster.id, binlog.SerializeToString())
@@ -74,16 +74,16 @@ def test_below_the_free_space_limit_only_fakes_are_stored(make_pump: MakePump, c
 
 
 def test_a_slow_write_is_logged(
-    make_pump: MakePump, cluster: MemoryCluster, capsys: pytest.CaptureFixture[str]
+    build_pump: MakePump, cluster: MemoryCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pump = make_pump(slow_write_threshold_s=0.0)
+    pump = build_pump(slow_write_threshold_s=0.0)
     outcome(pump, cluster.id, prewrite(cluster.fetch_ts()).SerializeToString())
     until(lambda: "slow_write" in capsys.readouterr().out, "the slow write is logged after its batch")
 
 
-def test_an_invalid_pull_is_refused(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_an_invalid_pull_is_refused(build_pump: MakePump, cluster: MemoryCluster) -> None:
     # tidb-binlog 2.9
-    pump = make_pump()
+    pump = build_pump()
     with pytest.raises(ConfigError, match="mismatched cluster id"):
         pump.service.check_pull(cluster.id + 1, 0)
     with pytest.raises(ConfigError, match="negative"):

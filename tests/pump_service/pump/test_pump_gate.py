@@ -36,9 +36,9 @@ def waiting_prewrite(pump: PumpServer, cluster: MemoryCluster) -> int:
     return start_ts
 
 
-def test_deciding_a_transaction_requires_the_token(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_deciding_a_transaction_requires_the_token(build_pump: MakePump, cluster: MemoryCluster) -> None:
     #
-    pump = make_pump()
+    pump = build_pump()
     start_ts = waiting_prewrite(pump, cluster)
     file = pump._config.data_dir / "admin-token"
     token = file.read_text().strip()
@@ -60,8 +60,8 @@ def test_deciding_a_transaction_requires_the_token(make_pump: MakePump, cluster:
 
 
 @pytest.mark.parametrize("headers", [FOREIGN, {"origin": "null"}, {"sec_fetch_site": "same-site"}])
-def test_requests_from_another_sites_page_are_refused(make_pump: MakePump, headers: dict[str, str]) -> None:
-    pump = make_pump()
+def test_requests_from_another_sites_page_are_refused(build_pump: MakePump, headers: dict[str, str]) -> None:
+    pump = build_pump()
     assert put(pump, f"/state/{pump.node_id}/close", **headers).status_code == 403
     names = {k.replace("_", "-"): v for k, v in headers.items()}
     assert httpx.post(f"http://{pump.addr}/debug/gc/trigger", headers=names, timeout=60).status_code == 403
@@ -69,40 +69,40 @@ def test_requests_from_another_sites_page_are_refused(make_pump: MakePump, heade
     assert httpx.get(f"http://{pump.addr}/status", headers=names, timeout=60).status_code == 200
 
 
-def test_binlogctl_commands_stay_open(make_pump: MakePump) -> None:
+def test_binlogctl_commands_stay_open(build_pump: MakePump) -> None:
     # S0-60
-    pump = make_pump()
+    pump = build_pump()
     own = put(pump, f"/state/{pump.node_id}/pause", origin=f"http://{pump.addr}", sec_fetch_site="same-origin")
     assert own.json() == {"message": "apply action pause success!", "code": 200, "data": None}
-    assert put(make_pump("pump2"), "/state/pump2/pause").json()["code"] == 200
+    assert put(build_pump("pump2"), "/state/pump2/pause").json()["code"] == 200
 
 
-def test_an_operator_may_require_the_token_for_them_too(make_pump: MakePump) -> None:
-    pump = make_pump(protect_state=True)
+def test_an_operator_may_require_the_token_for_them_too(build_pump: MakePump) -> None:
+    pump = build_pump(protect_state=True)
     assert put(pump, f"/state/{pump.node_id}/pause").status_code == 403
     token = (pump._config.data_dir / "admin-token").read_text().strip()
     assert put(pump, f"/state/{pump.node_id}/pause", authorization=f"Bearer {token}").json()["code"] == 200
 
 
 def test_a_client_certificate_is_accepted_and_a_unix_socket_without_one_is_not(
-    make_pump: MakePump, cluster: MemoryCluster, tmp_path: Path, short_path: Path
+    build_pump: MakePump, cluster: MemoryCluster, tmp_path: Path, short_path: Path
 ) -> None:
     authority = Authority(tmp_path)
     own, operator = authority.tls("pump"), authority.tls("operator")
     tls = TlsFiles(str(own.ca), str(own.cert), str(own.key))
-    pump = make_pump(addr="localhost:0", tls=tls, socket=str(short_path / "pump.sock"), protect_state=True)
+    pump = build_pump(addr="localhost:0", tls=tls, socket=str(short_path / "pump.sock"), protect_state=True)
     start_ts = waiting_prewrite(pump, cluster)
     transport = httpx.HTTPTransport(uds=str(short_path / "pump.sock"))
     with httpx.Client(transport=transport, timeout=60) as local:
         assert local.put(f"http://pump/txn/{start_ts}/rollback").status_code == 403
-    with httpx.Client(verify=operator.make_client_context(), timeout=60) as client:
+    with httpx.Client(verify=operator.build_client_context(), timeout=60) as client:
         assert client.put(f"https://{pump.addr}/txn/{start_ts}/rollback").json()["code"] == 200
         foreign = client.put(f"https://{pump.addr}/state/{pump.node_id}/close", headers=FOREIGN)
         assert foreign.status_code == 403
     assert pump.service.state is State.ONLINE
 
 
-def test_a_token_that_cannot_be_saved_stops_the_start(make_pump: MakePump, tmp_path: Path) -> None:
+def test_a_token_that_cannot_be_saved_stops_the_start(build_pump: MakePump, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the token for commands cannot be saved") as caught:
-        make_pump(admin_token_file=str(tmp_path / "nosuch" / "token"))
+        build_pump(admin_token_file=str(tmp_path / "nosuch" / "token"))
     assert "admin-token-file" in json.dumps(str(caught.value))

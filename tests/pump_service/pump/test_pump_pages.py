@@ -69,18 +69,18 @@ def write(pump: PumpServer, cluster: MemoryCluster, *binlogs: Binlog) -> None:
         "GET /state/pump1/pause",
     ],
 )
-def test_an_answer_equals_the_recorded_one(make_pump: MakePump, request_line: str) -> None:
+def test_an_answer_equals_the_recorded_one(build_pump: MakePump, request_line: str) -> None:
     status, headers, body = recorded()[request_line]
     method, path = request_line.split()
-    answer = ask(make_pump(), method, path)
+    answer = ask(build_pump(), method, path)
     assert (answer.status, answer.body) == (status, body)
     assert not body or answer.content_type == headers["Content-Type"]
 
 
-def test_status_and_drainers_have_the_recorded_form(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_status_and_drainers_have_the_recorded_form(build_pump: MakePump, cluster: MemoryCluster) -> None:
     entries = json.loads(recorded()["GET /status"][2])["status"].values()
     drainers = recorded()["GET /drainers"]
-    pump = make_pump("ours")
+    pump = build_pump("ours")
     cluster.consumers = [NodeStatus.from_json(json.dumps(one).encode(), "k") for one in json.loads(drainers[2])]
     assert ask(pump, "GET", "/drainers").body == drainers[2]
     entry = cluster.nodes["ours"]
@@ -95,8 +95,8 @@ def test_status_and_drainers_have_the_recorded_form(make_pump: MakePump, cluster
     assert recorded_status.removeprefix(b'{"status":{') in answer.body
 
 
-def test_status_shows_that_pd_does_not_answer(make_pump: MakePump, cluster: MemoryCluster) -> None:
-    pump = make_pump()
+def test_status_shows_that_pd_does_not_answer(build_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = build_pump()
     cluster.down = True
     content = json.loads(ask(pump, "GET", "/status").body)
     cluster.down = False
@@ -110,9 +110,9 @@ def test_a_stored_binlog_is_shown_as_the_original_shows_it() -> None:
     assert as_text(binlog.SerializeToString()) == text + "\n"
 
 
-def test_a_stored_transaction_is_shown_with_its_tables_and_rows(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_stored_transaction_is_shown_with_its_tables_and_rows(build_pump: MakePump, cluster: MemoryCluster) -> None:
     # S0-75
-    pump = make_pump()
+    pump = build_pump()
     tables = [TableMutation(table_id=45, inserted_rows=[b"a", b"b"], deleted_rows=[b"c"]), TableMutation(table_id=46)]
     value = PrewriteValue(schema_version=23, mutations=tables).SerializeToString()
     start = cluster.fetch_ts()
@@ -129,8 +129,8 @@ def test_a_stored_transaction_is_shown_with_its_tables_and_rows(make_pump: MakeP
     assert envelope(ask(pump, "GET", "/debug/binlog/x", format="json"))[1] == 1
 
 
-def test_pause_is_accepted_once_and_only_while_online(make_pump: MakePump) -> None:
-    pump = make_pump()
+def test_pause_is_accepted_once_and_only_while_online(build_pump: MakePump) -> None:
+    pump = build_pump()
     assert envelope(ask(pump, "PUT", "/state/pump1/pause")) == ("apply action pause success!", 200)
     assert pump.serve() == "paused"
     message, code = envelope(ask(pump, "PUT", "/state/pump1/close"))
@@ -138,9 +138,9 @@ def test_pause_is_accepted_once_and_only_while_online(make_pump: MakePump) -> No
 
 
 def test_every_metric_of_the_original_exists_with_its_type_and_labels(
-    make_pump: MakePump, cluster: MemoryCluster
+    build_pump: MakePump, cluster: MemoryCluster
 ) -> None:
-    pump = make_pump()
+    pump = build_pump()
     start = cluster.fetch_ts()
     write(pump, cluster, prewrite(start), commit(start, cluster.fetch_ts()))
     page = ask(pump, "GET", "/metrics")
@@ -153,8 +153,8 @@ def test_every_metric_of_the_original_exists_with_its_type_and_labels(
         assert ours[name][1] <= theirs[name][1], f"labels and buckets of {name}"
 
 
-def test_the_alert_rules_use_series_that_the_page_has(make_pump: MakePump, cluster: MemoryCluster) -> None:  # U-02
-    pump = make_pump()
+def test_the_alert_rules_use_series_that_the_page_has(build_pump: MakePump, cluster: MemoryCluster) -> None:  # U-02
+    pump = build_pump()
     start = cluster.fetch_ts()
     write(pump, cluster, prewrite(start), commit(start, cluster.fetch_ts()))
     # Counted by kind, so a series exists only after the first one of its kind.
@@ -192,9 +192,9 @@ def value(pump: PumpServer, sample: str) -> float:
     return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{sample} ")), 0.0)
 
 
-def test_failures_after_the_cluster_check_are_counted(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_failures_after_the_cluster_check_are_counted(build_pump: MakePump, cluster: MemoryCluster) -> None:
     # tidb-binlog 2.8
-    pump = make_pump()
+    pump = build_pump()
     write(pump, cluster, prewrite(cluster.fetch_ts()))
     for cluster_id, payload in ((cluster.id, b"\xff"), (cluster.id, Binlog(tp=1).SerializeToString())):
         with pytest.raises(Exception, match=r"binlog|start_ts"):
@@ -211,8 +211,8 @@ def test_failures_after_the_cluster_check_are_counted(make_pump: MakePump, clust
     assert value(pump, 'binlog_pump_rpc_duration_seconds_count{label="fail",method="WriteBinlog"}') == 2
 
 
-def test_a_refusal_over_the_network_is_counted_once(make_pump: MakePump, cluster: MemoryCluster) -> None:
-    pump = make_pump()
+def test_a_refusal_over_the_network_is_counted_once(build_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = build_pump()
     pump.service.state = State.PAUSING
     with grpc.insecure_channel(pump.addr) as channel:
         request = pump_pb2.WriteBinlogReq(clusterID=cluster.id, payload=prewrite(5).SerializeToString())
@@ -221,8 +221,8 @@ def test_a_refusal_over_the_network_is_counted_once(make_pump: MakePump, cluster
     assert value(pump, "binlog_pump_loss_binlog_count") == 1
 
 
-def test_batches_and_syncs_are_timed(make_pump: MakePump, cluster: MemoryCluster) -> None:
-    pump = make_pump(gen_binlog_interval_s=60.0)
+def test_batches_and_syncs_are_timed(build_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = build_pump(gen_binlog_interval_s=60.0)
     size, seconds = "binlog_pump_storage_write_binlog_size", "binlog_pump_storage_write_binlog_duration_time"
     before = value(pump, f'{size}_sum{{type="batch"}}')
     binlog = prewrite(cluster.fetch_ts())
@@ -245,9 +245,9 @@ class Source:
         return self.answer
 
 
-def test_an_operator_decides_transactions_unknown_to_the_source(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_an_operator_decides_transactions_unknown_to_the_source(build_pump: MakePump, cluster: MemoryCluster) -> None:
     #
-    pump = make_pump(source=Source())
+    pump = build_pump(source=Source())
     first, second = cluster.fetch_ts(), cluster.fetch_ts()
     write(pump, cluster, prewrite(first), prewrite(second))
     until(lambda: pump.service.build_info().unmatched_prewrites == 2, "both wait")
@@ -263,10 +263,10 @@ def test_an_operator_decides_transactions_unknown_to_the_source(make_pump: MakeP
     assert code == 3
 
 
-def test_an_operator_cannot_decide_against_the_source(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_an_operator_cannot_decide_against_the_source(build_pump: MakePump, cluster: MemoryCluster) -> None:
     #
     source = Source()
-    pump = make_pump(source=source, resolve_interval_s=60.0)
+    pump = build_pump(source=source, resolve_interval_s=60.0)
     start = cluster.fetch_ts()
     write(pump, cluster, prewrite(start))
     until(lambda: pump.service.build_info().unmatched_prewrites == 1, "it waits")
@@ -287,8 +287,8 @@ def test_an_operator_cannot_decide_against_the_source(make_pump: MakePump, clust
 
 
 @pytest.mark.parametrize("text", ["--5", "9" * 5000, "-", "1_0", "٣", "5-"])
-def test_an_invalid_timestamp_gets_a_short_answer(make_pump: MakePump, text: str) -> None:
-    pump = make_pump()
+def test_an_invalid_timestamp_gets_a_short_answer(build_pump: MakePump, text: str) -> None:
+    pump = build_pump()
     answer = ask(pump, "GET", f"/debug/binlog/{text}")
     assert answer.body.decode() == f"invalid parameter ts: {text[:40]}"
     assert envelope(ask(pump, "GET", f"/debug/binlog/{text}", format="json"))[1] == 1
@@ -319,8 +319,8 @@ def test_a_binlog_too_large_to_parse_is_shown_by_its_head(monkeypatch: pytest.Mo
     assert as_text(prewrite(100, bytes(100_000)).SerializeToString()) == "tp:Prewrite start_ts:100 \n"
 
 
-def test_the_status_page_names_what_blocks_the_pump(make_pump: MakePump, cluster: MemoryCluster) -> None:
-    pump = make_pump()
+def test_the_status_page_names_what_blocks_the_pump(build_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = build_pump()
     start = cluster.fetch_ts()
     write(pump, cluster, prewrite(start))
 

@@ -21,18 +21,20 @@ from spark_jobs.land.pump_source import pull_batches
 
 
 def test_a_secure_pump_serves_only_allowed_names(
-    make_pump: MakePump, cluster: MemoryCluster, tmp_path: Path, short_path: Path
+    build_pump: MakePump, cluster: MemoryCluster, tmp_path: Path, short_path: Path
 ) -> None:
     # tidb-binlog 1.5, 2.12
     authority = Authority(tmp_path)
     own, drainer = authority.tls("pump"), authority.tls("drainer")
     socket = short_path / "pump.sock"
     tls = TlsFiles(str(own.ca), str(own.cert), str(own.key), ("pump", "drainer"))
-    pump = make_pump(addr="localhost:0", tls=tls, socket=str(socket))
+    pump = build_pump(addr="localhost:0", tls=tls, socket=str(socket))
     reader = PumpReader(pump.addr, CLUSTER_ID, tls=drainer)
     assert reader.read_info().node_id == "pump1"
     assert next(reader.pull(0))[0] <= cluster.fetch_ts()
-    assert httpx.get(f"https://{pump.addr}/status", verify=drainer.make_client_context(), timeout=60).status_code == 200
+    assert (
+        httpx.get(f"https://{pump.addr}/status", verify=drainer.build_client_context(), timeout=60).status_code == 200
+    )
     assert [batch["kind"].to_pylist() for batch in pull_batches("p", reader, 0, 1)] == [["proof"]]
     for other in (authority.tls("stranger"), None, trust_another(drainer, tmp_path / "another")):
         with pytest.raises(SourceUnavailable):
@@ -40,12 +42,12 @@ def test_a_secure_pump_serves_only_allowed_names(
     with Channel(f"unix:{socket}") as channel:
         assert channel.call("/grpc.health.v1.Health/Check", b"", 10) == b"\x08\x01"
     pump.stop()
-    again = make_pump(addr="localhost:0", tls=tls)  # it finds its own entry, and no pump at the old address
+    again = build_pump(addr="localhost:0", tls=tls)  # it finds its own entry, and no pump at the old address
     assert again.node_id == "pump1"
 
 
 def test_an_online_drainer_of_a_tls_cluster_is_notified_by_tls(
-    make_pump: MakePump, cluster: MemoryCluster, tmp_path: Path
+    build_pump: MakePump, cluster: MemoryCluster, tmp_path: Path
 ) -> None:  # S0-57, U-31
     authority = Authority(tmp_path)
     own, drainer = authority.tls("pump"), authority.tls("drainer")
@@ -65,7 +67,7 @@ def test_an_online_drainer_of_a_tls_cluster_is_notified_by_tls(
     port = server.add_secure_port("localhost:0", credentials)
     server.start()
     cluster.consumers = [NodeStatus("drainer", f"localhost:{port}", "online")]
-    pump = make_pump(addr="localhost:0", tls=TlsFiles(str(own.ca), str(own.cert), str(own.key)))
+    pump = build_pump(addr="localhost:0", tls=TlsFiles(str(own.ca), str(own.cert), str(own.key)))
     assert notified == ["pump"]
     assert pump.service.state == "online"
     server.stop(None).wait()

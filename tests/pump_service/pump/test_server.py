@@ -64,9 +64,9 @@ def refused(pump: PumpServer, *binlogs: Binlog, cluster_id: int = CLUSTER_ID) ->
     return str(caught.value.details())
 
 
-def test_a_client_of_the_original_proto_writes_and_another_cluster_is_refused(make_pump: MakePump) -> None:
+def test_a_client_of_the_original_proto_writes_and_another_cluster_is_refused(build_pump: MakePump) -> None:
     # S0-46
-    pump = make_pump()
+    pump = build_pump()
     write(pump, prewrite(10), commit(10, 11))
     assert "cluster id" in refused(pump, prewrite(20), cluster_id=CLUSTER_ID + 1)
     # An acked binlog is sorted a moment later.
@@ -76,10 +76,10 @@ def test_a_client_of_the_original_proto_writes_and_another_cluster_is_refused(ma
 
 
 def test_a_consumer_of_the_original_proto_gets_ordered_complete_transactions(
-    make_pump: MakePump, cluster: MemoryCluster
+    build_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     # S0-53
-    pump = make_pump()
+    pump = build_pump()
     starts = [cluster.fetch_ts() for _ in range(20)]
     write(pump, *map(prewrite, starts))
     write(pump, *[commit(start, cluster.fetch_ts()) for start in reversed(starts)])
@@ -97,10 +97,10 @@ def test_a_consumer_of_the_original_proto_gets_ordered_complete_transactions(
 
 @pytest.mark.long
 def test_fakes_move_an_idle_pump_and_with_pd_down_the_reason_is_shown(
-    make_pump: MakePump, cluster: MemoryCluster
+    build_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     # S0-54, S0-59: start_ts == commit_ts, no data, a fresh ts from PD.
-    pump = make_pump()
+    pump = build_pump()
     seen = list(islice(reader(pump).pull(0), 3))
     assert all(commit_ts == start_ts for commit_ts, start_ts, _ in seen)
     assert all(payload == build.build_fake(commit_ts).SerializeToString() for commit_ts, _, payload in seen)
@@ -121,9 +121,9 @@ def test_fakes_move_an_idle_pump_and_with_pd_down_the_reason_is_shown(
     until(lambda: pump.service.build_info().last_error == "", "no problem is shown")
 
 
-def test_fakes_are_written_despite_rejected_calls_and_probes(make_pump: MakePump) -> None:
+def test_fakes_are_written_despite_rejected_calls_and_probes(build_pump: MakePump) -> None:
     # the original stops writing fakes while it is called.
-    pump = make_pump(stop_write_at_available_space=1 << 60)
+    pump = build_pump(stop_write_at_available_space=1 << 60)
     seen = {pump.service.build_info().max_commit_ts}
 
     def moves() -> bool:
@@ -136,8 +136,8 @@ def test_fakes_are_written_despite_rejected_calls_and_probes(make_pump: MakePump
 
 
 @pytest.mark.long
-def test_a_busy_pump_writes_no_fakes(make_pump: MakePump, cluster: MemoryCluster) -> None:
-    pump = make_pump(gen_binlog_interval_s=0.4)
+def test_a_busy_pump_writes_no_fakes(build_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = build_pump(gen_binlog_interval_s=0.4)
     stop, pauses = time.monotonic() + 1.5, 0
     while (began := time.monotonic()) < stop:
         start = cluster.fetch_ts()
@@ -152,12 +152,12 @@ def test_a_busy_pump_writes_no_fakes(make_pump: MakePump, cluster: MemoryCluster
 
 
 def test_no_prewrite_is_accepted_before_the_registration_is_confirmed(
-    make_pump: MakePump, cluster: MemoryCluster
+    build_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     # S0-57
     cluster.confirms.clear()
     addr = f"127.0.0.1:{free_port()}"
-    starting = threading.Thread(target=make_pump, kwargs={"addr": addr, "heartbeat_interval_s": 60.0})
+    starting = threading.Thread(target=build_pump, kwargs={"addr": addr, "heartbeat_interval_s": 60.0})
     starting.start()
     channel = grpc.insecure_channel(addr, options=[("grpc.initial_reconnect_backoff_ms", 20)])
     grpc.channel_ready_future(channel).result(60)
@@ -176,10 +176,10 @@ def test_no_prewrite_is_accepted_before_the_registration_is_confirmed(
     channel.close()
 
 
-def test_a_pump_has_a_watermark_when_it_is_registered(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_pump_has_a_watermark_when_it_is_registered(build_pump: MakePump, cluster: MemoryCluster) -> None:
     #
     before = cluster.fetch_ts()
-    pump = make_pump(gen_binlog_interval_s=60.0)
+    pump = build_pump(gen_binlog_interval_s=60.0)
     until(lambda: pump.service.build_info().max_commit_ts > before, "the fake of the registration")
 
 
@@ -209,50 +209,50 @@ def drainer(host: str, state: str = "online") -> NodeStatus:
 
 
 def test_a_new_pump_serves_only_after_each_online_consumer_answered(
-    make_pump: MakePump, cluster: MemoryCluster
+    build_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     # S0-57
     with consumer() as (servicer, host):
         cluster.consumers = [drainer(host)]
-        pump = make_pump()
+        pump = build_pump()
         assert (servicer.notified, cluster.nodes["pump1"].state) == (1, "online")
         pump.stop()
-        make_pump()
+        build_pump()
         assert servicer.notified == 1  # it was paused, so it is registered
 
 
 def test_a_pump_that_no_consumer_confirms_ends_offline_with_an_error(
-    make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+    build_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S0-57, R-05
     monkeypatch.setattr("pump_service.pump.membership._BACKOFF_S", 0.01)
     cluster.consumers = [drainer("127.0.0.1:1")]
     with pytest.raises(SourceUnavailable, match="drainer1"):
-        make_pump()
+        build_pump()
     assert cluster.nodes["pump1"].state == "offline"
     cluster.consumers = [drainer("127.0.0.1:1", "paused")]  # waited for, not notified
-    make_pump()
+    build_pump()
 
 
 def test_a_stop_leaves_paused_with_the_last_watermark_and_everything_readable(
-    make_pump: MakePump, cluster: MemoryCluster
+    build_pump: MakePump, cluster: MemoryCluster
 ) -> None:
-    pump = make_pump()
+    pump = build_pump()
     start = cluster.fetch_ts()
     write(pump, prewrite(start), commit(start, cluster.fetch_ts()))
     pump.stop()
     assert cluster.history[-2:] == ["pausing", "paused"]
     status = cluster.nodes["pump1"]
     assert (status.host, status.is_alive) == (pump.addr, False)
-    again = make_pump()
+    again = build_pump()
     assert again.service.build_info().max_commit_ts >= status.max_commit_ts
     assert len(data(again, 1)) == 1
 
 
 def test_a_pausing_pump_accepts_commits_and_rollbacks_but_no_prewrites(
-    make_pump: MakePump, cluster: MemoryCluster
+    build_pump: MakePump, cluster: MemoryCluster
 ) -> None:
-    pump = make_pump()
+    pump = build_pump()
     first, second = cluster.fetch_ts(), cluster.fetch_ts()
     write(pump, prewrite(first), prewrite(second))
     pump.service.state = State.PAUSING
@@ -266,59 +266,59 @@ def test_a_pausing_pump_accepts_commits_and_rollbacks_but_no_prewrites(
     assert pump.service.build_info().unmatched_prewrites == 0
 
 
-def test_a_pump_that_died_online_is_taken_over_by_the_same_node(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_pump_that_died_online_is_taken_over_by_the_same_node(build_pump: MakePump, cluster: MemoryCluster) -> None:
     cluster.nodes["pump1"] = NodeStatus("pump1", "127.0.0.1:9", "online", False, 0, None, 5, 5)
-    pump = make_pump()
+    pump = build_pump()
     assert cluster.nodes["pump1"].host == pump.addr
 
 
-def test_heartbeats_carry_the_watermark(make_pump: MakePump, cluster: MemoryCluster) -> None:
-    pump = make_pump()
+def test_heartbeats_carry_the_watermark(build_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = build_pump()
     reached = pump.service.build_info().max_commit_ts
     until(lambda: cluster.nodes["pump1"].max_commit_ts > reached, "a heartbeat")
     assert abs(tso.extract_physical(cluster.nodes["pump1"].update_ts) - time.time() * 1000) < 60_000
 
 
-def test_heartbeats_follow_the_clock_of_pd(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_heartbeats_follow_the_clock_of_pd(build_pump: MakePump, cluster: MemoryCluster) -> None:
     # A recorded source leads PD's clock: pumps that started before it were shown as stale forever.
     cluster.clock_ms, cluster._last = 1000, 0
-    make_pump()
+    build_pump()
     cluster.clock_ms = int(time.time() * 1000)
     until(lambda: not is_stale(cluster.nodes["pump1"], cluster.fetch_ts(), 2.0), "a heartbeat of PD's time")
 
 
-def test_a_second_process_on_the_directory_fails_at_once(make_pump: MakePump) -> None:
-    make_pump()
+def test_a_second_process_on_the_directory_fails_at_once(build_pump: MakePump) -> None:
+    build_pump()
     with pytest.raises(Permanent, match="holds the data directory"):
-        make_pump()
+        build_pump()
 
 
-def test_a_taken_port_is_one_clear_error(make_pump: MakePump) -> None:
-    pump = make_pump()
+def test_a_taken_port_is_one_clear_error(build_pump: MakePump) -> None:
+    pump = build_pump()
     with pytest.raises(Permanent, match="cannot listen"):
-        make_pump("pump2", addr=pump.addr)
+        build_pump("pump2", addr=pump.addr)
 
 
-def test_another_cluster_or_a_clock_behind_the_data_is_refused(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_another_cluster_or_a_clock_behind_the_data_is_refused(build_pump: MakePump, cluster: MemoryCluster) -> None:
     #
-    make_pump().stop()
+    build_pump().stop()
     cluster.id += 1
     with pytest.raises(ConfigError, match="another cluster"):
-        make_pump()
+        build_pump()
     cluster.id -= 1
     cluster.clock_ms, cluster._last = 1000, 0
     with pytest.raises(Permanent, match="behind"):
-        make_pump()
+        build_pump()
 
 
 def test_an_unreachable_pd_is_one_clear_error_and_frees_the_directory(
-    make_pump: MakePump, cluster: MemoryCluster
+    build_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     cluster.down = True
     with pytest.raises(SourceUnavailable, match="PD does not answer"):
-        make_pump()
+        build_pump()
     cluster.down = False
-    make_pump()
+    build_pump()
 
 
 class Source:
@@ -332,10 +332,10 @@ class Source:
         return self.answers.get(start_ts, Unknown("no proof"))
 
 
-def test_orphans_wait_for_a_proof_and_the_reason_is_shown(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_orphans_wait_for_a_proof_and_the_reason_is_shown(build_pump: MakePump, cluster: MemoryCluster) -> None:
     # S0-49, R-07: unknown blocks, whatever the age; committed is emitted; rolled back is not.
     source = Source()
-    pump = make_pump(source=source)
+    pump = build_pump(source=source)
     lost, gone, silent = (cluster.fetch_ts() for _ in range(3))
     write(pump, prewrite(lost), prewrite(gone), prewrite(silent))
     commit_ts = cluster.fetch_ts()
@@ -351,16 +351,16 @@ def test_orphans_wait_for_a_proof_and_the_reason_is_shown(make_pump: MakePump, c
     assert info.status_queries >= 4
     assert info.unmatched_prewrites == 0
     pump.stop()
-    again = make_pump()  # the proofs were stored, so the source is not asked again
+    again = build_pump()  # the proofs were stored, so the source is not asked again
     assert data(again, 1) == [commit_ts]
     assert again.service.build_info().unmatched_prewrites == 0
 
 
 @pytest.mark.long
-def test_an_r_is_verified_where_there_is_a_source_to_ask(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_an_r_is_verified_where_there_is_a_source_to_ask(build_pump: MakePump, cluster: MemoryCluster) -> None:
     # TiDB says rolled back, its store says committed.
     source = Source()
-    pump = make_pump(source=source)
+    pump = build_pump(source=source)
     lied, true, silent = (cluster.fetch_ts() for _ in range(3))
     write(pump, *map(prewrite, (lied, true, silent)), *map(rollback, (lied, true, silent)))
     commit_ts = cluster.fetch_ts()
@@ -376,12 +376,12 @@ def test_an_r_is_verified_where_there_is_a_source_to_ask(make_pump: MakePump, cl
 
 
 def test_collecting_is_held_back_by_a_registered_consumer_and_shown(
-    make_pump: MakePump, cluster: MemoryCluster
+    build_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     #
     position = cluster.fetch_ts()
     cluster.consumers = [NodeStatus("sync", "h", "paused", False, 0, None, position, 0)]
-    pump = make_pump(gc_s=0.1, gc_interval_s=0.05)
+    pump = build_pump(gc_s=0.1, gc_interval_s=0.05)
     until(lambda: f"held back by sync (at {position})" in pump.service.build_info().last_error, "held back")
     assert pump.service.build_info().gc_ts < position
     cluster.consumers = []
@@ -391,9 +391,9 @@ def test_collecting_is_held_back_by_a_registered_consumer_and_shown(
         list(islice(reader(pump).pull(position), 1))
 
 
-def test_a_temporary_pull_error_is_reported_as_such(make_pump: MakePump, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_pull_error_is_reported_as_such(build_pump: MakePump, monkeypatch: pytest.MonkeyPatch) -> None:
     # No file can be opened, or the index is closing: this is not a loss of data.
-    pump = make_pump()
+    pump = build_pump()
     write(pump, prewrite(10), commit(10, 11))
 
     def fail(*_: object) -> None:
@@ -405,15 +405,15 @@ def test_a_temporary_pull_error_is_reported_as_such(make_pump: MakePump, monkeyp
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_info_identifies_the_pump(make_pump: MakePump) -> None:
-    pump = make_pump()
+def test_info_identifies_the_pump(build_pump: MakePump) -> None:
+    pump = build_pump()
     info = reader(pump).read_info()
     assert (info.cluster_id, info.node_id, info.state, info.gc_ts) == (CLUSTER_ID, "pump1", "online", 0)
     assert len(info.store_uuid) == 36
 
 
-def test_a_node_keeps_the_name_stored_in_its_directory(make_pump: MakePump) -> None:
-    pump = make_pump(node_id="")
+def test_a_node_keeps_the_name_stored_in_its_directory(build_pump: MakePump) -> None:
+    pump = build_pump(node_id="")
     assert pump.node_id == pump.addr
     pump.stop()
-    assert make_pump(node_id="other").node_id == pump.node_id
+    assert build_pump(node_id="other").node_id == pump.node_id

@@ -84,12 +84,12 @@ def test_with_a_foreign_clock_nothing_is_moved_out(tmp_path: Path) -> None:  # R
 
 @pytest.mark.long
 def test_a_start_names_the_command_that_fixes_it_and_the_command_works(
-    tmp_path: Path, make_pump: MakePump, cluster: MemoryCluster
+    tmp_path: Path, build_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     folder = tmp_path / "pump1"
     kept = filled(folder, cluster.fetch_ts() - tso.compose(60_000), build.build_fake(FAR))
     with pytest.raises(Permanent, match=r"PD's clock is behind .*`binlake pump set-aside` lists"):
-        make_pump()
+        build_pump()
     with PlacementDriver(tmp_path / "pd", cluster_id=cluster.id) as pd:
         command = [sys.executable, "-m", "binlake.cli", "pump", "--pd-urls", pd.url]
         command += ["--data-dir", str(folder), "set-aside"]
@@ -99,14 +99,14 @@ def test_a_start_names_the_command_that_fixes_it_and_the_command_works(
     assert f"fake start_ts={FAR} commit_ts={FAR} (2096-10-02T07:06:40+00:00)" in listed
     assert "--accept-loss moves them out" in listed
     assert "1 moved out, copies are in" in done
-    pump = make_pump()
+    pump = build_pump()
     assert kept[-1] <= pump.service.build_info().max_commit_ts < FAR
     page = pump.service.metrics.render_page(pump._storage, int, int).decode()
     assert "binlake_pump_set_aside_binlogs 1" in page
 
 
-def test_a_running_pump_reports_a_pd_that_fell_behind(make_pump: MakePump) -> None:
-    pump = make_pump(heartbeat_interval_s=3600.0, gen_binlog_interval_s=3600.0)
+def test_a_running_pump_reports_a_pd_that_fell_behind(build_pump: MakePump) -> None:
+    pump = build_pump(heartbeat_interval_s=3600.0, gen_binlog_interval_s=3600.0)
     pump._ceiling._known -= tso.compose(3_600_000)  # as if another PD, an hour behind, had answered since
     pump._publish()
     assert "above PD's clock" in pump.service.build_info().last_error

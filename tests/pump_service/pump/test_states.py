@@ -62,9 +62,9 @@ def closing(pump: PumpServer) -> str:
     return str(pump.service.problems)
 
 
-def test_close_waits_until_every_consumer_has_pulled_everything(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_close_waits_until_every_consumer_has_pulled_everything(build_pump: MakePump, cluster: MemoryCluster) -> None:
     # S0-33, R-05, S0-29
-    pump = make_pump()
+    pump = build_pump()
     cluster.consumers = [consumer("a", 1), consumer("b", 1), consumer("gone", 0, "offline")]
     serving = Serving(pump)
     transaction(pump, cluster)
@@ -83,9 +83,9 @@ def test_close_waits_until_every_consumer_has_pulled_everything(make_pump: MakeP
     assert cluster.history == ["online", "closing", "offline"]
 
 
-def test_pumps_that_close_together_wait_at_one_watermark(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_pumps_that_close_together_wait_at_one_watermark(build_pump: MakePump, cluster: MemoryCluster) -> None:
     # S0-33: otherwise each would cost a consumer that works in batches an extra window.
-    pumps = [make_pump(name) for name in ("pump1", "pump2", "pump3")]
+    pumps = [build_pump(name) for name in ("pump1", "pump2", "pump3")]
     cluster.consumers = [consumer("a", 1)]
     serving = [Serving(pump) for pump in pumps]
     for pump in pumps:
@@ -104,9 +104,9 @@ def test_pumps_that_close_together_wait_at_one_watermark(make_pump: MakePump, cl
     assert {entry.max_commit_ts for entry in cluster.nodes.values()} == {mark}
 
 
-def test_a_closing_pump_without_any_consumer_stays(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_closing_pump_without_any_consumer_stays(build_pump: MakePump, cluster: MemoryCluster) -> None:
     # S0-33: the original leaves at once, together with data that nobody has read.
-    pump = make_pump()
+    pump = build_pump()
     serving = Serving(pump)
     pump.request_leave("close")
     until(lambda: "no consumer is registered" in closing(pump), "the pump shows why it stays")
@@ -115,9 +115,9 @@ def test_a_closing_pump_without_any_consumer_stays(make_pump: MakePump, cluster:
     assert cluster.history == ["online", "closing", "pausing", "paused"]
 
 
-def test_a_closing_pump_that_is_asked_again_keeps_closing(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_closing_pump_that_is_asked_again_keeps_closing(build_pump: MakePump, cluster: MemoryCluster) -> None:
     # S0-33
-    pump = make_pump()
+    pump = build_pump()
     cluster.consumers = [consumer("a", 1)]
     serving = Serving(pump)
     pump.request_leave("close")
@@ -131,10 +131,10 @@ def test_a_closing_pump_that_is_asked_again_keeps_closing(make_pump: MakePump, c
 
 
 def test_a_commit_indexed_during_the_last_check_keeps_the_pump_paused(
-    make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+    build_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a commit that is indexed while the registry answers is in no consumer's position.
-    pump = make_pump()
+    pump = build_pump()
     storage = pump._storage
 
     def drainers() -> list[NodeStatus]:
@@ -154,9 +154,9 @@ def test_a_commit_indexed_during_the_last_check_keeps_the_pump_paused(
 
 @pytest.mark.parametrize("broken", ["_log", "index", "_follower"])
 def test_after_an_error_while_leaving_the_registry_does_not_show_the_pump_as_serving(
-    make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, broken: str
+    build_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    pump = make_pump()
+    pump = build_pump()
     close = getattr(pump._storage, broken).close
 
     def fail() -> None:
@@ -167,23 +167,25 @@ def test_after_an_error_while_leaving_the_registry_does_not_show_the_pump_as_ser
     with pytest.raises(OSError, match="No space"):
         pump.stop()
     assert cluster.nodes["pump1"].state == "paused"
-    make_pump()  # the directory is unlocked
+    build_pump()  # the directory is unlocked
 
 
 def test_clients_are_closed_when_the_directory_cannot_be_opened(
-    make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+    build_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_pump()
+    build_pump()
     closed: list[bool] = []
     monkeypatch.setattr(cluster, "close", lambda: closed.append(True))
     with pytest.raises(Permanent, match="another process holds the data directory"):
-        make_pump()
+        build_pump()
     assert closed == [True]
 
 
 @pytest.mark.long
-def test_close_waits_for_prewrites_and_still_accepts_their_commits(make_pump: MakePump, cluster: MemoryCluster) -> None:
-    pump = make_pump()
+def test_close_waits_for_prewrites_and_still_accepts_their_commits(
+    build_pump: MakePump, cluster: MemoryCluster
+) -> None:
+    pump = build_pump()
     start = cluster.fetch_ts()
     write(pump, cluster, prewrite(start))
     cluster.consumers = [consumer("a", 1 << 62)]
@@ -198,8 +200,8 @@ def test_close_waits_for_prewrites_and_still_accepts_their_commits(make_pump: Ma
     assert entry.max_commit_ts >= commit_ts
 
 
-def test_a_closing_pump_leaves_when_a_command_sets_it_offline(make_pump: MakePump, cluster: MemoryCluster) -> None:
-    pump = make_pump()
+def test_a_closing_pump_leaves_when_a_command_sets_it_offline(build_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = build_pump()
     cluster.consumers = [consumer("a", 1)]
     serving = Serving(pump)
     pump.request_leave("close")
@@ -210,10 +212,10 @@ def test_a_closing_pump_leaves_when_a_command_sets_it_offline(make_pump: MakePum
 
 
 def test_a_write_stored_while_the_pump_leaves_keeps_it_paused(
-    make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+    build_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # data stored after the last check is still needed.
-    pump = make_pump()
+    pump = build_pump()
     write(pump, cluster, prewrite(cluster.fetch_ts()))
     monkeypatch.setattr("pump_service.pump.leaving.Departure.find_reason_to_wait", lambda _: "")
     serving = Serving(pump)
@@ -222,55 +224,55 @@ def test_a_write_stored_while_the_pump_leaves_keeps_it_paused(
     assert cluster.nodes["pump1"].state == "paused"
 
 
-def test_an_online_pump_keeps_its_state_against_a_command(make_pump: MakePump, cluster: MemoryCluster) -> None:
-    make_pump()
+def test_an_online_pump_keeps_its_state_against_a_command(build_pump: MakePump, cluster: MemoryCluster) -> None:
+    build_pump()
     cluster.command(replace(cluster.nodes["pump1"], state="offline"))
     until(lambda: cluster.nodes["pump1"].state == "online", "the next heartbeat")
 
 
-def test_a_deleted_entry_is_written_again(make_pump: MakePump, cluster: MemoryCluster) -> None:
-    make_pump()
+def test_a_deleted_entry_is_written_again(build_pump: MakePump, cluster: MemoryCluster) -> None:
+    build_pump()
     del cluster.nodes["pump1"]
     until(lambda: "pump1" in cluster.nodes, "the next heartbeat")
 
 
-def test_a_second_pump_under_a_live_node_id_is_refused(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_second_pump_under_a_live_node_id_is_refused(build_pump: MakePump, cluster: MemoryCluster) -> None:
     # S0-35
-    first = make_pump("pump1")
+    first = build_pump("pump1")
     with pytest.raises(Permanent, match="another pump serves under this node id"):
-        make_pump("other-directory", node_id="pump1")
+        build_pump("other-directory", node_id="pump1")
     assert cluster.nodes["pump1"].host == first.addr
     assert cluster.nodes["pump1"].state == "online"
 
 
 def test_a_stale_entry_whose_address_another_pump_has_now_is_taken_over(
-    make_pump: MakePump, cluster: MemoryCluster
+    build_pump: MakePump, cluster: MemoryCluster
 ) -> None:
-    neighbour = make_pump("pump2")
+    neighbour = build_pump("pump2")
     cluster.nodes["pump1"] = NodeStatus("pump1", neighbour.addr, "online", max_commit_ts=5)
-    pump = make_pump("pump1")
+    pump = build_pump("pump1")
     assert cluster.nodes["pump1"].host == pump.addr
 
 
 @pytest.mark.parametrize("state", ["online", "pausing", "closing"])
 def test_the_address_of_another_node_that_may_serve_is_refused(
-    make_pump: MakePump, cluster: MemoryCluster, state: str
+    build_pump: MakePump, cluster: MemoryCluster, state: str
 ) -> None:
     cluster.nodes["old"] = NodeStatus("old", "10.0.0.1:8250", state)
     with pytest.raises(Permanent, match=r"another node is registered at this address.*--node-id old"):
-        make_pump("new", advertise_addr="10.0.0.1:8250")
+        build_pump("new", advertise_addr="10.0.0.1:8250")
     assert "new" not in cluster.nodes
 
 
 @pytest.mark.parametrize("state", ["paused", "offline"])
-def test_the_address_of_a_node_that_left_is_free(make_pump: MakePump, cluster: MemoryCluster, state: str) -> None:
+def test_the_address_of_a_node_that_left_is_free(build_pump: MakePump, cluster: MemoryCluster, state: str) -> None:
     cluster.nodes["old"] = NodeStatus("old", "10.0.0.1:8250", state)
-    make_pump("new", advertise_addr="10.0.0.1:8250")
+    build_pump("new", advertise_addr="10.0.0.1:8250")
     assert cluster.nodes["new"].state == "online"
 
 
-def test_a_pump_whose_node_id_was_taken_ends_and_stops_writing(make_pump: MakePump, cluster: MemoryCluster) -> None:
-    pump = make_pump()
+def test_a_pump_whose_node_id_was_taken_ends_and_stops_writing(build_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = build_pump()
     serving = Serving(pump)
     taken = NodeStatus("pump1", "10.9.9.9:8250", "online", max_commit_ts=7)
     cluster.command(taken)
@@ -281,14 +283,14 @@ def test_a_pump_whose_node_id_was_taken_ends_and_stops_writing(make_pump: MakePu
 
 
 @pytest.mark.parametrize("previous", ["paused", "offline", "closing", "pausing"])
-def test_a_restart_goes_online_from_any_state(make_pump: MakePump, cluster: MemoryCluster, previous: str) -> None:
+def test_a_restart_goes_online_from_any_state(build_pump: MakePump, cluster: MemoryCluster, previous: str) -> None:
     cluster.nodes["pump1"] = NodeStatus("pump1", "127.0.0.1:9", previous, max_commit_ts=5)
-    make_pump()
+    build_pump()
     assert cluster.nodes["pump1"].state == "online"
 
 
 def test_a_fuller_disk_lowers_the_score_and_equal_pumps_have_equal_scores(
-    make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+    build_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S0-31
     def usage(data_dir: Path) -> Usage:
@@ -296,15 +298,15 @@ def test_a_fuller_disk_lowers_the_score_and_equal_pumps_have_equal_scores(
 
     monkeypatch.setattr("pump_service.pump.server.measure_usage", usage)
     for name in ("one", "two", "full"):
-        make_pump(name)
+        build_pump(name)
     published = {name: cluster.nodes[name].score for name in ("one", "two", "full")}
     assert abs(published["one"] - published["two"]) <= 1
     assert published["full"] / published["one"] < 0.75
 
 
-def test_label_and_score_are_published(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_label_and_score_are_published(build_pump: MakePump, cluster: MemoryCluster) -> None:
     # S0-31, S0-32, S0-28
-    make_pump(label={"zone": "a"})
+    build_pump(label={"zone": "a"})
     entry = cluster.nodes["pump1"]
     assert entry.label == {"zone": "a"}
     assert 1 <= entry.score <= 100

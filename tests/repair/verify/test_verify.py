@@ -22,7 +22,7 @@ from binlake.lake.control import ControlTable
 from binlake.lake.windowlog import WindowLog
 from binlake.repair.verify import VerifyOptions, comparing, state, verify
 from binlake.repair.verify.fixfile import FixFile
-from binlake.repair.verify.repairing import apply_file, group_keys_by_table, make_settled_target, repair_keys
+from binlake.repair.verify.repairing import apply_file, build_settled_target, group_keys_by_table, repair_keys
 from binlake.repair.verify.sqltable import SqlTable
 from binlake.repair.verify.tables import list_tables_at
 from binlake.rows.codec.floats import format_double
@@ -62,7 +62,7 @@ def test_all_planted_differences_are_found_and_nothing_else(first_shop: Shop, tm
     assert verified.listed_all
 
     tables = list_tables_at(shop.lake.replication, shop.lake.paths, verified.commit_ts)
-    with make_settled_target(shop.lake.replication) as target:
+    with build_settled_target(shop.lake.replication) as target:
         done = repair_keys(shop.lake.replication, group_keys_by_table(verified.differences, tables), target)
     assert done.different == len(verified.differences)
     assert shop.read_rows() == right
@@ -192,11 +192,11 @@ def test_fix_file_states_its_purpose_and_runs_once(shop: Shop, tmp_path: Path) -
     tables = [name for (name,) in rows(shop.server, "SELECT DISTINCT table_name FROM information_schema.columns "
                                        "WHERE table_schema = 'shop'")]  # fmt: skip
     execute(shop.server, *(f"ALTER TABLE shop.`{name}` ADD COLUMN own INT DEFAULT 1" for name in tables))
-    with make_settled_target(shop.lake.replication) as target, pytest.raises(Drift, match="columns of its own"):
+    with build_settled_target(shop.lake.replication) as target, pytest.raises(Drift, match="columns of its own"):
         apply_file(shop.lake.replication, path, target)
     execute(shop.server, *(f"ALTER TABLE shop.`{name}` DROP COLUMN own" for name in tables))
     for _ in range(2):
-        with make_settled_target(shop.lake.replication) as target:
+        with build_settled_target(shop.lake.replication) as target:
             apply_file(shop.lake.replication, path, target)
         assert shop.read_rows() == right
     ledger = rows(shop.server, "SELECT SUM(row_count), MIN(lo), MAX(hi) FROM tidb_binlog.binlake_ledger")
@@ -219,7 +219,7 @@ def test_fix_is_never_applied_at_another_checkpoint(shop: Shop, tmp_path: Path) 
     set_checkpoint(shop.server, shop.lake.land())
     with (
         pytest.raises(CheckpointConflict, match="older rows must never overwrite newer ones"),
-        make_settled_target(shop.lake.replication) as target,
+        build_settled_target(shop.lake.replication) as target,
     ):
         apply_file(shop.lake.replication, path, target)
     assert shop.read_rows() == spoilt
@@ -230,7 +230,7 @@ def test_target_inside_a_window_is_refused_or_awaited(shop: Shop) -> None:
     set_checkpoint(shop.server, shop.ts, consistent=False)
     with pytest.raises(Transient, match="inside a window"):
         verify(shop.lake.replication, SMALL)
-    with pytest.raises(Transient, match="inside a window"), make_settled_target(shop.lake.replication):
+    with pytest.raises(Transient, match="inside a window"), build_settled_target(shop.lake.replication):
         pass
     timer = threading.Timer(0.3, set_checkpoint, (shop.server, shop.ts))
     timer.start()
@@ -243,17 +243,17 @@ def test_target_inside_a_window_is_refused_or_awaited(shop: Shop) -> None:
 def test_settled_target_is_exclusive(shop: Shop) -> None:
     #
     with (
-        make_settled_target(shop.lake.replication),
+        build_settled_target(shop.lake.replication),
         pytest.raises(LeaseHeld),
-        make_settled_target(shop.lake.replication),
+        build_settled_target(shop.lake.replication),
     ):
         pass
-    with make_settled_target(shop.lake.replication):
+    with build_settled_target(shop.lake.replication):
         pass
     set_checkpoint(shop.server, shop.ts, task="another")
     with (
         pytest.raises(CheckpointConflict, match="belongs to the replication another"),
-        make_settled_target(shop.lake.replication),
+        build_settled_target(shop.lake.replication),
     ):
         pass
 

@@ -19,7 +19,7 @@ from binlake.rows.codec import datum
 from binlake.rows.codec.decimals import read_decimal, write_decimal
 from binlake.rows.codec.floats import format_double, format_float
 from binlake.rows.codec.jsons import read_json, write_json
-from binlake.rows.codec.readers import make_reader
+from binlake.rows.codec.readers import build_reader
 from binlake.rows.codec.temporal import format_duration, format_moment, pack_moment
 from binlake.rows.codec.values import NotText, read_text, skip
 from binlake.rows.codec.writers import derive_filled_text, write_text
@@ -39,7 +39,7 @@ def both(info: ColumnInfo, text: str | None) -> str | None:
     assert skip(data, 0) == len(data) - 1
     general = read_text(info, data, 0)
     assert general[1] == len(data) - 1
-    assert make_reader(info)(data, 0) == general
+    assert build_reader(info)(data, 0) == general
     return general[0]
 
 
@@ -195,7 +195,7 @@ def test_comparable_bytes(value: bytes) -> None:
 
 def test_text_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(NotText):
-        make_reader(col(t.VARCHAR))(datum.write_bytes(b"\xff"), 0)
+        build_reader(col(t.VARCHAR))(datum.write_bytes(b"\xff"), 0)
 
 
 @given(st.integers(1, 64), st.data())
@@ -324,13 +324,13 @@ def test_origin_default_of_another_type_is_an_error() -> None:
 
 def test_latin1_bytes_error_names_column_and_has_a_hint() -> None:
     # TiDB accepts any bytes in a latin1 column; recorded in the capture `zones`.
-    from binlake.rows.codec.transaction import make_row_error
+    from binlake.rows.codec.transaction import build_row_error
 
     of = ColumnInfo.from_json(column(1, "v", t.VARCHAR, flen=9, charset="latin1"))
-    assert make_reader(of)(b"\x02\x04\xc3\xb6", 0) == ("ö", 4)
+    assert build_reader(of)(b"\x02\x04\xc3\xb6", 0) == ("ö", 4)
     with pytest.raises(ValueError, match=r"the latin1 column v holds bytes that are not UTF-8: X'F66F'") as found:
-        make_reader(of)(b"\x02\x04\xf6o", 0)
-    told = make_row_error(found.value, "insert", 7, 470640484516888579, 0)
+        build_reader(of)(b"\x02\x04\xf6o", 0)
+    told = build_row_error(found.value, "insert", 7, 470640484516888579, 0)
     assert "filter.ignore-txn-commit-ts" in told.hint
     assert "470640484516888579" in str(told)
-    assert make_row_error(ValueError("something else"), "insert", 7, 9, 0).hint == ""
+    assert build_row_error(ValueError("something else"), "insert", 7, 9, 0).hint == ""

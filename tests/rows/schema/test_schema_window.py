@@ -11,7 +11,7 @@ from binlake.errors import SchemaError
 from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, classify_ddl, sort_ddls
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.ahead import compute_effective_ts
-from binlake.rows.schema.window import make_unknown_table_error
+from binlake.rows.schema.window import build_unknown_table_error
 
 NARROW = table_info(10, "t", [column(1, "id")])
 KEYED = table_info(10, "t", [column(1, "id", flag=t.FLAG_NOT_NULL | t.FLAG_PRIMARY)], pk_is_handle=True)
@@ -80,7 +80,7 @@ def test_a_ddl_without_its_job_is_an_error() -> None:  # R-19, R-20
 
 def test_unknown_table_error_contains_a_hint() -> None:
     with pytest.raises(SchemaError, match=r"table_id=11 commit_ts=5.*ignore-txn-commit-ts"):
-        raise make_unknown_table_error(11, 5)
+        raise build_unknown_table_error(11, 5)
 
 
 def test_a_query_that_only_looks_like_setval() -> None:

@@ -13,7 +13,7 @@ from support.windows import Window, apply
 
 from binlake.config.model import Target
 from binlake.errors import Drift, TargetRefused
-from binlake.statements import UNCHECKED, TableStatements, make_images_from_rows
+from binlake.statements import UNCHECKED, TableStatements, build_images_from_rows
 from binlake.target import Session
 from binlake.target.apply.batches import run_batch
 
@@ -62,7 +62,7 @@ KEYED = table("t", col("a", not_null=True), col("b", not_null=True), keys=(prima
 @pytest.mark.parametrize("alike", [True, False])
 def test_delete_that_leaves_a_row_stops_and_an_absent_row_is_counted(*, alike: bool) -> None:
     # MariaDB found none of the rows of some deletes, and the window counted as applied
-    keys = make_images_from_rows([{"a": "1", "b": "2"}, {"a": "3", "b": "4"}, {"a": "5", "b": "6"}], ["a", "b"])
+    keys = build_images_from_rows([{"a": "1", "b": "2"}, {"a": "3", "b": "4"}, {"a": "5", "b": "6"}], ["a", "b"])
     (batch,) = TableStatements(KEYED, 0, alike=alike).render_deletes(keys)
     alone = [f"SELECT 1 FROM `app`.`t` WHERE `a`={a} AND `b`={a + 1}" for a in (1, 3, 5)]
 

@@ -15,7 +15,7 @@ from binlake.target import read_position
 pytestmark = pytest.mark.mariadb
 
 
-def make_window(count: int = 30) -> Window:
+def build_window(count: int = 30) -> Window:
     found = Window(0, 100)
     for key in range(count):
         found.put((key, "v"), verify=True)
@@ -30,10 +30,10 @@ def test_retry_executes_only_batches_not_in_the_ledger(server: MariaDb, target: 
     # S4-32: progress is durable with every batch, so no interval is needed
     parallel = target.model_copy(update={"mode": "parallel", "worker_count": 1})
     with pytest.raises(Crash):
-        apply(parallel, make_window(), at("batch", 21, crash))
+        apply(parallel, build_window(), at("batch", 21, crash))
     [(stored,)] = rows(server, "SELECT COUNT(*) FROM tidb_binlog.binlake_ledger")
     assert stored == 20
-    assert apply(parallel, make_window()).batches == 10
+    assert apply(parallel, build_window()).batches == 10
 
 
 def test_checkpoint_waits_for_the_slowest_connection(server: MariaDb, target: Target) -> None:
@@ -46,7 +46,7 @@ def test_checkpoint_waits_for_the_slowest_connection(server: MariaDb, target: Ta
             wait_until(lambda: rows(server, done) == [(29,)])
             seen.extend(rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint"))
 
-    apply(target.model_copy(update={"mode": "parallel", "worker_count": 3}), make_window(), hook)
+    apply(target.model_copy(update={"mode": "parallel", "worker_count": 3}), build_window(), hook)
     assert seen == [('{"consistent":false,"commitTS":0,"ts-map":{}}',)]
     assert read_position(target, "shop", 0).commit_ts == 100
 
@@ -59,7 +59,7 @@ def test_worker_count_is_the_number_of_connections(target: Target) -> None:  # S
             together.wait()
             users.add(threading.current_thread().name)
 
-    apply(target.model_copy(update={"mode": "parallel", "worker_count": 3}), make_window(9), hook)
+    apply(target.model_copy(update={"mode": "parallel", "worker_count": 3}), build_window(9), hook)
     assert len(users) == 3
     with pytest.raises(ValidationError):
         Target(**{"worker-count": 0})  # type: ignore[arg-type]

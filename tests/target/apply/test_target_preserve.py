@@ -39,7 +39,7 @@ BOTH_KEYS = f"new_id INT AUTO_INCREMENT UNIQUE, id INT PRIMARY KEY, u INT UNIQUE
 ROWS = [(1, 1, "a"), (2, 2, "b"), (3, 3, "c"), (4, 4, "d")]
 
 
-def make_preserved_table(server: MariaDb, target: Target, create: str) -> TableDef:
+def build_preserved_table(server: MariaDb, target: Target, create: str) -> TableDef:
     """Create app.kept by `create` with ROWS and extra values for each; return the definition that both sides share."""
     execute(server, f"CREATE TABLE app.kept ({create})")
     for id_, u, v in ROWS:
@@ -102,7 +102,7 @@ def test_extra_values_follow_swapped_moved_and_new_rows(
     server: MariaDb, target: Target, mode: str, create: str, column: str
 ) -> None:
     # R-12, S4-26, S4-10: the surrogate key is not renumbered, values move with their row
-    definition = make_preserved_table(server, target, create)
+    definition = build_preserved_table(server, target, create)
     assert definition.find_identity().columns == (column,)
     before, history = own_values(server, column), move_rows(definition)
     planned = window(definition, history, 100, 200)
@@ -125,7 +125,7 @@ def test_extra_values_survive_random_crashes_and_mode_changes(server: MariaDb, t
     # R-12, R-17: an interrupted window is finished in any mode with the values from before its first write
     chance = Random(seed)
     create, column = [(OTHER_KEY, "u"), (BOTH_KEYS, "id")][seed % 2]
-    definition = make_preserved_table(server, target, create)
+    definition = build_preserved_table(server, target, create)
     history = History(ROWS).at_random(chance, 10, nulls=column == "id")
     before = own_values(server, column)
     planned = window(definition, history, 100, 200)
@@ -150,7 +150,7 @@ def test_extra_values_survive_a_kill_between_copy_and_writes(
     server: MariaDb, target: Target, tmp_path: Path, mode: str, step: str, number: int
 ) -> None:
     # R-12, invariant 10: kill -9; the retry, in the other mode and from relay files, does not copy half-written values
-    definition = make_preserved_table(server, target, BOTH_KEYS)
+    definition = build_preserved_table(server, target, BOTH_KEYS)
     before, history = own_values(server, "id"), move_rows(definition)
     planned = window(definition, history, 100, 200)
     chosen = target.model_copy(update={"mode": mode, "worker_count": 1})
@@ -165,7 +165,7 @@ def test_extra_values_survive_a_kill_between_copy_and_writes(
 
 
 def test_copies_left_by_a_crash_are_dropped_by_the_next_window(server: MariaDb, target: Target) -> None:
-    definition = make_preserved_table(server, target, BOTH_KEYS)
+    definition = build_preserved_table(server, target, BOTH_KEYS)
     planned = window(definition, move_rows(definition), 100, 200)
     commits = 2  # the opening, then the segment
     pid = apply_in_child(target, planned, at("after_commit", commits, signal_me(signal.SIGKILL)))
@@ -179,7 +179,7 @@ def test_copies_left_by_a_crash_are_dropped_by_the_next_window(server: MariaDb, 
 
 def test_rows_written_in_place_need_no_copy(server: MariaDb, target: Target) -> None:
     # R-12: if both sides share one key, columns that a statement does not name keep their values, also in safe mode
-    definition = make_preserved_table(server, target, OTHER_KEY)
+    definition = build_preserved_table(server, target, OTHER_KEY)
     history = History(ROWS).update(1, v="y").update(2, id=5).delete(3).insert(3, 3, "z").delete(4).insert(6, 6, "n")
     planned = window(definition, history, 100, 200)
     assert {batch.kind for batch in planned.written} == {"delete", "upsert"}
@@ -190,7 +190,7 @@ def test_rows_written_in_place_need_no_copy(server: MariaDb, target: Target) -> 
 
 def test_mode_ordered_keeps_extra_values_outside_safe_mode(server: MariaDb, target: Target) -> None:
     # R-12: an UPDATE names the source's columns only, even for a moved key
-    definition = make_preserved_table(server, target, OTHER_KEY)
+    definition = build_preserved_table(server, target, OTHER_KEY)
     before, history = own_values(server, "u"), History(ROWS).update(1, v="z").update(2, u=6).update(3, id=5)
     forms = RowForms(definition, target.db_type)
     for event in history.events:
@@ -201,7 +201,7 @@ def test_mode_ordered_keeps_extra_values_outside_safe_mode(server: MariaDb, targ
 
 def test_row_refused_by_the_targets_own_key_fails_the_window(server: MariaDb, target: Target) -> None:
     # R-13: the presence check and the server's own check apply to every statement form
-    definition = make_preserved_table(server, target, OTHER_KEY)
+    definition = build_preserved_table(server, target, OTHER_KEY)
     execute(server, "ALTER TABLE app.kept ADD UNIQUE (v)")
     with pytest.raises(TargetRefused, match="Duplicate entry"):
         apply(target, window(definition, History(ROWS).update(1, v="b"), 100, 200))

@@ -42,7 +42,7 @@ def insert(table: str, rows: str) -> str:
     return f"INSERT INTO `{table}` VALUES\n{rows};\n"
 
 
-def make_dump(folder: Path, *, new_collation: bool = True, dialect: Any = "mariadb", **config: Any) -> DumpStatements:
+def build_dump(folder: Path, *, new_collation: bool = True, dialect: Any = "mariadb", **config: Any) -> DumpStatements:
     raw = {key.replace("_", "-"): value for key, value in config.items()}
     rules = Rules.of(Replication.model_validate({"name": "demo", "lake": {"path": "x"}, **raw}))
     return DumpStatements(read_dump_folder(folder), BASE, rules, dialect, new_collation=new_collation)
@@ -53,7 +53,7 @@ def rows_of(found: DumpStatements) -> list[StatementBatch]:
 
 
 def test_each_database_and_then_each_table_is_created_in_its_own_segment(folder: Path) -> None:  # S0-01
-    first, *others = make_dump(folder).list_segments()
+    first, *others = build_dump(folder).list_segments()
     assert (first.number, first.end_ts, first.schema_version, first.ddl, first.rows, first.bytes) == (
         0,
         0,
@@ -86,7 +86,7 @@ def test_each_database_and_then_each_table_is_created_in_its_own_segment(folder:
 def test_existing_objects_are_not_created_again_whatever_the_text(folder: Path) -> None:
     for text in ("CREATE TABLE IF NOT EXISTS `a`", "create table `a`"):
         put(folder / "shop.a-schema.sql", f"{text} (`t` text COMMENT 'CREATE TABLE x');\n")
-        last = make_dump(folder).list_segments()[-1].ddl
+        last = build_dump(folder).list_segments()[-1].ddl
         assert last is not None
         [made_by] = (one for one in last.sql if one.upper().startswith("CREATE"))
         assert made_by.upper().startswith("CREATE TABLE IF NOT EXISTS `A` (")
@@ -95,7 +95,7 @@ def test_existing_objects_are_not_created_again_whatever_the_text(folder: Path) 
 
 def test_database_without_tables_is_created_if_it_is_replicated(folder: Path) -> None:
     def databases(**config: Any) -> list[str]:
-        touched = [one.touched[0] for one in make_dump(folder, **config).list_segments()[1:]]
+        touched = [one.touched[0] for one in build_dump(folder, **config).list_segments()[1:]]
         return [db for db, table in touched if not table]
 
     assert databases() == ["bare", "log", "shop"]
@@ -104,12 +104,12 @@ def test_database_without_tables_is_created_if_it_is_replicated(folder: Path) ->
     only_a_table = {"filter": {"replicate-do-table": [{"db-name": "shop", "tbl-name": "a"}]}}
     assert databases(**only_a_table) == ["shop"]
     # Before the base, the target has nothing.
-    assert [one.end_ts for one in make_dump(folder, **only_a_table).list_segments()] == [0, 0, BASE]
+    assert [one.end_ts for one in build_dump(folder, **only_a_table).list_segments()] == [0, 0, BASE]
 
 
 def test_routes_rename_tables_and_databases(folder: Path) -> None:  # S4-03
     route = {"schema-pattern": "shop", "table-pattern": "a", "target-schema": "all", "target-table": "t"}
-    found = make_dump(folder, routes=[{"schema-pattern": "shop", "target-schema": "x"}, route])
+    found = build_dump(folder, routes=[{"schema-pattern": "shop", "target-schema": "x"}, route])
     assert found.list_target_names() == [("log", "e"), ("all", "t")]
     plans = found.list_segments()
     assert [one.touched[0] for one in plans[3:]] == [("x", ""), ("log", "e"), ("all", "t")]
@@ -125,7 +125,7 @@ def test_binary_collations_without_padding_follow_new_collation(folder: Path) ->
     put(folder / "shop.a-schema.sql", "CREATE TABLE `a` (`v` varchar(9)) DEFAULT CHARSET=utf8mb4;\n")
 
     def text(new_collation: bool) -> str:
-        plan = make_dump(folder, new_collation=new_collation).list_segments()[-1].ddl
+        plan = build_dump(folder, new_collation=new_collation).list_segments()[-1].ddl
         assert plan is not None
         return plan.sql[-1]
 
@@ -134,7 +134,7 @@ def test_binary_collations_without_padding_follow_new_collation(folder: Path) ->
 
 
 def test_rows_come_once_and_only_in_the_last_segment(folder: Path) -> None:
-    found = make_dump(folder)
+    found = build_dump(folder)
     last = found.list_segments()[-1].number
     for segment in range(last + 2):
         for phase in Phase:
@@ -148,22 +148,22 @@ def test_rows_come_once_and_only_in_the_last_segment(folder: Path) -> None:
         ((2, 2), 4, "", 0), ((2,), 2, "", 0), ((1,), 1, "", 0),
     ]  # fmt: skip
     assert len({one.digest for one in batches}) == 3
-    assert rows_of(make_dump(folder)) == batches
+    assert rows_of(build_dump(folder)) == batches
 
 
 def test_error_value_of_an_enum_is_accepted_only_for_enum_columns(folder: Path) -> None:
-    batch = rows_of(make_dump(folder))[0]
+    batch = rows_of(build_dump(folder))[0]
     plain, odd = batch.sql
     assert plain == "INSERT INTO `log`.`e` VALUES\n('p'),(NULL)"
     assert odd.endswith("INSERT INTO `log`.`e` VALUES\n(''),('q')")
     assert odd != "INSERT INTO `log`.`e` VALUES\n(''),('q')"
     # In a table without ENUM an empty string is an ordinary value.
-    assert rows_of(make_dump(folder))[1].sql == ("INSERT INTO `shop`.`a` VALUES\n(1,'x'),(2,'')",)
+    assert rows_of(build_dump(folder))[1].sql == ("INSERT INTO `shop`.`a` VALUES\n(1,'x'),(2,'')",)
 
 
 def test_bytes_that_are_not_text_stay_unchanged(folder: Path) -> None:
     (folder / "shop.a.000000000.sql").write_bytes(b"INSERT INTO `a` VALUES (1,_binary '\xe9\xff');\n")
-    assert rows_of(make_dump(folder))[1].sql[0].encode("utf-8", "surrogateescape").endswith(b"(1,_binary '\xe9\xff')")
+    assert rows_of(build_dump(folder))[1].sql[0].encode("utf-8", "surrogateescape").endswith(b"(1,_binary '\xe9\xff')")
 
 
 def test_small_statements_share_a_transaction_and_a_large_one_is_alone(
@@ -175,7 +175,7 @@ def test_small_statements_share_a_transaction_and_a_large_one_is_alone(
     wanted = [text.replace("`a`", "`shop`.`a`", 1).removesuffix(";\n") for text in texts]
     for most, sizes in ((3 * small, [3, 1, 3, 1]), (3 * small - 1, [2, 1, 1, 2, 2]), (0, [1] * 8), (1 << 20, [8])):
         monkeypatch.setattr(statements_module, "_BATCH_BYTES", most)
-        batches = rows_of(make_dump(folder))
+        batches = rows_of(build_dump(folder))
         assert [one.batch for one in batches] == list(range(len(batches)))
         # Transactions do not span files.
         of_file = [one for one in batches if one.table == "a"][:-1]
@@ -184,9 +184,9 @@ def test_small_statements_share_a_transaction_and_a_large_one_is_alone(
 
 
 def test_row_count_and_digest_cover_exactly_the_loaded_rows(folder: Path) -> None:
-    rows, digest = make_dump(folder).check_rows(1 << 20)
+    rows, digest = build_dump(folder).check_rows(1 << 20)
     assert rows == 7
-    assert make_dump(folder).check_rows(1 << 20) == (7, digest)
+    assert build_dump(folder).check_rows(1 << 20) == (7, digest)
     changes = {
         "shop.a.000000001.sql": insert("a", "(4,'y')"),
         "shop.a-schema.sql": "CREATE TABLE `a` (`id` bigint, `v` varchar(9));\n",
@@ -198,23 +198,23 @@ def test_row_count_and_digest_cover_exactly_the_loaded_rows(folder: Path) -> Non
         file = folder / name
         former = file.read_text() if file.exists() else None
         put(file, text)
-        digests.append(make_dump(folder).check_rows(1 << 20)[1])
+        digests.append(build_dump(folder).check_rows(1 << 20)[1])
         file.unlink()
         if former is not None:
             put(file, former)
     assert len(set(digests)) == 5
-    assert make_dump(folder).check_rows(1 << 20) == (7, digest)
+    assert build_dump(folder).check_rows(1 << 20) == (7, digest)
     # Tables that are left out are not counted.
-    only = make_dump(folder, filter={"replicate-do-db": ["log"]})
+    only = build_dump(folder, filter={"replicate-do-db": ["log"]})
     assert only.check_rows(1 << 20)[0] == 4
 
 
 def test_statement_must_fit_into_a_packet_with_its_overhead(folder: Path) -> None:
     put(folder / "shop.a.000000000.sql", insert("a", f"(1,'{'x' * 700}')"))
     needed = len(f" VALUES\n(1,'{'x' * 700}')") + len("a") + statements_module._HEAD_BYTES
-    assert make_dump(folder).check_rows(needed)[0] == 6
+    assert build_dump(folder).check_rows(needed)[0] == 6
     with pytest.raises(ConfigError, match="more than the target accepts in one packet") as error:
-        make_dump(folder).check_rows(needed - 1)
+        build_dump(folder).check_rows(needed - 1)
     assert error.value.where["file"] == str(folder / "shop.a.000000000.sql")
 
 
@@ -223,18 +223,18 @@ def test_row_counts_in_the_metadata_are_checked(folder: Path) -> None:
         put(folder / "metadata", f"[`shop`.`a`]\nrows = {rows_a}\n\n[`log`.`e`]\nrows = {rows_e}\n")
 
     metadata(3, 4)
-    assert make_dump(folder).check_rows(1 << 20)[0] == 7
+    assert build_dump(folder).check_rows(1 << 20)[0] == 7
     metadata(0, 4)
     with pytest.raises(ConfigError, match="does not have the number of rows") as error:
-        make_dump(folder).check_rows(1 << 20)
+        build_dump(folder).check_rows(1 << 20)
     assert {name: error.value.where[name] for name in ("table", "metadata", "files")} == {
         "table": "shop.a", "metadata": "0", "files": "3",
     }  # fmt: skip
     # A table that is left out may have any number; a table without a data file has zero rows.
-    assert make_dump(folder, filter={"replicate-do-db": ["log"]}).check_rows(1 << 20)[0] == 4
+    assert build_dump(folder, filter={"replicate-do-db": ["log"]}).check_rows(1 << 20)[0] == 4
     for number in range(2):
         (folder / f"shop.a.{number:09}.sql").unlink()
-    assert make_dump(folder).check_rows(1 << 20)[0] == 4
+    assert build_dump(folder).check_rows(1 << 20)[0] == 4
 
 
 SHARED = [{"schema-pattern": "*", "table-pattern": "*", "target-schema": "all", "target-table": "t"}]
@@ -254,13 +254,13 @@ SHARED = [{"schema-pattern": "*", "table-pattern": "*", "target-schema": "all", 
 )  # fmt: skip
 def test_row_rules_that_a_dump_cannot_apply_are_refused(folder: Path, config: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as error:
-        make_dump(folder, **config)
+        build_dump(folder, **config)
     assert error.value.where["tables"] in ("shop.a", "log.e, shop.a")
 
 
 def test_filters_on_later_changes_do_not_affect_a_dump(folder: Path) -> None:
     rule = {"schema-pattern": "shop", "events": ["delete", "update"], "action": "Ignore"}
-    assert len(rows_of(make_dump(folder, filters=[rule], filter={"kept-rows": "replace"}))) == 3
+    assert len(rows_of(build_dump(folder, filters=[rule], filter={"kept-rows": "replace"}))) == 3
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_filters_on_later_changes_do_not_affect_a_dump(folder: Path) -> None:
 def test_incomplete_or_unsupported_folder_is_refused(folder: Path, file: str, text: str, said: str) -> None:
     put(folder / file, text)
     with pytest.raises(ConfigError, match=said) as error:
-        make_dump(folder)
+        build_dump(folder)
     assert error.value.where["file"] == str(folder / file)
 
 
@@ -282,5 +282,5 @@ def test_at_most_five_tables_are_named(folder: Path) -> None:
         put_table(folder, f"shop.t{number}", "`id` int")
     rule = {"schema-pattern": "shop", "events": ["insert"], "action": "Ignore"}
     with pytest.raises(ConfigError) as error:
-        make_dump(folder, filters=[rule], filter={"kept-rows": "replace"})
+        build_dump(folder, filters=[rule], filter={"kept-rows": "replace"})
     assert error.value.where["tables"] == "shop.a, shop.t0, shop.t1, shop.t2, shop.t3"

@@ -26,7 +26,7 @@ def crash() -> None:
     raise Crash
 
 
-def make_window() -> Window:
+def build_window() -> Window:
     """Two segments on a table without a key: rows that are written twice stay."""
     window = Window(100, 300).log("one").log("two").ddl(200, "ALTER TABLE t ADD COLUMN w INT", [("app", "t")])
     return window.log("three").log("four")
@@ -50,28 +50,28 @@ PROGRESS_CHANGES: dict[str, list[str]] = {
 def test_changed_progress_of_a_cut_apply_is_refused_until_it_is_back(server: MariaDb, target: Target, how: str) -> None:
     mode = target.model_copy(update={"mode": "parallel", "worker_count": 1})
     with pytest.raises(Crash):
-        apply(mode, make_window(), at("batch", 2, crash))  # one of the first segment's batches is stored
+        apply(mode, build_window(), at("batch", 2, crash))  # one of the first segment's batches is stored
     assert len(read_lines(server)) == 1
     ((_, create),) = rows(server, f"SHOW CREATE TABLE {PROGRESS}")
     execute(server, "DROP TABLE IF EXISTS app.saved", f"CREATE TABLE app.saved AS SELECT * FROM {PROGRESS}",
             *PROGRESS_CHANGES[how])  # fmt: skip
     for _ in range(2):
         with pytest.raises(CheckpointMoved, match="binlake_progress is not as Binlake wrote it") as refused:
-            apply(mode, make_window())
+            apply(mode, build_window())
         assert "checkpoint adopt" in refused.value.hint
     assert len(read_lines(server)) == 1
     execute(server, f"DROP TABLE {PROGRESS}", create.replace("CREATE TABLE ", "CREATE TABLE tidb_binlog."),
             f"INSERT INTO {PROGRESS} SELECT * FROM app.saved")  # fmt: skip
-    apply(mode, make_window())
+    apply(mode, build_window())
     assert read_lines(server) == LINES
 
 
 def test_changed_progress_is_believed_once_adopted(server: MariaDb, target: Target, tmp_path: Path) -> None:
     with pytest.raises(Crash):
-        apply(target, make_window(), at("opened", 1, crash))
+        apply(target, build_window(), at("opened", 1, crash))
     execute(server, *PROGRESS_CHANGES["removed"])
     with pytest.raises(CheckpointMoved):
-        apply(target, make_window())
+        apply(target, build_window())
     file = tmp_path / "r.toml"
     file.write_text(
         f'name = "{NAME}"\n[lake]\npath = "{tmp_path / "lake"}"\n[target]\ndb-type = "{target.db_type}"\n'
@@ -80,7 +80,7 @@ def test_changed_progress_is_believed_once_adopted(server: MariaDb, target: Targ
     parser, command = argparse.ArgumentParser(), CheckpointCommand()
     command.add_arguments(parser)
     assert command.run(parser.parse_args(["adopt", "--replication", str(file), "--cluster-id", str(CLUSTER)])) == 0
-    assert apply(target, make_window()).state == "applied"
+    assert apply(target, build_window()).state == "applied"
     assert read_lines(server) == LINES
 
 
@@ -102,7 +102,7 @@ HARMLESS: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("how", HARMLESS)
 def test_change_between_two_windows_is_harmless(server: MariaDb, target: Target, how: str) -> None:
-    apply(target, make_window())
+    apply(target, build_window())
     execute(server, *HARMLESS[how])
     again = Window(300, 400).log("five").log("six")
     assert apply(target, again).state == "applied"
@@ -120,10 +120,10 @@ STOPPED: dict[str, tuple[list[str], str]] = {
 @pytest.mark.parametrize("how", STOPPED)
 def test_change_below_an_open_window_is_refused(server: MariaDb, target: Target, how: str) -> None:
     with pytest.raises(Crash):
-        apply(target, make_window(), at("ddl_done", 1, crash))
+        apply(target, build_window(), at("ddl_done", 1, crash))
     before = read_lines(server)
     execute(server, *STOPPED[how][0])
     for _ in range(2):
         with pytest.raises(CheckpointConflict, match=STOPPED[how][1]):
-            apply(target, make_window())
+            apply(target, build_window())
     assert read_lines(server) == before

@@ -25,7 +25,7 @@ from binlake.target.apply.settled import SettledTarget
 from binlake.target.claim.aside import read_aside
 from binlake.target.commands.setaside import set_aside
 from binlake.target.definitions.definitions import read_definitions
-from binlake.window.cuts import make_refusing_batch
+from binlake.window.cuts import build_refusing_batch
 from binlake.window.definitions import LandedDdl
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
@@ -152,7 +152,7 @@ def test_refused_ddl_sets_only_its_table_aside(server: MariaDb, policy: Target) 
 def test_failed_replacement_of_a_ddl_sets_its_table_aside(server: MariaDb, policy: Target) -> None:
     nothing = Definitions((), ())
     ddl = LandedDdl(200, 200, 199, 1, 1, 34, "app", "t", "q", "q", "apply", "", nothing, nothing)
-    stands = make_refusing_batch(1, ddl, "it cannot be said: it's a 'sequence'" + "!" * 200 + "?")
+    stands = build_refusing_batch(1, ddl, "it cannot be said: it's a 'sequence'" + "!" * 200 + "?")
     result = apply(policy, window_around_ddl(policy, stands.sql[-1], [T]).put((1, "a")))
     reason = result.newly_aside[0]["reason"]
     assert reason.startswith("a DDL failed: it cannot be said: it's a 'sequence'!!!")

@@ -71,7 +71,7 @@ KEYS = {"k": ("'ö'", "'a'", "'ÿ'"), "n": ("1", "2", "3"), "b": ("0xFFFFFFFFFFF
 VALUES = {"'[1, 2.50]'": "[1, 2.5]", '\'{"b":1,"a":[]}\'': '{"a": [], "b": 1}', "NULL": None}
 
 
-def make_table(server: MariaDb, shape: str) -> tuple[TableDef, TableDef]:
+def build_table(server: MariaDb, shape: str) -> tuple[TableDef, TableDef]:
     text, columns, keys = SHAPES[shape]
     stamp = col("at", t.TIMESTAMP)
     stamp["type"]["Flag"] |= t.FLAG_ON_UPDATE_NOW
@@ -97,7 +97,7 @@ def test_text_becomes_the_document_that_tidb_stores(
 ) -> None:
     # R-29: MariaDB's own ALTER would keep `2.50`; every form of key finds its rows
     monkeypatch.setattr(castvalues, "_READ_ROWS", 2)
-    before, after = make_table(server, shape)
+    before, after = build_table(server, shape)
     sql = list_statements(before, after, "JSON", "mariadb")
     assert execute_ddl(session, sql) == []
     assert [text for (text,) in rows(server, "SELECT v FROM app.q ORDER BY n")] == list(VALUES.values())
@@ -110,7 +110,7 @@ def test_interrupted_conversion_by_values_continues(
     server: MariaDb, target: Target, session: Session, statements: int
 ) -> None:
     # R-04: the first `statements` had run when the process died; the last case dies between two batches
-    before, after = make_table(server, "one integer")
+    before, after = build_table(server, "one integer")
     sql = list_statements(before, after, "JSON", "mariadb")
     expected = expect_after_ddl(Definitions((), (before,)), Definitions((), (after,)), "mariadb")
     window = Window(100, 300).ddl(200, sql, [("app", "q")], expected)
@@ -187,7 +187,7 @@ def test_single_key_is_converted_by_values_from_the_other_family(server: MariaDb
 
 def test_value_without_a_known_conversion_is_refused_and_leaves_the_table(server: MariaDb, target: Target) -> None:
     # R-29: and once it is mended at the target, the same window goes on
-    before, _ = make_table(server, "one integer")
+    before, _ = build_table(server, "one integer")
     source, target_column = (replace(column, tp=kind, flen=flen) for column, kind, flen in (
         (before.find_column("v"), t.VARCHAR, 60), (before.find_column("v"), t.YEAR, 4)))  # fmt: skip
     step = CastStep(
@@ -211,7 +211,7 @@ def test_value_without_a_known_conversion_is_refused_and_leaves_the_table(server
 
 
 def test_row_that_is_not_found_by_its_key_is_an_error(server: MariaDb, session: Session) -> None:
-    before, _ = make_table(server, "one integer")
+    before, _ = build_table(server, "one integer")
     column = before.find_column("v")
     session.execute("ALTER TABLE q ADD COLUMN s VARCHAR(60)")
     assert column is not None
@@ -266,7 +266,7 @@ def test_column_is_not_numbered_by_the_target(server: MariaDb, target: Target) -
 
 def test_server_refuses_the_text_of_a_step(server: MariaDb, session: Session) -> None:
     # An executor that does not know steps stops, and loses no value.
-    before, after = make_table(server, "one integer")
+    before, after = build_table(server, "one integer")
     column, document = before.find_column("v"), after.find_column("v")
     assert column is not None
     assert document is not None

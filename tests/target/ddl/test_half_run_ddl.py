@@ -100,7 +100,7 @@ def prepare(server: MariaDb, name: str) -> None:
     execute(server, *(f"ALTER TABLE app.q {specs}" for specs in PREPARED.get(name, ())))
 
 
-def make_window(name: str, dialect: Dialect) -> tuple[Window, tuple[str, ...]]:
+def build_window(name: str, dialect: Dialect) -> tuple[Window, tuple[str, ...]]:
     before, after, sql = map_case(name, dialect)
     expected = expect_after_ddl(Definitions((), (before,)), Definitions((), (after,)), dialect)
     return Window(100, 300).ddl(200, sql, [("app", "q")], expected), sql
@@ -122,7 +122,7 @@ def test_ddl_of_several_statements_is_continued_after_a_kill_between_any_two(
     server: MariaDb, target: Target, name: str
 ) -> None:
     # R-04 R-34
-    window, sql = make_window(name, target.db_type)
+    window, sql = build_window(name, target.db_type)
     assert sum("ALTER TABLE" in statement for statement in sql) > 1, sql
     prepare(server, name)
     apply(target, window)
@@ -140,7 +140,7 @@ def test_ddl_of_several_statements_is_continued_after_a_kill_between_any_two(
 
 def test_kill_between_the_two_alters_of_a_column_computed_once(server: MariaDb, target: Target) -> None:
     """R-04 R-34: in a process of its own, while the server makes the second ALTER wait."""
-    window, _ = make_window("added", target.db_type)
+    window, _ = build_window("added", target.db_type)
     prepare(server, "added")
     apply(target, window)
     done = describe(server)
@@ -174,7 +174,7 @@ def test_kill_between_the_two_alters_of_a_column_computed_once(server: MariaDb, 
 
 def test_table_that_was_changed_meanwhile_stops_for_an_operator(server: MariaDb, target: Target) -> None:
     # R-04
-    window, sql = make_window("added", target.db_type)
+    window, sql = build_window("added", target.db_type)
     prepare(server, "added")
     kill_after_intent(target, window)
     execute(server, "USE app", sql[3], "ALTER TABLE app.q ADD COLUMN by_hand INT")

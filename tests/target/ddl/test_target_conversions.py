@@ -128,7 +128,7 @@ def convert_float_to_text() -> tuple[TableDef, TableDef, tuple[str, ...]]:
     return sides[0], sides[1], list_statements("MODIFY COLUMN `v` VARCHAR(60)", *sides, SourceSession())
 
 
-def make_floats(server: MariaDb) -> None:
+def build_floats(server: MariaDb) -> None:
     values = ", ".join(f"({n}, {text}e0, '2020-01-01')" for n, text in enumerate(f.replace("e", "e") for f in FLOATS))
     execute(
         server,
@@ -144,7 +144,7 @@ def test_interrupted_conversion_is_started_again(
     server: MariaDb, target: Target, session: Session, statements: int
 ) -> None:
     # the first `statements` + 1 statements of the DDL had run when the process died
-    make_floats(server)
+    build_floats(server)
     before, after, sql = convert_float_to_text()
     expected = expect_after_ddl(Definitions((), (before,)), Definitions((), (after,)), "mariadb")
     window = Window(100, 300).ddl(200, sql, [("app", "q")], expected)
@@ -160,7 +160,7 @@ def test_interrupted_conversion_is_started_again(
 
 
 def test_refused_conversion_leaves_the_session_unchanged(server: MariaDb, session: Session) -> None:
-    make_floats(server)
+    build_floats(server)
     _, _, sql = convert_float_to_text()
     lacking = [text.replace("DROP COLUMN `v`", "DROP COLUMN `v`, ENGINE = nothing") for text in sql]
     with pytest.raises(TargetRefused):

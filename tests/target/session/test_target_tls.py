@@ -33,7 +33,7 @@ class Encrypted:
     server: MariaDb
     authority: Authority
 
-    def make_target(self, host: str = "localhost", user: str = "tls", **security: str) -> Target:
+    def build_target(self, host: str = "localhost", user: str = "tls", **security: str) -> Target:
         section = SqlSecurity.model_validate(security)
         return Target(host=host, port=self.server.port, user=user, password="secret", security=section)
 
@@ -66,17 +66,17 @@ def find_version(target: Target) -> str:
 
 @pytest.mark.parametrize("mode", ["preferred", "required"])
 def test_unchecked_modes_accept_any_certificate(encrypted: Encrypted, mode: str) -> None:
-    assert find_version(encrypted.make_target("127.0.0.1", **{"ssl-mode": mode})).startswith("TLSv1")
+    assert find_version(encrypted.build_target("127.0.0.1", **{"ssl-mode": mode})).startswith("TLSv1")
 
 
 def test_certificate_is_checked_by_ca_and_name(encrypted: Encrypted, stranger: Mapping[str, str]) -> None:
-    assert find_version(encrypted.make_target(**encrypted.checked)).startswith("TLSv1")
+    assert find_version(encrypted.build_target(**encrypted.checked)).startswith("TLSv1")
     by_ca = encrypted.checked | {"ssl-mode": "verify-ca"}
-    assert find_version(encrypted.make_target("127.0.0.1", **by_ca)).startswith("TLSv1")
+    assert find_version(encrypted.build_target("127.0.0.1", **by_ca)).startswith("TLSv1")
     for host, security in (("127.0.0.1", encrypted.checked), ("localhost", stranger),
                            ("localhost", {"ssl-mode": "verify-identity"})):  # fmt: skip
         with pytest.raises(TargetRefused, match="certificate verify failed") as refused:
-            Session(encrypted.make_target(host, **security))
+            Session(encrypted.build_target(host, **security))
         assert "[target.security]" in refused.value.hint
         # No table is set aside for it.
         assert is_server_wide(refused.value)
@@ -85,9 +85,9 @@ def test_certificate_is_checked_by_ca_and_name(encrypted: Encrypted, stranger: M
 def test_client_shows_its_certificate(encrypted: Encrypted) -> None:
     tls = encrypted.authority.tls("client")
     own = {"ssl-cert": str(tls.cert), "ssl-key": str(tls.key)}
-    assert find_version(encrypted.make_target(user="known", **encrypted.checked, **own)).startswith("TLSv1")
+    assert find_version(encrypted.build_target(user="known", **encrypted.checked, **own)).startswith("TLSv1")
     with pytest.raises(TargetRefused, match="refuses the login"):
-        Session(encrypted.make_target(user="known", **encrypted.checked))
+        Session(encrypted.build_target(user="known", **encrypted.checked))
 
 
 def test_server_without_tls_gets_no_password(mariadb: MariaDb) -> None:
@@ -98,7 +98,7 @@ def test_server_without_tls_gets_no_password(mariadb: MariaDb) -> None:
 
 def test_files_that_cannot_be_read_are_named(encrypted: Encrypted, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="TLS files cannot be used") as refused:
-        Session(encrypted.make_target(**{"ssl-ca": str(tmp_path / "gone.pem")}))
+        Session(encrypted.build_target(**{"ssl-ca": str(tmp_path / "gone.pem")}))
     assert "gone.pem" in str(refused.value.where["ssl-ca"])
 
 
@@ -145,8 +145,8 @@ def test_doctor_names_links_in_the_clear_and_unchecked_ones(
     assert find(clear) == ("ok", "to this machine")
     monkeypatch.setattr(targetchecks, "LOOPBACK", frozenset())
     assert find(clear) == ("warning", "")
-    assert find(encrypted.make_target()) == ("warning", "the server's certificate is not checked")
-    assert find(encrypted.make_target(**encrypted.checked)) == ("ok", "the server's certificate is checked")
+    assert find(encrypted.build_target()) == ("warning", "the server's certificate is not checked")
+    assert find(encrypted.build_target(**encrypted.checked)) == ("ok", "the server's certificate is checked")
 
 
 @pytest.mark.parametrize(

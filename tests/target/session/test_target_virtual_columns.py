@@ -18,7 +18,7 @@ from binlake.changes.ordered.forms import RowForms
 from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements import BatchLimits, TableStatements, make_images_from_rows
+from binlake.statements import BatchLimits, TableStatements, build_images_from_rows
 from binlake.target import Session
 
 pytestmark = pytest.mark.mariadb
@@ -54,7 +54,7 @@ def session(server: MariaDb) -> Iterator[Session]:
     execute(server, "DROP DATABASE virt")
 
 
-def make_tables(server: MariaDb, kind: str, expression: str, more: str = "") -> list[tuple[object, ...]]:
+def build_tables(server: MariaDb, kind: str, expression: str, more: str = "") -> list[tuple[object, ...]]:
     """Create the table of the source and that of the target; return what the source shows."""
     for name in ("theirs", "ours"):
         execute(server, f"CREATE TABLE virt.{name} ({COLUMNS}, v {kind} AS ({expression}) VIRTUAL{more})")
@@ -70,7 +70,7 @@ def shown(server: MariaDb, name: str) -> list[tuple[object, ...]]:
 
 
 def images(values: Sequence[tuple[str | None, ...]] = VALUES) -> dict[str, object]:
-    return make_images_from_rows([dict(zip(NAMES, row, strict=True)) for row in values], list(NAMES))
+    return build_images_from_rows([dict(zip(NAMES, row, strict=True)) for row in values], list(NAMES))
 
 
 def write(session: Session, expression: str, *, plain: bool = False) -> None:
@@ -85,7 +85,7 @@ def write(session: Session, expression: str, *, plain: bool = False) -> None:
 def test_target_shows_what_a_lenient_source_shows(
     server: MariaDb, session: Session, kind: str, expression: str
 ) -> None:
-    wanted = make_tables(server, kind, expression)
+    wanted = build_tables(server, kind, expression)
     for plain in (False, True, False):
         write(session, expression, plain=plain)
     assert shown(server, "ours") == wanted
@@ -95,7 +95,7 @@ def test_target_shows_what_a_lenient_source_shows(
 def test_an_index_has_the_values_of_a_lenient_source(
     server: MariaDb, session: Session, kind: str, expression: str
 ) -> None:
-    wanted = make_tables(server, kind, expression, ", KEY k (v)")
+    wanted = build_tables(server, kind, expression, ", KEY k (v)")
     write(session, expression)
     assert shown(server, "ours") == wanted
     for name in ("theirs", "ours"):
@@ -113,7 +113,7 @@ def test_mode_ordered_writes_updates_and_deletes_such_rows(
     server: MariaDb, session: Session, more: str, expression: str, last: int | None
 ) -> None:
     """Also where a function of the virtual column has the error, which names no column."""
-    make_tables(server, "INT", expression, more)
+    build_tables(server, "INT", expression, more)
     of = definition("ours", expression)
     forms, keys = RowForms(of, dialect_of(session)), ChangeKeys(of, dialect_of(session))
     images_of = (VALUES[1], ("2", "abc", "-300", None, "y"), ("2", "a WHERE b", "-300", None, "z'\\"))
@@ -132,7 +132,7 @@ def test_mode_ordered_writes_updates_and_deletes_such_rows(
 
 
 def test_an_update_whose_condition_has_a_warning_is_refused(server: MariaDb, session: Session) -> None:
-    make_tables(server, "INT", "CAST(s AS UNSIGNED)")
+    build_tables(server, "INT", "CAST(s AS UNSIGNED)")
     session.begin()
     session.execute("INSERT INTO `virt`.`ours` (`id`, `s`) VALUES (1, '5')")
     with pytest.raises(TargetRefused):
@@ -143,7 +143,7 @@ def test_an_update_whose_condition_has_a_warning_is_refused(server: MariaDb, ses
 @pytest.mark.parametrize("where", [0, 80])
 def test_a_value_that_other_columns_cannot_hold_is_refused(server: MariaDb, session: Session, where: int) -> None:
     """Also among more rows with warnings than a MariaDB lists by itself."""
-    make_tables(server, "INT", "s")
+    build_tables(server, "INT", "s")
     values = list(VALUES)
     values[where] = (values[where][0], values[where][1], "1", None, "for column 'v' at row 1")
     statements = TableStatements(definition("ours", "s"), 0, dialect=dialect_of(session))
@@ -159,7 +159,7 @@ def test_a_value_that_other_columns_cannot_hold_is_refused(server: MariaDb, sess
 
 
 def test_outside_a_transaction_a_refusal_stays_one(server: MariaDb, session: Session) -> None:
-    make_tables(server, "INT", "s")
+    build_tables(server, "INT", "s")
     execute(server, "SET sql_mode = ''", "INSERT INTO virt.ours (id, s) VALUES (1, 'abc')")
     with pytest.raises(TargetRefused):
         session.execute("REPLACE INTO `virt`.`ours` (`id`,`s`) VALUES (1,'abc')")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from binlake_airflow.pages.charts.scale import Scale, choose_duration_step, make_value_scale
-from binlake_airflow.pages.charts.svg import Attributes, Frame, draw_frame, format_share, make_tag, write_text
+from binlake_airflow.pages.charts.scale import Scale, build_value_scale, choose_duration_step
+from binlake_airflow.pages.charts.svg import Attributes, Frame, build_tag, draw_frame, format_share, write_text
 
 _ROW, _BAR, _BELOW, _AXIS = 24.0, 14.0, 22.0, 72.0
 _NAMED = 0.09
@@ -37,7 +37,7 @@ class Lane:
 def draw_gantt(name: str, title: str, text: str, lanes: Sequence[Lane]) -> Markup:
     """The chart `name` (its id) with `title` and the description `text`, the first lane on top."""
     ends = (bar.start_s + bar.seconds for lane in lanes for bar in lane.bars)
-    across, ticks = make_value_scale(ends, choose_duration_step)
+    across, ticks = build_value_scale(ends, choose_duration_step)
     height = _ROW * len(lanes) + _BELOW
     labels = [write_text(_AXIS - 8, _ROW * number + 16, lane.name, "end") for number, lane in enumerate(lanes)]
     parts = [
@@ -50,7 +50,7 @@ def draw_gantt(name: str, title: str, text: str, lanes: Sequence[Lane]) -> Marku
 
 def _draw_rule(share: float, height: float) -> Markup:
     x = format_share(share)
-    return make_tag("line", {"class": "rule", "x1": x, "x2": x, "y1": "0", "y2": height})
+    return build_tag("line", {"class": "rule", "x1": x, "x2": x, "y1": "0", "y2": height})
 
 
 def _draw_bar(bar: Bar, number: int, across: Scale) -> Markup:
@@ -60,9 +60,9 @@ def _draw_bar(bar: Bar, number: int, across: Scale) -> Markup:
     box: Attributes = {"class": f"bar {bar.kind}", "x": format_share(start), "y": y, "height": _BAR, "rx": 2,
            "width": format_share(end - start)}  # fmt: skip
     inside = end - start >= _NAMED
-    name = make_tag("text", {"class": "name", "x": format_share(start), "dx": 6, "y": y + 11}, bar.name)
-    parts = [make_tag("title", {}, bar.tip), make_tag("rect", box), *([name] if inside else [])]
-    return make_tag("g", {}, *parts)
+    name = build_tag("text", {"class": "name", "x": format_share(start), "dx": 6, "y": y + 11}, bar.name)
+    parts = [build_tag("title", {}, bar.tip), build_tag("rect", box), *([name] if inside else [])]
+    return build_tag("g", {}, *parts)
 
 
 def _write_tick(tick: float, share: float, y: float) -> Markup:

@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup
 
-from binlake_airflow.pages.charts.scale import Scale, StepChooser, list_time_ticks, make_value_scale
+from binlake_airflow.pages.charts.scale import Scale, StepChooser, build_value_scale, list_time_ticks
 from binlake_airflow.pages.charts.svg import (
     Attributes,
     Frame,
+    build_tag,
     draw_frame,
     format_share,
     join_tags,
-    make_tag,
     write_text,
 )
 
@@ -60,7 +60,7 @@ def draw_lines(
 ) -> Markup:  # fmt: skip
     """The chart `name` (its id) with `title` and the description `text`; `filled`: steps down to the ground."""
     across = Scale(axes.from_ms, axes.to_ms)
-    up, ticks = make_value_scale((value for one in series for _, value in one.points), axes.choose_step)
+    up, ticks = build_value_scale((value for one in series for _, value in one.points), axes.choose_step)
     height = _TOP + HEIGHT + _BELOW
     labels = [write_text(_AXIS - 8, _place(up, tick) + 4, axes.write(tick), "end") for tick in ticks]
     paths = [_draw_path(one, across, up, filled=filled) for one in series if one.points]
@@ -80,7 +80,7 @@ def _place(up: Scale, value: float) -> float:
 
 
 def _draw_rule(y: float) -> Markup:
-    return make_tag("line", {"class": "rule", "x1": "0", "x2": "100%", "y1": y, "y2": y})
+    return build_tag("line", {"class": "rule", "x1": "0", "x2": "100%", "y1": y, "y2": y})
 
 
 def _stretch(paths: Sequence[Markup]) -> Markup:
@@ -91,23 +91,23 @@ def _stretch(paths: Sequence[Markup]) -> Markup:
         "width": "100%",
         "height": whole,
     }
-    return make_tag("svg", box, *paths)
+    return build_tag("svg", box, *paths)
 
 
 def _draw_path(one: Series, across: Scale, up: Scale, *, filled: bool) -> Markup:
     spots = [(_UNITS * across.place(at), _place(up, value)) for at, value in one.points]
     if not filled:
         line = "M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in spots)
-        return make_tag("path", {"class": f"line {one.kind}", "d": line})
+        return build_tag("path", {"class": f"line {one.kind}", "d": line})
     # A value holds for the time up to its moment, since the moment before.
     (x, y), *rest = spots
     steps = f"M{x:.2f} {_TOP + HEIGHT:.2f}V{y:.2f}" + "".join(f"V{y:.2f}H{x:.2f}" for x, y in rest)
-    return make_tag("path", {"class": f"area {one.kind}", "d": f"{steps}V{_TOP + HEIGHT:.2f}Z"})
+    return build_tag("path", {"class": f"area {one.kind}", "d": f"{steps}V{_TOP + HEIGHT:.2f}Z"})
 
 
 def _draw_end(one: Series, across: Scale, up: Scale) -> Markup:
     at, value = one.points[-1]
-    return make_tag("circle", {"class": f"end {one.kind}", "cx": format_share(across.place(at)),
+    return build_tag("circle", {"class": f"end {one.kind}", "cx": format_share(across.place(at)),
                                "cy": _place(up, value), "r": 3})  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def _draw_mark(mark: Mark, across: Scale) -> Markup:
     x = format_share(across.place(mark.at_ms))
     line: Attributes = {"class": "mark", "x1": x, "x2": x, "y1": _TOP, "y2": _TOP + HEIGHT}
     flag: Attributes = {"class": "flag", "cx": x, "cy": _TOP, "r": 4}
-    return make_tag("g", {}, make_tag("line", line), make_tag("circle", flag), make_tag("title", {}, mark.text))
+    return build_tag("g", {}, build_tag("line", line), build_tag("circle", flag), build_tag("title", {}, mark.text))
 
 
 def _draw_tips(series: Sequence[Series], across: Scale, write: Callable[[float], str]) -> list[Markup]:
@@ -130,7 +130,7 @@ def _draw_tips(series: Sequence[Series], across: Scale, write: Callable[[float],
         box: Attributes = {"class": "tip", "x": format_share(edges[number]), "y": _TOP + 10, "height": HEIGHT - 10,
                "width": format_share(max(edges[number + 1] - edges[number], 0.0))}  # fmt: skip
         text = "\n".join([f"{format_time(at)} UTC", *values])
-        tips.append(make_tag("rect", box, make_tag("title", {}, text)))
+        tips.append(build_tag("rect", box, build_tag("title", {}, text)))
     return tips
 
 
@@ -152,16 +152,16 @@ def build_table(caption: str, series: Sequence[Series], write: Callable[[float],
     """The numbers of a chart as a table, the newest first: for a screen reader, and to copy."""
     said = [dict(one.points) for one in series]
     moments = sorted({at for known in said for at in known}, reverse=True)
-    head = [make_tag("th", {"scope": "col"}, name) for name in ("Time (UTC)", *(one.name for one in series))]
+    head = [build_tag("th", {"scope": "col"}, name) for name in ("Time (UTC)", *(one.name for one in series))]
     rows = [
-        make_tag("tr", {}, make_tag("th", {"scope": "row"}, format_time(at)), *(
-            make_tag("td", {"class": "number"}, write(known[at]) if at in known else "–") for known in said
+        build_tag("tr", {}, build_tag("th", {"scope": "row"}, format_time(at)), *(
+            build_tag("td", {"class": "number"}, write(known[at]) if at in known else "–") for known in said
         ))
         for at in moments
     ]  # fmt: skip
-    return make_tag(
-        "table", {}, make_tag("caption", {"class": "hidden"}, caption),
-        make_tag("thead", {}, make_tag("tr", {}, *head)), make_tag("tbody", {}, join_tags(*rows)),
+    return build_tag(
+        "table", {}, build_tag("caption", {"class": "hidden"}, caption),
+        build_tag("thead", {}, build_tag("tr", {}, *head)), build_tag("tbody", {}, join_tags(*rows)),
     )  # fmt: skip
 
 
@@ -171,6 +171,6 @@ def draw_spark(title: str, points: Sequence[tuple[float, float]], kind: str) -> 
         return Markup("")
     across, up = Scale(points[0][0], points[-1][0]), Scale(0.0, max(value for _, value in points))
     spots = [f"{120 * across.place(at):.2f} {27 - 24 * up.place(value):.2f}" for at, value in points]
-    line = make_tag("path", {"class": f"line {kind}", "d": "M" + "L".join(spots)})
+    line = build_tag("path", {"class": f"line {kind}", "d": "M" + "L".join(spots)})
     box: Attributes = {"class": "spark", "viewBox": "0 0 120 30", "width": 120, "height": 30, "role": "img"}
-    return make_tag("svg", {**box, "aria-label": title}, make_tag("title", {}, title), line)
+    return build_tag("svg", {**box, "aria-label": title}, build_tag("title", {}, title), line)

@@ -32,7 +32,7 @@ class Scale:
         return min(max((min(max(value, -_GREATEST), _GREATEST) - self.low) / (self.high - self.low), 0.0), 1.0)
 
 
-def make_value_scale(values: Iterable[float], choose_step: StepChooser) -> tuple[Scale, list[float]]:
+def build_value_scale(values: Iterable[float], choose_step: StepChooser) -> tuple[Scale, list[float]]:
     """A scale from 0 to a round value at or above all finite `values`, and its ticks."""
     top = min(max((value for value in values if math.isfinite(value)), default=0.0), _GREATEST)
     step = choose_step(max(top, 0.0) / _TICKS)

@@ -29,16 +29,18 @@ def draw_frame(frame: Frame, labels: Iterable[Markup], parts: Iterable[Markup]) 
     axis: Attributes = {"class": "axis", "width": frame.axis, "height": frame.height, "aria-hidden": "true"}
     title, text = f"{frame.name}-title", f"{frame.name}-text"
     plot: Attributes = {"class": "plot", "height": frame.height, "role": "img", "aria-labelledby": f"{title} {text}"}
-    said = [make_tag("title", {"id": title}, frame.title), make_tag("desc", {"id": text}, frame.text)]
-    return make_tag("div", {"class": "drawing"}, make_tag("svg", axis, *labels), make_tag("svg", plot, *said, *parts))
+    said = [build_tag("title", {"id": title}, frame.title), build_tag("desc", {"id": text}, frame.text)]
+    return build_tag(
+        "div", {"class": "drawing"}, build_tag("svg", axis, *labels), build_tag("svg", plot, *said, *parts)
+    )
 
 
 def write_text(x: str | float, y: float, text: str, anchor: str) -> Markup:
     """`text` at a place; `anchor`: start, middle or end."""
-    return make_tag("text", {"x": x, "y": y, "text-anchor": anchor}, text)
+    return build_tag("text", {"x": x, "y": y, "text-anchor": anchor}, text)
 
 
-def make_tag(name: str, attributes: Attributes, *children: str) -> Markup:
+def build_tag(name: str, attributes: Attributes, *children: str) -> Markup:
     """An element. A child that is not Markup is text, and escaped."""
     written = "".join(f' {key}="{escape(_format(value))}"' for key, value in attributes.items())
     return Markup(f"<{name}{written}>{join_tags(*children)}</{name}>")  # all parts are escaped above

@@ -12,7 +12,7 @@ from support import tabledefs as d
 from support.mariadb import MariaDb, MySql, execute
 from support.snapshots import images, opened, reader_of
 
-from binlake.mysqlbinlog.tablerows.rowtexts import RowWriter, make_row_text_writer
+from binlake.mysqlbinlog.tablerows.rowtexts import RowWriter, build_row_text_writer
 from binlake.rows.codec.datum import write_uint
 from binlake.rows.codec.decimals import write_decimal
 from binlake.rows.codec.temporal import pack_moment
@@ -141,13 +141,13 @@ def test_a_decimal_is_written_like_the_reference(data: st.DataObject) -> None:
     whole, frac = digits[: len(digits) - scale], digits[len(digits) - scale :]
     text = "-" * (number < 0) + (whole if len(whole) + scale <= precision else "") + "." * bool(scale) + frac
     if text.strip("-."):
-        write = make_row_text_writer(ColumnInfo.from_json(_column(t.NEWDECIMAL, precision, scale)))
+        write = build_row_text_writer(ColumnInfo.from_json(_column(t.NEWDECIMAL, precision, scale)))
         assert write(text.encode()) == b"\x06" + write_decimal(text, precision, scale)
 
 
 @given(st.datetimes(), st.integers(0, 6))
 def test_a_time_value_is_written_like_the_reference(moment: datetime, fsp: int) -> None:
-    write = make_row_text_writer(ColumnInfo.from_json(_column(t.DATETIME, -1, fsp)))
+    write = build_row_text_writer(ColumnInfo.from_json(_column(t.DATETIME, -1, fsp)))
     text = moment.isoformat(" ", "microseconds")[: 20 + fsp if fsp else 19]
     for one in (text, text[:10], "0000-00-00 00:00:00", "2024-00-31 23:59:59.5"):
         assert write(one.encode()) == write_uint(pack_moment(one))
