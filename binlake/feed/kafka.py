@@ -234,12 +234,17 @@ class Publisher:
             raise max(refused, key=lambda error: int(error.where.get("bytes", 0)), default=self._failures[0])
 
     def _abort_transaction(self, error: BinlakeError) -> BinlakeError:
-        """Abort the open transaction unless the producer is fenced. Returns `error`."""
+        """Abort the open transaction unless the producer is fenced. Returns `error`, or Fenced if that is its cause."""
         self._fenced = isinstance(error, Fenced)
         if self._transactions and not self._fenced:
             try:
                 self._producer.abort_transaction(TIMEOUT_S)
             except KafkaException as second:
+                cause = convert_error(second, self._where)
+                # Fenced in the background, the producer said only "fatal error" to the call that failed.
+                self._fenced = isinstance(cause, Fenced)
+                if self._fenced:
+                    return cause
                 # The next publisher aborts the transaction when it starts.
                 error.add_note(f"the transaction could not be aborted: {second}")
         return error

@@ -156,6 +156,24 @@ def test_second_publisher_fences_the_first(kafka: Kafka, brokers: Brokers, topic
     assert read_numbers(kafka, topic) == list(range(30))
 
 
+def test_publisher_that_is_fenced_while_it_queues_messages_says_so(
+    brokers: Brokers, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Publisher(brokers, topic) as first:
+        first.publish(changes(topic, 0, 10), position_of(9))
+        with Publisher(brokers, topic) as second:
+            second.publish(changes(topic, 10, 20), position_of(19))
+        send = first._send
+
+        def send_until_refused(messages: pa.Table) -> None:
+            while True:
+                send(messages)
+
+        monkeypatch.setattr(first, "_send", send_until_refused)
+        with pytest.raises(Fenced):
+            first.publish(changes(topic, 10, 20), position_of(19))
+
+
 def test_too_large_message_is_named_and_nothing_is_sent(kafka: Kafka, brokers: Brokers, topic: str) -> None:
     with Publisher(replace(brokers, max_message_bytes=2000), topic) as publisher:
         large = message(topic, 11, 0, b"0", b"x" * 5000)
