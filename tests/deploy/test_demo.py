@@ -16,7 +16,6 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from support.airflow_home import SLOW_PACE
 from support.exact import find_rounded_numbers
 from support.windows import wait_until
 
@@ -36,7 +35,7 @@ def _demo(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*command, *words],
         cwd=ROOT,
-        env={**os.environ, **SLOW_PACE},
+        env=_build_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -55,6 +54,13 @@ def _list_remaining(folder: Path) -> list[str]:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
+
+
+def _build_environment() -> dict[str, str]:
+    """No settings of an Airflow that this process has loaded: files could be read too seldom for a kept demo's DAG."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    interval = dict.fromkeys(("REFRESH_INTERVAL", "MIN_FILE_PROCESS_INTERVAL"), "10")
+    return {**own, **{f"AIRFLOW__DAG_PROCESSOR__{name}": value for name, value in interval.items()}}
 
 
 @dataclass(frozen=True)
