@@ -1,15 +1,18 @@
-"""Reads one TOML file into a model: one clear error names the file, the key and what is allowed."""
+"""Reads one TOML file into a model: one clear error names the file, the key and what is allowed. Writes one whole."""
 
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from binlake.base.settingwords import describe_key, find_key
+from binlake.base.tomltext import to_toml
 from binlake.errors import ConfigError
 
 WITH_MARK = "utf-8-sig"
@@ -22,6 +25,21 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding=WITH_MARK))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"not valid TOML: {error}", where={"file": path}, hint="fix the line shown") from None
+
+
+def write_toml(path: Path, values: Mapping[str, Any], *, private: bool = False) -> None:
+    """Write `values` atomically, in a folder that is created; `private`: only the owner may read. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}")
+    mode = 0o600 if private else 0o666
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as out:
+        out.write(to_toml(values))
+        out.flush()
+        os.fsync(out.fileno())
+    if private:
+        # A umask only removes permissions, and an existing file keeps its permissions.
+        temporary.chmod(mode)
+    temporary.replace(path)
 
 
 def build_readable_error(error: ValidationError, model: type[BaseModel], path: str | Path) -> ConfigError:

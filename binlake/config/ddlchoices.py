@@ -6,15 +6,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from pydantic import Field, ValidationError
 
 from binlake.base.sections.rules import DdlReplacement
 from binlake.base.sections.values import Section, TsText
-from binlake.base.tomlfile import build_readable_error, read_toml
-from binlake.base.tomltext import to_toml
+from binlake.base.tomlfile import build_readable_error, read_toml, write_toml
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
 
@@ -60,14 +58,8 @@ def merge_ddl_choices(replication: Replication, replication_file: Path) -> Repli
 
 def write_choice(path: Path, choice: DdlChoice) -> None:
     """Write a choice atomically. Raises ConfigError if the folder cannot be written, with what to do instead."""
-    temporary = path.with_suffix(f".{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as out:
-            out.write(to_toml(choice.model_dump(mode="json", by_alias=True, exclude_defaults=True)))
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.replace(path)
+        write_toml(path, choice.model_dump(mode="json", by_alias=True, exclude_defaults=True))
     except OSError as error:
         way = "[[ddl-replacement]]" if choice.sql else "filter.ignore-txn-commit-ts"
         raise ConfigError(

@@ -6,20 +6,17 @@ files. The files may contain passwords, so only their owner can read them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from binlake.base.tomlfile import build_readable_error, read_toml
-from binlake.base.tomltext import to_toml
+from binlake.base.tomlfile import build_readable_error, read_toml, write_toml
 from binlake.config.feed import Feed
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
 
 FOLDER = "feeds"
-_MODE = 0o600
 
 
 def build_feed_path(replication_file: Path, replication: str, feed: str) -> Path:
@@ -71,16 +68,7 @@ def read_feed_file(path: Path) -> Feed:
 
 def write_feed_file(path: Path, feed: Feed) -> None:
     """Write the feed's file atomically, readable only by its owner."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}")
-    values = feed.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w", encoding="utf-8") as out:
-        out.write(to_toml(values))
-        out.flush()
-        os.fsync(out.fileno())
-    # A umask only removes permissions, and an existing file keeps its permissions.
-    temporary.chmod(_MODE)
-    temporary.replace(path)
+    write_toml(path, feed.model_dump(mode="json", by_alias=True, exclude_unset=True), private=True)
 
 
 def _read_feeds(replication_file: Path, replication: str) -> Iterator[tuple[Path, Feed]]:

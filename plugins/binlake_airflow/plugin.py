@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
-from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
+from binlake_airflow.telemetry.addresses import PAGES, read_base_url
 from binlake_airflow.telemetry.notes import RunNotes
 from binlake_airflow.timetable import BackfillIntervals
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
-
-PREFIX = "/binlake"
 
 
 class _Pages:
@@ -31,7 +29,7 @@ class _Pages:
 
 def _build_external_views() -> list[dict[str, Any]]:
     # If there is a proxy, the UI is below the path of `[api] base_url`.
-    base = urlparse(conf.get("api", "base_url", fallback="") or "").path.rstrip("/") + PREFIX
+    base = urlparse(read_base_url()).path + PAGES
     return [
         {
             "name": "Binlake",
@@ -57,7 +55,7 @@ def _build_external_views() -> list[dict[str, Any]]:
 
 _TIMETABLES: list[Any] = [BackfillIntervals]
 _LISTENERS: list[Any] = [RunNotes()]
-_APPS: list[Any] = [{"app": _Pages(), "url_prefix": PREFIX, "name": "Binlake"}]
+_APPS: list[Any] = [{"app": _Pages(), "url_prefix": PAGES, "name": "Binlake"}]
 
 
 class BinlakePlugin(AirflowPlugin):

@@ -30,6 +30,11 @@ MOMENT_PATTERN = f"^([0-9]{{1,20}}|{_TIME})$"
 """A commit_ts as decimal text (a JSON number loses digits above 2^53, hazards R-46), or a time."""
 
 
+def build_dag_id(replication: str, kind: str) -> str:
+    """`<name>` for the sync, `<name>.<kind>` for the others: a name has no dot."""
+    return replication if kind == SYNC else f"{replication}.{kind}"
+
+
 @dataclass(frozen=True)
 class ReplicationFile:
     """One replication file and the replication that it describes."""
@@ -38,9 +43,8 @@ class ReplicationFile:
     replication: Replication
 
     def build_dag_id(self, kind: str) -> str:
-        """`<name>` for the sync, `<name>.<kind>` for the others: a name has no dot."""
-        name = self.replication.name
-        return name if kind == SYNC else f"{name}.{kind}"
+        """The id of its DAG of this kind."""
+        return build_dag_id(self.replication.name, kind)
 
     def build_task_arguments(self) -> dict[str, Any]:
         """Arguments that every operator takes."""

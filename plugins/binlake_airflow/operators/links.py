@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from airflow.configuration import conf
 from airflow.sdk import BaseOperatorLink
 
-from binlake_airflow.telemetry.addresses import is_page_address
-
-_PAGES = "/binlake"
+from binlake_airflow.telemetry.addresses import PAGES, is_page_address, read_base_url
 
 
 class WindowPageLink(BaseOperatorLink):
@@ -38,8 +35,7 @@ class SparkPagesLink(BaseOperatorLink):
 
 def build_window_address(dag_id: str, run_id: str) -> str:
     """The address of the page of a run."""
-    base = str(conf.get("api", "base_url", fallback="") or "").rstrip("/")
-    return f"{base}{_PAGES}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
+    return f"{read_base_url()}{PAGES}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
 
 
 def find_spark_address(results: Sequence[Mapping[str, Any]]) -> str:

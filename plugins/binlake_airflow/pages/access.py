@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
-from airflow.configuration import conf
 from airflow.models.dag import DagModel
 from fastapi import HTTPException, Request
 
 from binlake.config import Replication
 from binlake.config import folder as replications
+from binlake_airflow.telemetry.addresses import read_base_url
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
@@ -53,9 +53,7 @@ def require_same_origin(request: Request) -> None:
     site = request.headers.get("sec-fetch-site")
     asked_from = urlsplit(request.headers.get("origin", "")).netloc
     # If a proxy changes the host, only Airflow's configuration knows its address.
-    own_hosts = {request.headers.get("host", ""), urlsplit(conf.get("api", "base_url", fallback="") or "").netloc} - {
-        ""
-    }
+    own_hosts = {request.headers.get("host", ""), urlsplit(read_base_url()).netloc} - {""}
     if site not in (None, "same-origin") or (site is None and asked_from not in own_hosts):
         raise HTTPException(403, "this request does not come from Binlake's own page")
 

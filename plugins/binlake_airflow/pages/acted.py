@@ -9,8 +9,7 @@ from typing import Any
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 
 from binlake.config import Replication
-from binlake.health.orchestration import SYNC
-from binlake_airflow.dags.dagparts import KINDS
+from binlake_airflow.dags.dagparts import KINDS, build_dag_id
 from binlake_airflow.pages.access import may_read
 from binlake_airflow.pages.views import NotAllowed, NotFound
 from binlake_airflow.telemetry.failures import KEY as FAILED
@@ -24,7 +23,7 @@ def build_acted_view(replication: Replication, kind: str, run_id: str, user: Bas
     """The run of the DAG of `kind`. Raises NotFound, NotAllowed."""
     if kind not in KINDS:
         raise NotFound("this replication has no such DAG")
-    dag_id = replication.name if kind == SYNC else f"{replication.name}.{kind}"
+    dag_id = build_dag_id(replication.name, kind)
     if not may_read(user, dag_id):
         raise NotAllowed("you may not read this DAG")
     run = _read_run(dag_id, run_id)

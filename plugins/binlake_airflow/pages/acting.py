@@ -13,9 +13,11 @@ from typing import Any
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 
 from binlake.config import Replication
-from binlake_airflow.actions.action import ACT, PAUSE, UNPAUSE, Action
+from binlake.health.orchestration import SYNC
+from binlake_airflow.actions.action import PAUSE, UNPAUSE, Action
 from binlake_airflow.actions.fields import Value, format_typed
 from binlake_airflow.actions.table import ACTIONS, GROUPS
+from binlake_airflow.dags.dagparts import build_dag_id
 from binlake_airflow.pages.access import may_edit, may_trigger
 from binlake_airflow.pages.request import NotPossible
 from binlake_airflow.pages.views import NotAllowed, NotFound, change_feed
@@ -36,8 +38,7 @@ def require_action(replication: Replication, name: str) -> Action:
 
 def find_dag_id(replication: Replication, action: Action) -> str:
     """The DAG that an action runs or changes."""
-    kind = "" if action.at_once else action.way
-    return f"{replication.name}.{kind}" if kind else replication.name
+    return build_dag_id(replication.name, SYNC if action.at_once else action.way or SYNC)
 
 
 def may_act(user: BaseUser, replication: Replication, action: Action) -> bool:
@@ -176,8 +177,7 @@ def _read_last(replication: Replication) -> list[dict[str, Any]]:
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
-    kinds = sorted({one.way for one in ACTIONS.values() if not one.at_once and one.way} | {ACT})
-    ids = [replication.name, *(f"{replication.name}.{kind}" for kind in kinds)]
+    ids = {find_dag_id(replication, one) for one in ACTIONS.values()}
     query = select(Log).where(Log.dag_id.in_(ids), Log.event.startswith(EVENT, autoescape=True))
     with create_session() as session:
         rows = session.scalars(query.order_by(Log.id.desc()).limit(LAST)).all()

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from binlake.health.orchestration import SYNC, DagFacts, LastRun, SchedulerFacts
-from binlake_airflow.dags.dagparts import KINDS
+from binlake.health.orchestration import DagFacts, LastRun, SchedulerFacts
+from binlake_airflow.dags.dagparts import KINDS, build_dag_id
 
 _ENDED, _ACTIVE = ("success", "failed"), ("running", "queued")
 _WAITING = 5
@@ -32,7 +32,7 @@ def read_dag_facts(name: str) -> dict[str, DagFacts]:
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
-    ids = {name if kind == SYNC else f"{name}.{kind}": kind for kind in KINDS}
+    ids = {build_dag_id(name, kind): kind for kind in KINDS}
     with create_session() as session:
         query = select(DagModel.dag_id, DagModel.is_paused, DagModel.next_dagrun_create_after)
         dags = session.execute(query.where(DagModel.dag_id.in_(ids), ~DagModel.is_stale)).all()

@@ -1,4 +1,4 @@
-"""Configured addresses in the form in which they may be shown: without user, password and query.
+"""Configured addresses in the form in which they may be shown: without user, password and query; and Airflow's own.
 
 Names of datasets and docs of DAGs are shown in other systems (OpenLineage, the UI). A password with an unescaped `/`,
 `?` or `@` is not valid in a URI, but people write such URIs: then everything up to the last `@` is taken as the
@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import re
 
+from airflow.configuration import conf
+
+PAGES = "/binlake"
+"""The path of Binlake's pages below Airflow's address."""
 _PORT = re.compile(r":[0-9]+(?=[/?#]|$)")
 _FIRST = re.compile(r"[:@/?#]")
 _BUCKETS = frozenset({"s3", "s3a", "s3n", "gs"})
@@ -53,6 +57,11 @@ def _find_end_of_user(scheme: str, rest: str) -> int:
 
 def _cut_at(text: str, ends: str) -> str:
     return re.split(f"[{re.escape(ends)}]", text, maxsplit=1)[0]
+
+
+def read_base_url() -> str:
+    """Airflow's address as people reach it, without a slash at its end; empty if `[api] base_url` is not set."""
+    return str(conf.get("api", "base_url", fallback="") or "").rstrip("/")
 
 
 def is_page_address(text: str) -> bool:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from airflow.configuration import conf
-
 from binlake import tso
 from binlake.base.durations import format_duration
+from binlake_airflow.telemetry.addresses import PAGES, read_base_url
 
 Details = Mapping[str, Any]
 _PLACES = {"landing": "the lake", "sql": "the target"}
@@ -29,8 +28,8 @@ def complete(details: Details) -> dict[str, Any]:
 
 def build_page_url(replication: str) -> str:
     """The address of the replication's page; empty if Airflow's is not configured."""
-    base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
-    return f"{base}/binlake/dags/{quote(replication)}" if base else ""
+    base = read_base_url()
+    return f"{base}{PAGES}/dags/{quote(replication)}" if base else ""
 
 
 def _describe(details: Details) -> tuple[str, str]:
