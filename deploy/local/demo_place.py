@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 import httpx
 
+from binlake.spark_jobs.engine.package import build_package_conf, build_package_env, write_package
 from deploy.local.demo_report import Report
 from deploy.local.ports import HOST, free_port
 from deploy.local.s3 import S3
 from deploy.local.spark_cluster import SparkCluster
 from deploy.local.spark_connect import SparkConnect
-from spark_jobs.engine.package import build_package_conf, build_package_env, write_package
 
 BUCKET = "binlake"
 _CREDENTIALS = {"AWS_ACCESS_KEY_ID": "demo", "AWS_SECRET_ACCESS_KEY": "demo"}

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from binlake.base.jvm import archive_options, list_delta_jars
+from binlake.spark_jobs.engine.session import CONF
+from binlake.spark_jobs.engine.spark import SparkEngine
 from deploy.local.ports import HOST, free_port, is_open
 from deploy.local.process import Child, ProcessError
-from spark_jobs.engine.session import CONF
-from spark_jobs.engine.spark import SparkEngine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,7 +111,7 @@ def build_server_command(
     }
     if is_alone(master):
         # As in a session of its own: a new worker need not import what all of them need.
-        ours |= {"spark.python.daemon.module": "spark_jobs.engine.pyworkers"}
+        ours |= {"spark.python.daemon.module": "binlake.spark_jobs.engine.pyworkers"}
         # Executors of a cluster call the server: there Spark's own settings say at which address.
         ours |= {"spark.driver.bindAddress": HOST, "spark.driver.host": HOST}
     settings = [text for key, value in (ours | (conf or {})).items() for text in ("--conf", f"{key}={value}")]

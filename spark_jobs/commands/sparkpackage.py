@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from binlake.base.arguments import add_output
-from spark_jobs.engine.package import PYTHON, build_package_conf, build_package_env, write_package
+from binlake.spark_jobs.engine.package import PYTHON, build_package_conf, build_package_env, write_package
 
 
 class SparkCommand:

@@ -54,7 +54,7 @@ def build_package_conf(archive: str) -> dict[str, str]:
         "spark.archives": f"{archive}#{_FOLDER}",
         # Python workers of a Connect session run in a folder below the executor's.
         "spark.executorEnv.PYTHONPATH": f"{_FOLDER}:../{_FOLDER}",
-        "spark.python.daemon.module": "spark_jobs.engine.pyworkers",
+        "spark.python.daemon.module": "binlake.spark_jobs.engine.pyworkers",
     }
 
 
