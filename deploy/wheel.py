@@ -25,7 +25,7 @@ from deploy.setup.packages import build_uv_environment, install_uv
 
 FOLDER = LOCAL / "wheel"
 PYTHONS = ("3.11", "3.12", "3.13")
-TOP = {"binlake", "binlake_airflow", "pump_service", "spark_jobs"}
+TOP = {"binlake", "binlake_airflow"}
 """The only top-level names of an installation."""
 OTHER_AIRFLOW = "3.3.1"
 OTHER_SPARK = "4.1.3"
@@ -53,7 +53,7 @@ print(json.dumps([sorted(bag.dags), bag.import_errors, plugins, sorted(Providers
 _SPARK_LOOK = """
 import sys
 from deltalake import DeltaTable
-from spark_jobs.engine.session import start_classic_session
+from binlake.spark_jobs.engine.session import start_classic_session
 session = start_classic_session("check", "local[1]")
 session.createDataFrame([(1, "a"), (2, "b")], "id long, v string").write.format("delta").save(sys.argv[1])
 print(DeltaTable(sys.argv[1]).to_pyarrow_table().num_rows)
