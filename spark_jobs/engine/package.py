@@ -19,7 +19,7 @@ from binlake.errors import ConfigError
 
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 """The interpreter that executors start, found by their PATH. The archive's compiled modules fit no other one."""
-_OWN = ("binlake", "spark_jobs")
+_OWN = "binlake"
 _FOLDER = "binlake-python"
 """Where the archive is unpacked, in an executor's working folder."""
 _QUICK = 1
@@ -78,16 +78,15 @@ def list_files() -> dict[str, Path]:
         for name in map(str, found.files or ()):
             if not _UNUSED.search(name):
                 files |= _with_compiled(name, Path(str(found.locate_file(name))))
-    for own in _OWN:
-        files |= dict(_list_own(own))
-    return files
+    return files | dict(_list_own())
 
 
-def _list_own(package: str) -> Iterator[tuple[str, Path]]:
-    spec = find_spec(package)
+def _list_own() -> Iterator[tuple[str, Path]]:
+    spec = find_spec(_OWN)
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        # In a checkout, two of its folders are links.
         for place, _, names in os.walk(folder, followlinks=True):
-            inside = Path(package, Path(place).relative_to(folder))
+            inside = Path(_OWN, Path(place).relative_to(folder))
             for name in names:
                 if not _UNUSED.search(str(inside / name)):
                     yield from _with_compiled(str(inside / name), Path(place, name)).items()
@@ -120,10 +119,10 @@ def _list_distributions() -> list[Distribution]:
                 for required, wanted in _parse_requirements(one, extra):
                     follow(required, wanted)
 
-    follow("binlake", ("lake",))
+    follow(_OWN, ("lake",))
     if "pyarrow" not in found or "deltalake" not in found:
         raise ConfigError("executors need the extra `lake`", hint="pip install 'binlake[lake]'")
-    del found["binlake"]
+    del found[_OWN]
     return list(found.values())
 
 

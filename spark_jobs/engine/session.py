@@ -74,7 +74,7 @@ def start_classic_session(app: str, master: str | None = None, conf: dict[str, s
             # Executors of a cluster call the driver: there Spark's own settings say at which address.
             os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
             builder = builder.config("spark.driver.bindAddress", _LOOPBACK)
-            # On other masters the workers' machines need not have this package (see `binlake.spark_jobs.engine.package`).
+            # On other masters the workers' machines need not have this package (see engine/package.py).
             builder = builder.config("spark.python.daemon.module", "binlake.spark_jobs.engine.pyworkers")
     for key, value in {**CONF, **(conf or {})}.items():
         builder = builder.config(key, value)
