@@ -22,7 +22,9 @@ from deploy.local.ports import HOST, free_ports, is_open
 from deploy.local.process import Child
 
 START_S = 180.0
-_ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]
+SEEN = Path("/mnt")
+"""A worker's folder, as a worker in a namespace sees it."""
 _SPARK = Path(pyspark.__file__).parent
 _SYSTEM = ("/usr/local/bin", "/usr/bin", "/bin")
 # Servers that only pass messages.
@@ -42,7 +44,7 @@ class SparkCluster:
     """
 
     def __init__(
-        self, folder: Path, env: dict[str, str], *, workers: int = 2, hidden: Sequence[Path] = (_ROOT,)
+        self, folder: Path, env: dict[str, str], *, workers: int = 2, hidden: Sequence[Path] = (ROOT,)
     ) -> None:
         self.folder = folder.resolve()
         self._port, self._page = free_ports(2)
@@ -58,6 +60,11 @@ class SparkCluster:
         return f"spark://{HOST}:{self._port}"
 
     @property
+    def places(self) -> list[Path]:
+        """The folder of each worker, as this process sees it."""
+        return [worker.folder / worker.name for worker in self._workers]
+
+    @property
     def workers(self) -> int:
         """The number of its workers."""
         return len(self._workers)
@@ -71,8 +78,8 @@ class SparkCluster:
         """Start it, and return when all workers are registered. Raises ProcessError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._master.start().wait_until(lambda: is_open(self._port) and is_open(self._page), START_S)
-        for worker in self._workers:
-            _build_home(worker.folder / worker.name)
+        for place, worker in zip(self.places, self._workers, strict=True):
+            _build_home(place)
             worker.start()
         for worker in self._workers:
             worker.wait_until(lambda: self._count_alive() == self.workers, START_S)
@@ -92,7 +99,7 @@ class SparkCluster:
     def _build_worker(self, number: int, env: dict[str, str]) -> Child:
         name = f"spark-worker-{number}"
         place = self.folder / name
-        home = Path("/mnt") if can_hide() else place
+        home = SEEN if can_hide() else place
         own = {"SPARK_HOME": f"{home}/spark", "SPARK_LOCAL_DIRS": f"{home}/scratch", "SPARK_IDENT_STRING": name}
         words = ["--host", HOST, "--webui-port", "0", "--cores", "1", "--memory", "1g", "--work-dir", f"{home}/work"]
         java = [f"{home}/spark/bin/spark-class", "org.apache.spark.deploy.worker.Worker", *words, self.url]

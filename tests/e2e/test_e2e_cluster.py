@@ -203,7 +203,7 @@ def python_functions(plan: dict[str, Any]) -> Iterator[str]:
         yield from python_functions(child)
 
 
-_KILLER = '''
+KILLER = '''
 """Imported by every Python process of the cluster: kills executors, whose last tasks were done but not reported."""
 import importlib.abc, os, pickle, signal, sys
 
@@ -267,7 +267,7 @@ def test_executors_killed_after_their_work_leave_nothing_behind_that_counts(
     killed, code = tmp_path / "killed", tmp_path / "code"
     killed.mkdir()
     code.mkdir()
-    (code / "sitecustomize.py").write_text(_KILLER)
+    (code / "sitecustomize.py").write_text(KILLER)
     monkeypatch.setenv("KILLED", str(killed))
     ctx = context(target=target, mirror={"enabled": True}, window={"driver-bytes": 0, "max-bytes": 0})
     ran = on_two_executors(ctx, tmp_path, str(code))
