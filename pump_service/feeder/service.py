@@ -41,7 +41,7 @@ from binlake.pump_service.feeder.startposition import SERVER_FACT
 from binlake.pump_service.feeder.status import JournalHistory, JournalTransactions, describe_position
 from binlake.pump_service.feeder.tracker import ScratchServer
 from binlake.pump_service.feeder.worker import Log, Parts, Worker
-from binlake.pump_service.replay.status_server import StatusServer
+from binlake.pump_service.statusport.server import StatusServer
 from binlake.rpc import Tls
 
 log = structlog.get_logger()

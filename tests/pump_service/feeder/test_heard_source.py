@@ -21,7 +21,7 @@ from binlake.pump_service.feeder.publisher import Publisher
 from binlake.pump_service.feeder.service import STATUS_PATH, _describe_worker
 from binlake.pump_service.feeder.status import JournalHistory, JournalTransactions
 from binlake.pump_service.feeder.worker import Parts, Worker
-from binlake.pump_service.replay.status_server import StatusServer
+from binlake.pump_service.statusport.server import StatusServer
 
 pytestmark = pytest.mark.mariadb
 
