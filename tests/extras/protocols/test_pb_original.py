@@ -22,7 +22,7 @@ from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.wire import pb_binlog_pb2 as pb
 
-FILE = Path(__file__).parents[1] / "fixtures" / "pbfiles" / "original.binlog.gz"
+FILE = Path(__file__).parents[2] / "fixtures" / "pbfiles" / "original.binlog.gz"
 ELEMENTS = {"e": ["a", "b"], "s": ["x", "y", "z"], "en": ["a", "b", "c"], "st": ["x", "y", "z"]}
 LENGTHS = {"b1": 1, "b8": 8, "b64": 64, "bt": 12}
 UNSIGNED = {("types", "si"), ("types", "bi"), ("t", "u"), ("acct", "id")}

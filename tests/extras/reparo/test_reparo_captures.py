@@ -21,7 +21,7 @@ from deploy.local.handwork import plan_handwork
 
 pytestmark = pytest.mark.mariadb
 
-CAPTURES = Path(__file__).parents[1] / "captures"
+CAPTURES = Path(__file__).parents[2] / "captures"
 
 # name: the steps of the base and of three later states
 CASES = {

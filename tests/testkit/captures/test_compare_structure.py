@@ -23,7 +23,7 @@ from binlake.testkit.captures import read_expected_states
 from binlake.testkit.captures.capture import Capture
 from binlake.testkit.captures.rules import FLOAT_BOUNDS, LOST_DEFAULT, Rules
 
-CAPTURES = Path(__file__).parents[1] / "captures"
+CAPTURES = Path(__file__).parents[2] / "captures"
 
 
 @pytest.mark.long
