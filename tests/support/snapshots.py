@@ -14,7 +14,10 @@ from binlake.rows.schema import TableDef
 from pump_service.feeder.snapshot import structures
 from pump_service.feeder.snapshot.opening import Snapshot, open_snapshot
 from pump_service.feeder.snapshot.progress import Progress
-from pump_service.feeder.snapshot.reading import CHUNK_ROWS, MOST_ROWS, SnapshotReader, SourceTable
+from pump_service.feeder.snapshot.reading import CHUNK_ROWS, MOST_ROWS, Form, SnapshotReader, SourceTable
+
+FORM: Form = "rows"
+"""The form of the values that `reader_of` reads."""
 
 
 def opened(server: MariaDb, sessions: int = 3, tables: Sequence[Name] = ()) -> Snapshot:
@@ -33,7 +36,8 @@ def reader_of(
     assert text is not None
     progress = Progress.of({name: 1}, [name])
     tables = [SourceTable(name, table, text)]
-    return SnapshotReader(snapshot, tables, 7, progress, chunk_rows=chunk_rows, most_rows=most_rows), progress
+    sizes = {"chunk_rows": chunk_rows, "most_rows": most_rows}
+    return SnapshotReader(snapshot, tables, 7, progress, **sizes, form=FORM), progress
 
 
 @dataclass(frozen=True)
