@@ -33,10 +33,10 @@ from target_floor import Floor, check_rows, measure_floor
 
 from binlake.config import Replication
 from binlake.config.model import Target
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.job.runner import run_window
 from deploy.local.mariadb import MariaDb
 from deploy.local.source import FeederSource
-from spark_jobs.job.context import StageContext
-from spark_jobs.job.runner import run_window
 
 ROWS = 400_000
 SERVER = ("--innodb-buffer-pool-size=512M", "--innodb-log-file-size=256M")
@@ -140,9 +140,7 @@ def _login(server: MariaDb) -> list[str]:
     return ["--no-defaults", f"--host={server.host}", f"--port={server.port}", f"--user={server.user}", "--skip-ssl"]
 
 
-def _measure_load(
-    cluster: FeederSource, source: MariaDb, tracker: MariaDb, form: str, readers: int, rows: int
-) -> Cost:
+def _measure_load(cluster: FeederSource, source: MariaDb, tracker: MariaDb, form: str, readers: int, rows: int) -> Cost:
     """Measure a load, from the snapshot to the commits of all rows on the pump."""
     pump = cluster.parts[1]
     with _measure_cost({"source": source, "pump": pump}) as cost:

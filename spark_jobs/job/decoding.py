@@ -29,13 +29,13 @@ from binlake.rows.schema import SchemaState, WindowSchemas
 from binlake.rules import Rules
 from binlake.rules.rowfilter import RowFilter
 from binlake.rules.windowrows import build_row_filter
+from binlake.spark_jobs.engine.engine import Keeper
+from binlake.spark_jobs.engine.lakerows import list_written_rows
+from binlake.spark_jobs.engine.rows import HeldRows, Rows
 from binlake.window.added import add_columns
 from binlake.window.extras import Extra, list_extras
 from binlake.window.shardlocks import Locks
 from binlake.window.targets import Naming
-from spark_jobs.engine.engine import Keeper
-from spark_jobs.engine.lakerows import list_written_rows
-from spark_jobs.engine.rows import HeldRows, Rows
 
 log = structlog.get_logger(__name__)
 
@@ -94,9 +94,7 @@ class Decoder:
         yield from decoded.take_batches()
         left_out.update(_build_counts(decoded.stats, own))
 
-    def _decode_piece(
-        self, decoded: MutationBatch, piece: pa.RecordBatch
-    ) -> Generator[pa.RecordBatch, None, int]:
+    def _decode_piece(self, decoded: MutationBatch, piece: pa.RecordBatch) -> Generator[pa.RecordBatch, None, int]:
         """Add transactions to `decoded`, and take its rows when it is full. Returns how many our own side wrote."""
         own = 0
         if not piece.num_rows:

@@ -15,8 +15,8 @@ from binlake.rows.codec import MutationBuilder, encode_commit_binlog, encode_pre
 from binlake.rows.codec.columnblocks import encode_column_block
 from binlake.rows.schema import Action, SchemaState, WindowSchemas
 from binlake.rules import Rules
+from binlake.spark_jobs.job.decoding import Decoder
 from binlake.wire import binlog_pb2 as pb
-from spark_jobs.job.decoding import Decoder
 
 MARKS = {"loopback-control": True, "channel-id": 7, "sync-ddl": True, "mark-schema": "test"}
 

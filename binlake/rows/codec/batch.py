@@ -167,7 +167,9 @@ class MutationBatch:
         self._bytes += len(payload) if self._count > had else 0
         return self._count - had
 
-    def read_block(self, payload: bytes, commit_ts: int, start_ts: int, tables: TableLookup) -> Iterator[pa.RecordBatch]:
+    def read_block(
+        self, payload: bytes, commit_ts: int, start_ts: int, tables: TableLookup
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of a transaction that `find_column_blocks` has found, after filters; counts what these leave out.
 
         The batch must be empty, so that rows stay in order. Raises WireError, SchemaError.

@@ -13,12 +13,12 @@ from support.mariadb import MariaDb, MySql, execute
 from support.snapshots import images, opened, reader_of
 
 from binlake.mysqlbinlog.tablerows.rowtexts import RowWriter, build_row_text_writer
+from binlake.pump_service.feeder.server import Link, ask
 from binlake.rows.codec.datum import write_uint
 from binlake.rows.codec.decimals import write_decimal
 from binlake.rows.codec.temporal import pack_moment
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
-from pump_service.feeder.server import Link, ask
 
 DB = "snaptypes"
 
@@ -54,7 +54,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     """Rows are written as columns or as blocks of rows, however few, or by the plain writer."""
     if request.param == "columns":
         monkeypatch.setattr("binlake.mysqlbinlog.tablerows.columnrows.FEWEST", 1)
-        monkeypatch.setattr("pump_service.feeder.snapshot.reading.BlockWriter.write", None)
+        monkeypatch.setattr("binlake.pump_service.feeder.snapshot.reading.BlockWriter.write", None)
         monkeypatch.setattr("support.snapshots.FORM", "columns")
     elif request.param == "together":
         monkeypatch.setattr("binlake.mysqlbinlog.tablerows.rowblocks._FEWEST", 1)
