@@ -115,8 +115,8 @@ class Snapshot(Section):
     chunk_rows: int = Field(20_000, ge=1, description="rows of a chunk, and at most of a transaction that has them")
     form: Literal["rows", "columns"] = Field(
         "rows",
-        description="how the pumps get the rows: as TiDB's, which any consumer reads, or as columns, which cost less and"
-        " which only Binlake reads (an original Drainer refuses them)",
+        description="how the pumps get the rows: as TiDB's, which any consumer reads, or as columns, which cost less"
+        " and which an original Drainer refuses",
     )
     block_allow_list: BlockAllowList | None = Field(
         None,

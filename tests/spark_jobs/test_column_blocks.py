@@ -69,7 +69,7 @@ def decode(values: list[bytes], **sections: Any) -> tuple[list[tuple[int, int, s
 @pytest.mark.parametrize("sections", [{}, {"loopback": MARKS}], ids=["plain", "loopback"])
 def test_rows_stay_in_commit_order(blocks: int, sections: dict[str, Any]) -> None:
     """`blocks`: which of four transactions are blocks, as bits."""
-    parts = [range(0, 3), range(10, 200), range(200, 201), range(300, 305)]
+    parts = [range(3), range(10, 200), range(200, 201), range(300, 305)]
     values = [(as_block if blocks >> n & 1 else as_rows)(ids) for n, ids in enumerate(parts)]
     found, _ = decode(values, **sections)
     assert found == decode([as_rows(ids) for ids in parts], **sections)[0]

@@ -36,8 +36,8 @@ def reader_of(
     assert text is not None
     progress = Progress.of({name: 1}, [name])
     tables = [SourceTable(name, table, text)]
-    sizes = {"chunk_rows": chunk_rows, "most_rows": most_rows}
-    return SnapshotReader(snapshot, tables, 7, progress, **sizes, form=FORM), progress
+    reader = SnapshotReader(snapshot, tables, 7, progress, chunk_rows=chunk_rows, most_rows=most_rows, form=FORM)
+    return reader, progress
 
 
 @dataclass(frozen=True)
