@@ -111,6 +111,7 @@ def test_metrics_are_named_after_the_replication_and_match_the_alert_rules(
     quantile = frozenset({'quantile="0.9"'})
     shown = [(name, labels | quantile if name == "binlake_stage_seconds" else labels) for name, labels in exported]
     assert alert_rules.find_missing_series("binlake-replications", shown) == {}
+    assert alert_rules.find_missing_on_board("replication", shown) == {}
 
 
 def test_failed_feed_reports_its_state_without_a_task_result(
