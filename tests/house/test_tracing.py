@@ -12,7 +12,7 @@ import structlog
 from support.collector import Collector
 
 from binlake.base import otlpspans
-from binlake.base.spans import NO_SPAN
+from binlake.base.spans import NO_SPAN, Span
 from binlake.base.tracing import open_traces
 from binlake.errors import ConfigError, LeaseHeld, Permanent
 from deploy.local.ports import free_port
@@ -31,15 +31,21 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
 
 
 def test_spans_are_nested_and_say_what_failed(collector: Collector) -> None:
-    with open_traces() as root:
-        with pytest.raises(Permanent), root.begin("window", {"binlake.replication": HOSTILE}) as window:
-            window.note({"binlake.rows": 3})
-            with pytest.raises(LeaseHeld), window.begin("finalize", {}, tolerated=(LeaseHeld,)):
-                raise LeaseHeld("held")
-            window.add("elsewhere", {"binlake.task": 1}, 1_000_000_000, 3_500_000_000)
-            with pytest.raises(ValueError, match="s3cret"), window.begin("merge", {}):
-                raise ValueError("s3cret row")
-            raise Permanent("the table is gone", where={"table": "d.t"})
+    def fail(window: Span) -> None:
+        window.note({"binlake.rows": 3})
+        with pytest.raises(LeaseHeld), window.begin("finalize", {}, tolerated=(LeaseHeld,)):
+            raise LeaseHeld("held")
+        window.add("elsewhere", {"binlake.task": 1}, 1_000_000_000, 3_500_000_000)
+        with pytest.raises(ValueError, match="s3cret"), window.begin("merge", {}):
+            raise ValueError("s3cret row")
+        raise Permanent("the table is gone", where={"table": "d.t"})
+
+    with (
+        open_traces() as root,
+        pytest.raises(Permanent),
+        root.begin("window", {"binlake.replication": HOSTILE}) as window,
+    ):
+        fail(window)
     [window_seen] = collector.find("window")
     assert (window_seen.parent, window_seen.error, window_seen.service) == ("", "the table is gone", "binlake")
     assert window_seen.values == {"binlake.replication": HOSTILE, "binlake.rows": 3, "error.type": "Permanent"}
