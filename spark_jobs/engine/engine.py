@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from binlake.base.spans import NO_SPAN, Span, Values
 from binlake.lake.paths import LakePaths
-from spark_jobs.engine.blocks import FileStore, MemoryStore, Store
+from binlake.spark_jobs.engine.blocks import FileStore, MemoryStore, Store
 
 Input = TypeVar("Input")
 Output = TypeVar("Output")

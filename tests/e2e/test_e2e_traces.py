@@ -14,8 +14,8 @@ from support.live import LiveSource
 from test_e2e_window import set_up, some_changes, toml
 
 from binlake.base.tracing import open_traces
-from spark_jobs.commands.main import run_job
-from spark_jobs.engine.spark import SparkEngine
+from binlake.spark_jobs.commands.main import run_job
+from binlake.spark_jobs.engine.spark import SparkEngine
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ def test_nothing_is_sent_unless_it_is_asked_for(
 @pytest.mark.process
 def test_without_traces_no_package_of_opentelemetry_is_loaded() -> None:
     program = (
-        "import sys, spark_jobs.commands.main\nfrom binlake.base.tracing import open_traces\n"
+        "import sys, binlake.spark_jobs.commands.main\nfrom binlake.base.tracing import open_traces\n"
         "with open_traces() as root, root.begin('a', {}): pass\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )

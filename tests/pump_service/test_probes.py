@@ -15,10 +15,10 @@ from binlake import tso
 from binlake.cluster.placement import EtcdClient, PdClient
 from binlake.compare.capture import Capture
 from binlake.errors import BinlakeError, Permanent, SourceUnavailable
-from pump_service.pd import PlacementDriver
-from pump_service.probes import Probes, find_no_reason
-from pump_service.replay.outcomes import Outcomes
-from pump_service.replay.status_server import StatusServer
+from binlake.pump_service.pd import PlacementDriver
+from binlake.pump_service.probes import Probes, find_no_reason
+from binlake.pump_service.replay.outcomes import Outcomes
+from binlake.pump_service.replay.status_server import StatusServer
 
 CAPTURE = Path(__file__).resolve().parents[1] / "captures" / "keys"
 
@@ -46,7 +46,7 @@ def pd(tmp_path: Path) -> Iterator[PlacementDriver]:
 def test_a_placement_driver_whose_disk_fails_is_not_ready_until_it_can_save_again(
     pd: PlacementDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pump_service.pd import oracle
+    from binlake.pump_service.pd import oracle
 
     assert (probe(pd.status_url, "healthz"), probe(pd.status_url, "readyz")) == ((200, "ok\n"), (200, "ok\n"))
     with closing(PdClient([pd.url])) as clock:
