@@ -62,6 +62,7 @@ def test_a_window_is_one_trace_of_stages_and_tasks(config: Path, collector: Coll
 def test_stages_in_processes_of_their_own_are_one_trace_by_their_run(config: Path, collector: Collector) -> None:
     common = ["--replication", str(config), "--run-id", "scheduled__1", "--without-spark"]
     [planned] = run_job(["plan", *common])["results"]
+    assert abs(planned["detail"]["skew_ms"]) < 2_000  # PD is on this machine
     bounds = ["--lo", planned["lo"], "--hi", planned["hi"]]
     for stage in ("land", "merge"):
         assert run_job([stage, *common, *bounds])["ok"]
