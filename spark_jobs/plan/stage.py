@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import structlog
 
@@ -65,9 +66,9 @@ def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
         )
     if plan.state == "blocked" and blocked is not None:
         _alert(ctx, plan, time.time() - blocked / 1000)
-    detail = {"reason": plan.reason} | ({"incidents": incidents} if incidents else {})
-    detail |= {} if clock.skew_ms is None else {SKEW: clock.skew_ms}
-    return StageResult("plan", plan.state, plan.lo, plan.hi, 0, seconds, blocked_by, detail)
+    told: dict[str, Any] = {"reason": plan.reason} | ({"incidents": incidents} if incidents else {})
+    told |= {} if clock.skew_ms is None else {SKEW: clock.skew_ms}
+    return StageResult("plan", plan.state, plan.lo, plan.hi, 0, seconds, blocked_by, told)
 
 
 def _derive_landed_again(ctx: StageContext, start_ts: int | None) -> StageResult | None:
@@ -158,10 +159,10 @@ class MeasuredClock:
         self._pd = pd
         self.skew_ms: int | None = None
 
-    def fetch_ts(self) -> int:
+    def fetch_ts(self, count: int = 1) -> int:
         """As PD's client."""
         asked = time.time()
-        ts = self._pd.fetch_ts()
+        ts = self._pd.fetch_ts(count)
         self.skew_ms = tso.extract_physical(ts) - int(1000 * (asked + time.time()) / 2)
         return ts
 

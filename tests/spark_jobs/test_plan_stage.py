@@ -55,7 +55,7 @@ def test_start_other_than_the_lakes_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("skew_ms", [-7_200_000, 0, 7_200_000])
 def test_skew_is_of_the_last_timestamp(skew_ms: int) -> None:
     """By how much PD is ahead of this machine."""
-    pd = SimpleNamespace(fetch_ts=lambda: tso.compose(int(time.time() * 1000) + skew_ms, 5))
+    pd: Any = SimpleNamespace(fetch_ts=lambda _count: tso.compose(int(time.time() * 1000) + skew_ms, 5))
     clock = plan.MeasuredClock(pd)
     assert clock.skew_ms is None
     ts = clock.fetch_ts()
