@@ -15,6 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 import structlog
 
 from binlake.errors import BinlakeError, ConfigError
+from binlake.pump_service import probes
+from binlake.pump_service.probes import Probes
 from binlake.pump_service.statusport import answers
 from binlake.rpc import Tls
 
@@ -50,7 +52,8 @@ Page = Callable[[], tuple[str, str]]
 class StatusServer:
     """Serves `history` and `transactions` as of `now()`; `meta`: version and other facts, as in a capture's meta.json.
 
-    `pages`: more of them, by path. `addr` is HOST:PORT, port 0 = a free one. `tls`: serve only by TLS. Raises
+    `pages`: more of them, by path. `probed`: what `/healthz` and `/readyz` ask; without it the service is ready as long
+    as it answers. `addr` is HOST:PORT, port 0 = a free one. `tls`: serve only by TLS. Raises
     ConfigError when it cannot listen, or for files of TLS.
     """
 
@@ -63,9 +66,11 @@ class StatusServer:
         addr: str = "127.0.0.1:0",
         *,
         pages: Mapping[str, Page] | None = None,
+        probed: Probes | None = None,
         tls: Tls | None = None,
     ) -> None:
         self.pages = pages or {}
+        self.probed = probed or Probes(probes.find_no_reason, probes.find_no_reason)
         self._meta = meta
         self._history = history
         self._transactions = transactions
@@ -181,7 +186,9 @@ def _answer(server: StatusServer, target: str) -> tuple[int, str, str]:
     if server.is_ending:
         return 503, _ENDING, _TEXT
     try:
-        page = server.pages.get(target)
+        page, probed = server.pages.get(target), server.probed.answer(target)
+        if probed is not None:
+            return *probed, probes.CONTENT_TYPE
         if page is not None:
             return 200, *page()
         body = server.answer(target)

@@ -18,6 +18,7 @@ from binlake import tso
 from binlake.base.arguments import add_output
 from binlake.cluster.placement import EtcdClient, PdClient, Registry
 from binlake.cluster.pumpclient import ClientOptions, PumpClient
+from binlake.pump_service.probes import Probes, find_no_reason
 from binlake.pump_service.statusport.answers import History
 from binlake.pump_service.statusport.server import StatusServer
 from binlake.pump_service.waits import wait_for_event
@@ -80,10 +81,11 @@ class WorkloadCommand:
             clock = stack.enter_context(closing(SharedClock(pd)))
             transactions, history = LiveTransactions(), History()
             meta = {"version": VERSION, "case": "workload", "seed": spec.seed}
-            status = StatusServer(meta, history, transactions, lambda: tso.MAX_TS, args.status_addr)
-            stack.enter_context(status)
             recording = Recording(args.record, pd.fetch_cluster_id(), spec.seed) if args.record else None
             runner = Runner(spec, client, clock.fetch_ts, transactions, history, recording)
+            probed = Probes(find_no_reason, runner.find_trouble)
+            status = StatusServer(meta, history, transactions, lambda: tso.MAX_TS, args.status_addr, probed=probed)
+            stack.enter_context(status)
             _on_signal(runner.stop)
             print(f"workload: status port {status.url}", flush=True)
             runner.run()

@@ -119,6 +119,7 @@ class Runner:
         self.tally = Tally()
         self.latencies = Latencies()
         self.seconds = 0.0
+        self._trouble = ""
         self._pace = Pace(spec.rate)
         self._stopped = threading.Event()
         self._deadline = float("inf")
@@ -150,6 +151,10 @@ class Runner:
     def stop(self) -> None:
         """Stop soon: open transactions are finished, so that the state is complete."""
         self._stopped.set()
+
+    def find_trouble(self) -> list[str]:
+        """Why the last write or timestamp failed; empty once one has succeeded."""
+        return [self._trouble] if self._trouble else []
 
     @property
     def _is_over(self) -> bool:
@@ -220,6 +225,7 @@ class Runner:
         try:
             start_ts = self._fetch_ts()
         except SourceUnavailable as error:
+            self._trouble = str(error)
             log.warning("transaction_failed", error=str(error))
             return None
         self._transactions.begin(start_ts)
@@ -233,8 +239,10 @@ class Runner:
                 self._journal.record_binlog(prewrite)
         except SourceUnavailable as error:
             self._transactions.end(start_ts, 0)
+            self._trouble = str(error)
             log.warning("transaction_failed", start_ts=start_ts, error=str(error))
             return None
+        self._trouble = ""
         return prewrite
 
     def _commit(self, generator: Generator, draft: Draft, prewrite: pb.Binlog) -> None:
@@ -302,6 +310,7 @@ class Runner:
                 self._wait_again("timestamp_tried_again", error)
 
     def _wait_again(self, event: str, error: SourceUnavailable) -> None:
+        self._trouble = str(error)
         log.warning(event, error=str(error))
         if self._stopped.wait(_AGAIN_S):
             raise error

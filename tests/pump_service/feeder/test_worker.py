@@ -278,6 +278,7 @@ def test_metrics_page_shows_the_workers_counts(world: World) -> None:
     assert 'source="shard-1"' in text
     series = [(name.partition("{")[0], frozenset[str]()) for name in lines]
     assert alert_rules.find_missing_series("binlake-feeders", series) == {}
+    assert alert_rules.find_missing_on_board("feeder", series) == {}
     assert len(alert_rules.rules("binlake-feeders")) == 4
     world.log.trouble = "refused"
     assert 'binlake_feeder_up{source="shard-1"} 0' in render_metrics_page([world.worker], world.publisher)[0]

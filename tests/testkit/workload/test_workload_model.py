@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from random import Random
 
@@ -9,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
-from workload_helpers import MemoryClient, committed, replayed, run
+from workload_helpers import CountingClock, MemoryClient, committed, replayed, run
 
 from binlake.cluster.source.status import Committed, Locked, RolledBack, Unknown, read_status
 from binlake.errors import ConfigError
-from binlake.pump_service.statusport.answers import format_go_json
+from binlake.pump_service.statusport.answers import History, format_go_json
 from binlake.rows.codec.values import read_text
 from binlake.rows.codec.writers import write_text
 from binlake.rows.schema import ColumnInfo
@@ -21,6 +22,7 @@ from binlake.testkit.workload.definitions import build_column_json
 from binlake.testkit.workload.generator import choose_fate
 from binlake.testkit.workload.kinds import KINDS, SIZED
 from binlake.testkit.workload.measure import Latencies
+from binlake.testkit.workload.runner import Runner
 from binlake.testkit.workload.source import LiveTransactions
 from binlake.testkit.workload.spec import Faults, Spec
 from binlake.testkit.workload.tables import Part
@@ -185,3 +187,16 @@ def test_an_invalid_load_is_refused(wrong: dict[str, object]) -> None:
         Spec(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError):
         Faults(rollback=0.6, hold=0.6)
+
+
+def test_a_load_that_no_pump_takes_says_so_until_one_does() -> None:
+    spec, client = Spec(transactions=1, tables=1), MemoryClient(refuse_every=1)
+    runner = Runner(spec, client, CountingClock().fetch_ts, LiveTransactions(), History())
+    thread = threading.Thread(target=runner.run, daemon=True)
+    thread.start()
+    while not runner.find_trouble():
+        threading.Event().wait(0.01)
+    assert runner.find_trouble() == ["no pump accepted the prewrite"]
+    client.refuse_every = 0
+    thread.join(60)
+    assert (thread.is_alive(), runner.find_trouble()) == (False, [])
