@@ -74,9 +74,10 @@ def _open_archive(file: Path, zipped: bool) -> tarfile.TarFile:
 def list_files() -> dict[str, Path]:
     """All files of the archive by their names in it. Raises ConfigError if a package is not installed."""
     files: dict[str, Path] = {}
-    for found in _list_distributions():
+    for package, found in _list_distributions().items():
         for name in map(str, found.files or ()):
-            if not _UNUSED.search(name):
+            # Binlake's own files may be in a checkout; here is only where its entry points are.
+            if not _UNUSED.search(name) and (package != _OWN or ".dist-info/" in name):
                 files |= _with_compiled(name, Path(str(found.locate_file(name))))
     return files | dict(_list_own())
 
@@ -100,8 +101,8 @@ def _with_compiled(name: str, file: Path) -> dict[str, Path]:
     return {name: file, str(Path(name).parent / "__pycache__" / compiled.name): compiled}
 
 
-def _list_distributions() -> list[Distribution]:
-    """Those that `binlake[lake]` requires, without Binlake itself, whose files may be in a checkout."""
+def _list_distributions() -> dict[str, Distribution]:
+    """Those that `binlake[lake]` requires, and Binlake itself, by name."""
     found: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
 
@@ -122,8 +123,7 @@ def _list_distributions() -> list[Distribution]:
     follow(_OWN, ("lake",))
     if "pyarrow" not in found or "deltalake" not in found:
         raise ConfigError("executors need the extra `lake`", hint="pip install 'binlake[lake]'")
-    del found[_OWN]
-    return list(found.values())
+    return found
 
 
 def _parse_requirements(one: Distribution, extra: str) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -22,7 +22,7 @@ from support.s3proxy import S3Proxy, Trouble, count_by_table
 from support.sparkcluster import CREDENTIALS, find_notes, read_connected, run_on_cluster
 from support.workload import integer
 from test_e2e_cluster import KILLER, many_bytes
-from test_e2e_window import expected, run, set_up, some_changes, tables_of
+from test_e2e_window import expected, run, set_up, some_changes, tables_of, toml
 
 from binlake.audit.audit import Audit
 from binlake.errors import Transient
@@ -157,7 +157,8 @@ def test_executors_without_the_drivers_files_end_a_window_although_some_are_kill
     with S3Proxy(s3.port) as proxy:
         ctx = make("cluster", proxy.url, engine="spark")
         with SparkCluster(tmp_path / "cluster", CREDENTIALS, hidden=(ROOT, tmp_path)) as cluster:
-            ran = run_on_cluster(cluster, ctx.replication, tmp_path, KILLER)
+            text = toml(ctx.replication.model_dump(mode="json", by_alias=True, exclude_none=True))
+            ran = run_on_cluster(cluster, text, tmp_path, KILLER)
         print({task: dict(executors) for task, executors in ran.items()})
         executors = {executor for tasks in ran.values() for executor in tasks}
         assert "driver" not in executors

@@ -29,7 +29,9 @@ work = pickle.load(sys.stdin.buffer)
 import binlake.spark_jobs.engine.pyworkers, binlake.spark_jobs.land.pulling, binlake.spark_jobs.merge.stage
 import binlake.spark_jobs.compact.stage, binlake.spark_jobs.convert.stage, binlake.spark_jobs.mirror.stage
 import binlake.spark_jobs.encode.stage
-print(pickle.loads(batch.column(1)[0].as_py()))
+from importlib.metadata import entry_points
+assert [point.load() for point in entry_points(group="binlake.protocols")]
+print(pickle.loads(batch.column("result")[0].as_py()))
 print(*sorted({getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}), sep="\\n")
 """
 
