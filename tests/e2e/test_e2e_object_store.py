@@ -138,8 +138,8 @@ def test_a_window_of_one_transaction_takes_few_requests(
     assert tables_of(source.workload, mariadb) == expected(source.workload)
     print(f"requests: {warm.total()} warm, {cold.total()} cold")
     print("\n".join(f"{warm[place]:4} {cold[place]:4} {' '.join(place)}" for place in sorted({*warm, *cold})))
-    assert warm.total() < 200
-    assert cold.total() < 550
+    assert warm.total() < 180
+    assert cold.total() < 520
 
 
 @pytest.mark.soak
