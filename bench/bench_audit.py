@@ -24,10 +24,10 @@ from binlake.lake.dataset import open_dataset
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import commit_day, match_commit_ts, match_keys, match_table, read_changes
 from binlake.lake.tables import MUTATION
-from spark_jobs.commands.maintain import lay_out, list_days
-from spark_jobs.engine.engine import LocalEngine
-from spark_jobs.engine.session import start_classic_session
-from spark_jobs.job.lake import ensure_tables
+from binlake.spark_jobs.commands.maintain import lay_out, list_days
+from binlake.spark_jobs.engine.engine import LocalEngine
+from binlake.spark_jobs.engine.session import start_classic_session
+from binlake.spark_jobs.job.lake import ensure_tables
 
 WINDOWS = 200
 TABLES = 8

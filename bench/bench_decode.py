@@ -22,7 +22,7 @@ from decode_load import SHAPES, OneTable, Transactions, build_table, build_trans
 from binlake.rows.codec import MutationBatch, walk
 from binlake.rows.codec.splits import MOST_BYTES
 from binlake.rows.codec.transaction import DecodeStats, read_mutations, split
-from spark_jobs.job.decoding import PIECE_ROWS
+from binlake.spark_jobs.job.decoding import PIECE_ROWS
 
 ROWS = {"narrow": 200_000, "wide": 40_000, "text-heavy": 60_000}
 BULK, SINGLE = 1000, 1

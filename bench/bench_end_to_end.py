@@ -2,7 +2,7 @@
 
 Loads of sysbench's shape (`--workload`): (a) 200k single-row inserts, (b) 200k single-row updates of 10k hot rows, (c)
 100k transactions of 5 rows over 4 tables; `--scale 10` takes ten times as many. They are written before the measurement
-begins. `spark_jobs.job.runner.run_window` is measured in a separate process (window_process.py): first a window of
+begins. `binlake.spark_jobs.job.runner.run_window` is measured in a separate process (window_process.py): first a window of
 4,000 transactions, the process's first one ("cold": its start and imports count), then the load ("warm"). The floor
 follows in the same run: the same final rows as prepared multi-row REPLACE statements over 4 connections into the
 emptied tables. The run fails if the target does not have exactly the written rows. See bench/README.md.
@@ -48,13 +48,13 @@ from binlake import tso
 from binlake.base.jvm import list_delta_jars
 from binlake.cluster.placement import PdClient
 from binlake.cluster.pumpclient import PumpReader
+from binlake.pump_service.replay.status_server import StatusServer
+from binlake.pump_service.workload.command import VERSION
+from binlake.spark_jobs.engine.session import CONF
 from deploy.local.mariadb import MariaDb
 from deploy.local.ports import HOST, free_port
 from deploy.local.source import Source
 from deploy.local.spark_connect import SparkConnect
-from pump_service.replay.status_server import StatusServer
-from pump_service.workload.command import VERSION
-from spark_jobs.engine.session import CONF
 
 ROOT = Path(__file__).resolve().parents[1]
 WAYS = ("plain", "connect", "submit")

@@ -45,11 +45,11 @@ from binlake.feed.sealed import find_last_position, read_sealed, split_changes
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import build_message_table
 from binlake.rules.tablefilter import TableMatcher
+from binlake.spark_jobs.encode.writing import Encoded, EncodeTask
+from binlake.spark_jobs.job.lake import commit_parts, ensure_table
+from binlake.spark_jobs.publish.stage import TRANSACTION_ROWS, publish_window
 from deploy.local.apicurio import Apicurio
 from deploy.local.kafka import Kafka
-from spark_jobs.encode.writing import Encoded, EncodeTask
-from spark_jobs.job.lake import commit_parts, ensure_table
-from spark_jobs.publish.stage import TRANSACTION_ROWS, publish_window
 
 REPEATS = int(os.environ.get("ROUNDS", "5"))
 PARTITIONS = 3

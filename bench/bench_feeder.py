@@ -28,13 +28,13 @@ from binlake.mysqlbinlog.model import Position, RowsEvent
 from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.mysqlbinlog.rowimage.plain import encode_rows
 from binlake.mysqlbinlog.rowimage.shape import derive_shape
+from binlake.pump_service.feeder.connection import open_log
+from binlake.pump_service.feeder.server import connect, read_log_end
+from binlake.pump_service.feeder.settings import SourceFile
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from deploy.local.mariadb import MariaDb
 from deploy.local.mysql import MySql
-from pump_service.feeder.connection import open_log
-from pump_service.feeder.server import connect, read_log_end
-from pump_service.feeder.settings import SourceFile
 
 ROWS = {"narrow": 60_000, "wide": 10_000, "text-heavy": 15_000}
 BULK, SINGLE = 1000, 1

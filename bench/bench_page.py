@@ -34,14 +34,14 @@ from binlake.mirror.replica import Replica
 from binlake.mirror.rows import build_typed_rows
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
+from binlake.spark_jobs.commands.maintain import lay_out, list_days
+from binlake.spark_jobs.engine.engine import LocalEngine
+from binlake.spark_jobs.engine.session import start_classic_session
+from binlake.spark_jobs.job.lake import ensure_tables
 from binlake.window.manifest import MemberProof, WindowManifest
 from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.sample_lake import SampleLake, build_table
-from spark_jobs.commands.maintain import lay_out, list_days
-from spark_jobs.engine.engine import LocalEngine
-from spark_jobs.engine.session import start_classic_session
-from spark_jobs.job.lake import ensure_tables
 
 WINDOWS = 10_000
 STEP = (SPAN_MS << 18) // WINDOWS

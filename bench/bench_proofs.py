@@ -23,9 +23,9 @@ from support.fake_tikv import FakeTikv
 from binlake import tso
 from binlake.cluster.source.regions import RegionClient
 from binlake.cluster.source.tikv import TikvStatus
+from binlake.pump_service.pump.resolver import NoStatusSource, Resolver
+from binlake.pump_service.pump.storage import Storage, StorageOptions
 from binlake.wire import build
-from pump_service.pump.resolver import NoStatusSource, Resolver
-from pump_service.pump.storage import Storage, StorageOptions
 
 BEGIN = tso.compose(1_000_000_000)
 

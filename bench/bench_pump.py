@@ -24,13 +24,13 @@ import pump_load
 import structlog
 
 from binlake.cluster.pumpclient import PumpReader
+from binlake.pump_service.pump.command import tune
+from binlake.pump_service.pump.lean_server import LeanServer
+from binlake.pump_service.pump.service import PumpService, State
+from binlake.pump_service.pump.storage import Storage
 from binlake.rpc import Channel
 from binlake.wire import build
 from binlake.wire.pump_pb2 import Pos, PullBinlogReq
-from pump_service.pump.command import tune
-from pump_service.pump.lean_server import LeanServer
-from pump_service.pump.service import PumpService, State
-from pump_service.pump.storage import Storage
 
 CLUSTER_ID = 1
 WRITERS = (1, 8, 64, 256)

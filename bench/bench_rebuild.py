@@ -22,12 +22,12 @@ import psutil
 import structlog
 
 from binlake.base.varint import write_uvarint
+from binlake.pump_service.pump.command import tune
+from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.record import Pointer
+from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.vlog import LogOptions, ValueLog
 from binlake.wire import build
-from pump_service.pump.command import tune
-from pump_service.pump.index import Index
-from pump_service.pump.record import Pointer
-from pump_service.pump.storage import Storage
-from pump_service.pump.vlog import LogOptions, ValueLog
 
 START = 470614287839920132
 _BATCH = 4096

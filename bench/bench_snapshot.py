@@ -31,10 +31,10 @@ from sysbench_rows import DB, LOADS, Writer
 from target_floor import Floor, check_rows, measure_floor
 
 from binlake.config import Replication
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.job.runner import run_window
 from deploy.local.mariadb import MariaDb
 from deploy.local.source import FeederSource
-from spark_jobs.job.context import StageContext
-from spark_jobs.job.runner import run_window
 
 ROWS = 400_000
 SERVER = ("--innodb-buffer-pool-size=512M", "--innodb-log-file-size=256M")

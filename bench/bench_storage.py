@@ -21,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.pump_calls import pull_batches
 
+from binlake.pump_service.pump.command import tune
+from binlake.pump_service.pump.storage import Storage
 from binlake.wire import build
-from pump_service.pump.command import tune
-from pump_service.pump.storage import Storage
 
 VALUE = os.urandom(150)
 _WINDOW = 256  # calls in flight, as 256 writers would have

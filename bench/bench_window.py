@@ -20,12 +20,12 @@ from pyspark.sql import SparkSession
 
 from binlake.compare.capture import Capture
 from binlake.config import Replication
+from binlake.spark_jobs.engine.session import start_classic_session
+from binlake.spark_jobs.job.context import StageContext, StageResult
+from binlake.spark_jobs.job.runner import run_window
 from binlake.window.manifest import format_window_name
 from deploy.local.cluster import CaptureCluster, run_capture_cluster
 from deploy.local.mariadb import MariaDb
-from spark_jobs.engine.session import start_classic_session
-from spark_jobs.job.context import StageContext, StageResult
-from spark_jobs.job.runner import run_window
 
 CAPTURE = Path(__file__).resolve().parents[1] / "tests" / "captures" / "sysbench_like"
 WARM_UP = CAPTURE.parent / "keys"

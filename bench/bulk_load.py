@@ -18,6 +18,11 @@ import numpy as np
 from sysbench_rows import C_BYTES, DB, FIRST_NUMBER, PAD_BYTES, Image, Load, Role, Writer
 
 from binlake.base.varint import write_uvarint
+from binlake.pump_service.replay.outcomes import Transaction
+from binlake.pump_service.replay.status import History, Json, build_mvcc_body, lock_record, write_record
+from binlake.pump_service.workload.definitions import Col, create_sql
+from binlake.pump_service.workload.source import LiveTransactions
+from binlake.pump_service.workload.tables import ID, Part, Table
 from binlake.rows.codec import MutationBuilder, encode_prewrite_value
 from binlake.rows.codec.datum import write_int
 from binlake.rows.schema import Action, DbInfo
@@ -28,11 +33,6 @@ from binlake.tso import Clock
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 from binlake.wire.pump_pb2 import WriteBinlogReq
-from pump_service.replay.outcomes import Transaction
-from pump_service.replay.status import History, Json, build_mvcc_body, lock_record, write_record
-from pump_service.workload.definitions import Col, create_sql
-from pump_service.workload.source import LiveTransactions
-from pump_service.workload.tables import ID, Part, Table
 
 WRITE = "/binlog.Pump/WriteBinlog"
 WRITERS = 256

@@ -39,18 +39,18 @@ from binlake.feed.messages import MessageEncoder
 from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG, CHANGE, MUTATION, parse_schema
 from binlake.mirror.rows import build_image_rows
+from binlake.pump_service.workload.tables import ID
 from binlake.rows.schema import DdlJob, SchemaState, TableDef, WindowSchemas
 from binlake.rules import Rules
 from binlake.rules.topics import Dispatcher, Topics
+from binlake.spark_jobs.job.decoding import Decoder
+from binlake.spark_jobs.tables.landed import measure_landed
+from binlake.spark_jobs.tables.render import Renderer
 from binlake.statements import BatchLimits, TableStatements, build_images_from_maps
 from binlake.tso import to_datetime
 from binlake.window.definitions import Cell, Segments, WindowDefinitions
 from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq
-from pump_service.workload.tables import ID
-from spark_jobs.job.decoding import Decoder
-from spark_jobs.tables.landed import measure_landed
-from spark_jobs.tables.render import Renderer
 
 RECORDED = Path(__file__).with_name("cost_per_row.json")
 TRANSACTIONS, ROWS = 4_000, 20_000

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import httpx
 
+from binlake.pump_service.feeder.service import STATUS_PATH, Feeder
+from binlake.pump_service.feeder.settings import FeederFile
 from deploy.local.mariadb import MariaDb
 from deploy.local.ports import HOST, free_ports
 from deploy.local.process import Child
-from pump_service.feeder.service import STATUS_PATH, Feeder
-from pump_service.feeder.settings import FeederFile
 
 _START_S = 60.0
 _WAIT_S = 600.0

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.pump_calls import pull_batches
 
+from binlake.pump_service.pump.storage import Storage
 from binlake.wire import build
-from pump_service.pump.storage import Storage
 
 VALUE = os.urandom(150)
 START = 470614287839920132

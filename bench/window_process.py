@@ -1,4 +1,4 @@
-"""The process that bench_end_to_end.py measures: windows through `spark_jobs.job.runner.run_window`, stage by stage.
+"""The process that bench_end_to_end.py measures: windows through `binlake.spark_jobs.job.runner.run_window`, stage by stage.
 
 It connects to the address in its arguments, reads a Job, and answers each request with the cost of its windows.
 Binlake's code is not changed for this: `run_stage` is wrapped to time the stages. CPU is counted per process, so stages
@@ -209,8 +209,8 @@ def _prepare(job: Job, meter: Meter) -> tuple[Callable[..., Any], Callable[[], A
     import structlog
 
     from binlake.config import Replication
-    from spark_jobs.job import runner
-    from spark_jobs.job.context import StageContext
+    from binlake.spark_jobs.job import runner
+    from binlake.spark_jobs.job.context import StageContext
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     replication = Replication.model_validate(job.replication)
@@ -238,10 +238,10 @@ def _prepare(job: Job, meter: Meter) -> tuple[Callable[..., Any], Callable[[], A
 
 def _open_session(job: Job) -> Any:
     if job.remote:
-        from spark_jobs.engine.connect import connect_session
+        from binlake.spark_jobs.engine.connect import connect_session
 
         return connect_session(job.remote)
-    from spark_jobs.engine.session import start_classic_session
+    from binlake.spark_jobs.engine.session import start_classic_session
 
     return start_classic_session("bench", None if job.way == "submit" else "local[2]")
 

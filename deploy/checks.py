@@ -17,10 +17,10 @@ from pathlib import Path
 
 from binlake.config.reference import render_reference
 from binlake.lake.reference import replace_tables_section
+from binlake.pump_service.feeder.settings import render_settings as feeder_text
+from binlake.pump_service.pump.settings import render_settings
 from deploy import citations, docnames, docslinks, promises
 from deploy.importgraph import derive_package_edges, find_circles, import_edges
-from pump_service.feeder.settings import render_settings as feeder_text
-from pump_service.pump.settings import render_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PROTO = Path("binlake/wire")

@@ -161,7 +161,7 @@ def _exact_json() -> Iterator[None]:
     from support.exact import find_rounded_numbers
 
     from binlake.lake.windowlog import WindowEvent, WindowLog
-    from spark_jobs.job.results import StageResult
+    from binlake.spark_jobs.job.results import StageResult
 
     to_dict, record = StageResult.to_dict, WindowLog.record
 
@@ -316,7 +316,7 @@ def s3() -> Iterator[S3]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A warm classic session with Delta on two cores; tables are in the folders of each test."""
-    from spark_jobs.engine.session import start_classic_session
+    from binlake.spark_jobs.engine.session import start_classic_session
 
     warehouse = tmp_path_factory.mktemp("warehouse")
     conf = {"spark.sql.warehouse.dir": str(warehouse), "spark.driver.memory": "1g", **_INTERPRETED}

@@ -123,9 +123,7 @@ class ApplyManifest(OfWindow):
         """Parse what `to_json` wrote. Raises WireError."""
         raw = parse_object(text, cls.__name__)
         cuts = tuple(int(commit_ts) for commit_ts in raw.get("cuts", ()))
-        return cls(
-            **{**raw, "windows": tuple(raw["windows"]), "cuts": cuts, "limits": tuple(raw.get("limits", ()))}
-        )
+        return cls(**{**raw, "windows": tuple(raw["windows"]), "cuts": cuts, "limits": tuple(raw.get("limits", ()))})
 
     def compute_digest(self) -> str:
         """SHA-256 of the canonical JSON, stored at the target with the open window."""

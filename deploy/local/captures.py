@@ -31,6 +31,9 @@ from binlake.config.model import Target
 from binlake.errors import BinlakeError, ConfigError, IncompleteWindow
 from binlake.rows.codec.latin1 import InvalidText
 from binlake.rules import Rules
+from binlake.spark_jobs.engine.session import start_classic_session
+from binlake.spark_jobs.job.context import StageContext, StageResult
+from binlake.spark_jobs.job.runner import run_window
 from binlake.target import Session
 from deploy.local.cluster import CaptureCluster, run_capture_cluster
 from deploy.local.commitlog import find_tables_in_doubt, plan_ddl, read_log
@@ -38,9 +41,6 @@ from deploy.local.direct import DirectReplay
 from deploy.local.handwork import Handworks, plan_handwork
 from deploy.local.mariadb import MariaDb
 from deploy.local.process import ProcessError
-from spark_jobs.engine.session import start_classic_session
-from spark_jobs.job.context import StageContext, StageResult
-from spark_jobs.job.runner import run_window
 
 DEFAULT = Path(__file__).resolve().parents[2] / "tests" / "captures"
 STATES = 12

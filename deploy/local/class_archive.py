@@ -12,8 +12,8 @@ from pathlib import Path
 from pyspark import SparkContext
 
 from binlake.base.jvm import SHORT_LIVED
+from binlake.spark_jobs.engine.session import start_classic_session
 from deploy.local.spark_connect import run_sample_queries
-from spark_jobs.engine.session import start_classic_session
 
 
 def main(archive: Path) -> None:

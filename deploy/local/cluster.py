@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from binlake.compare.capture import Capture
+from binlake.pump_service.replay.command import find_cluster_id
 from deploy.local.ports import HOST, free_ports
 from deploy.local.process import Child
-from pump_service.replay.command import find_cluster_id
 
 _START_S = 180.0
 _REPLAY_S = 900.0

@@ -15,9 +15,9 @@ from typing import Any, Self
 import httpx
 
 from binlake.compare.capture import Capture
+from binlake.pump_service.replay.command import find_cluster_id
 from deploy.local.ports import HOST, free_ports, is_open
 from deploy.local.process import Child
-from pump_service.replay.command import find_cluster_id
 
 START_S = 180.0
 

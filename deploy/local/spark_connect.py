@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from binlake.base.jvm import archive_options, list_delta_jars
+from binlake.spark_jobs.engine.session import CONF
 from deploy.local.ports import HOST, free_port, is_open
 from deploy.local.process import Child, ProcessError
-from spark_jobs.engine.session import CONF
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +106,7 @@ def build_server_command(
     }
     if master.startswith("local"):
         # As in a session of its own: a new worker need not import what all of them need.
-        ours |= {"spark.python.daemon.module": "spark_jobs.engine.pyworkers"}
+        ours |= {"spark.python.daemon.module": "binlake.spark_jobs.engine.pyworkers"}
     settings = [text for key, value in (ours | (conf or {})).items() for text in ("--conf", f"{key}={value}")]
     return [find_spark_submit(), "--master", master, *settings, "--class", _CLASS, "spark-internal"]
 

@@ -16,7 +16,7 @@ from binlake.errors import BinlakeError, ConfigError, Permanent, Transient, Unkn
 from binlake.pipeline import BY_NAME
 from binlake.window.lineage import drop_lineage
 
-MODULE = "spark_jobs.commands.main"
+MODULE = "binlake.spark_jobs.commands.main"
 FUSED = "window"
 
 CHANGED = "changed"
@@ -63,7 +63,7 @@ class Job:
     def build_arguments(
         self, result: Path, remote: str | None = None, *, without_spark: bool = False, spark_later: bool = False
     ) -> list[str]:
-        """Arguments of `python -m spark_jobs.commands.main`; the outcome goes to `result`, `remote` is a Connect URL.
+        """Arguments of `python -m binlake.spark_jobs.commands.main`; the outcome goes to `result`, `remote` is a Connect URL.
 
         `without_spark`: the job starts no Spark, and reports if it cannot do without (`needs_spark_after_all`).
         `spark_later`: it also reports if its window should run on Spark.

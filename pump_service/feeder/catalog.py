@@ -20,12 +20,12 @@ from binlake.mysqlbinlog.definitions.tablemaps import check_table_map, is_sequen
 from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames, build_name_clash_error
 from binlake.mysqlbinlog.model import Flavor, Statement, TableMap
 from binlake.mysqlbinlog.rowimage.transactions import Guard
+from binlake.pump_service.feeder.following import Follower
+from binlake.pump_service.feeder.foreignkeys import ForeignKeys
+from binlake.pump_service.feeder.tracker import Tracker
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rows.schema.forms import Json
 from binlake.rows.schema.names import fold_name, fold_pair
-from pump_service.feeder.following import Follower
-from pump_service.feeder.foreignkeys import ForeignKeys
-from pump_service.feeder.tracker import Tracker
 
 __all__ = ["Catalog", "SourceNames"]
 

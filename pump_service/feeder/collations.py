@@ -12,7 +12,7 @@ from binlake.base.dialects import Dialect
 from binlake.dialect import has_target_collation
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription
-from pump_service.feeder.settings import SourceFile
+from binlake.pump_service.feeder.settings import SourceFile
 
 REMEDY = (
     "change the collation at the source (for example to utf8mb4_bin), leave the table out (`ignore-tables`, or"

@@ -15,14 +15,14 @@ import httpx
 
 from binlake.base.arguments import add_output
 from binlake.errors import ConfigError
+from binlake.pump_service.feeder.checks.report import has_failures, print_report, report_values, run_checks
+from binlake.pump_service.feeder.journal import Journal
+from binlake.pump_service.feeder.removed import describe_removed
+from binlake.pump_service.feeder.service import STATUS_PATH, Feeder
+from binlake.pump_service.feeder.settings import FeederFile, read_settings
+from binlake.pump_service.feeder.snapshot.loadstate import read_load_record
+from binlake.pump_service.feeder.status import describe_position
 from binlake.rpc import Tls
-from pump_service.feeder.checks.report import has_failures, print_report, report_values, run_checks
-from pump_service.feeder.journal import Journal
-from pump_service.feeder.removed import describe_removed
-from pump_service.feeder.service import STATUS_PATH, Feeder
-from pump_service.feeder.settings import FeederFile, read_settings
-from pump_service.feeder.snapshot.loadstate import read_load_record
-from pump_service.feeder.status import describe_position
 
 _ASK_S = 5.0
 _SHOWN = (

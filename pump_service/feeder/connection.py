@@ -17,9 +17,9 @@ from binlake.errors import LostRange, SourceUnavailable
 from binlake.mysqlbinlog.events.transactions import GtidOrigin, TransactionReader
 from binlake.mysqlbinlog.events.xa import Xid
 from binlake.mysqlbinlog.model import Flavor, Position, RowsEvent, SourceTransaction
-from pump_service.feeder.dump import Dump, DumpRequest
-from pump_service.feeder.logerrors import build_dump_error
-from pump_service.feeder.server import (
+from binlake.pump_service.feeder.dump import Dump, DumpRequest
+from binlake.pump_service.feeder.logerrors import build_dump_error
+from binlake.pump_service.feeder.server import (
     Address,
     Link,
     connect,
@@ -29,8 +29,8 @@ from pump_service.feeder.server import (
     read_log_files,
     read_logs_cascades,
 )
-from pump_service.feeder.settings import SourceFile
-from pump_service.feeder.startposition import LogStart, find_start, read_identity
+from binlake.pump_service.feeder.settings import SourceFile
+from binlake.pump_service.feeder.startposition import LogStart, find_start, read_identity
 
 log = structlog.get_logger()
 

@@ -22,8 +22,8 @@ from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.mysqlbinlog.events.gtids import encode_mysql_set
 from binlake.mysqlbinlog.gtid import MySqlGtidSet
 from binlake.mysqlbinlog.model import Flavor
-from pump_service.feeder.logerrors import build_dump_error
-from pump_service.feeder.server import Link, ask
+from binlake.pump_service.feeder.logerrors import build_dump_error
+from binlake.pump_service.feeder.server import Link, ask
 
 _DUMP_GTID = 0x1E
 _REGISTER = 0x15

@@ -15,16 +15,16 @@ from binlake.errors import ConfigError, SourceUnavailable
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
 from binlake.mysqlbinlog.dumpfolder import DumpFolder, read_dump_folder
 from binlake.mysqlbinlog.model import Position
-from pump_service.feeder.catalog import Catalog
-from pump_service.feeder.dumpfolder import read_schema_files
-from pump_service.feeder.journal import Journal, ReadPosition
-from pump_service.feeder.publisher import Publisher
-from pump_service.feeder.server import Link, connect, derive_flavor, read_log_end
-from pump_service.feeder.settings import SourceFile, Start
-from pump_service.feeder.snapshot.structures import describe_source
-from pump_service.feeder.sourceerrors import build_source_error
-from pump_service.feeder.startposition import SERVER_FACT, read_identity
-from pump_service.feeder.targetstructure import describe_by_target
+from binlake.pump_service.feeder.catalog import Catalog
+from binlake.pump_service.feeder.dumpfolder import read_schema_files
+from binlake.pump_service.feeder.journal import Journal, ReadPosition
+from binlake.pump_service.feeder.publisher import Publisher
+from binlake.pump_service.feeder.server import Link, connect, derive_flavor, read_log_end
+from binlake.pump_service.feeder.settings import SourceFile, Start
+from binlake.pump_service.feeder.snapshot.structures import describe_source
+from binlake.pump_service.feeder.sourceerrors import build_source_error
+from binlake.pump_service.feeder.startposition import SERVER_FACT, read_identity
+from binlake.pump_service.feeder.targetstructure import describe_by_target
 
 log = structlog.get_logger()
 

@@ -37,14 +37,14 @@ from binlake.mysqlbinlog.definitions.writer import (
     create_text,
 )
 from binlake.mysqlbinlog.model import Session
+from binlake.pump_service.feeder.exchanging import exchange_partition, is_exchange
+from binlake.pump_service.feeder.leftout import SPECS_AT, is_left_out, refuse_copied_definition, refuse_leaving
+from binlake.pump_service.feeder.tracker import Tracker
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema.forms import Json
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.rows.schema.session import read_zone
 from binlake.statements.literal import quote_name, quote_qualified_name
-from pump_service.feeder.exchanging import exchange_partition, is_exchange
-from pump_service.feeder.leftout import SPECS_AT, is_left_out, refuse_copied_definition, refuse_leaving
-from pump_service.feeder.tracker import Tracker
 
 log = structlog.get_logger()
 

@@ -24,7 +24,7 @@ from typing import Any
 from binlake.base.filelock import FileLock
 from binlake.errors import Permanent, SharedFailure
 from binlake.mysqlbinlog.model import Position
-from pump_service.feeder.openbatches import OpenBatches
+from binlake.pump_service.feeder.openbatches import OpenBatches
 
 Json = dict[str, Any]
 

@@ -7,7 +7,7 @@ from binlake.dialect.tokens import tokenize
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.statements import SingleStatement
 from binlake.mysqlbinlog.definitions.writer import SourceNames
-from pump_service.feeder.exchanging import is_exchange, read_exchange
+from binlake.pump_service.feeder.exchanging import is_exchange, read_exchange
 
 SPECS_AT = len(tokenize("ALTER TABLE `d`.`t`"))
 """Index of the first token of the clauses of a single ALTER TABLE."""

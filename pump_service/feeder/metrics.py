@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from binlake.mysqlbinlog.rowimage.replaced import REPLACED
-from pump_service.feeder.publisher import Publisher
-from pump_service.feeder.worker import Worker
-from pump_service.prometheus import CONTENT_TYPE, Instrument, Reading, render_page
+from binlake.pump_service.feeder.publisher import Publisher
+from binlake.pump_service.feeder.worker import Worker
+from binlake.pump_service.prometheus import CONTENT_TYPE, Instrument, Reading, render_page
 
 _LABEL = "source"
 

@@ -20,10 +20,10 @@ import structlog
 
 from binlake.errors import SourceUnavailable
 from binlake.mysqlbinlog.model import Position
+from binlake.pump_service.feeder.journal import Batch, Journal, Json, ReadPosition
 from binlake.rows.schema.actions import PUBLIC
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
-from pump_service.feeder.journal import Batch, Journal, Json, ReadPosition
 
 log = structlog.get_logger()
 

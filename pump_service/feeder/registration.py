@@ -21,7 +21,7 @@ import structlog
 from binlake.cluster.placement import EtcdClient
 from binlake.cluster.placement.registry import CATALOG
 from binlake.errors import Fenced, Permanent
-from pump_service.feeder.journal import Journal
+from binlake.pump_service.feeder.journal import Journal
 
 log = structlog.get_logger()
 

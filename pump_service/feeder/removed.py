@@ -14,9 +14,9 @@ from typing import Any
 
 import structlog
 
-from pump_service.feeder.journal import Journal
-from pump_service.feeder.snapshot.loadstate import build_load_facts, read_load_record
-from pump_service.feeder.status import describe_position
+from binlake.pump_service.feeder.journal import Journal
+from binlake.pump_service.feeder.snapshot.loadstate import build_load_facts, read_load_record
+from binlake.pump_service.feeder.status import describe_position
 
 log = structlog.get_logger()
 

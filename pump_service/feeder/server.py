@@ -14,7 +14,7 @@ from binlake.errors import SourceRefused, SourceUnavailable
 from binlake.mysqlbinlog.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor, Position
 from binlake.mysqlbinlog.tablerows.link import Link, ask
-from pump_service.feeder.settings import Server, Tracker
+from binlake.pump_service.feeder.settings import Server, Tracker
 
 __all__ = [
     "Link",

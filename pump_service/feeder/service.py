@@ -23,26 +23,26 @@ from binlake.cluster.pumpclient import ClientOptions, PumpClient
 from binlake.errors import BinlakeError, Fenced, SharedFailure, SourceUnavailable
 from binlake.mysqlbinlog.model import Flavor
 from binlake.mysqlbinlog.rowimage.replaced import REPLACED
+from binlake.pump_service.feeder.catalog import Catalog, SourceNames
+from binlake.pump_service.feeder.checks.servers import describe_hidden
+from binlake.pump_service.feeder.connection import open_log
+from binlake.pump_service.feeder.firststart import start_at_log
+from binlake.pump_service.feeder.journal import Journal
+from binlake.pump_service.feeder.metrics import render_metrics_page
+from binlake.pump_service.feeder.publisher import Publisher, Stopped
+from binlake.pump_service.feeder.registration import HEARTBEAT_S, Registration
+from binlake.pump_service.feeder.removed import FLAVOR, describe_removed, list_known_sources, roll_back_removed_loads
+from binlake.pump_service.feeder.server import ask, build_tracker_arguments, connect, derive_flavor
+from binlake.pump_service.feeder.settings import FeederFile, SourceFile
+from binlake.pump_service.feeder.snapshot.loading import Loader, needs_load
+from binlake.pump_service.feeder.snapshot.loadstate import read_load_record
+from binlake.pump_service.feeder.snapshot.progress import Progress
+from binlake.pump_service.feeder.startposition import SERVER_FACT
+from binlake.pump_service.feeder.status import JournalHistory, JournalTransactions, describe_position
+from binlake.pump_service.feeder.tracker import ScratchServer
+from binlake.pump_service.feeder.worker import Log, Parts, Worker
+from binlake.pump_service.replay.status_server import StatusServer
 from binlake.rpc import Tls
-from pump_service.feeder.catalog import Catalog, SourceNames
-from pump_service.feeder.checks.servers import describe_hidden
-from pump_service.feeder.connection import open_log
-from pump_service.feeder.firststart import start_at_log
-from pump_service.feeder.journal import Journal
-from pump_service.feeder.metrics import render_metrics_page
-from pump_service.feeder.publisher import Publisher, Stopped
-from pump_service.feeder.registration import HEARTBEAT_S, Registration
-from pump_service.feeder.removed import FLAVOR, describe_removed, list_known_sources, roll_back_removed_loads
-from pump_service.feeder.server import ask, build_tracker_arguments, connect, derive_flavor
-from pump_service.feeder.settings import FeederFile, SourceFile
-from pump_service.feeder.snapshot.loading import Loader, needs_load
-from pump_service.feeder.snapshot.loadstate import read_load_record
-from pump_service.feeder.snapshot.progress import Progress
-from pump_service.feeder.startposition import SERVER_FACT
-from pump_service.feeder.status import JournalHistory, JournalTransactions, describe_position
-from pump_service.feeder.tracker import ScratchServer
-from pump_service.feeder.worker import Log, Parts, Worker
-from pump_service.replay.status_server import StatusServer
 
 log = structlog.get_logger()
 

@@ -11,9 +11,13 @@ from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.events.transactions import GtidOrigin
 from binlake.mysqlbinlog.gtid import MariaDbGtidSet, MySqlGtidSet
 from binlake.mysqlbinlog.model import Flavor, Position
-from pump_service.feeder.dump import DumpRequest
-from pump_service.feeder.logerrors import build_missing_transactions_error, build_purged_error, build_reset_error
-from pump_service.feeder.server import Link, ask, read_log_files
+from binlake.pump_service.feeder.dump import DumpRequest
+from binlake.pump_service.feeder.logerrors import (
+    build_missing_transactions_error,
+    build_purged_error,
+    build_reset_error,
+)
+from binlake.pump_service.feeder.server import Link, ask, read_log_files
 
 SERVER_FACT = "server of "
 """The journal's fact with this and a source's name has the server whose log the source's position belongs to."""

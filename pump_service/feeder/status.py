@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pump_service.feeder.journal import Journal, ReadPosition
-from pump_service.feeder.publisher import read_key
-from pump_service.replay.outcomes import Transaction
-from pump_service.replay.status import MAX_HISTORY, Json, build_mvcc_body, lock_record, write_record
+from binlake.pump_service.feeder.journal import Journal, ReadPosition
+from binlake.pump_service.feeder.publisher import read_key
+from binlake.pump_service.replay.outcomes import Transaction
+from binlake.pump_service.replay.status import MAX_HISTORY, Json, build_mvcc_body, lock_record, write_record
 
 
 class JournalTransactions:

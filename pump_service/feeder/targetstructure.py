@@ -15,10 +15,10 @@ from pathlib import Path
 from binlake.config import load_replication
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription
+from binlake.pump_service.feeder.server import connect
+from binlake.pump_service.feeder.settings import Server, SourceFile
+from binlake.pump_service.feeder.snapshot.structures import describe_source
 from binlake.rules import Rules
-from pump_service.feeder.server import connect
-from pump_service.feeder.settings import Server, SourceFile
-from pump_service.feeder.snapshot.structures import describe_source
 
 _HEAD = re.compile(r"^CREATE TABLE `(?:[^`]|``)+`")
 

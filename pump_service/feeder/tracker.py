@@ -24,8 +24,8 @@ from binlake.mysqlbinlog.definitions.descriptions import (
 )
 from binlake.mysqlbinlog.definitions.statements import NO_BACKSLASH_ESCAPES, SingleStatement
 from binlake.mysqlbinlog.model import Flavor, Session
+from binlake.pump_service.feeder.trackerlink import TrackerLink
 from binlake.statements.literal import quote, quote_name
-from pump_service.feeder.trackerlink import TrackerLink
 
 _MAX_NAME = 64
 _LONGEST = 24

@@ -17,7 +17,7 @@ from pymysql.connections import Connection
 from binlake.base.sqllink import SqlLink, show_bytes_too
 from binlake.errors import SchemaError, SourceUnavailable
 from binlake.mysqlbinlog.definitions.descriptions import build_visibility_sql
-from pump_service.feeder.server import ask_by_name
+from binlake.pump_service.feeder.server import ask_by_name
 
 _CONNECTION_LOST = frozenset(
     {0, 1053, 1077, 1079, 1152, 1184, 1317, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 3169, 4031}

@@ -22,10 +22,10 @@ from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.model import Position, SourceTransaction, Statement, TableMap
 from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.mysqlbinlog.rowimage.transactions import Guard
+from binlake.pump_service.feeder.journal import Journal, ReadPosition
+from binlake.pump_service.feeder.publisher import Ddl, Outgoing, Publisher, Stopped
+from binlake.pump_service.feeder.settings import SourceFile
 from binlake.rows.schema import TableDef
-from pump_service.feeder.journal import Journal, ReadPosition
-from pump_service.feeder.publisher import Ddl, Outgoing, Publisher, Stopped
-from pump_service.feeder.settings import SourceFile
 
 log = structlog.get_logger()
 

@@ -7,9 +7,9 @@ import signal
 import threading
 
 from binlake.errors import ConfigError
+from binlake.pump_service.pd.server import PlacementDriver
+from binlake.pump_service.waits import wait_for_event
 from binlake.rpc import Tls
-from pump_service.pd.server import PlacementDriver
-from pump_service.waits import wait_for_event
 
 
 class PdCommand:

@@ -10,10 +10,10 @@ from typing import Any
 
 import grpc
 
+from binlake.pump_service.pd.kvstore import KvStore
+from binlake.pump_service.pd.streams import Streams
 from binlake.wire import etcd_pb2 as pb
 from binlake.wire import etcd_rpc as rpc
-from pump_service.pd.kvstore import KvStore
-from pump_service.pd.streams import Streams
 
 # FileExistsError is a subclass of OSError, so it comes first.
 _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import structlog
 
+from binlake.pump_service.pd.journal import EVENTS, GRANT, REVOKE, STATE, Journal, Record
+from binlake.pump_service.pd.mvcc import Mvcc
 from binlake.wire import etcd_pb2 as pb
-from pump_service.pd.journal import EVENTS, GRANT, REVOKE, STATE, Journal, Record
-from pump_service.pd.mvcc import Mvcc
 
 COMPACT_BYTES = 8 << 20
 _LOST_LEASE_S = 60  # for a lease whose entry was dropped, so that its keys do not live forever

@@ -15,16 +15,16 @@ from binlake import tso
 from binlake.base.durable import replace_file
 from binlake.base.filelock import FileLock
 from binlake.errors import BinlakeError, ConfigError
+from binlake.pump_service.pd.callers import AllowedCallers
+from binlake.pump_service.pd.etcd_service import EtcdService
+from binlake.pump_service.pd.kvstore import KvStore
+from binlake.pump_service.pd.oracle import Oracle
+from binlake.pump_service.pd.streams import STREAMS, Streams
 from binlake.rpc import Tls
 from binlake.wire import pd_pb2 as pb
 from binlake.wire.clock_pb2 import LeadReq, LeadResp
 from binlake.wire.clock_pb2_grpc import ClockServicer, add_ClockServicer_to_server
 from binlake.wire.pd_pb2_grpc import PDServicer, add_PDServicer_to_server
-from pump_service.pd.callers import AllowedCallers
-from pump_service.pd.etcd_service import EtcdService
-from pump_service.pd.kvstore import KvStore
-from pump_service.pd.oracle import Oracle
-from pump_service.pd.streams import STREAMS, Streams
 
 log = structlog.get_logger(__name__)
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import partial
 
 from binlake.errors import BinlakeError
+from binlake.pump_service.pump.groupcommit import Behind
+from binlake.pump_service.pump.service import PumpService
 from binlake.wire.admin_pb2 import Refusal, WriteBinlogsReq, WriteBinlogsResp
-from pump_service.pump.groupcommit import Behind
-from pump_service.pump.service import PumpService
 
 
 class BatchWrite:

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from binlake.pump_service.pump import entities
+from binlake.pump_service.pump.entities import Entity
+from binlake.pump_service.pump.transaction_batch import TransactionBatch
 from binlake.rpc import Call
 from binlake.rpc.messages import PREFIX
 from binlake.wire import blocks as wire
-from pump_service.pump import entities
-from pump_service.pump.entities import Entity
-from pump_service.pump.transaction_batch import TransactionBatch
 
 _CHUNK_BYTES = 256 << 10
 _LARGE = 1 << 20  # bytes: larger payloads are not copied

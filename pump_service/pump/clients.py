@@ -15,9 +15,9 @@ from binlake.cluster.source.catalogs import check_catalogs
 from binlake.cluster.source.regions import RegionClient
 from binlake.cluster.source.tikv import TikvStatus
 from binlake.errors import Permanent, SourceUnavailable
-from pump_service.pump.config import PumpConfig
-from pump_service.pump.membership import Claim, ClusterClock, Members
-from pump_service.pump.resolver import NoStatusSource, StatusSource
+from binlake.pump_service.pump.config import PumpConfig
+from binlake.pump_service.pump.membership import Claim, ClusterClock, Members
+from binlake.pump_service.pump.resolver import NoStatusSource, StatusSource
 
 # A node id is free again after this many seconds without a heartbeat from its holder, or after this many heartbeat
 # intervals, whichever is longer.

@@ -20,11 +20,11 @@ from binlake import tso
 from binlake.base.garbage import collect_rarely
 from binlake.cluster.placement import PdClient, open_placement
 from binlake.errors import ConfigError
-from pump_service.pump.config import PumpConfig
-from pump_service.pump.processes import Supervisor, build_commands
-from pump_service.pump.server import PumpServer
-from pump_service.pump.set_aside import find_above, set_aside
-from pump_service.pump.settings import PumpFile, add_flags, find_ignored_keys, read_settings, to_config
+from binlake.pump_service.pump.config import PumpConfig
+from binlake.pump_service.pump.processes import Supervisor, build_commands
+from binlake.pump_service.pump.server import PumpServer
+from binlake.pump_service.pump.set_aside import find_above, set_aside
+from binlake.pump_service.pump.settings import PumpFile, add_flags, find_ignored_keys, read_settings, to_config
 
 log = structlog.get_logger()
 

@@ -1,6 +1,6 @@
 """The pump's settings: names and defaults of the original (tidb-binlog 2.12), read once and frozen.
 
-`pump_service.pump.settings` makes them from flags, environment and the TOML file.
+`binlake.pump_service.pump.settings` makes them from flags, environment and the TOML file.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from binlake.errors import ConfigError
+from binlake.pump_service.pump.ceiling import SLACK_S
+from binlake.pump_service.pump.gc import INTERVAL_S, KEEP_S
+from binlake.pump_service.pump.record import Pointer
+from binlake.pump_service.pump.resolver import TXN_TIMEOUT_S
+from binlake.pump_service.pump.score import Weights
+from binlake.pump_service.pump.vlog import SEGMENT_BYTES
 from binlake.rpc import Tls
-from pump_service.pump.ceiling import SLACK_S
-from pump_service.pump.gc import INTERVAL_S, KEEP_S
-from pump_service.pump.record import Pointer
-from pump_service.pump.resolver import TXN_TIMEOUT_S
-from pump_service.pump.score import Weights
-from pump_service.pump.vlog import SEGMENT_BYTES
 
 DAY_S = 86400.0
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY_S}

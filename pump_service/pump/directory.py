@@ -12,7 +12,7 @@ from pathlib import Path
 
 from binlake.base.filelock import FileLock
 from binlake.errors import Permanent
-from pump_service.pump.files import Files
+from binlake.pump_service.pump.files import Files
 
 
 class DataDirectory:

@@ -6,10 +6,10 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from binlake.pump_service.pump.heads import parse_head
+from binlake.pump_service.pump.sorter import Kind
+from binlake.pump_service.pump.storage import Storage
 from binlake.wire.binlog_pb2 import Binlog, BinlogType, Commit, Prewrite, PrewriteValue, Rollback
-from pump_service.pump.heads import parse_head
-from pump_service.pump.sorter import Kind
-from pump_service.pump.storage import Storage
 
 _SHOWN_BYTES = 64 << 10  # bytes of one field; formatting them takes some 60 times that memory
 _PARSED_BYTES = 64 << 20  # bytes; of a larger binlog only the head is shown

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import structlog
 
 from binlake.errors import BinlakeError
+from binlake.pump_service.pump.service import PumpService
+from binlake.pump_service.pump.storage import Storage
 from binlake.wire.build import build_fake
-from pump_service.pump.service import PumpService
-from pump_service.pump.storage import Storage
 
 log = structlog.get_logger()
 

@@ -18,10 +18,10 @@ from typing import NamedTuple
 import structlog
 
 from binlake.errors import Permanent, WireError
-from pump_service.pump.files import Files
-from pump_service.pump.heads import parse_head
-from pump_service.pump.record import Frame, Pointer, Walk, find_next_record
-from pump_service.pump.stopping import StartStopped, StopAsked, never_stop
+from binlake.pump_service.pump.files import Files
+from binlake.pump_service.pump.heads import parse_head
+from binlake.pump_service.pump.record import Frame, Pointer, Walk, find_next_record
+from binlake.pump_service.pump.stopping import StartStopped, StopAsked, never_stop
 
 log = structlog.get_logger()
 

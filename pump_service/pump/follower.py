@@ -27,14 +27,14 @@ import plyvel
 import structlog
 
 from binlake.errors import Permanent
-from pump_service.pump.fileend import KnownSynced
-from pump_service.pump.heads import KINDS, parse_head
-from pump_service.pump.index import Index
-from pump_service.pump.ranges import read_heads
-from pump_service.pump.record import Pointer, Stretch
-from pump_service.pump.sorter import Entry, Kind, Outcome, Sorter
-from pump_service.pump.stopping import StartStopped, StopAsked, never_stop
-from pump_service.pump.vlog import ValueLog
+from binlake.pump_service.pump.fileend import KnownSynced
+from binlake.pump_service.pump.heads import KINDS, parse_head
+from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.ranges import read_heads
+from binlake.pump_service.pump.record import Pointer, Stretch
+from binlake.pump_service.pump.sorter import Entry, Kind, Outcome, Sorter
+from binlake.pump_service.pump.stopping import StartStopped, StopAsked, never_stop
+from binlake.pump_service.pump.vlog import ValueLog
 
 log = structlog.get_logger()
 

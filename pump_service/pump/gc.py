@@ -18,8 +18,8 @@ import structlog
 from binlake import tso
 from binlake.cluster.node import NodeStatus
 from binlake.errors import Transient
-from pump_service.pump.membership import Members
-from pump_service.pump.storage import Removed, Storage
+from binlake.pump_service.pump.membership import Members
+from binlake.pump_service.pump.storage import Removed, Storage
 
 log = structlog.get_logger()
 

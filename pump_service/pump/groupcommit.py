@@ -14,11 +14,11 @@ from functools import partial
 import structlog
 
 from binlake.errors import BinlakeError, Transient
-from pump_service.pump.heads import Head
-from pump_service.pump.record import RECORD, Pointer
-from pump_service.pump.sorter import Entry
-from pump_service.pump.timestamp_claims import TimestampClaims, TsClaim
-from pump_service.pump.vlog import ValueLog
+from binlake.pump_service.pump.heads import Head
+from binlake.pump_service.pump.record import RECORD, Pointer
+from binlake.pump_service.pump.sorter import Entry
+from binlake.pump_service.pump.timestamp_claims import TimestampClaims, TsClaim
+from binlake.pump_service.pump.vlog import ValueLog
 
 log = structlog.get_logger()
 

@@ -14,9 +14,9 @@ from google.protobuf.message import DecodeError
 
 from binlake.base.varint import read_uvarint
 from binlake.errors import WireError
+from binlake.pump_service.pump.sorter import Kind
 from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite, Rollback
 from binlake.wire.build import emit_always
-from pump_service.pump.sorter import Kind
 
 PROOF = b"\xa8\x06\x01"
 """The end of an R that this pump wrote after the rollback was proved: field 101 = 1; other readers ignore it."""

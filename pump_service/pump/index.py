@@ -26,7 +26,7 @@ import plyvel
 import structlog
 
 from binlake.errors import Permanent, Transient
-from pump_service.pump.record import Pointer
+from binlake.pump_service.pump.record import Pointer
 
 log = structlog.get_logger()
 

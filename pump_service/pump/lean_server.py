@@ -14,15 +14,15 @@ from google.protobuf.message import DecodeError
 
 from binlake.base.varint import read_uvarint
 from binlake.errors import BinlakeError
+from binlake.pump_service.pump.batch_writes import BatchWrite
+from binlake.pump_service.pump.groupcommit import Behind
+from binlake.pump_service.pump.pulls import Pulls
+from binlake.pump_service.pump.service import PumpService
+from binlake.pump_service.pump.waiting_writes import WaitingWrites, Write
 from binlake.rpc import Call, HttpHandler, Limits, RpcServer, Status, Tls
 from binlake.rpc.sparinglog import SparingLog
 from binlake.wire.admin_pb2 import MeasureRangeReq
 from binlake.wire.pump_pb2 import PullBinlogReq, WriteBinlogReq
-from pump_service.pump.batch_writes import BatchWrite
-from pump_service.pump.groupcommit import Behind
-from pump_service.pump.pulls import Pulls
-from pump_service.pump.service import PumpService
-from pump_service.pump.waiting_writes import WaitingWrites, Write
 
 log = SparingLog()
 

@@ -13,8 +13,8 @@ from typing import Protocol
 import structlog
 
 from binlake.errors import BinlakeError, Permanent, WireError
-from pump_service.pump.membership import Members
-from pump_service.pump.storage import Storage
+from binlake.pump_service.pump.membership import Members
+from binlake.pump_service.pump.storage import Storage
 
 log = structlog.get_logger()
 

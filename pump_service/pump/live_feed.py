@@ -12,13 +12,13 @@ import time
 from typing import Protocol
 
 from binlake.errors import BinlakeError
+from binlake.pump_service.pump.chunks import split_into_frames
+from binlake.pump_service.pump.pull import Reader, catch_up
+from binlake.pump_service.pump.service import PumpService
+from binlake.pump_service.pump.transaction_batch import TransactionBatch
 from binlake.rpc import Call, Status
 from binlake.rpc.sparinglog import SparingLog
 from binlake.wire.blocks import ASKED
-from pump_service.pump.chunks import split_into_frames
-from pump_service.pump.pull import Reader, catch_up
-from pump_service.pump.service import PumpService
-from pump_service.pump.transaction_batch import TransactionBatch
 
 log = SparingLog()
 

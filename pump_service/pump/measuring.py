@@ -10,9 +10,9 @@ from bisect import bisect_left
 from itertools import accumulate
 from typing import NamedTuple
 
-from pump_service.pump.index import Index
-from pump_service.pump.record import Pointer
-from pump_service.pump.vlog import ValueLog
+from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.record import Pointer
+from binlake.pump_service.pump.vlog import ValueLog
 
 MOST_CUTS = 255
 """Most cuts of a range; the parts of a longer one grow."""

@@ -9,9 +9,16 @@ import os
 from collections.abc import Callable, Sequence
 
 from binlake import tso
-from pump_service.prometheus import Counter, Histogram, Instrument, Reading, compute_exponential_bounds, render_page
-from pump_service.pump.set_aside import count_set_aside
-from pump_service.pump.storage import Storage
+from binlake.pump_service.prometheus import (
+    Counter,
+    Histogram,
+    Instrument,
+    Reading,
+    compute_exponential_bounds,
+    render_page,
+)
+from binlake.pump_service.pump.set_aside import count_set_aside
+from binlake.pump_service.pump.storage import Storage
 
 _STORAGE = "binlog_pump_storage"
 

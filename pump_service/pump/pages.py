@@ -15,16 +15,16 @@ import structlog
 
 from binlake.cluster.holding import OFFLINE
 from binlake.errors import BinlakeError, ConfigError, Permanent
+from binlake.pump_service.prometheus import CONTENT_TYPE
+from binlake.pump_service.pump.dump import as_json, as_text
+from binlake.pump_service.pump.gate import Gate, Needs
+from binlake.pump_service.pump.membership import ClusterClock, Members
+from binlake.pump_service.pump.service import PumpService, State
+from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.verdict import Verdict
 from binlake.rpc.http import HttpRequest, HttpResponse
 from binlake.rpc.sparinglog import SparingLog
 from binlake.tso import MAX_TS
-from pump_service.prometheus import CONTENT_TYPE
-from pump_service.pump.dump import as_json, as_text
-from pump_service.pump.gate import Gate, Needs
-from pump_service.pump.membership import ClusterClock, Members
-from pump_service.pump.service import PumpService, State
-from pump_service.pump.storage import Storage
-from pump_service.pump.verdict import Verdict
 
 log = structlog.get_logger()
 sparing = SparingLog()

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import structlog
 
-from pump_service.pump.settings import PumpFile, read_flags
-from pump_service.waits import wait_for_item
+from binlake.pump_service.pump.settings import PumpFile, read_flags
+from binlake.pump_service.waits import wait_for_item
 
 log = structlog.get_logger()
 

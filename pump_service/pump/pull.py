@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from binlake.errors import LostRange, WireError
+from binlake.pump_service.pump.heads import complete, parse_head, parse_layout
+from binlake.pump_service.pump.index import decode_ts_key
+from binlake.pump_service.pump.ranges import Block, Ints, read_block
+from binlake.pump_service.pump.record import Pointer
+from binlake.pump_service.pump.sorter import Kind
+from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.transaction_batch import TransactionBatch
 from binlake.wire.binlog_pb2 import Commit, Prewrite
-from pump_service.pump.heads import complete, parse_head, parse_layout
-from pump_service.pump.index import decode_ts_key
-from pump_service.pump.ranges import Block, Ints, read_block
-from pump_service.pump.record import Pointer
-from pump_service.pump.sorter import Kind
-from pump_service.pump.storage import Storage
-from pump_service.pump.transaction_batch import TransactionBatch
 
 _CACHE_BYTES = 16 << 20  # bytes of P that wait for their C
 _BLOCK_BYTES = 2 << 20  # while a step processes a block, no other thread can run Python code, so steps must be short

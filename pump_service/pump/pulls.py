@@ -15,15 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from binlake.errors import BinlakeError, ConfigError, LostRange, Transient
+from binlake.pump_service.pump.chunks import split_into_frames
+from binlake.pump_service.pump.live_feed import LiveFeed, Puller
+from binlake.pump_service.pump.pull import NotNow, catch_up
+from binlake.pump_service.pump.service import PumpService
+from binlake.pump_service.pump.transaction_batch import TransactionBatch
 from binlake.rpc import Call, RpcServer, Status
 from binlake.rpc.fair import choose_slot_to_free
 from binlake.rpc.frames import Code
 from binlake.rpc.sparinglog import SparingLog
-from pump_service.pump.chunks import split_into_frames
-from pump_service.pump.live_feed import LiveFeed, Puller
-from pump_service.pump.pull import NotNow, catch_up
-from pump_service.pump.service import PumpService
-from pump_service.pump.transaction_batch import TransactionBatch
 
 log = SparingLog()
 

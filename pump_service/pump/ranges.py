@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pump_service.pump.record import BACK_FACTOR, OLD_RECORD, RECORD, Frame, Pointer
+from binlake.pump_service.pump.record import BACK_FACTOR, OLD_RECORD, RECORD, Frame, Pointer
 
 NEAR_BYTES = 64 << 10  # bytes; a larger record, or gap, is not read along with its neighbours
 _POINTERS = np.dtype([("fid", "<u4"), ("offset", "<i8")])

@@ -27,9 +27,9 @@ from binlake import tso
 from binlake.cluster.source import Absent, Committed, Locked, RolledBack, Status, Unknown
 from binlake.cluster.source.tikv import TikvStatus
 from binlake.errors import SourceUnavailable
-from pump_service.pump.sorter import Entry
-from pump_service.pump.status_queries import NoStatusSource, StatusQueries, StatusSource
-from pump_service.pump.storage import Storage
+from binlake.pump_service.pump.sorter import Entry
+from binlake.pump_service.pump.status_queries import NoStatusSource, StatusQueries, StatusSource
+from binlake.pump_service.pump.storage import Storage
 
 __all__ = ["TXN_TIMEOUT_S", "NoStatusSource", "Resolver", "StatusSource"]
 

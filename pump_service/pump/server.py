@@ -21,26 +21,26 @@ import structlog
 
 from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import BinlakeError, ConfigError, Fenced, Permanent, SourceUnavailable, WireError
-from pump_service.pump.ceiling import Ceiling
-from pump_service.pump.clients import Clients
-from pump_service.pump.config import PumpConfig
-from pump_service.pump.fakes import FakeWriter
-from pump_service.pump.gate import Gate
-from pump_service.pump.gc import Collector, GcRule
-from pump_service.pump.lean_server import LeanServer
-from pump_service.pump.leaving import Departure
-from pump_service.pump.membership import ClusterClock, Members, Membership, Ticker
-from pump_service.pump.metrics import PumpMetrics
-from pump_service.pump.pages import Pages
-from pump_service.pump.resolver import NoStatusSource, Resolver, StatusSource
-from pump_service.pump.score import compute_score, measure_usage
-from pump_service.pump.service import PumpService, State
-from pump_service.pump.status_queries import StatusQueries
-from pump_service.pump.stopping import StartStopped
-from pump_service.pump.storage import Storage, StorageOptions
-from pump_service.pump.timedfiles import TimedFiles
-from pump_service.pump.verdict import Verdict
-from pump_service.waits import wait_for_item
+from binlake.pump_service.pump.ceiling import Ceiling
+from binlake.pump_service.pump.clients import Clients
+from binlake.pump_service.pump.config import PumpConfig
+from binlake.pump_service.pump.fakes import FakeWriter
+from binlake.pump_service.pump.gate import Gate
+from binlake.pump_service.pump.gc import Collector, GcRule
+from binlake.pump_service.pump.lean_server import LeanServer
+from binlake.pump_service.pump.leaving import Departure
+from binlake.pump_service.pump.membership import ClusterClock, Members, Membership, Ticker
+from binlake.pump_service.pump.metrics import PumpMetrics
+from binlake.pump_service.pump.pages import Pages
+from binlake.pump_service.pump.resolver import NoStatusSource, Resolver, StatusSource
+from binlake.pump_service.pump.score import compute_score, measure_usage
+from binlake.pump_service.pump.service import PumpService, State
+from binlake.pump_service.pump.status_queries import StatusQueries
+from binlake.pump_service.pump.stopping import StartStopped
+from binlake.pump_service.pump.storage import Storage, StorageOptions
+from binlake.pump_service.pump.timedfiles import TimedFiles
+from binlake.pump_service.pump.verdict import Verdict
+from binlake.pump_service.waits import wait_for_item
 
 log = structlog.get_logger()
 

@@ -16,14 +16,14 @@ from enum import StrEnum
 import structlog
 
 from binlake.errors import BinlakeError, ConfigError, Transient
+from binlake.pump_service.pump.groupcommit import Behind, Done
+from binlake.pump_service.pump.heads import parse_binlog
+from binlake.pump_service.pump.measuring import measure_range
+from binlake.pump_service.pump.metrics import PumpMetrics
+from binlake.pump_service.pump.pull import Reader
+from binlake.pump_service.pump.storage import Storage
 from binlake.wire.admin_pb2 import InfoResp, MeasureRangeReq, MeasureRangeResp
 from binlake.wire.binlog_pb2 import Prewrite
-from pump_service.pump.groupcommit import Behind, Done
-from pump_service.pump.heads import parse_binlog
-from pump_service.pump.measuring import measure_range
-from pump_service.pump.metrics import PumpMetrics
-from pump_service.pump.pull import Reader
-from pump_service.pump.storage import Storage
 
 log = structlog.get_logger()
 

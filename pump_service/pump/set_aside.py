@@ -16,11 +16,11 @@ import structlog
 
 from binlake.base.durable import replace_file, sync_folder
 from binlake.errors import Permanent, WireError
+from binlake.pump_service.pump.directory import DataDirectory
+from binlake.pump_service.pump.files import Files
+from binlake.pump_service.pump.heads import parse_head
+from binlake.pump_service.pump.record import HEAD, Frame, Pointer, Walk, frame_of
 from binlake.wire.binlog_pb2 import Binlog, Rollback
-from pump_service.pump.directory import DataDirectory
-from pump_service.pump.files import Files
-from pump_service.pump.heads import parse_head
-from pump_service.pump.record import HEAD, Frame, Pointer, Walk, frame_of
 
 log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from pump_service.pump.record import Pointer
+from binlake.pump_service.pump.record import Pointer
 
 _START = Pointer(0, 0)
 _ROOT = struct.Struct("<qqIqII")

@@ -18,7 +18,7 @@ from binlake import tso
 from binlake.cluster.source import Status, Unknown, Unreachable
 from binlake.cluster.source.tikv import How, Question, TikvStatus, is_expired
 from binlake.errors import SourceUnavailable
-from pump_service.pump.sorter import Entry
+from binlake.pump_service.pump.sorter import Entry
 
 _THREADS = 8
 _GONE_MS = 30_000  # after a lock expired: live writers extend theirs every few seconds

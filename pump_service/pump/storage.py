@@ -18,21 +18,21 @@ from typing import NamedTuple
 import structlog
 
 from binlake.errors import BinlakeError, Transient, WireError
+from binlake.pump_service.pump.ceiling import Ceiling
+from binlake.pump_service.pump.directory import DataDirectory
+from binlake.pump_service.pump.fileend import build_lost_end_error
+from binlake.pump_service.pump.files import Files
+from binlake.pump_service.pump.follower import Counters, Follower, read_known_synced
+from binlake.pump_service.pump.groupcommit import Budget, Done, GroupCommit, Item
+from binlake.pump_service.pump.heads import PROOF, Head, normalise
+from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.lost_commits import LostCommits, PullFault
+from binlake.pump_service.pump.record import Pointer
+from binlake.pump_service.pump.sorter import Entry, Kind
+from binlake.pump_service.pump.stopping import StopAsked, never_stop
+from binlake.pump_service.pump.timestamp_claims import TimestampClaims
+from binlake.pump_service.pump.vlog import SEGMENT_BYTES, LogOptions, ValueLog
 from binlake.wire.binlog_pb2 import Binlog, Commit, Rollback
-from pump_service.pump.ceiling import Ceiling
-from pump_service.pump.directory import DataDirectory
-from pump_service.pump.fileend import build_lost_end_error
-from pump_service.pump.files import Files
-from pump_service.pump.follower import Counters, Follower, read_known_synced
-from pump_service.pump.groupcommit import Budget, Done, GroupCommit, Item
-from pump_service.pump.heads import PROOF, Head, normalise
-from pump_service.pump.index import Index
-from pump_service.pump.lost_commits import LostCommits, PullFault
-from pump_service.pump.record import Pointer
-from pump_service.pump.sorter import Entry, Kind
-from pump_service.pump.stopping import StopAsked, never_stop
-from pump_service.pump.timestamp_claims import TimestampClaims
-from pump_service.pump.vlog import SEGMENT_BYTES, LogOptions, ValueLog
 
 log = structlog.get_logger()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import time
 
-from pump_service.pump.files import Files
-from pump_service.pump.metrics import PumpMetrics
+from binlake.pump_service.pump.files import Files
+from binlake.pump_service.pump.metrics import PumpMetrics
 
 
 class TimedFiles(Files):

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from binlake.errors import LostRange, Permanent, Transient
-from pump_service.pump.heads import Head, parse_head
-from pump_service.pump.index import Index
-from pump_service.pump.record import Pointer
-from pump_service.pump.sorter import Kind
-from pump_service.pump.vlog import ValueLog
+from binlake.pump_service.pump.heads import Head, parse_head
+from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.record import Pointer
+from binlake.pump_service.pump.sorter import Kind
+from binlake.pump_service.pump.vlog import ValueLog
 
 _GENERATION = 1 << 15  # the least number held in memory
 _PREWRITE = Kind.PREWRITE

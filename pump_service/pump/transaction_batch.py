@@ -9,7 +9,7 @@ import operator
 
 import numpy as np
 
-from pump_service.pump.ranges import Ints
+from binlake.pump_service.pump.ranges import Ints
 
 Transaction = tuple[int, int, bytes]
 """(start_ts, commit_ts, payload: the complete C, or a fake as stored)."""

@@ -9,11 +9,11 @@ import structlog
 
 from binlake.cluster.source import Committed, Locked, RolledBack, Unknown
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
-from pump_service.pump.heads import Head, parse_head
-from pump_service.pump.metrics import PumpMetrics
-from pump_service.pump.resolver import StatusSource
-from pump_service.pump.sorter import Entry, Kind
-from pump_service.pump.storage import Storage
+from binlake.pump_service.pump.heads import Head, parse_head
+from binlake.pump_service.pump.metrics import PumpMetrics
+from binlake.pump_service.pump.resolver import StatusSource
+from binlake.pump_service.pump.sorter import Entry, Kind
+from binlake.pump_service.pump.storage import Storage
 
 log = structlog.get_logger()
 

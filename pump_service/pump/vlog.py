@@ -18,9 +18,15 @@ from pathlib import Path
 import structlog
 
 from binlake.errors import BinlakeError, LostRange, Permanent, Transient, WireError
-from pump_service.pump.fileend import KnownSynced, UnsealedFile, build_damage_error, log_accepted_damage, settle_end
-from pump_service.pump.files import Files
-from pump_service.pump.record import (
+from binlake.pump_service.pump.fileend import (
+    KnownSynced,
+    UnsealedFile,
+    build_damage_error,
+    log_accepted_damage,
+    settle_end,
+)
+from binlake.pump_service.pump.files import Files
+from binlake.pump_service.pump.record import (
     HEAD,
     RECORD,
     Frame,
@@ -30,7 +36,7 @@ from pump_service.pump.record import (
     build_head,
     frame_of,
 )
-from pump_service.pump.stopping import StopAsked, never_stop
+from binlake.pump_service.pump.stopping import StopAsked, never_stop
 
 log = structlog.get_logger()
 

@@ -4,9 +4,9 @@
 the capture's status port, `command` is `binlake capture`.
 """
 
-from pump_service.replay.clock import ReplayClock
-from pump_service.replay.replayer import Replayer, ReplayResult
-from pump_service.replay.schedule import ReplaySchedule, Step
-from pump_service.replay.status_server import StatusServer
+from binlake.pump_service.replay.clock import ReplayClock
+from binlake.pump_service.replay.replayer import Replayer, ReplayResult
+from binlake.pump_service.replay.schedule import ReplaySchedule, Step
+from binlake.pump_service.replay.status_server import StatusServer
 
 __all__ = ["ReplayClock", "ReplayResult", "ReplaySchedule", "Replayer", "StatusServer", "Step"]

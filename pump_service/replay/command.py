@@ -14,13 +14,13 @@ from binlake.cluster.placement import ClockClient, EtcdClient, PdClient, Registr
 from binlake.cluster.pumpclient import PumpClient
 from binlake.compare.capture import Capture
 from binlake.errors import ConfigError
-from pump_service.replay.clock import ReplayClock
-from pump_service.replay.outcomes import Outcomes
-from pump_service.replay.progress import show_progress
-from pump_service.replay.replayer import Replayer, ReplayResult
-from pump_service.replay.schedule import ReplaySchedule
-from pump_service.replay.status_server import StatusServer
-from pump_service.waits import wait_for_event
+from binlake.pump_service.replay.clock import ReplayClock
+from binlake.pump_service.replay.outcomes import Outcomes
+from binlake.pump_service.replay.progress import show_progress
+from binlake.pump_service.replay.replayer import Replayer, ReplayResult
+from binlake.pump_service.replay.schedule import ReplaySchedule
+from binlake.pump_service.replay.status_server import StatusServer
+from binlake.pump_service.waits import wait_for_event
 
 
 class CaptureCommand:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pump_service.replay import replayer
+from binlake.pump_service.replay import replayer
 
 _EVERY_S = 5.0
 

@@ -19,10 +19,10 @@ import structlog
 
 from binlake import tso
 from binlake.compare.capture import Capture
+from binlake.pump_service.replay.clock import ReplayClock
+from binlake.pump_service.replay.outcomes import Outcomes
+from binlake.pump_service.replay.schedule import ReplaySchedule, Step, parse_binlog
 from binlake.wire import binlog_pb2 as pb
-from pump_service.replay.clock import ReplayClock
-from pump_service.replay.outcomes import Outcomes
-from pump_service.replay.schedule import ReplaySchedule, Step, parse_binlog
 
 log = structlog.get_logger()
 

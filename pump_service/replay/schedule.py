@@ -17,8 +17,8 @@ from google.protobuf.message import DecodeError
 from binlake import tso
 from binlake.compare.capture import Capture
 from binlake.errors import WireError
+from binlake.pump_service.replay.outcomes import Outcomes
 from binlake.wire import binlog_pb2 as pb
-from pump_service.replay.outcomes import Outcomes
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from binlake.compare.capture import Capture
-from pump_service.replay.outcomes import Outcomes, Transaction
+from binlake.pump_service.replay.outcomes import Outcomes, Transaction
 
 Json = dict[str, Any]
 _ROLLBACK = 3

@@ -1,6 +1,6 @@
 """A TiDB's status port on loopback: `/status`, `/info/all`, `/ddl/history`, `/mvcc/hex/KEY`, as of a clock.
 
-Its answers come from a recorded capture here, or from a running workload (`pump_service.workload`).
+Its answers come from a recorded capture here, or from a running workload (`binlake.pump_service.workload`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import structlog
 
 from binlake.compare.capture import Capture
 from binlake.errors import BinlakeError, ConfigError
+from binlake.pump_service.replay import status
+from binlake.pump_service.replay.outcomes import Outcomes
 from binlake.rpc import Tls
-from pump_service.replay import status
-from pump_service.replay.outcomes import Outcomes
 
 log = structlog.get_logger()
 

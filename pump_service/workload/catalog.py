@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
+from binlake.pump_service.workload.definitions import create_sql
+from binlake.pump_service.workload.kinds import require_kind
+from binlake.pump_service.workload.spec import Spec
+from binlake.pump_service.workload.tables import ID, Table, build_table
 from binlake.rows.schema import Action, DbInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import DELETE_ONLY, PUBLIC
 from binlake.rows.schema.forms import Json, build_database_json, build_job_json
-from pump_service.workload.definitions import create_sql
-from pump_service.workload.kinds import require_kind
-from pump_service.workload.spec import Spec
-from pump_service.workload.tables import ID, Table, build_table
 
 _MOST_COLUMNS = 24
 _FIRST_ID = 102

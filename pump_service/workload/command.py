@@ -18,14 +18,14 @@ from binlake import tso
 from binlake.base.arguments import add_output
 from binlake.cluster.placement import EtcdClient, PdClient, Registry
 from binlake.cluster.pumpclient import ClientOptions, PumpClient
-from pump_service.replay.status import History
-from pump_service.replay.status_server import StatusServer
-from pump_service.waits import wait_for_event
-from pump_service.workload.kinds import KINDS
-from pump_service.workload.output import Recording, build_state_lines, write_lines
-from pump_service.workload.runner import Runner
-from pump_service.workload.source import LiveTransactions, SharedClock
-from pump_service.workload.spec import DDL_KINDS, Faults, Spec
+from binlake.pump_service.replay.status import History
+from binlake.pump_service.replay.status_server import StatusServer
+from binlake.pump_service.waits import wait_for_event
+from binlake.pump_service.workload.kinds import KINDS
+from binlake.pump_service.workload.output import Recording, build_state_lines, write_lines
+from binlake.pump_service.workload.runner import Runner
+from binlake.pump_service.workload.source import LiveTransactions, SharedClock
+from binlake.pump_service.workload.spec import DDL_KINDS, Faults, Spec
 
 log = structlog.get_logger()
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
+from binlake.pump_service.workload.spec import Faults, Spec
+from binlake.pump_service.workload.tables import Row, Table
 from binlake.rows.codec import MutationBuilder, encode_prewrite_value
-from pump_service.workload.spec import Faults, Spec
-from pump_service.workload.tables import Row, Table
 
 Fate = Literal["commit", "rollback", "lose_commit", "lose_rollback", "hold", "double"]
 _FATES: tuple[Fate, ...] = ("rollback", "lose_commit", "lose_rollback", "hold", "double")

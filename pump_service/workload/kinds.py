@@ -11,10 +11,10 @@ from random import Random
 from typing import Any
 
 from binlake.errors import ConfigError
+from binlake.pump_service.workload.definitions import Col
 from binlake.rows.codec.floats import format_double
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import CHARSET, COLLATE
-from pump_service.workload.definitions import Col
 
 Value = Callable[[Random], str]
 Kind = Callable[[str, int], tuple[Col, Value]]

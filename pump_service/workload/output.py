@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from binlake.pump_service.workload.definitions import Col
+from binlake.pump_service.workload.tables import ID, Table, build_row_formatter
 from binlake.rows.schema.forms import CHARSET, COLLATE
 from binlake.wire import binlog_pb2 as pb
-from pump_service.workload.definitions import Col
-from pump_service.workload.tables import ID, Table, build_row_formatter
 
 Json = dict[str, Any]
 _LENGTH = struct.Struct("<I")

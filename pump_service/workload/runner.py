@@ -16,14 +16,14 @@ from typing import Protocol
 import structlog
 
 from binlake.errors import SourceUnavailable
+from binlake.pump_service.replay.status import History
+from binlake.pump_service.workload.catalog import Catalog, Ddl
+from binlake.pump_service.workload.generator import Draft, Generator
+from binlake.pump_service.workload.measure import Latencies, Pace
+from binlake.pump_service.workload.source import LiveTransactions
+from binlake.pump_service.workload.spec import Spec
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
-from pump_service.replay.status import History
-from pump_service.workload.catalog import Catalog, Ddl
-from pump_service.workload.generator import Draft, Generator
-from pump_service.workload.measure import Latencies, Pace
-from pump_service.workload.source import LiveTransactions
-from pump_service.workload.spec import Spec
 
 log = structlog.get_logger()
 

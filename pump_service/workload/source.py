@@ -9,9 +9,9 @@ import struct
 import threading
 from concurrent.futures import Future
 
+from binlake.pump_service.replay.outcomes import Transaction
+from binlake.pump_service.replay.status import Json, build_mvcc_body, lock_record, write_record
 from binlake.tso import Clock
-from pump_service.replay.outcomes import Transaction
-from pump_service.replay.status import Json, build_mvcc_body, lock_record, write_record
 
 _OPEN = -1
 _START = struct.Struct(">Q")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from binlake.errors import ConfigError
-from pump_service.workload.kinds import require_kind
+from binlake.pump_service.workload.kinds import require_kind
 
 DDL_KINDS = (
     "add-column", "drop-column", "modify-column", "add-index", "drop-index", "truncate", "create-table",

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 
+from binlake.pump_service.workload.definitions import Col, build_column_json
+from binlake.pump_service.workload.kinds import SIZED, Value, require_kind
+from binlake.pump_service.workload.spec import Spec
 from binlake.rows.codec import MutationBuilder
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import Json, build_index_json, build_table_json
-from pump_service.workload.definitions import Col, build_column_json
-from pump_service.workload.kinds import SIZED, Value, require_kind
-from pump_service.workload.spec import Spec
 
 Row = dict[str, str | None]
 ID = "id"

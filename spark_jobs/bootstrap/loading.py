@@ -22,17 +22,17 @@ from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowEvent
 from binlake.mysqlbinlog.tablerows.link import ask
 from binlake.pipeline import BY_NAME
+from binlake.spark_jobs.bootstrap.ranges import Ranges
+from binlake.spark_jobs.bootstrap.readers import Readers
+from binlake.spark_jobs.bootstrap.sealing import Sealer
+from binlake.spark_jobs.bootstrap.source import SnapshotSource
+from binlake.spark_jobs.bootstrap.structures import DefinitionsDiffer, Structures, read_structures
+from binlake.spark_jobs.job.cluster import Cluster, open_cluster
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.lake import ensure_tables
 from binlake.target import read_checkpoint_ts
 from binlake.window.membership import gather_members
 from binlake.window.remembered import RememberedMember
-from spark_jobs.bootstrap.ranges import Ranges
-from spark_jobs.bootstrap.readers import Readers
-from spark_jobs.bootstrap.sealing import Sealer
-from spark_jobs.bootstrap.source import SnapshotSource
-from spark_jobs.bootstrap.structures import DefinitionsDiffer, Structures, read_structures
-from spark_jobs.job.cluster import Cluster, open_cluster
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.lake import ensure_tables
 
 log = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ from binlake.lake.baseload import BaseLoad
 from binlake.lake.baseload import Chunk as ReadChunk
 from binlake.mysqlbinlog.tablerows.chunks import Chunks
 from binlake.mysqlbinlog.tablerows.link import Link
-from spark_jobs.bootstrap.structures import SourceTable
+from binlake.spark_jobs.bootstrap.structures import SourceTable
 
 WHOLE_ROOM = 1 << 24
 """commit_ts values reserved for a table read as a single range: one for each transaction of 1 MiB."""

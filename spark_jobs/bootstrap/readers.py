@@ -11,10 +11,10 @@ from typing import TypeAlias
 from binlake.lake.baseload import Chunk
 from binlake.lake.tables import BINLOG
 from binlake.mysqlbinlog.tablerows.link import Link
-from spark_jobs.bootstrap.ranges import Range, Ranges
-from spark_jobs.bootstrap.reading import read_range
-from spark_jobs.bootstrap.source import SnapshotSource
-from spark_jobs.job.context import StageContext
+from binlake.spark_jobs.bootstrap.ranges import Range, Ranges
+from binlake.spark_jobs.bootstrap.reading import read_range
+from binlake.spark_jobs.bootstrap.source import SnapshotSource
+from binlake.spark_jobs.job.context import StageContext
 
 Read: TypeAlias = tuple[Range, Chunk]
 

@@ -25,9 +25,9 @@ from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, group_into_bloc
 from binlake.mysqlbinlog.tablerows.rowtexts import select_columns
 from binlake.mysqlbinlog.tablerows.textrows import query_rows
 from binlake.rows.codec.encode import encode_commit_binlog
+from binlake.spark_jobs.bootstrap.ranges import Range
+from binlake.spark_jobs.tables.landed import DIGEST_COLUMNS
 from binlake.statements.literal import quote_qualified_name
-from spark_jobs.bootstrap.ranges import Range
-from spark_jobs.tables.landed import DIGEST_COLUMNS
 
 PUMP = "full load"
 """The value of the column `pump`, in place of a pump's node id."""

@@ -19,13 +19,13 @@ from binlake.lake.continuity import LANDED_TABLES, VERSIONS, read_versions
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowEvent
+from binlake.spark_jobs.bootstrap.reading import build_binlog_table
+from binlake.spark_jobs.bootstrap.structures import Structures
+from binlake.spark_jobs.job.context import PIECE_BYTES, Bounds, StageContext
+from binlake.spark_jobs.job.lake import commit_parts, overwrite
+from binlake.spark_jobs.tables.landed import Landed, measure_landed
 from binlake.window.manifest import WindowManifest
 from binlake.wire import binlog_pb2 as pb
-from spark_jobs.bootstrap.reading import build_binlog_table
-from spark_jobs.bootstrap.structures import Structures
-from spark_jobs.job.context import PIECE_BYTES, Bounds, StageContext
-from spark_jobs.job.lake import commit_parts, overwrite
-from spark_jobs.tables.landed import Landed, measure_landed
 
 log = structlog.get_logger(__name__)
 

@@ -26,8 +26,8 @@ from binlake.lake.rowhistory import RowVersion
 from binlake.lake.transactions import Passages, Transaction
 from binlake.lake.windowlog import WindowLog
 from binlake.rules import Rules
-from spark_jobs.commands.views import ENGINES, create_views, render_history_query, render_table_query
-from spark_jobs.job.arguments import parse_commit_ts, parse_moment
+from binlake.spark_jobs.commands.views import ENGINES, create_views, render_history_query, render_table_query
+from binlake.spark_jobs.job.arguments import parse_commit_ts, parse_moment
 
 
 class AuditCommand:

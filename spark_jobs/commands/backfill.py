@@ -24,15 +24,15 @@ from binlake.repair.backfill.progress import BackfillProgress
 from binlake.repair.backfill.repair import hold_target, repair_range
 from binlake.repair.backfill.rollback import Rollback
 from binlake.repair.backfill.rollbackrun import rollback_file, rollback_source, rollback_target
+from binlake.spark_jobs.commands.rebuild import rebuild, replay
+from binlake.spark_jobs.commands.verify import record_result, repair_lineage
+from binlake.spark_jobs.job.arguments import add_job, add_wait, add_where, parse_moment
+from binlake.spark_jobs.job.failures import translate_errors
+from binlake.spark_jobs.job.lineage import describe_table
+from binlake.spark_jobs.job.opening import build_context
+from binlake.spark_jobs.job.outcomes import DIFFERENT, run_and_report, show_results
+from binlake.spark_jobs.job.results import StageResult
 from binlake.window.lineage import build_lineage
-from spark_jobs.commands.rebuild import rebuild, replay
-from spark_jobs.commands.verify import record_result, repair_lineage
-from spark_jobs.job.arguments import add_job, add_wait, add_where, parse_moment
-from spark_jobs.job.failures import translate_errors
-from spark_jobs.job.lineage import describe_table
-from spark_jobs.job.opening import build_context
-from spark_jobs.job.outcomes import DIFFERENT, run_and_report, show_results
-from spark_jobs.job.results import StageResult
 
 _RANGE = "--from 470548480035651584 --to 470549480035651584"
 
@@ -151,7 +151,7 @@ def _replay(replication: Replication, args: argparse.Namespace) -> list[StageRes
 
 def _emit(replication: Replication, args: argparse.Namespace) -> list[StageResult]:
     # Imported late: sinks need the extra `feeds`, and the other actions do not.
-    from spark_jobs.commands.emit import Destination, emit
+    from binlake.spark_jobs.commands.emit import Destination, emit
 
     ctx = build_context(replication, "emit", args, args.run_id)
     with translate_errors():

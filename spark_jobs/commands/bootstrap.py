@@ -19,6 +19,11 @@ from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError, SourceUnavailable
 from binlake.lake.baseload import BaseLoad
 from binlake.rpc import Tls
+from binlake.spark_jobs.bootstrap.loading import Loader, Progress
+from binlake.spark_jobs.job.arguments import DEFAULT_MASTER, add_where, parse_moment
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.opening import build_context
+from binlake.spark_jobs.job.runner import run_landed
 from binlake.target import read_checkpoint_ts
 from binlake.target.commands.bootstrap import (
     APPLIED,
@@ -29,11 +34,6 @@ from binlake.target.commands.bootstrap import (
     Load,
     follow_bootstrap,
 )
-from spark_jobs.bootstrap.loading import Loader, Progress
-from spark_jobs.job.arguments import DEFAULT_MASTER, add_where, parse_moment
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.opening import build_context
-from spark_jobs.job.runner import run_landed
 
 log = structlog.get_logger()
 

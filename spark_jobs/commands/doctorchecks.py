@@ -13,7 +13,7 @@ from binlake.base.extras import find_version
 from binlake.base.jvm import list_delta_jars
 from binlake.base.reachability import require_spark
 from binlake.health.doctor.model import Check, Finding, Patient, explain_error, judge
-from spark_jobs.commands.preflight import build_feed_reports, build_reports_of
+from binlake.spark_jobs.commands.preflight import build_feed_reports, build_reports_of
 
 _OLDEST_JAVA = 17
 """Spark 4 needs it."""

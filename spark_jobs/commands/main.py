@@ -20,13 +20,20 @@ from binlake.base.extras import explain_missing
 from binlake.config import load_replication
 from binlake.errors import BinlakeError, Permanent
 from binlake.pipeline import BY_NAME, FEED
-from spark_jobs.commands.recover import recover
-from spark_jobs.job.arguments import DEFAULT_MASTER, add_job, add_where, parse_commit_ts, parse_start_ts
-from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.following import Pace, run_windows, wait_for_caller
-from spark_jobs.job.opening import build_session_factory
-from spark_jobs.job.results import MORE, STAGE, append_outcome, build_error_outcome, build_outcome, write_outcome
-from spark_jobs.job.runner import run_stage, run_window
+from binlake.spark_jobs.commands.recover import recover
+from binlake.spark_jobs.job.arguments import DEFAULT_MASTER, add_job, add_where, parse_commit_ts, parse_start_ts
+from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
+from binlake.spark_jobs.job.following import Pace, run_windows, wait_for_caller
+from binlake.spark_jobs.job.opening import build_session_factory
+from binlake.spark_jobs.job.results import (
+    MORE,
+    STAGE,
+    append_outcome,
+    build_error_outcome,
+    build_outcome,
+    write_outcome,
+)
+from binlake.spark_jobs.job.runner import run_stage, run_window
 
 log = structlog.get_logger(__name__)
 
@@ -134,7 +141,7 @@ def _tell(place: Path | None, result: StageResult) -> None:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="spark_jobs.commands.main")
+    parser = argparse.ArgumentParser(prog="binlake.spark_jobs.commands.main")
     parser.add_argument("stage", choices=[*BY_NAME, "window", "recover"])
     add_arguments(parser)
     parser.add_argument("--tell-stages", action="store_true", help="window: also write the outcome of each stage")

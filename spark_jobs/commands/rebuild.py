@@ -23,15 +23,15 @@ from binlake.lake.opentable import load_table, open_table
 from binlake.lake.tables import CHANGE, DDL, MUTATION, STATEMENT, LakeTable
 from binlake.pipeline import STOPPED
 from binlake.repair.backfill.progress import BackfillProgress
+from binlake.spark_jobs.commands.restore import restore
+from binlake.spark_jobs.engine.lakerows import list_history_rows, list_window_rows
+from binlake.spark_jobs.engine.rows import HeldRows, Rows
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.job.results import Bounds, StageResult
+from binlake.spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.tables.compacted import read_newest
+from binlake.spark_jobs.tables.pinned import compute_rows_digest, read_target_position
 from binlake.statements.digests import INDEX, compute_digest_of_index
-from spark_jobs.commands.restore import restore
-from spark_jobs.engine.lakerows import list_history_rows, list_window_rows
-from spark_jobs.engine.rows import HeldRows, Rows
-from spark_jobs.job.context import StageContext
-from spark_jobs.job.results import Bounds, StageResult
-from spark_jobs.job.runner import run_stage
-from spark_jobs.tables.compacted import read_newest
-from spark_jobs.tables.pinned import compute_rows_digest, read_target_position
 
 log = structlog.get_logger(__name__)
 

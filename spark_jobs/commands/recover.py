@@ -18,6 +18,9 @@ from binlake.config import Replication, load_replication
 from binlake.config.model import Relay
 from binlake.errors import CheckpointConflict, ConfigError, LostRange
 from binlake.lake.paths import LakePaths
+from binlake.spark_jobs.job.arguments import add_job, add_where
+from binlake.spark_jobs.job.outcomes import run_and_report
+from binlake.spark_jobs.job.results import Bounds, StageResult
 from binlake.target.recover import (
     Verdict,
     describe_exceptions,
@@ -28,12 +31,9 @@ from binlake.target.recover import (
 )
 from binlake.window.lineage import LineageTable, Table, build_lineage
 from binlake.window.manifest import format_window_name
-from spark_jobs.job.arguments import add_job, add_where
-from spark_jobs.job.outcomes import run_and_report
-from spark_jobs.job.results import Bounds, StageResult
 
 if TYPE_CHECKING:
-    from spark_jobs.job.context import StageContext
+    from binlake.spark_jobs.job.context import StageContext
 
 ContextBuilder = Callable[[Replication], "StageContext"]
 
@@ -112,7 +112,7 @@ def recover(
 def _from_lake(
     replication: Replication, verdict: Verdict, build_own_context: ContextBuilder, *, roll_forward: bool
 ) -> list[StageResult]:
-    from spark_jobs.job.runner import run_stage
+    from binlake.spark_jobs.job.runner import run_stage
 
     # The lake is the durable copy: relay files would add nothing to an open window, and their folder may be gone.
     ctx = build_own_context(replication.model_copy(update={"relay": Relay()}))
@@ -140,8 +140,8 @@ def _roll_forward_result(results: list[StageResult], roll_forward: bool) -> str:
 
 def _roll_forward(ctx: StageContext, reached: int) -> list[StageResult]:
     """Apply everything landed above `reached` (the checkpoint), after a merge if that was not done."""
-    from spark_jobs.commands.restore import SINK_STAGES
-    from spark_jobs.job.runner import run_sink, run_stage
+    from binlake.spark_jobs.commands.restore import SINK_STAGES
+    from binlake.spark_jobs.job.runner import run_sink, run_stage
 
     landed = ctx.windows.find_landed_ts()
     if landed is None or landed <= reached:
@@ -196,7 +196,7 @@ def _build_result(state: str, began: float, lo: int, hi: int, rows: int, **detai
 
 
 def _build_context(replication: Replication, args: argparse.Namespace) -> StageContext:
-    from spark_jobs.job.opening import build_context
+    from binlake.spark_jobs.job.opening import build_context
 
     return build_context(replication, "recover", args, args.run_id)
 

@@ -25,17 +25,17 @@ from binlake.pipeline import list_required_stages
 from binlake.reparo.command import open_data
 from binlake.reparo.restore import restore as replay_files
 from binlake.reparo.settings import DestDb, ReparoSettings
+from binlake.spark_jobs.job.arguments import add_job, add_where, parse_moment
+from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
+from binlake.spark_jobs.job.lineage import Gathered
+from binlake.spark_jobs.job.opening import build_context
+from binlake.spark_jobs.job.outcomes import run_and_report, show_results
+from binlake.spark_jobs.job.runner import run_sink
+from binlake.spark_jobs.tables.pinned import read_cluster_id, read_target_position
 from binlake.target.base.load import Base, BaseTask, find_base, load_base
 from binlake.target.commands.checkpoint import read_stored_checkpoint, set_checkpoint
 from binlake.window.cuts import require_outside_ddl
 from binlake.window.manifest import format_window_name
-from spark_jobs.job.arguments import add_job, add_where, parse_moment
-from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lineage import Gathered
-from spark_jobs.job.opening import build_context
-from spark_jobs.job.outcomes import run_and_report, show_results
-from spark_jobs.job.runner import run_sink
-from spark_jobs.tables.pinned import read_cluster_id, read_target_position
 
 log = structlog.get_logger(__name__)
 

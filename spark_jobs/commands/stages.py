@@ -15,10 +15,10 @@ from binlake.lake.failures import FAILURE, Failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import BY_NAME, FEED, Stage, name_task
+from binlake.spark_jobs.commands.main import add_bounds, add_feed, add_plan, execute
+from binlake.spark_jobs.job.arguments import DEFAULT_MASTER, add_job, add_where
+from binlake.spark_jobs.job.outcomes import show
 from binlake.window.eventrow import EventRow
-from spark_jobs.commands.main import add_bounds, add_feed, add_plan, execute
-from spark_jobs.job.arguments import DEFAULT_MASTER, add_job, add_where
-from spark_jobs.job.outcomes import show
 
 _BOUNDS = "--lo 470548480035651584 --hi 470549480035651584"
 _STAGE_EXAMPLES = tuple(

@@ -23,14 +23,14 @@ from binlake.lake.windowlog import WindowLog
 from binlake.repair.backfill.tableback import bring_table_back
 from binlake.repair.verify.tables import Name, read_cluster_id
 from binlake.rules import Rules
+from binlake.spark_jobs.commands.verify import repair_lineage
+from binlake.spark_jobs.job.arguments import add_job, add_wait
+from binlake.spark_jobs.job.outcomes import run_and_report, show_results
+from binlake.spark_jobs.job.results import StageResult
 from binlake.target.apply.position import read_checkpoint_ts, read_tables_aside
 from binlake.target.claim.aside import AsideTable
 from binlake.target.commands.setaside import set_aside
 from binlake.window.targets import Naming
-from spark_jobs.commands.verify import repair_lineage
-from spark_jobs.job.arguments import add_job, add_wait
-from spark_jobs.job.outcomes import run_and_report, show_results
-from spark_jobs.job.results import StageResult
 
 
 class TableCommand:

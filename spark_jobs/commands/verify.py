@@ -30,13 +30,13 @@ from binlake.repair.verify.fixes import build_fix_batches
 from binlake.repair.verify.fixfile import FixFile
 from binlake.repair.verify.repairing import Repaired, apply_file, build_settled_target, group_keys_by_table, repair_keys
 from binlake.repair.verify.tables import VerifiedTable, list_tables_at
+from binlake.spark_jobs.job.arguments import add_job
+from binlake.spark_jobs.job.lineage import describe_table
+from binlake.spark_jobs.job.outcomes import DIFFERENT, PARTIAL, run_and_report, show_results
+from binlake.spark_jobs.job.results import StageResult
 from binlake.statements import BatchLimits
 from binlake.target.session.session import Session
 from binlake.window.lineage import LineageTable, Table, build_lineage
-from spark_jobs.job.arguments import add_job
-from spark_jobs.job.lineage import describe_table
-from spark_jobs.job.outcomes import DIFFERENT, PARTIAL, run_and_report, show_results
-from spark_jobs.job.results import StageResult
 
 log = structlog.get_logger(__name__)
 

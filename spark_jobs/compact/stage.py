@@ -19,6 +19,36 @@ from binlake.lake.moved import record_return
 from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
+from binlake.spark_jobs.compact.shaping import may_differ, read_shapes
+from binlake.spark_jobs.engine.blocks import Store
+from binlake.spark_jobs.engine.engine import Engine
+from binlake.spark_jobs.engine.lakerows import list_window_rows
+from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
+from binlake.spark_jobs.job.lake import replace_window
+from binlake.spark_jobs.job.passed import CannotDeriveAhead, DerivedAhead, MergedWindow
+from binlake.spark_jobs.tables.again import may_leave_out
+from binlake.spark_jobs.tables.compacted import Compacted, read_sealed_before, was_derived
+from binlake.spark_jobs.tables.held import read_window_changes
+from binlake.spark_jobs.tables.netchange import NetChange, count_groups, find_key_arrivals
+from binlake.spark_jobs.tables.netrows import HoldGroup, NetRows, WriteGroup
+from binlake.spark_jobs.tables.pinned import (
+    compute_rows_digest,
+    find_next_start,
+    is_next,
+    open_manifest,
+    read_target_position,
+    require_pinned,
+)
+from binlake.spark_jobs.tables.render import Renderer
+from binlake.spark_jobs.tables.rendered import RenderedAhead, build_renderer, write_groups
+from binlake.spark_jobs.tables.sharedkeys import find_shared_tables, require_own_keys
+from binlake.spark_jobs.tables.sinks import (
+    SinkWindow,
+    commit_note,
+    read_merged_row_counts,
+    read_sql_window,
+    require_merged,
+)
 from binlake.statements import BatchLimits
 from binlake.target import Position
 from binlake.target.claim.aside import is_aside, may_pass_refused
@@ -28,36 +58,6 @@ from binlake.window.definitions import Cell, LandedDdl, SegmentTable, build_cell
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest
 from binlake.window.shapes import Shapes
-from spark_jobs.compact.shaping import may_differ, read_shapes
-from spark_jobs.engine.blocks import Store
-from spark_jobs.engine.engine import Engine
-from spark_jobs.engine.lakerows import list_window_rows
-from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lake import replace_window
-from spark_jobs.job.passed import CannotDeriveAhead, DerivedAhead, MergedWindow
-from spark_jobs.tables.again import may_leave_out
-from spark_jobs.tables.compacted import Compacted, read_sealed_before, was_derived
-from spark_jobs.tables.held import read_window_changes
-from spark_jobs.tables.netchange import NetChange, count_groups, find_key_arrivals
-from spark_jobs.tables.netrows import HoldGroup, NetRows, WriteGroup
-from spark_jobs.tables.pinned import (
-    compute_rows_digest,
-    find_next_start,
-    is_next,
-    open_manifest,
-    read_target_position,
-    require_pinned,
-)
-from spark_jobs.tables.render import Renderer
-from spark_jobs.tables.rendered import RenderedAhead, build_renderer, write_groups
-from spark_jobs.tables.sharedkeys import find_shared_tables, require_own_keys
-from spark_jobs.tables.sinks import (
-    SinkWindow,
-    commit_note,
-    read_merged_row_counts,
-    read_sql_window,
-    require_merged,
-)
 
 log = structlog.get_logger(__name__)
 
@@ -258,9 +258,7 @@ def _write(
     return written.fold.count, written, ahead
 
 
-def _hold(
-    ctx: StageContext, run: _Run, window: SinkWindow, net: NetChange, pinned: ApplyManifest | None
-) -> NetRows:
+def _hold(ctx: StageContext, run: _Run, window: SinkWindow, net: NetChange, pinned: ApplyManifest | None) -> NetRows:
     """The rows of `change` in memory only; their digest is sealed, or is the pinned one. Raises ImmutableWindow."""
     bounds = window.bounds
     reduce, groups = net.prepare(run.engine, run.store)

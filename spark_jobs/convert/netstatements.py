@@ -10,22 +10,22 @@ from functools import partial
 from binlake.base.lakecolumns import Change
 from binlake.config.model import Target
 from binlake.lake.tables import CHANGE, STATEMENT
+from binlake.spark_jobs.engine.blocks import Store
+from binlake.spark_jobs.engine.engine import Engine
+from binlake.spark_jobs.engine.exchange import Split, exchange
+from binlake.spark_jobs.engine.lakerows import list_window_rows
+from binlake.spark_jobs.engine.rows import Rows, read_table
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.tables.again import derive_net_again
+from binlake.spark_jobs.tables.compacted import Compacted
+from binlake.spark_jobs.tables.held import read_window_changes
+from binlake.spark_jobs.tables.keeping import find_origins
+from binlake.spark_jobs.tables.netchange import Group, count_groups, find_groups
+from binlake.spark_jobs.tables.netrows import measure_sizes, sum_sizes
+from binlake.spark_jobs.tables.rendered import CHANGE_ARROW, Rendered, RenderGroup, build_renderer
 from binlake.statements import BatchLimits
 from binlake.target import build_too_many_rows_error
 from binlake.window.definitions import SegmentTable
-from spark_jobs.engine.blocks import Store
-from spark_jobs.engine.engine import Engine
-from spark_jobs.engine.exchange import Split, exchange
-from spark_jobs.engine.lakerows import list_window_rows
-from spark_jobs.engine.rows import Rows, read_table
-from spark_jobs.job.context import StageContext
-from spark_jobs.tables.again import derive_net_again
-from spark_jobs.tables.compacted import Compacted
-from spark_jobs.tables.held import read_window_changes
-from spark_jobs.tables.keeping import find_origins
-from spark_jobs.tables.netchange import Group, count_groups, find_groups
-from spark_jobs.tables.netrows import measure_sizes, sum_sizes
-from spark_jobs.tables.rendered import CHANGE_ARROW, Rendered, RenderGroup, build_renderer
 
 
 def render_net_statements(

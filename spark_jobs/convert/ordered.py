@@ -22,17 +22,17 @@ from binlake.errors import ConfigError
 from binlake.lake.mutations import find_touched_tables
 from binlake.lake.tables import STATEMENT
 from binlake.rows.schema import TableDef
+from binlake.spark_jobs.engine.engine import Engine, Keeper
+from binlake.spark_jobs.engine.inorder import OrderedRows, cut_in_order
+from binlake.spark_jobs.engine.rows import Rows
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.tables.compacted import Compacted
+from binlake.spark_jobs.tables.held import list_mutation_parts
+from binlake.spark_jobs.tables.rendered import Rendered, write_statements
+from binlake.spark_jobs.tables.statements import build_statement_table
 from binlake.statements import BatchLimits, StatementBatch
 from binlake.target.definitions.forms import Name
 from binlake.window.definitions import SegmentTable, require_definition
-from spark_jobs.engine.engine import Engine, Keeper
-from spark_jobs.engine.inorder import OrderedRows, cut_in_order
-from spark_jobs.engine.rows import Rows
-from spark_jobs.job.context import StageContext
-from spark_jobs.tables.compacted import Compacted
-from spark_jobs.tables.held import list_mutation_parts
-from spark_jobs.tables.rendered import Rendered, write_statements
-from spark_jobs.tables.statements import build_statement_table
 
 _ORDER = (Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ)
 _COLUMNS = [*_ORDER, Mutation.DB, Mutation.TABLE, Mutation.OP, Mutation.BEFORE, Mutation.AFTER]

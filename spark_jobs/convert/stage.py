@@ -22,6 +22,24 @@ from binlake.lake.opentable import open_table
 from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
+from binlake.spark_jobs.convert.netstatements import render_net_statements
+from binlake.spark_jobs.convert.ordered import render_ordered_statements
+from binlake.spark_jobs.engine.engine import HELD_BYTES, Keeper
+from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
+from binlake.spark_jobs.job.lake import replace_window
+from binlake.spark_jobs.tables.again import derive_net_again, render_again
+from binlake.spark_jobs.tables.compacted import Compacted, Converted, read_compacted
+from binlake.spark_jobs.tables.pinned import (
+    NO_ROWS,
+    find_next_start,
+    is_next,
+    read_cluster_id,
+    read_target_position,
+    require_pinned,
+)
+from binlake.spark_jobs.tables.rendered import Rendered, write_statements
+from binlake.spark_jobs.tables.sinks import SinkWindow, commit_note
+from binlake.spark_jobs.tables.statements import LakeStatements, build_statement_table, read_statements
 from binlake.statements import BatchLimits, StatementBatch
 from binlake.statements.digests import compute_digest_of_index
 from binlake.target import Session
@@ -39,24 +57,6 @@ from binlake.window.cuts import (
 )
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest, format_window_name
-from spark_jobs.convert.netstatements import render_net_statements
-from spark_jobs.convert.ordered import render_ordered_statements
-from spark_jobs.engine.engine import HELD_BYTES, Keeper
-from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lake import replace_window
-from spark_jobs.tables.again import derive_net_again, render_again
-from spark_jobs.tables.compacted import Compacted, Converted, read_compacted
-from spark_jobs.tables.pinned import (
-    NO_ROWS,
-    find_next_start,
-    is_next,
-    read_cluster_id,
-    read_target_position,
-    require_pinned,
-)
-from spark_jobs.tables.rendered import Rendered, write_statements
-from spark_jobs.tables.sinks import SinkWindow, commit_note
-from spark_jobs.tables.statements import LakeStatements, build_statement_table, read_statements
 
 log = structlog.get_logger(__name__)
 

@@ -33,21 +33,21 @@ from binlake.lake.tables import build_message_table
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import name_feed_lock, name_feed_sink
 from binlake.rows.schema.names import fold_pair
-from binlake.window.definitions import Segments, WindowDefinitions
-from spark_jobs.encode.versions import list_versions
-from spark_jobs.encode.writing import Encoded, EncodeTask, TouchedTables
-from spark_jobs.engine.inorder import cut_in_order
-from spark_jobs.job.context import PIECE_BYTES, Bounds, StageContext, StageResult
-from spark_jobs.job.lake import ensure_table, replace_window
-from spark_jobs.job.passed import MergedWindow
-from spark_jobs.tables.held import list_mutation_parts
-from spark_jobs.tables.sinks import (
+from binlake.spark_jobs.encode.versions import list_versions
+from binlake.spark_jobs.encode.writing import Encoded, EncodeTask, TouchedTables
+from binlake.spark_jobs.engine.inorder import cut_in_order
+from binlake.spark_jobs.job.context import PIECE_BYTES, Bounds, StageContext, StageResult
+from binlake.spark_jobs.job.lake import ensure_table, replace_window
+from binlake.spark_jobs.job.passed import MergedWindow
+from binlake.spark_jobs.tables.held import list_mutation_parts
+from binlake.spark_jobs.tables.sinks import (
     SinkWindow,
     commit_note,
     read_mirror_window,
     read_target_tables,
     require_merged,
 )
+from binlake.window.definitions import Segments, WindowDefinitions
 
 
 def run(ctx: StageContext, bounds: Bounds, name: str, given: MergedWindow | None = None) -> StageResult:

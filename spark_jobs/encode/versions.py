@@ -15,9 +15,9 @@ from binlake.lake.ddls import find_last_ddls
 from binlake.lake.opentable import open_table
 from binlake.lake.tables import build_message_table
 from binlake.rows.schema import TableDef
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.tables.sinks import SinkWindow
 from binlake.window.definitions import LandedDdl
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.tables.sinks import SinkWindow
 
 Name = tuple[str, str]
 

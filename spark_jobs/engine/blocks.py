@@ -21,7 +21,7 @@ from binlake.lake.access import is_remote
 from binlake.lake.objects import delete_objects
 from binlake.lake.paths import LakePaths
 from binlake.lake.store import open_files
-from spark_jobs.engine.rows import HeldRows, Rows, StoredRows
+from binlake.spark_jobs.engine.rows import HeldRows, Rows, StoredRows
 
 _OPTIONS = ipc.IpcWriteOptions(compression="lz4")
 

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 
 from binlake.lake.paths import LakePaths
-from spark_jobs.engine.blocks import FileStore, MemoryStore, Store
+from binlake.spark_jobs.engine.blocks import FileStore, MemoryStore, Store
 
 Input = TypeVar("Input")
 Output = TypeVar("Output")

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_jobs.engine.blocks import Store
-from spark_jobs.engine.engine import Engine
-from spark_jobs.engine.rows import Rows
+from binlake.spark_jobs.engine.blocks import Store
+from binlake.spark_jobs.engine.engine import Engine
+from binlake.spark_jobs.engine.rows import Rows
 
 Shares = NDArray[np.int64]
 Found = TypeVar("Found")

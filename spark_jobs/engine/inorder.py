@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from binlake.base.lakecolumns import History
-from spark_jobs.engine.rows import Rows, Run
+from binlake.spark_jobs.engine.rows import Rows, Run
 
 BATCH_ROWS = 20_000
 """Most rows of a batch that a reader gets."""

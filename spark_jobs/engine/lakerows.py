@@ -12,7 +12,7 @@ from binlake.lake.parts import Part
 from binlake.lake.paths import LakePaths
 from binlake.lake.store import read_metadata
 from binlake.lake.tables import LakeTable
-from spark_jobs.engine.rows import FileRows
+from binlake.spark_jobs.engine.rows import FileRows
 
 MOST_PARTS = 128
 """Most parts of a window. With more bytes, each part grows."""

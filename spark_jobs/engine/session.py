@@ -73,7 +73,7 @@ def start_classic_session(app: str, master: str | None = None, conf: dict[str, s
         if master.startswith("local"):
             # On other masters the workers' machines may get this package only with the job, after the daemon has
             # started.
-            builder = builder.config("spark.python.daemon.module", "spark_jobs.engine.pyworkers")
+            builder = builder.config("spark.python.daemon.module", "binlake.spark_jobs.engine.pyworkers")
     for key, value in {**CONF, **(conf or {})}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

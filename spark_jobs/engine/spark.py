@@ -21,9 +21,9 @@ from binlake.errors import BinlakeError
 from binlake.lake.access import Access, list_accesses, register_access
 from binlake.lake.damage import translate_object_store_error
 from binlake.lake.paths import LakePaths
-from spark_jobs.engine.blocks import FileStore, Store
-from spark_jobs.engine.engine import SPARK_TASK_BYTES, Input, Keeper, Output
-from spark_jobs.engine.session import find_pages, name_jobs
+from binlake.spark_jobs.engine.blocks import FileStore, Store
+from binlake.spark_jobs.engine.engine import SPARK_TASK_BYTES, Input, Keeper, Output
+from binlake.spark_jobs.engine.session import find_pages, name_jobs
 
 _RESULT = "number INT, result BINARY"
 

@@ -20,19 +20,19 @@ from binlake.lake.aside import record_set_aside
 from binlake.lake.damage import describe_storage_text
 from binlake.lake.duetables import DUE, read_due_tables, record_due_tables
 from binlake.lake.windowlog import WindowEvent
+from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
+from binlake.spark_jobs.job.lineage import Sources, Written, build_target_column_lister
+from binlake.spark_jobs.tables.again import derive_net_again, render_again
+from binlake.spark_jobs.tables.compacted import Converted, read_pinned
+from binlake.spark_jobs.tables.pinned import name_target, read_target_position
+from binlake.spark_jobs.tables.sinks import SinkWindow, find_tables_at_end, read_sql_window
+from binlake.spark_jobs.tables.statements import LakeStatements, read_statements
 from binlake.target import apply_window
 from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.relay import RelayLog
 from binlake.window.cuts import require_pinned_cuts
 from binlake.window.manifest import ApplyManifest
 from binlake.window.targets import Naming
-from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lineage import Sources, Written, build_target_column_lister
-from spark_jobs.tables.again import derive_net_again, render_again
-from spark_jobs.tables.compacted import Converted, read_pinned
-from spark_jobs.tables.pinned import name_target, read_target_position
-from spark_jobs.tables.sinks import SinkWindow, find_tables_at_end, read_sql_window
-from spark_jobs.tables.statements import LakeStatements, read_statements
 
 log = structlog.get_logger(__name__)
 

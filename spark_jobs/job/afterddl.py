@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from binlake.lake.duetables import DUE
-from spark_jobs.job.context import StageContext
-from spark_jobs.job.results import StageResult
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.job.results import StageResult
 
 
 def compare_after_apply(ctx: StageContext, result: StageResult) -> StageResult:

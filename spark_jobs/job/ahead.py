@@ -15,11 +15,11 @@ from typing import Any
 import structlog
 
 from binlake.errors import BinlakeError
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.job.failures import translate_errors
+from binlake.spark_jobs.job.passed import CannotDeriveAhead, DerivedAhead, MergedWindow
+from binlake.spark_jobs.job.results import Bounds
 from binlake.target import Position
-from spark_jobs.job.context import StageContext
-from spark_jobs.job.failures import translate_errors
-from spark_jobs.job.passed import CannotDeriveAhead, DerivedAhead, MergedWindow
-from spark_jobs.job.results import Bounds
 
 log = structlog.get_logger(__name__)
 
@@ -79,7 +79,7 @@ class Ahead:
 
 def _import_stage(name: str) -> Any:
     # Imported late: the stages import this package.
-    return importlib.import_module(f"spark_jobs.{name}.stage")
+    return importlib.import_module(f"binlake.spark_jobs.{name}.stage")
 
 
 def _log_reason(error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""The input and result of a stage; a stage is `run(context, bounds) -> StageResult` in `spark_jobs.STAGE.stage`."""
+"""The input and result of a stage; a stage is `run(context, bounds) -> StageResult` in `binlake.spark_jobs.STAGE.stage`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowLog
 from binlake.rules import Rules
-from spark_jobs.engine.engine import Engine, LocalEngine
-from spark_jobs.job.results import Bounds, StageResult
+from binlake.spark_jobs.engine.engine import Engine, LocalEngine
+from binlake.spark_jobs.job.results import Bounds, StageResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +86,7 @@ class StageContext:
     def spark_engine(self) -> Engine:
         """The engine that runs tasks on Spark; makes the session of this run."""
         # Imported late: most runs need no Spark, whose import takes a second.
-        from spark_jobs.engine.spark import SparkEngine
+        from binlake.spark_jobs.engine.spark import SparkEngine
 
         return SparkEngine(self.make_spark(), self.label)
 

@@ -28,13 +28,13 @@ from binlake.rows.schema import SchemaState, WindowSchemas
 from binlake.rules import Rules
 from binlake.rules.rowfilter import RowFilter
 from binlake.rules.windowrows import build_row_filter
+from binlake.spark_jobs.engine.engine import Keeper
+from binlake.spark_jobs.engine.lakerows import list_written_rows
+from binlake.spark_jobs.engine.rows import HeldRows, Rows
 from binlake.window.added import add_columns
 from binlake.window.extras import Extra, list_extras
 from binlake.window.shardlocks import Locks
 from binlake.window.targets import Naming
-from spark_jobs.engine.engine import Keeper
-from spark_jobs.engine.lakerows import list_written_rows
-from spark_jobs.engine.rows import HeldRows, Rows
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ import structlog
 
 from binlake.errors import LeaseHeld, SourceUnavailable
 from binlake.pipeline import STOPPED
-from spark_jobs.job.results import SparkNeeded, StageResult
+from binlake.spark_jobs.job.results import SparkNeeded, StageResult
 
 log = structlog.get_logger(__name__)
 

@@ -29,8 +29,8 @@ from binlake.lake.parts import Part, write_parts
 from binlake.lake.paths import LakePaths
 from binlake.lake.store import build_delta_options, choose_hooks, open_files
 from binlake.lake.tables import STAGE_TABLES, LakeTable, parse_schema
-from spark_jobs.engine.engine import Engine
-from spark_jobs.engine.rows import Rows
+from binlake.spark_jobs.engine.engine import Engine
+from binlake.spark_jobs.engine.rows import Rows
 
 _GREATEST = (1 << 63) - 1
 AGAIN = "the stage can run again; let only Binlake maintain these tables"

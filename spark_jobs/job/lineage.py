@@ -12,6 +12,7 @@ from typing import Any
 
 from binlake.base.dialects import Dialect
 from binlake.rows.schema import DbInfo, TableDef
+from binlake.spark_jobs.job.results import StageResult
 from binlake.statements.writtencolumns import list_written_columns
 from binlake.window.definitions import WindowDefinitions
 from binlake.window.lineage import (
@@ -26,7 +27,6 @@ from binlake.window.lineage import (
     limit_tables,
 )
 from binlake.window.targets import Naming, TargetTables
-from spark_jobs.job.results import StageResult
 
 Name = tuple[str, str]
 Shown = Callable[[TableDef], tuple[Columns, Sequence[str]]]

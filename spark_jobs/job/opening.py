@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from binlake.config import Replication
-from spark_jobs.job.context import StageContext
-from spark_jobs.job.results import SparkNeeded
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.job.results import SparkNeeded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,13 +36,13 @@ def _refuse_session() -> SparkSession:
 
 def _start(app: str, master: str | None) -> SparkSession:
     # Imported at first use: most runs need no Spark, whose import takes a second.
-    from spark_jobs.engine.session import start_classic_session
+    from binlake.spark_jobs.engine.session import start_classic_session
 
     return start_classic_session(app, master)
 
 
 def _connect(remote: str) -> SparkSession:
     # Imported at first use: the client loads gRPC, which a session in this process does not need.
-    from spark_jobs.engine.connect import connect_session
+    from binlake.spark_jobs.engine.connect import connect_session
 
     return connect_session(remote)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from binlake.base.exitstatus import Exit
 from binlake.base.terminal import print_table
 from binlake.errors import BinlakeError
+from binlake.spark_jobs.job.results import StageResult, build_error_outcome, build_outcome, write_outcome
 from binlake.window import waitingddl
-from spark_jobs.job.results import StageResult, build_error_outcome, build_outcome, write_outcome
 
 PARTIAL = Exit.NOT_FOUND
 """Exit status if everything that could be compared is equal, but something could not be compared."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from binlake.rows.schema import SchemaState
+from binlake.spark_jobs.engine.rows import Rows
+from binlake.spark_jobs.job.decoding import DecodedAhead
+from binlake.spark_jobs.job.results import Bounds, StageResult
 from binlake.target import Position
 from binlake.window.derived import Merged
-from spark_jobs.engine.rows import Rows
-from spark_jobs.job.decoding import DecodedAhead
-from spark_jobs.job.results import Bounds, StageResult
 
 
 @dataclass(frozen=True)

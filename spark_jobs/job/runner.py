@@ -16,13 +16,13 @@ from binlake.errors import LeaseHeld
 from binlake.feed.state import read_progress, read_state, record_feed_error, record_resume, stops_feed
 from binlake.lake.failures import describe, record_failure
 from binlake.pipeline import STOPPED, Stage, name_feed_sink
-from spark_jobs.job.afterddl import compare_after_apply
-from spark_jobs.job.ahead import Ahead
-from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.failures import translate_errors
-from spark_jobs.job.lineage import Gathered
-from spark_jobs.job.passed import MergedWindow
-from spark_jobs.job.results import CUT, SparkNeeded
+from binlake.spark_jobs.job.afterddl import compare_after_apply
+from binlake.spark_jobs.job.ahead import Ahead
+from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
+from binlake.spark_jobs.job.failures import translate_errors
+from binlake.spark_jobs.job.lineage import Gathered
+from binlake.spark_jobs.job.passed import MergedWindow
+from binlake.spark_jobs.job.results import CUT, SparkNeeded
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +44,7 @@ def run_stage(
     (which is not a failure). A stage of a feed that is not in state normal ends with `skipped`; a Permanent error puts
     the feed into state error (S2-39).
     """
-    module = importlib.import_module(f"spark_jobs.{name}.stage")
+    module = importlib.import_module(f"binlake.spark_jobs.{name}.stage")
     stage = ctx.begin_stage(name, bounds)
     if feed and bounds is not None and (skipped := _skip_if_stopped(name, stage, bounds, feed)) is not None:
         return skipped

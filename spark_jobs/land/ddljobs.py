@@ -14,9 +14,9 @@ import structlog
 from binlake.cluster.source import TidbSource
 from binlake.errors import IncompleteWindow, Permanent
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.land.pulled import Pulled, PumpPart
-from spark_jobs.land.underway import Ended, Underway, ask_underway
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.land.pulled import Pulled, PumpPart
+from binlake.spark_jobs.land.underway import Ended, Underway, ask_underway
 
 log = structlog.get_logger(__name__)
 

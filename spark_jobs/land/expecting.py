@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from binlake.spark_jobs.job.results import Bounds
+from binlake.spark_jobs.land.pump_source import PumpPull
 from binlake.window.manifest import WindowManifest
-from spark_jobs.job.results import Bounds
-from spark_jobs.land.pump_source import PumpPull
 
 LEAST_RANGES = 2
 """Ranges of a window that Spark pulls: at least two cores work."""

@@ -20,13 +20,13 @@ from binlake.lake.parts import Part, write_parts
 from binlake.lake.store import delete_file
 from binlake.lake.tables import BINLOG, parse_schema
 from binlake.rows.schema import WindowDdl
-from spark_jobs.engine.engine import Keeper
-from spark_jobs.engine.lakerows import list_written_rows
-from spark_jobs.engine.rows import HeldRows, Rows, read_table
-from spark_jobs.job.decoding import DecodeAhead, Written
-from spark_jobs.job.results import Bounds
-from spark_jobs.land.pump_source import digest_content
-from spark_jobs.tables.landed import Landed, measure_landed
+from binlake.spark_jobs.engine.engine import Keeper
+from binlake.spark_jobs.engine.lakerows import list_written_rows
+from binlake.spark_jobs.engine.rows import HeldRows, Rows, read_table
+from binlake.spark_jobs.job.decoding import DecodeAhead, Written
+from binlake.spark_jobs.job.results import Bounds
+from binlake.spark_jobs.land.pump_source import digest_content
+from binlake.spark_jobs.tables.landed import Landed, measure_landed
 
 BINLOG_ARROW = parse_schema(BINLOG.build_spark_schema())
 GROUP_BYTES = 8 << 20

@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 import structlog
 
 from binlake.lake.tables import BINLOG
-from spark_jobs.engine.engine import SPARK_TASK_BYTES, Keeper, LocalEngine
-from spark_jobs.job.context import StageContext
-from spark_jobs.job.decoding import DecodeAhead
-from spark_jobs.job.results import Bounds
-from spark_jobs.land.expecting import GUESSED_RANGES, Expected, divide, expect
-from spark_jobs.land.pulled import Pulled, PulledRange, digest_pulled
-from spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, build_proof
+from binlake.spark_jobs.engine.engine import SPARK_TASK_BYTES, Keeper, LocalEngine
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.job.decoding import DecodeAhead
+from binlake.spark_jobs.job.results import Bounds
+from binlake.spark_jobs.land.expecting import GUESSED_RANGES, Expected, divide, expect
+from binlake.spark_jobs.land.pulled import Pulled, PulledRange, digest_pulled
+from binlake.spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, build_proof
 
 log = structlog.get_logger(__name__)
 

@@ -22,24 +22,24 @@ from binlake.lake.payloads import PayloadRange
 from binlake.lake.tables import BINLOG, MUTATION
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
+from binlake.spark_jobs.engine.engine import Keeper, LocalEngine
+from binlake.spark_jobs.job.cluster import Cluster, open_cluster
+from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
+from binlake.spark_jobs.job.decoding import DecodeAhead, DecodedAhead, Decoder, MergeTask
+from binlake.spark_jobs.job.lake import ensure_tables, replace_history
+from binlake.spark_jobs.job.passed import LandedWindow
+from binlake.spark_jobs.job.results import CUT
+from binlake.spark_jobs.land.ddljobs import WindowJobs, fetch_jobs
+from binlake.spark_jobs.land.pulled import NOTHING, Pulled, PumpPart, Stored
+from binlake.spark_jobs.land.pulling import pull_window
+from binlake.spark_jobs.land.pump_source import PumpPull
+from binlake.spark_jobs.tables.landed import Landed, read_landed
 from binlake.window.ddls import build_window_schemas
 from binlake.window.manifest import MemberProof, WindowManifest
 from binlake.window.membership import gather_members
 from binlake.window.plan import Member, propose_window
 from binlake.window.remembered import RememberedMember
 from binlake.window.shardlocks import Locks
-from spark_jobs.engine.engine import Keeper, LocalEngine
-from spark_jobs.job.cluster import Cluster, open_cluster
-from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.decoding import DecodeAhead, DecodedAhead, Decoder, MergeTask
-from spark_jobs.job.lake import ensure_tables, replace_history
-from spark_jobs.job.passed import LandedWindow
-from spark_jobs.job.results import CUT
-from spark_jobs.land.ddljobs import WindowJobs, fetch_jobs
-from spark_jobs.land.pulled import NOTHING, Pulled, PumpPart, Stored
-from spark_jobs.land.pulling import pull_window
-from spark_jobs.land.pump_source import PumpPull
-from spark_jobs.tables.landed import Landed, read_landed
 
 log = structlog.get_logger(__name__)
 

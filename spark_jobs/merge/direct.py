@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.tables import BINLOG, MUTATION
-from spark_jobs.engine.engine import Engine
-from spark_jobs.engine.lakerows import list_history_rows
-from spark_jobs.engine.rows import Rows, pack_rows
-from spark_jobs.job.context import StageContext
-from spark_jobs.job.decoding import Decoder, MergeTask, Payloads, Written
-from spark_jobs.job.lake import replace_history
-from spark_jobs.job.passed import LandedWindow
+from binlake.spark_jobs.engine.engine import Engine
+from binlake.spark_jobs.engine.lakerows import list_history_rows
+from binlake.spark_jobs.engine.rows import Rows, pack_rows
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.job.decoding import Decoder, MergeTask, Payloads, Written
+from binlake.spark_jobs.job.lake import replace_history
+from binlake.spark_jobs.job.passed import LandedWindow
 
 
 @dataclass(frozen=True)

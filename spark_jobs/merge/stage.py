@@ -28,6 +28,12 @@ from binlake.lake.tables import BINLOG, DDL, MUTATION, parse_schema
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema import WindowDdl, WindowSchemas
+from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
+from binlake.spark_jobs.job.decoding import AWAY, BY_TABLE, LATIN1, ONCE, DecodedAhead, Decoder
+from binlake.spark_jobs.job.lake import clear_rows, overwrite
+from binlake.spark_jobs.job.passed import LandedWindow, MergedWindow
+from binlake.spark_jobs.merge.direct import WrittenRows, commit_rows, write_rows
+from binlake.spark_jobs.tables.sinks import build_window_predicate
 from binlake.window.ddls import build_window_schemas, plan_locked_ddls, require_replacements_used
 from binlake.window.definitions import LandedDdl
 from binlake.window.derived import Merged, MergeManifest
@@ -35,12 +41,6 @@ from binlake.window.injected import add_injections
 from binlake.window.manifest import WindowManifest
 from binlake.window.shardlocks import Locks
 from binlake.wire import binlog_pb2
-from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.decoding import AWAY, BY_TABLE, LATIN1, ONCE, DecodedAhead, Decoder
-from spark_jobs.job.lake import clear_rows, overwrite
-from spark_jobs.job.passed import LandedWindow, MergedWindow
-from spark_jobs.merge.direct import WrittenRows, commit_rows, write_rows
-from spark_jobs.tables.sinks import build_window_predicate
 
 log = structlog.get_logger(__name__)
 

@@ -25,22 +25,22 @@ from binlake.lake.windowlog import WindowEvent
 from binlake.mirror import Applied, ComponentPlan, MirrorPlan, MirrorVersions, apply_component, plan_mirrors
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema import TableDef
+from binlake.spark_jobs.engine.blocks import Store
+from binlake.spark_jobs.engine.engine import Engine
+from binlake.spark_jobs.engine.rows import Rows, read_table
+from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
+from binlake.spark_jobs.job.lineage import Gathered, Sources, Written
+from binlake.spark_jobs.job.passed import MergedWindow
+from binlake.spark_jobs.tables.compacted import Compacted, Converted
+from binlake.spark_jobs.tables.held import read_window_changes
+from binlake.spark_jobs.tables.netchange import NetChange, count_groups, find_key_arrivals
+from binlake.spark_jobs.tables.netrows import NetRows, split_by_place
+from binlake.spark_jobs.tables.sharedkeys import find_shared_tables, require_own_mirror_keys
+from binlake.spark_jobs.tables.sinks import SinkWindow, find_tables_at_end, read_mirror_window, require_merged
 from binlake.window.definitions import SegmentTable
 from binlake.window.derived import Merged
 from binlake.window.lineage import Columns
 from binlake.window.targets import Naming
-from spark_jobs.engine.blocks import Store
-from spark_jobs.engine.engine import Engine
-from spark_jobs.engine.rows import Rows, read_table
-from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lineage import Gathered, Sources, Written
-from spark_jobs.job.passed import MergedWindow
-from spark_jobs.tables.compacted import Compacted, Converted
-from spark_jobs.tables.held import read_window_changes
-from spark_jobs.tables.netchange import NetChange, count_groups, find_key_arrivals
-from spark_jobs.tables.netrows import NetRows, split_by_place
-from spark_jobs.tables.sharedkeys import find_shared_tables, require_own_mirror_keys
-from spark_jobs.tables.sinks import SinkWindow, find_tables_at_end, read_mirror_window, require_merged
 
 log = structlog.get_logger(__name__)
 

@@ -18,13 +18,13 @@ from binlake.errors import CheckpointConflict, ConfigError, IncompleteWindow
 from binlake.lake.baseload import BaseTable
 from binlake.lake.holdups import LandedState, find_hold, plan_next_window
 from binlake.lake.windowlog import WindowEvent
+from binlake.spark_jobs.job.cluster import Cluster, open_cluster
+from binlake.spark_jobs.job.context import StageContext, StageResult
 from binlake.target import read_checkpoint_ts
 from binlake.window.eventrow import EventRow
 from binlake.window.incidents import STAGE, describe_incidents, find_new_incidents
 from binlake.window.manifest import WindowManifest
 from binlake.window.plan import Plan
-from spark_jobs.job.cluster import Cluster, open_cluster
-from spark_jobs.job.context import StageContext, StageResult
 
 log = structlog.get_logger(__name__)
 

@@ -38,7 +38,7 @@ from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import name_feed_lock, name_feed_sink
-from spark_jobs.job.context import Bounds, StageContext, StageResult
+from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 
 TRANSACTION_ROWS = 20_000
 """Messages of one Kafka transaction; a consumer of committed messages waits for all of them."""

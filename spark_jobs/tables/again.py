@@ -13,20 +13,20 @@ from binlake.base import rowhash
 from binlake.config.model import Target
 from binlake.errors import ImmutableWindow
 from binlake.lake.tables import CHANGE, STATEMENT
+from binlake.spark_jobs.engine.engine import Engine, Keeper, LocalEngine
+from binlake.spark_jobs.engine.rows import HeldRows
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.passed import MergedWindow
+from binlake.spark_jobs.tables.held import WindowChanges, read_window_changes
+from binlake.spark_jobs.tables.netchange import NetChange, count_groups
+from binlake.spark_jobs.tables.netrows import HoldGroup, NetRows
+from binlake.spark_jobs.tables.rendered import Rendered, RenderGroup, build_renderer
+from binlake.spark_jobs.tables.sinks import SinkWindow
 from binlake.statements import BatchLimits
 from binlake.statements.digests import compute_digest_of_index
 from binlake.window.definitions import build_cell
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest
-from spark_jobs.engine.engine import Engine, Keeper, LocalEngine
-from spark_jobs.engine.rows import HeldRows
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.passed import MergedWindow
-from spark_jobs.tables.held import WindowChanges, read_window_changes
-from spark_jobs.tables.netchange import NetChange, count_groups
-from spark_jobs.tables.netrows import HoldGroup, NetRows
-from spark_jobs.tables.rendered import Rendered, RenderGroup, build_renderer
-from spark_jobs.tables.sinks import SinkWindow
 
 
 def may_leave_out(engine: Engine, bounds: Bounds, changes: WindowChanges, given: MergedWindow | None) -> bool:

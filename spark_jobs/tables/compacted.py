@@ -11,18 +11,18 @@ from dataclasses import dataclass
 import structlog
 
 from binlake.errors import CheckpointConflict, DamagedManifest
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.passed import MergedWindow
+from binlake.spark_jobs.tables.netrows import NetRows
+from binlake.spark_jobs.tables.pinned import open_manifest
+from binlake.spark_jobs.tables.rendered import RenderedAhead
+from binlake.spark_jobs.tables.sinks import SinkWindow, read_sql_window, require_merged
+from binlake.spark_jobs.tables.statements import LakeStatements
+from binlake.spark_jobs.tables.unsealed import COMPACT_AGAIN, build_compact_manifest
 from binlake.target import Position
 from binlake.window.derived import CompactManifest, read_manifest_of
 from binlake.window.eventrow import EventRow
 from binlake.window.manifest import ApplyManifest
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.passed import MergedWindow
-from spark_jobs.tables.netrows import NetRows
-from spark_jobs.tables.pinned import open_manifest
-from spark_jobs.tables.rendered import RenderedAhead
-from spark_jobs.tables.sinks import SinkWindow, read_sql_window, require_merged
-from spark_jobs.tables.statements import LakeStatements
-from spark_jobs.tables.unsealed import COMPACT_AGAIN, build_compact_manifest
 
 log = structlog.get_logger(__name__)
 

@@ -18,14 +18,14 @@ from binlake.changes.net.events import COLUMNS, SOURCE
 from binlake.lake.mutations import find_touched_tables
 from binlake.lake.shardlocks import read_locks
 from binlake.lake.tables import MUTATION
+from binlake.spark_jobs.engine.engine import Engine
+from binlake.spark_jobs.engine.lakerows import list_history_rows
+from binlake.spark_jobs.engine.rows import MappedRows, Rows, pack_rows
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.passed import MergedWindow
 from binlake.window.definitions import SegmentTable
 from binlake.window.heldrows import ReleasedRange, apply_holds, find_released_ranges
 from binlake.window.shardlocks import Hold
-from spark_jobs.engine.engine import Engine
-from spark_jobs.engine.lakerows import list_history_rows
-from spark_jobs.engine.rows import MappedRows, Rows, pack_rows
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.passed import MergedWindow
 
 _NEEDED = (*COLUMNS, *SOURCE)
 _NARROW = (

@@ -17,6 +17,10 @@ import pyarrow.compute as pc
 
 from binlake.base.lakecolumns import Change
 from binlake.rows.schema import TableDef
+from binlake.spark_jobs.engine.engine import Engine
+from binlake.spark_jobs.tables.held import WindowChanges
+from binlake.spark_jobs.tables.netchange import find_row_origins
+from binlake.spark_jobs.tables.sinks import SinkWindow
 from binlake.statements import (
     Phase,
     PreserveStatements,
@@ -26,10 +30,6 @@ from binlake.statements import (
     build_images_from_rows,
 )
 from binlake.window.definitions import SegmentTable, build_cell
-from spark_jobs.engine.engine import Engine
-from spark_jobs.tables.held import WindowChanges
-from spark_jobs.tables.netchange import find_row_origins
-from spark_jobs.tables.sinks import SinkWindow
 
 
 @dataclass(frozen=True)

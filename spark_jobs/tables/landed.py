@@ -12,11 +12,11 @@ from binlake.base import rowhash
 from binlake.base.lakecolumns import Binlog
 from binlake.base.rowhash import Fold
 from binlake.lake.tables import BINLOG
-from spark_jobs.engine.engine import Engine
-from spark_jobs.engine.lakerows import list_history_rows
-from spark_jobs.engine.rows import Rows
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.lake import commit_ts_predicate, may_have_rows
+from binlake.spark_jobs.engine.engine import Engine
+from binlake.spark_jobs.engine.lakerows import list_history_rows
+from binlake.spark_jobs.engine.rows import Rows
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.lake import commit_ts_predicate, may_have_rows
 
 DIGEST_COLUMNS = [
     Binlog.COMMIT_TS,

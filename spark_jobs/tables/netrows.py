@@ -15,11 +15,11 @@ from binlake.base.lakecolumns import Change
 from binlake.base.rowhash import Fold
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.tables import CHANGE
+from binlake.spark_jobs.engine.engine import Keeper
+from binlake.spark_jobs.engine.lakerows import list_written_rows
+from binlake.spark_jobs.engine.rows import FileRows, HeldRows, Rows
+from binlake.spark_jobs.tables.netchange import Group, Reduce
 from binlake.window.definitions import Cell, SegmentTable
-from spark_jobs.engine.engine import Keeper
-from spark_jobs.engine.lakerows import list_written_rows
-from spark_jobs.engine.rows import FileRows, HeldRows, Rows
-from spark_jobs.tables.netchange import Group, Reduce
 
 MOST_PLACES = 32
 """Tables and segments of a group whose rows are apart in its file; of more of them, each would have too few rows."""
@@ -116,7 +116,6 @@ class WriteGroup:
         own = ((number, rows),) if fold.count else ()
         net = NetRows(tuple(parts), fold, own, sum_sizes(made.sizes), tuple(places) if whole else None)
         return net, kept if sum(table.num_rows for table in kept) == fold.count else None
-
 
 
 @dataclass

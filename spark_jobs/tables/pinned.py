@@ -12,12 +12,12 @@ from binlake.base import rowhash
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, CheckpointMoved, ImmutableWindow, LostRange
 from binlake.lake.moved import record_moves
+from binlake.spark_jobs.engine.engine import Engine
+from binlake.spark_jobs.engine.rows import Rows
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.lake import fold_rows
 from binlake.target import Position, read_position
 from binlake.window.manifest import ApplyManifest
-from spark_jobs.engine.engine import Engine
-from spark_jobs.engine.rows import Rows
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.lake import fold_rows
 
 _LAST_EVENTS = 50
 """Events of finalize among which the last one at a target is searched: restores into other targets add theirs."""

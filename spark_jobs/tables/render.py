@@ -17,6 +17,9 @@ import pyarrow.compute as pc
 from binlake.base.lakecolumns import Change
 from binlake.errors import Permanent
 from binlake.rows.schema import TableDef
+from binlake.spark_jobs.tables.keeping import Origins, keep_statements, write_statements
+from binlake.spark_jobs.tables.netrows import split_by_place
+from binlake.spark_jobs.tables.statements import build_statement_table
 from binlake.statements import (
     BatchLimits,
     Phase,
@@ -26,9 +29,6 @@ from binlake.statements import (
     build_images_from_maps,
 )
 from binlake.window.definitions import SegmentTable
-from spark_jobs.tables.keeping import Origins, keep_statements, write_statements
-from spark_jobs.tables.netrows import split_by_place
-from spark_jobs.tables.statements import build_statement_table
 
 GROUP_BATCHES = 1 << 20
 """Batch numbers of a group in each phase of a segment."""

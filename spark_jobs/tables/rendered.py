@@ -18,18 +18,18 @@ from binlake.config.model import Target
 from binlake.errors import BinlakeError
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.tables import CHANGE, STATEMENT
+from binlake.spark_jobs.engine.engine import HELD_BYTES, Engine, Keeper
+from binlake.spark_jobs.engine.rows import read_table
+from binlake.spark_jobs.tables.netchange import Group
+from binlake.spark_jobs.tables.netrows import NetRows, WriteGroup
+from binlake.spark_jobs.tables.render import Renderer
+from binlake.spark_jobs.tables.sinks import SinkWindow
+from binlake.spark_jobs.tables.statements import STATEMENT_ARROW, quote_copy_name
 from binlake.statements import BatchLimits
 from binlake.statements.digests import INDEX
 from binlake.target.definitions.forms import Name
 from binlake.target.definitions.shape import find_option
 from binlake.window.definitions import SegmentTable, require_definition
-from spark_jobs.engine.engine import HELD_BYTES, Engine, Keeper
-from spark_jobs.engine.rows import read_table
-from spark_jobs.tables.netchange import Group
-from spark_jobs.tables.netrows import NetRows, WriteGroup
-from spark_jobs.tables.render import Renderer
-from spark_jobs.tables.sinks import SinkWindow
-from spark_jobs.tables.statements import STATEMENT_ARROW, quote_copy_name
 
 log = structlog.get_logger(__name__)
 

@@ -24,14 +24,14 @@ from binlake.lake.keyowners import KeyOwner, find_key_owners
 from binlake.lake.shardlocks import read_locks
 from binlake.mirror.replica import Replica
 from binlake.rows.schema import TableDef
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.tables.pinned import find_next_start, read_target_position
+from binlake.spark_jobs.tables.sinks import SinkWindow, read_target_tables
 from binlake.target import Position, Session
 from binlake.target.apply.presence import find_present_keys
 from binlake.target.definitions.forms import Name
 from binlake.target.definitions.remainingrows import moves_rows
 from binlake.window.shardlocks import Hold
-from spark_jobs.job.context import StageContext
-from spark_jobs.tables.pinned import find_next_start, read_target_position
-from spark_jobs.tables.sinks import SinkWindow, read_target_tables
 
 log = structlog.get_logger(__name__)
 

@@ -13,15 +13,15 @@ from binlake.lake.continuity import require_windows
 from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.shardlocks import read_target_tables_at
 from binlake.rows.schema import TableDef
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.passed import MergedWindow
+from binlake.spark_jobs.tables.unsealed import parse_merged
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, use_bytewise_collations
 from binlake.window.derived import Merged, MergeManifest, read_manifest_of
 from binlake.window.eventrow import EventRow
 from binlake.window.manifest import format_window_name
 from binlake.window.shapes import Shapes
 from binlake.window.targets import Naming, TargetTables
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.passed import MergedWindow
-from spark_jobs.tables.unsealed import parse_merged
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from binlake.lake.mutations import read_touched_tables
 from binlake.lake.opentable import load_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import STATEMENT, parse_schema
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.tables.sinks import SinkWindow
 from binlake.statements import Phase, StatementBatch, format_copy_name
 from binlake.statements.digests import INDEX, compute_digest_of_index, restore_batch, restore_checked_batch
 from binlake.statements.literal import quote_qualified_name
@@ -29,8 +31,6 @@ from binlake.statements.requiredrows import assume_default_variables
 from binlake.target import SegmentPlan
 from binlake.target.segments import SegmentContent, WindowPlans
 from binlake.window.definitions import SegmentTable
-from spark_jobs.job.context import StageContext
-from spark_jobs.tables.sinks import SinkWindow
 
 _BATCH = tuple(name for name in STATEMENT.list_column_names() if name != Statement.WINDOW)
 STATEMENT_ARROW = parse_schema(STATEMENT.build_spark_schema())

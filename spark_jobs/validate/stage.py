@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from binlake.repair.validation import validate
-from spark_jobs.job.context import Bounds, StageContext, StageResult
+from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 
 
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:

@@ -12,8 +12,8 @@ from support.mariadb import MariaDb, rows
 from support.workload import integer
 from window_trace import trace_window
 
-from spark_jobs.job.context import StageContext
-from spark_jobs.job.runner import run_window
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.job.runner import run_window
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.long]
 MOST_FUNCTIONS = {False: 1230, True: 1290}

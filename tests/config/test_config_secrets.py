@@ -14,7 +14,7 @@ from binlake.config.problems import list_plain_secrets
 from binlake.errors import ConfigError
 from binlake.feed.kafkaclient import build_client_settings
 from binlake.feed.registry import Registry
-from pump_service.feeder.settings import read_settings
+from binlake.pump_service.feeder.settings import read_settings
 
 SQL = 'sql = {host = "tidb", user = "reader", password = "env:BINLAKE_TEST_SQL"}'
 

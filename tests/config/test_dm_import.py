@@ -18,9 +18,9 @@ from binlake.config.importing.units import parse_duration
 from binlake.config.load import check_replication
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
+from binlake.pump_service.feeder.settings import FeederFile
 from binlake.rules import Rules
 from binlake.rules.patterns import compile_wildcard
-from pump_service.feeder.settings import FeederFile
 
 TASK = """
 name: Shards

@@ -18,10 +18,10 @@ from binlake.base import extras, sqlfiles
 from binlake.base.oserrors import describe_os_error
 from binlake.config import folder, load_replication
 from binlake.config.load import check_replication
+from binlake.pump_service.feeder.settings import read_settings
 from binlake_airflow.command import find_dag_files
 from binlake_airflow.provider import get_provider_info
 from deploy import licenses
-from pump_service.feeder.settings import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -119,7 +119,7 @@ def test_extra_of_a_command_installs_what_it_imports(name: str, value: str) -> N
 
 
 def test_walk_finds_imports_of_imports() -> None:
-    assert {"plyvel", "grpc", "google_crc32c", "pydantic"} <= find_foreign("pump_service.pump.command")
+    assert {"plyvel", "grpc", "google_crc32c", "pydantic"} <= find_foreign("binlake.pump_service.pump.command")
 
 
 def test_each_late_import_has_an_extra() -> None:

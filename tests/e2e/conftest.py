@@ -10,7 +10,7 @@ import pytest
 from support.live import LiveSource
 from support.mariadb import MariaDb
 
-from spark_jobs.job.context import StageContext
+from binlake.spark_jobs.job.context import StageContext
 
 
 @pytest.fixture

@@ -24,10 +24,10 @@ from support.workload import Workload, integer, text
 from test_e2e_window import Make, expected, lake_rows, set_up, some_changes, tables_of, toml
 
 from binlake.base.jvm import SHORT_LIVED
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.runner import run_stage, run_window
-from spark_jobs.land.pulling import pull_window
-from spark_jobs.land.pump_source import PumpPull
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.runner import run_stage, run_window
+from binlake.spark_jobs.land.pulling import pull_window
+from binlake.spark_jobs.land.pump_source import PumpPull
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e]
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,7 +142,7 @@ def on_two_executors(ctx: StageContext, folder: Path, *code: str) -> dict[str, C
         "PYTHONPATH": os.pathsep.join((*code, str(ROOT))),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "spark_jobs.commands.main", "window", "--replication", str(config),
+        [sys.executable, "-m", "binlake.spark_jobs.commands.main", "window", "--replication", str(config),
          "--master", "local-cluster[2,1,1024]"],
         cwd=folder, env={**os.environ, **own}, capture_output=True, text=True, timeout=RUN_S, check=False,
     )  # fmt: skip
@@ -227,7 +227,7 @@ def arm(module):
 
 class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name != "spark_jobs.engine.spark":
+        if name != "binlake.spark_jobs.engine.spark":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

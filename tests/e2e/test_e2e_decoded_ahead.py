@@ -15,10 +15,10 @@ from support.engines import HostileEngine
 from support.live import LiveSource
 from support.workload import integer, text
 
-from spark_jobs.engine.engine import LocalEngine
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.decoding import MergeTask
-from spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.engine.engine import LocalEngine
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.decoding import MergeTask
+from binlake.spark_jobs.job.runner import run_stage
 
 pytestmark = pytest.mark.e2e
 Make = Callable[..., StageContext]

@@ -13,9 +13,9 @@ from support.live import LiveSource
 from support.mariadb import MariaDb, rows
 from test_e2e_window import Make, run, set_up, some_changes, toml
 
+from binlake.spark_jobs.commands.main import run_job
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
-from spark_jobs.commands.main import run_job
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e]
 

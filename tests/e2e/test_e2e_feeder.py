@@ -23,10 +23,10 @@ from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 from binlake.cli import run
 from binlake.lake.paths import LakePaths
 from binlake.mysqlbinlog.rowimage.replaced import REPLACED
+from binlake.pump_service.feeder.journal import Journal, LoadedChunk
+from binlake.pump_service.feeder.publisher import Stopped
+from binlake.pump_service.feeder.snapshot.loadstate import read_load_record
 from binlake.target.commands.bootstrap import Bootstrap, follow_bootstrap
-from pump_service.feeder.journal import Journal, LoadedChunk
-from pump_service.feeder.publisher import Stopped
-from pump_service.feeder.snapshot.loadstate import read_load_record
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 
@@ -167,7 +167,7 @@ def _act_after_second_chunks(monkeypatch: pytest.MonkeyPatch, act: Callable[[], 
             act()
 
     monkeypatch.setattr(Journal, "store_chunks", keep_and_act)
-    monkeypatch.setattr("pump_service.feeder.snapshot.chunkwriter._PREWRITE_BYTES", 20_000)
+    monkeypatch.setattr("binlake.pump_service.feeder.snapshot.chunkwriter._PREWRITE_BYTES", 20_000)
 
 
 def test_source_that_dies_in_its_full_load_is_awaited(
@@ -198,7 +198,7 @@ def test_source_removed_in_its_full_load_does_not_block_the_others(
     _build_base(server, mariadb)
     _act_after_second_chunks(monkeypatch, end_load)
     monkeypatch.setattr(
-        "pump_service.pump.resolver._VERSIONS_LIVE_S", 0.0
+        "binlake.pump_service.pump.resolver._VERSIONS_LIVE_S", 0.0
     )  # a missing record at the feeder proves nothing
     at = {"host": server.host, "port": server.port, "rename-schema": "{source}_{schema}"}
     read = {"name": "read", "start": {"mode": "now"}, **at}

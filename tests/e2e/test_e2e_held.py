@@ -22,10 +22,10 @@ from binlake.health.orchestration import SchedulerFacts
 from binlake.health.positions import build_status_view
 from binlake.health.state import Surroundings, build_health_view
 from binlake.lake.holdups import find_blocking_reason
+from binlake.spark_jobs.bootstrap.loading import Loader
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.runner import run_stage, run_window
 from binlake_airflow.pages.history import build_run_view
-from spark_jobs.bootstrap.loading import Loader
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.runner import run_stage, run_window
 
 Make = Callable[..., StageContext]
 NODE = "binlake-live"

@@ -20,13 +20,13 @@ from support.workload import integer, text
 
 from binlake.audit.audit import Audit
 from binlake.errors import CheckpointConflict, ImmutableWindow, IncompleteWindow, LostRange
+from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
+from binlake.spark_jobs.job.lake import ensure_tables
+from binlake.spark_jobs.job.results import CUT
+from binlake.spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.land import stage as land_stage
+from binlake.spark_jobs.land.ddljobs import WindowJobs
 from binlake.window.manifest import WindowManifest
-from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lake import ensure_tables
-from spark_jobs.job.results import CUT
-from spark_jobs.job.runner import run_stage
-from spark_jobs.land import stage as land_stage
-from spark_jobs.land.ddljobs import WindowJobs
 
 pytestmark = pytest.mark.spark
 

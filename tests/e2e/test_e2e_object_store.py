@@ -30,10 +30,10 @@ from binlake.lake.rowhistory import RowVersion
 from binlake.lake.windowlog import WindowEvent
 from binlake.repair.verify.run import VerifyOptions, verify
 from binlake.rules import Rules
+from binlake.spark_jobs.commands.maintain import maintain
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.job.runner import run_window
 from deploy.local.s3 import S3
-from spark_jobs.commands.maintain import maintain
-from spark_jobs.job.context import StageContext
-from spark_jobs.job.runner import run_window
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 Make = Callable[..., StageContext]

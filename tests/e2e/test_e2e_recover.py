@@ -18,10 +18,10 @@ from test_e2e_window import Make, expected, set_up, some_changes, tables_of, tom
 
 from binlake.config import Replication
 from binlake.errors import LostRange
+from binlake.spark_jobs.commands.recover import recover
+from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
+from binlake.spark_jobs.job.runner import run_stage
 from binlake.target import read_checkpoint
-from spark_jobs.commands.recover import recover
-from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.runner import run_stage
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e]
 

@@ -19,10 +19,10 @@ from support.feedload import run_windows
 from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 
 from binlake.errors import Permanent
+from binlake.pump_service.feeder.registration import Registration
+from binlake.pump_service.feeder.service import STATUS_PATH, Feeder
+from binlake.pump_service.feeder.settings import FeederFile
 from deploy.local.ports import free_port
-from pump_service.feeder.registration import Registration
-from pump_service.feeder.service import STATUS_PATH, Feeder
-from pump_service.feeder.settings import FeederFile
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 

@@ -14,7 +14,7 @@ from support.mariadb import MariaDb, execute, rows
 
 from binlake.lake.paths import LakePaths
 from binlake.repair.validation.ledger import Entry, Ledger
-from spark_jobs.job.results import StageResult
+from binlake.spark_jobs.job.results import StageResult
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 

@@ -19,10 +19,10 @@ from support.mariadb import MariaDb, execute, rows
 from support.workload import Workload, integer, text
 
 from binlake.errors import BinlakeError
+from binlake.spark_jobs.commands.restore import restore
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.runner import run_stage, run_window
 from binlake.target import read_checkpoint
-from spark_jobs.commands.restore import restore
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.runner import run_stage, run_window
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e]
 Make = Callable[..., StageContext]
@@ -211,8 +211,8 @@ def test_replication_without_a_target_opens_no_connection_and_moves_its_own_posi
 def test_windows_without_feeds_load_no_kafka_client() -> None:  # S0-05
     # In a separate process, because other tests of this process use Kafka.
     program = (
-        "import importlib, sys; import spark_jobs.commands.main; from binlake.pipeline import select_stages\n"
-        "for stage in select_stages(sql=True, mirror=True): importlib.import_module(f'spark_jobs.{stage.name}.stage')\n"
+        "import importlib, sys; import binlake.spark_jobs.commands.main; from binlake.pipeline import select_stages\n"
+        "for stage in select_stages(sql=True, mirror=True): importlib.import_module(f'binlake.spark_jobs.{stage.name}.stage')\n"
         "print(len(sys.modules) > 500, sorted({'kafka', 'confluent_kafka', 'aiokafka'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

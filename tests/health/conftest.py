@@ -18,7 +18,7 @@ from binlake.errors import TargetUnavailable
 from binlake.lake.failures import record_failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from pump_service.pd import PlacementDriver
+from binlake.pump_service.pd import PlacementDriver
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from binlake.health.doctor.clocks import check_skew, measure_skew_s
 from binlake.health.doctor.model import Check, Finding
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.spark_jobs.commands.doctorchecks import judge_java
 from binlake.target.commands.checkpoint import set_checkpoint
-from spark_jobs.commands.doctorchecks import judge_java
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "operate" / "doctor.md"
 _OF_MACHINE = ("Spark", "disks")

@@ -18,7 +18,7 @@ from binlake.health.nodes import build_nodes_view
 from binlake.health.reading import Orchestration, read_health
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from pump_service.pd import PlacementDriver
+from binlake.pump_service.pd import PlacementDriver
 
 DAYS_MS = 8 * 86_400_000
 

@@ -63,7 +63,7 @@ def test_arrow_takes_memory_of_the_c_library(
     if named is not None:
         monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", named)
     assert run("-m", "binlake.base.program", "asked") == f"{used}\n"
-    worker = "from spark_jobs.engine.pyworkers import load_before_fork; load_before_fork()\n"
+    worker = "from binlake.spark_jobs.engine.pyworkers import load_before_fork; load_before_fork()\n"
     assert run("-c", worker + _POOL) == f"{used}\n"
 
 
@@ -82,7 +82,7 @@ def test_process_with_loaded_modules_is_left_unchanged() -> None:
 
 _PUMP = """
 import sys
-import pump_service.pump.command
+import binlake.pump_service.pump.command
 assert not [name for name in sys.modules if name.startswith(("binlake.config", "pymysql", "cryptography"))]
 import binlake.cluster.source.gchold
 from binlake.config import load_replication

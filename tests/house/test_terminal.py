@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from binlake.base.terminal import escape_invisible, format_value, print_table
-from spark_jobs.commands import audit
+from binlake.spark_jobs.commands import audit
 
 TS = "470548480035651584"
 STRANGE = ["[red]x", "x[/]y", "[link=file:///etc]z[/link]", ":smile:", "\\[b]", "a" * 300, "中文" * 60]

@@ -16,8 +16,8 @@ from binlake.lake.seek import Budget
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import IN_PART
 from binlake.rules import Rules
-from spark_jobs.commands.restore import find_incomplete_tables
-from spark_jobs.job.context import StageContext
+from binlake.spark_jobs.commands.restore import find_incomplete_tables
+from binlake.spark_jobs.job.context import StageContext
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from binlake.errors import LeaseHeld, TargetUnavailable
 from binlake.lake.failures import FAILURE, Failure, read_failures, read_last_failures, record_failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from spark_jobs.job import runner
-from spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job import runner
+from binlake.spark_jobs.job.context import Bounds, StageContext
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from binlake.lake.opentable import open_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import DDL
 from binlake.mirror.replica import Replica
+from binlake.spark_jobs.job.lake import ensure_tables
 from deploy.local.s3 import S3
-from spark_jobs.job.lake import ensure_tables
 
 pytestmark = pytest.mark.process
 
@@ -146,7 +146,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.parts import write_parts
 from binlake.lake.access import Access, register_access
 from binlake.lake.tables import DDL
-from spark_jobs.job.lake import build_local_table, commit_parts
+from binlake.spark_jobs.job.lake import build_local_table, commit_parts
 
 root, endpoint, opens = sys.argv[1:]
 register_access(root, Access(endpoint))

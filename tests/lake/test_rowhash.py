@@ -13,8 +13,8 @@ from support.engines import HostileEngine
 
 from binlake.base import rowhash
 from binlake.lake.tables import parse_schema
-from spark_jobs.engine.rows import HeldRows
-from spark_jobs.job.lake import fold_rows
+from binlake.spark_jobs.engine.rows import HeldRows
+from binlake.spark_jobs.job.lake import fold_rows
 
 SCHEMA = parse_schema(
     "big BIGINT, small INT, text STRING, bytes BINARY, day DATE, flag BOOLEAN, names ARRAY<STRING>, "

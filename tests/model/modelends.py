@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from binlake.rows.schema import DdlJob, WindowDdl
-from spark_jobs.job.context import Bounds
-from spark_jobs.land import ddljobs as landing
+from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.land import ddljobs as landing
 
 
 @dataclass(frozen=True)

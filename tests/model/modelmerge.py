@@ -22,6 +22,7 @@ from support.workload import Workload, integer, text
 
 from binlake.changes.net import RowEvent
 from binlake.config import Replication
+from binlake.pump_service.workload.definitions import Col, build_column_json
 from binlake.rows.codec import MutationBatch
 from binlake.rows.schema import Action
 from binlake.rows.schema import mysqltypes as t
@@ -33,7 +34,6 @@ from binlake.window.extras import list_extras
 from binlake.window.heldrows import apply_holds, find_released_ranges
 from binlake.window.shardlocks import Locks
 from binlake.window.targets import Naming, TargetTables
-from pump_service.workload.definitions import Col, build_column_json
 
 TABLES = (("s1", "t_1"), ("s2", "t_2"), ("s3", "t_3"))
 DB, TABLE = "xs", "t"

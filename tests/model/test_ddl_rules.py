@@ -17,6 +17,7 @@ from binlake.errors import BinlakeError
 from binlake.rows.codec import batch
 from binlake.rows.schema.emptied import Emptied
 from binlake.rows.schema.session import SourceSession
+from binlake.spark_jobs.land import ddljobs as jobs
 from binlake.target.apply import apply
 from binlake.target.claim import writers
 from binlake.target.ddl import intents
@@ -25,7 +26,6 @@ from binlake.target.definitions import definitions, tableforms
 from binlake.target.session import tables
 from binlake.window import deciding, judging
 from binlake.window.definitions import RENAMED_IN, LandedDdl
-from spark_jobs.land import ddljobs as jobs
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 

@@ -28,13 +28,13 @@ from binlake.errors import BinlakeError, SchemaError
 from binlake.lake.paths import LakePaths
 from binlake.rows.codec import MutationBatch
 from binlake.rules import Rules
+from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.tables import sharedkeys
+from binlake.spark_jobs.tables.sharedkeys import Arrival
+from binlake.spark_jobs.tables.sinks import SinkWindow
 from binlake.target import apply_window
 from binlake.window.ddls import build_window_schemas
 from binlake.window.definitions import Segments
-from spark_jobs.job.context import Bounds
-from spark_jobs.tables import sharedkeys
-from spark_jobs.tables.sharedkeys import Arrival
-from spark_jobs.tables.sinks import SinkWindow
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 

@@ -17,6 +17,7 @@ from support.replication_files import write_replication
 
 from binlake.config import load_replication
 from binlake.errors import ConfigError
+from binlake.pump_service.pd import PlacementDriver
 from binlake_airflow.hooks.servers import HOOKS
 from binlake_airflow.operators import base
 from binlake_airflow.operators.connections import fetch_connections, read_connections
@@ -25,7 +26,6 @@ from binlake_airflow.provider import get_provider_info
 from deploy.local.apicurio import Apicurio
 from deploy.local.kafka import Kafka
 from deploy.local.s3 import S3
-from pump_service.pd import PlacementDriver
 
 SILENT = {"host": "127.0.0.1", "port": 1}
 Test = Callable[..., tuple[bool, str]]

@@ -30,10 +30,10 @@ from binlake.config import load_replication
 from binlake.health import nodes, reachability, sources
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.pump_service.replay.outcomes import Outcomes
+from binlake.pump_service.replay.status_server import StatusServer
 from binlake_airflow.operators.waiting import FreeTrigger
 from deploy.local.ports import free_port
-from pump_service.replay.outcomes import Outcomes
-from pump_service.replay.status_server import StatusServer
 
 pytestmark = [pytest.mark.airflow, pytest.mark.mariadb, pytest.mark.usefixtures("airflow_db")]
 

@@ -205,4 +205,4 @@ def test_missing_jars_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_job_is_found_without_importing_it() -> None:
     before = set(sys.modules)
     assert Path(find_application_file()).parts[-3:] == ("spark_jobs", "commands", "main.py")
-    assert {"spark_jobs.commands.main", "pyspark"}.isdisjoint(set(sys.modules) - before)
+    assert {"binlake.spark_jobs.commands.main", "pyspark"}.isdisjoint(set(sys.modules) - before)

@@ -5,6 +5,7 @@ import uuid
 import pytest
 
 from binlake.base.reachability import SPARK_TOKEN_ENV
+from binlake.spark_jobs.engine.connect import _add_token
 from binlake_airflow.operators.sparkconnect import (
     SPAN_S,
     add_session,
@@ -12,7 +13,6 @@ from binlake_airflow.operators.sparkconnect import (
     list_sessions_between,
     split_token,
 )
-from spark_jobs.engine.connect import _add_token
 
 
 def test_session_id_depends_on_stage_and_time() -> None:

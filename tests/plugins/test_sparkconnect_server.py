@@ -35,8 +35,8 @@ spark.range(10**12).selectExpr("sum(id * id % 7)").collect()
 # Binlake's own client, which reports the error as a task would.
 _OURS = """
 import sys
-from spark_jobs.engine import connect
-from spark_jobs.job.failures import translate_errors
+from binlake.spark_jobs.engine import connect
+from binlake.spark_jobs.job.failures import translate_errors
 from binlake.errors import Transient
 connect.ANSWER_S = float(sys.argv[2])
 try:
@@ -49,8 +49,8 @@ except Transient as error:
 """
 _VERSION = """
 import sys
-from spark_jobs.engine import connect
-from spark_jobs.job.failures import translate_errors
+from binlake.spark_jobs.engine import connect
+from binlake.spark_jobs.job.failures import translate_errors
 from binlake.errors import Transient
 try:
     with translate_errors():

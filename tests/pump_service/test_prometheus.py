@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from pump_service.prometheus import Counter, Histogram, Reading, compute_exponential_bounds, render_page
-from pump_service.pump.score import Usage, Weights, compute_score
+from binlake.pump_service.prometheus import Counter, Histogram, Reading, compute_exponential_bounds, render_page
+from binlake.pump_service.pump.score import Usage, Weights, compute_score
 
 
 def lines(*instruments: Counter | Histogram | Reading) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pump_service.waits import SLICE_S, wait_for_event, wait_for_item
+from binlake.pump_service.waits import SLICE_S, wait_for_event, wait_for_item
 
 
 @pytest.fixture

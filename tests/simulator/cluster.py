@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from binlake.errors import BinlakeError, Fenced, SourceUnavailable
-from pump_service.pd.server import LEASE_CHECK_S
-from pump_service.pump.config import PumpConfig
-from pump_service.pump.server import PumpServer
-from pump_service.pump.service import State
+from binlake.pump_service.pd.server import LEASE_CHECK_S
+from binlake.pump_service.pump.config import PumpConfig
+from binlake.pump_service.pump.server import PumpServer
+from binlake.pump_service.pump.service import State
 from simulator.disk import Disk
 from simulator.network import Network
 from simulator.placement import PlacementNode, WallClock

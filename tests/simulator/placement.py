@@ -11,12 +11,12 @@ from binlake.cluster.placement import EtcdClient
 from binlake.cluster.placement.etcd import compute_prefix_end
 from binlake.cluster.pumpclient import reader
 from binlake.errors import BinlakeError, LostRange, Permanent, SourceUnavailable
+from binlake.pump_service.pd.kvstore import KvStore
+from binlake.pump_service.pd.oracle import Oracle
+from binlake.pump_service.pump import lean_server
 from binlake.rpc import RpcError, Status
 from binlake.wire import etcd_pb2 as pb
 from binlake.wire import etcd_rpc
-from pump_service.pd.kvstore import KvStore
-from pump_service.pd.oracle import Oracle
-from pump_service.pump import lean_server
 from simulator.scheduler import Scheduler
 
 ADDRESS = "pd:2379"

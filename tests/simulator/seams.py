@@ -38,17 +38,17 @@ from simulator.scheduler import Scheduler
 from simulator.vthreads import Threading
 
 _ROOMS = (
-    "pump_service.pump.",
-    "pump_service.pd.",
+    "binlake.pump_service.pump.",
+    "binlake.pump_service.pd.",
     "binlake.base.durable",
     "binlake.base.filelock",
-    "pump_service.waits",
+    "binlake.pump_service.waits",
     "binlake.cluster.pumpclient.",
     "binlake.cluster.placement.claim",
     "binlake.cluster.source.tikv",
     "binlake.cluster.source.regions",
 )
-_NOT = ("pump_service.pump.command", "pump_service.pd.command", "pump_service.pump.processes")
+_NOT = ("binlake.pump_service.pump.command", "binlake.pump_service.pd.command", "binlake.pump_service.pump.processes")
 
 
 def _time_of(scheduler: Scheduler) -> Any:

@@ -19,17 +19,17 @@ import pytest
 from binlake.cluster.placement.claim import EtcdClaim
 from binlake.cluster.source.tikv import TikvStatus
 from binlake.lake import holdups
-from pump_service.pd import oracle
-from pump_service.pd.journal import Journal, Record, _read_body
-from pump_service.pump import fileend, gc, groupcommit, pull, vlog
-from pump_service.pump.ceiling import Ceiling
-from pump_service.pump.follower import Follower
-from pump_service.pump.groupcommit import Item
-from pump_service.pump.index import Index
-from pump_service.pump.leaving import Departure
-from pump_service.pump.record import OLD_FOOTER, OLD_RECORD, Frame, Stretch, Walk
-from pump_service.pump.sorter import Sorter
-from pump_service.pump.timestamp_claims import TimestampClaims
+from binlake.pump_service.pd import oracle
+from binlake.pump_service.pd.journal import Journal, Record, _read_body
+from binlake.pump_service.pump import fileend, gc, groupcommit, pull, vlog
+from binlake.pump_service.pump.ceiling import Ceiling
+from binlake.pump_service.pump.follower import Follower
+from binlake.pump_service.pump.groupcommit import Item
+from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.leaving import Departure
+from binlake.pump_service.pump.record import OLD_FOOTER, OLD_RECORD, Frame, Stretch, Walk
+from binlake.pump_service.pump.sorter import Sorter
+from binlake.pump_service.pump.timestamp_claims import TimestampClaims
 from simulator import windows
 from simulator.scenarios import shape_of
 from simulator.truth import Truth, Wrong

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from support.fake_tikv import ROLLBACK, FakeTikv, Lock, Write
 
-from pump_service.pump import lean_server
+from binlake.pump_service.pump import lean_server
 from simulator.scheduler import Process, Scheduler
 
 _TTL_MS = 3000

@@ -18,8 +18,8 @@ from soak_cluster import Cluster, Later, Pump
 from binlake.cluster.control.http import ask
 from binlake.cluster.placement import PdClient, Registry
 from binlake.errors import SourceUnavailable
+from binlake.pump_service.workload.source import LiveTransactions
 from binlake.wire import build
-from pump_service.workload.source import LiveTransactions
 
 _MOST_PUMPS = 5
 Answer = TypeVar("Answer")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from binlake.pump_service.pd import PlacementDriver
 from deploy.local.ports import free_port
-from pump_service.pd import PlacementDriver
 
 HOST = "127.0.0.1"
 

@@ -16,10 +16,10 @@ from support.killer import Killer
 from support.mariadb import MariaDb
 
 from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.spark_jobs.finalize import stage as finalize
 from binlake.target import apply_window
 from deploy.local.ports import free_port
 from deploy.local.process import Child
-from spark_jobs.finalize import stage as finalize
 
 _REACHED = [step for step in STEPS if step.split()[1] in ("prewrites", "outcome", "commit", "stored", "read")]
 """The steps of a feeder that come at least once wherever it begins; transactions may all go together."""

@@ -31,9 +31,9 @@ from binlake.audit.audit import Audit
 from binlake.base.sqlsession import set_variables
 from binlake.errors import Transient
 from binlake.repair.verify import VerifyOptions
-from spark_jobs.commands.verify import run_verify
-from spark_jobs.job.context import StageContext
-from spark_jobs.job.runner import run_window
+from binlake.spark_jobs.commands.verify import run_verify
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.job.runner import run_window
 
 _NOT_HOSTILE = ("binlog_format", "default_storage_engine", "enforce_storage_engine", "sql_require_primary_key")
 """Global values with which people do not write row binlogs, lose rows at kill -9, or have no keyless tables."""

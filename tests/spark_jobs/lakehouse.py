@@ -19,11 +19,11 @@ from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG, parse_schema
 from binlake.lake.windowlog import WindowEvent
 from binlake.rows.schema import DdlJob, SchemaState, classify_ddl
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.lake import build_local_table, ensure_tables, replace_history
+from binlake.spark_jobs.merge import stage as merge
 from binlake.window.manifest import WindowManifest
 from binlake.wire import binlog_pb2 as pb
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.lake import build_local_table, ensure_tables, replace_history
-from spark_jobs.merge import stage as merge
 
 CLUSTER_ID = 7
 

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from binlake.lake.schemas import SchemaHistory
 from binlake.mirror import MirrorVersions
 from binlake.mirror.rows import read_mirror_texts
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.mirror import stage as mirror
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.mirror import stage as mirror
 
 
 class Mirrored:

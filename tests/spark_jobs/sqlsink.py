@@ -12,11 +12,11 @@ from lakehouse import Lakehouse, Source
 from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, execute, rows
 
-from spark_jobs.compact import stage as compact
-from spark_jobs.convert import stage as convert
-from spark_jobs.finalize import stage as finalize
-from spark_jobs.job.afterddl import compare_after_apply
-from spark_jobs.job.context import Bounds, StageContext, StageResult
+from binlake.spark_jobs.compact import stage as compact
+from binlake.spark_jobs.convert import stage as convert
+from binlake.spark_jobs.finalize import stage as finalize
+from binlake.spark_jobs.job.afterddl import compare_after_apply
+from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 
 LandedShop = Callable[[int], Path]
 """A lake with the first windows of the history, landed and merged; copy it before use."""

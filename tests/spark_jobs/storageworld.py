@@ -27,11 +27,11 @@ from binlake.audit.audit import Audit
 from binlake.errors import BinlakeError, CheckpointMoved, LostRange
 from binlake.lake import controlrows
 from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.spark_jobs.finalize import stage as finalize
+from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.job.runner import run_landed
 from binlake.target import apply_window
 from binlake.target.commands.checkpoint import CheckpointCommand
-from spark_jobs.finalize import stage as finalize
-from spark_jobs.job.context import Bounds
-from spark_jobs.job.runner import run_landed
 
 CLUSTER = 7
 DERIVED = ("mutation", "ddl", "change", "statement")

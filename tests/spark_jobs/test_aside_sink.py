@@ -12,8 +12,8 @@ from support.mariadb import MariaDb, execute, rows
 from test_sql_sink import Sink
 
 from binlake.repair.backfill.tableback import bring_table_back
+from binlake.spark_jobs.mirror import stage as mirror
 from binlake.window.asides import STAGE
-from spark_jobs.mirror import stage as mirror
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 

@@ -33,12 +33,12 @@ from binlake.lake.tables import CONTROL_TABLES, STAGE_TABLES
 from binlake.lake.windowlog import WindowEvent
 from binlake.mirror import MirrorVersions
 from binlake.pipeline import name_feed_sink
-from spark_jobs.commands import maintain
-from spark_jobs.commands.views import register, render_table_query
-from spark_jobs.encode import stage as encode
-from spark_jobs.engine.engine import LocalEngine
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.tables.held import read_window_changes
+from binlake.spark_jobs.commands import maintain
+from binlake.spark_jobs.commands.views import register, render_table_query
+from binlake.spark_jobs.encode import stage as encode
+from binlake.spark_jobs.engine.engine import LocalEngine
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.tables.held import read_window_changes
 
 pytestmark = pytest.mark.spark
 

@@ -14,11 +14,11 @@ from support.mariadb import MariaDb
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.repair.backfill.progress import BackfillProgress
 from binlake.repair.verify import VerifyOptions, verify
+from binlake.spark_jobs.commands.rebuild import rebuild, replay
+from binlake.spark_jobs.commands.restore import SINK_STAGES
+from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.job.runner import run_sink
 from binlake.target import read_checkpoint_ts
-from spark_jobs.commands.rebuild import rebuild, replay
-from spark_jobs.commands.restore import SINK_STAGES
-from spark_jobs.job.context import Bounds
-from spark_jobs.job.runner import run_sink
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 

@@ -21,20 +21,20 @@ from binlake.errors import ConfigError, LostRange, Permanent, SourceRefused, Sou
 from binlake.lake.baseload import BaseLoad, BaseTable, Chunk
 from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG
+from binlake.spark_jobs.bootstrap import loading
+from binlake.spark_jobs.bootstrap.loading import Loader
+from binlake.spark_jobs.bootstrap.ranges import WHOLE_ROOM, Ranges
+from binlake.spark_jobs.bootstrap.reading import build_binlog_table
+from binlake.spark_jobs.bootstrap.sealing import Sealer
+from binlake.spark_jobs.bootstrap.source import SnapshotSource
+from binlake.spark_jobs.bootstrap.structures import SourceTable
+from binlake.spark_jobs.commands import bootstrap
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.lake import commit_parts, ensure_tables
+from binlake.spark_jobs.land import stage as land
+from binlake.spark_jobs.tables.landed import measure_landed
 from binlake.target.commands.bootstrap import Bootstrap
 from deploy.local.ports import free_port
-from spark_jobs.bootstrap import loading
-from spark_jobs.bootstrap.loading import Loader
-from spark_jobs.bootstrap.ranges import WHOLE_ROOM, Ranges
-from spark_jobs.bootstrap.reading import build_binlog_table
-from spark_jobs.bootstrap.sealing import Sealer
-from spark_jobs.bootstrap.source import SnapshotSource
-from spark_jobs.bootstrap.structures import SourceTable
-from spark_jobs.commands import bootstrap
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.lake import commit_parts, ensure_tables
-from spark_jobs.land import stage as land
-from spark_jobs.tables.landed import measure_landed
 
 NO_ROWS = Fold(0, 0, 0)
 BASE = 470_614_289_491_165_184
@@ -137,7 +137,7 @@ def test_server_errors_are_reported_by_name(
     def refuse(*_: object, **__: object) -> None:
         raise err.OperationalError(code, "no")
 
-    monkeypatch.setattr("spark_jobs.bootstrap.source.SqlLink", refuse)
+    monkeypatch.setattr("binlake.spark_jobs.bootstrap.source.SqlLink", refuse)
     raw = {"name": "a", "lake": {"path": "/l"}, "source": {"sql": {"host": "h"}}}
     with pytest.raises(kind, match=says), SnapshotSource.of(Replication.model_validate(raw), 7).open_session():
         raise AssertionError("there is no session")

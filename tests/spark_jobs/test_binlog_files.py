@@ -16,9 +16,9 @@ from binlake.binlogfile.framing import pack_record
 from binlake.binlogfile.index import PATH, read_index
 from binlake.binlogfile.reading import DELETE, UPDATE, Ddl, Item, decode_value, read_items
 from binlake.cli import run
-from spark_jobs.encode import stage as encode
-from spark_jobs.job.context import Bounds
-from spark_jobs.publish import stage as publish
+from binlake.spark_jobs.encode import stage as encode
+from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.publish import stage as publish
 
 pytestmark = pytest.mark.long
 

@@ -19,10 +19,10 @@ from binlake.cli import run
 from binlake.config import load_replication
 from binlake.feed.changefeed import actions
 from binlake.feed.kafka import POSITIONS
+from binlake.pump_service.pd import PlacementDriver
 from binlake.rows.schema import mysqltypes as t
-from pump_service.pd import PlacementDriver
-from spark_jobs.job.context import Bounds
-from spark_jobs.job.runner import run_sink
+from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.job.runner import run_sink
 
 if TYPE_CHECKING:
     from deploy.local.apicurio import Apicurio

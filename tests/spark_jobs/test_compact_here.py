@@ -16,15 +16,15 @@ from support.mariadb import MariaDb, execute
 
 from binlake.lake.rowhistory import read_rows
 from binlake.lake.tables import MUTATION
+from binlake.spark_jobs.compact import stage as compact
+from binlake.spark_jobs.convert import stage as convert
+from binlake.spark_jobs.engine.rows import HeldRows
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.passed import MergedWindow
+from binlake.spark_jobs.tables import held
+from binlake.spark_jobs.tables.sinks import read_sql_window, require_merged
+from binlake.spark_jobs.tables.statements import read_statements
 from binlake.target import apply_window
-from spark_jobs.compact import stage as compact
-from spark_jobs.convert import stage as convert
-from spark_jobs.engine.rows import HeldRows
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.passed import MergedWindow
-from spark_jobs.tables import held
-from spark_jobs.tables.sinks import read_sql_window, require_merged
-from spark_jobs.tables.statements import read_statements
 
 pytestmark = pytest.mark.mariadb
 

@@ -18,8 +18,8 @@ from binlake.cli import run
 from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
 from binlake.feed.kafka import POSITIONS
-from spark_jobs.encode import stage as encode
-from spark_jobs.publish import stage as publish
+from binlake.spark_jobs.encode import stage as encode
+from binlake.spark_jobs.publish import stage as publish
 
 if TYPE_CHECKING:
     from deploy.local.apicurio import Apicurio

@@ -22,9 +22,9 @@ from binlake.audit.audit import Audit
 from binlake.errors import BinlakeError, LostRange, Transient
 from binlake.lake import damage
 from binlake.lake.paths import LakePaths
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.failures import translate
-from spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.failures import translate
+from binlake.spark_jobs.job.runner import run_stage
 
 
 def _empty(file: Path) -> None:

@@ -18,10 +18,10 @@ from support.workload import Workload, integer, text
 
 from binlake.errors import WireError
 from binlake.lake.tables import MUTATION
-from spark_jobs.engine.engine import Engine, LocalEngine
-from spark_jobs.job import decoding
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.merge import stage as merge
+from binlake.spark_jobs.engine.engine import Engine, LocalEngine
+from binlake.spark_jobs.job import decoding
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.merge import stage as merge
 
 pytestmark = pytest.mark.spark
 

@@ -12,10 +12,10 @@ from binlake.errors import ConfigError
 from binlake.feed.kafka import POSITIONS
 from binlake.feed.registry import Registry, SchemaRefused
 from binlake.feed.state import read_progress, read_state
-from spark_jobs.commands import emit as emitting
-from spark_jobs.commands.emit import Destination, emit
-from spark_jobs.job.context import Bounds
-from spark_jobs.publish import stage as publish
+from binlake.spark_jobs.commands import emit as emitting
+from binlake.spark_jobs.commands.emit import Destination, emit
+from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.publish import stage as publish
 
 
 def read_sent(fed: Fed, topic: str) -> list[tuple[bytes, bytes | None]]:

@@ -21,10 +21,10 @@ from binlake.feed.manifest import EncodeManifest
 from binlake.feed.sealed import read_sealed
 from binlake.feed.state import FeedState
 from binlake.pipeline import name_feed_sink
-from spark_jobs.encode import stage as encode
-from spark_jobs.encode.writing import join_transactions
-from spark_jobs.engine import inorder
-from spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.encode import stage as encode
+from binlake.spark_jobs.encode.writing import join_transactions
+from binlake.spark_jobs.engine import inorder
+from binlake.spark_jobs.job.context import Bounds, StageContext
 
 WAYS = ("here", "here-few", "tasks", "tasks-whole")
 

@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from binlake.config import Replication
-from spark_jobs.engine.engine import LocalEngine
-from spark_jobs.engine.session import find_pages
-from spark_jobs.engine.spark import SparkEngine
-from spark_jobs.job.context import PIECE_BYTES, StageContext
-from spark_jobs.job.results import Bounds
+from binlake.spark_jobs.engine.engine import LocalEngine
+from binlake.spark_jobs.engine.session import find_pages
+from binlake.spark_jobs.engine.spark import SparkEngine
+from binlake.spark_jobs.job.context import PIECE_BYTES, StageContext
+from binlake.spark_jobs.job.results import Bounds
 
 
 class _Made(Exception):
@@ -88,7 +88,7 @@ class _Remote:
 def test_sparks_pages_are_named_if_they_are_known(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], pages: str
 ) -> None:  # 34
-    monkeypatch.setattr("spark_jobs.engine.session.is_remote", lambda: True)
+    monkeypatch.setattr("binlake.spark_jobs.engine.session.is_remote", lambda: True)
     session: Any = _Remote(**settings)
     find_pages.cache_clear()
     assert find_pages(session) == pages

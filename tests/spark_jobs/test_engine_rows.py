@@ -13,12 +13,12 @@ from support.examples import seeds
 
 from binlake.errors import LostRange
 from binlake.lake.paths import LakePaths
-from spark_jobs.engine import lakerows
-from spark_jobs.engine.blocks import FileStore, MemoryStore
-from spark_jobs.engine.engine import Keeper, LocalEngine
-from spark_jobs.engine.exchange import Split, exchange
-from spark_jobs.engine.inorder import OrderedRows, cut_in_order
-from spark_jobs.engine.rows import FileRows, HeldRows, MappedRows, Rows, StoredRows, pack_rows, read_table
+from binlake.spark_jobs.engine import lakerows
+from binlake.spark_jobs.engine.blocks import FileStore, MemoryStore
+from binlake.spark_jobs.engine.engine import Keeper, LocalEngine
+from binlake.spark_jobs.engine.exchange import Split, exchange
+from binlake.spark_jobs.engine.inorder import OrderedRows, cut_in_order
+from binlake.spark_jobs.engine.rows import FileRows, HeldRows, MappedRows, Rows, StoredRows, pack_rows, read_table
 
 SCHEMA = pa.schema([("commit_ts", pa.int64()), ("seq", pa.int64()), ("text", pa.string())])
 ORDER = ("commit_ts", "seq")
@@ -81,7 +81,7 @@ def test_rows_are_read_in_order_whatever_their_parts(seed: int, tmp_path: Path) 
 
 
 def test_rows_in_order_come_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.engine.inorder.BATCH_ROWS", 7)
+    monkeypatch.setattr("binlake.spark_jobs.engine.inorder.BATCH_ROWS", 7)
     [ordered] = cut_in_order([HeldRows(draw_rows(Random(1), 30))], 1)
     assert [batch.num_rows for batch in ordered.read(SCHEMA.names, ORDER)] == [7, 7, 7, 7, 2]
     assert isinstance(ordered, OrderedRows)

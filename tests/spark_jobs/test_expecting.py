@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from binlake.cluster.pumpclient import RangeSize
+from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.land.expecting import MOST_RANGES, divide, expect
+from binlake.spark_jobs.land.pump_source import PumpPull
 from binlake.window.manifest import WindowManifest
-from spark_jobs.job.context import Bounds
-from spark_jobs.land.expecting import MOST_RANGES, divide, expect
-from spark_jobs.land.pump_source import PumpPull
 
 LAST = WindowManifest("r", 1, 0, 100, "", (), 5, 0, 0, 1_000, 1, "-")
 

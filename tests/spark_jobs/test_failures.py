@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from binlake.errors import Transient
-from spark_jobs.engine import connect
-from spark_jobs.job.failures import translate
+from binlake.spark_jobs.engine import connect
+from binlake.spark_jobs.job.failures import translate
 
 
 @pytest.mark.parametrize("lost", ["INVALID_HANDLE.SESSION_NOT_FOUND", "INVALID_HANDLE.OPERATION_NOT_FOUND"])

@@ -16,8 +16,8 @@ from support.topics import Read, read_topic
 from binlake.errors import ConfigError
 from binlake.feed.canaljson import WATERMARK
 from binlake.pipeline import name_feed_sink
+from binlake.spark_jobs.publish import stage as publish
 from binlake.wire import slave_binlog_pb2 as pb
-from spark_jobs.publish import stage as publish
 
 if TYPE_CHECKING:
     from deploy.local.apicurio import Apicurio
@@ -102,7 +102,7 @@ def test_drainer_messages_are_whole_transactions_in_one_partition(
     tmp_path: Path, kafka: Kafka, schema_registry: Apicurio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A transaction is one message, however its rows reach the encoder.
-    monkeypatch.setattr("spark_jobs.engine.inorder.BATCH_ROWS", 1)
+    monkeypatch.setattr("binlake.spark_jobs.engine.inorder.BATCH_ROWS", 1)
     sent = Sent(tmp_path, kafka, schema_registry, "slave-binlog")
     first, other = sent.partitions()
     assert not other

@@ -11,8 +11,8 @@ from binlake.errors import ConfigError, IncompleteWindow, LostRange
 from binlake.feed.registry import SchemaRefused
 from binlake.feed.state import read_progress, read_state, record_pause, record_removal, record_resume
 from binlake.lake import opentable
-from spark_jobs.job.context import Bounds
-from spark_jobs.job.runner import run_sink, run_stage
+from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.job.runner import run_sink, run_stage
 
 STAGES = ("encode", "publish")
 

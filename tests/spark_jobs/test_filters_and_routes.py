@@ -15,13 +15,13 @@ from support.workload import Col, Workload, integer, text
 
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import mysqltypes as t
+from binlake.spark_jobs.compact import stage as compact
+from binlake.spark_jobs.convert import stage as convert
+from binlake.spark_jobs.finalize import stage as finalize
+from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.mirror import stage as mirror
 from binlake.statements.literal import quote_name
-from spark_jobs.compact import stage as compact
-from spark_jobs.convert import stage as convert
-from spark_jobs.finalize import stage as finalize
-from spark_jobs.job.context import Bounds
-from spark_jobs.job.runner import run_stage
-from spark_jobs.mirror import stage as mirror
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 

@@ -17,11 +17,11 @@ from binlake.errors import LostRange
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import DDL
 from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.spark_jobs.finalize import stage as finalize
+from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.window.definitions import Segments
 from binlake.window.derived import CompactManifest, Merged
 from binlake.window.manifest import ApplyManifest
-from spark_jobs.finalize import stage as finalize
-from spark_jobs.job.context import Bounds, StageContext
 
 BOUNDS = Bounds(10, 20)
 COMPACTED = CompactManifest("demo", "sql", 10, 20, False, 4, Merged(4, 1, True, ("10-20",)))

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from binlake.errors import BinlakeError, LeaseHeld, Permanent, SourceUnavailable, Transient
-from spark_jobs.commands import main
-from spark_jobs.job import following
-from spark_jobs.job.following import Pace, run_windows
-from spark_jobs.job.results import SparkNeeded, StageResult
+from binlake.spark_jobs.commands import main
+from binlake.spark_jobs.job import following
+from binlake.spark_jobs.job.following import Pace, run_windows
+from binlake.spark_jobs.job.results import SparkNeeded, StageResult
 
 
 def window(n: int, rows: int = 5) -> list[StageResult]:

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from support.workload import Workload, integer, text
 
 from binlake.errors import WireError
-from spark_jobs.merge import direct
-from spark_jobs.merge import stage as merge
+from binlake.spark_jobs.merge import direct
+from binlake.spark_jobs.merge import stage as merge
 
 pytestmark = pytest.mark.spark
 

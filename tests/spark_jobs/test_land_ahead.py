@@ -8,8 +8,8 @@ import pytest
 
 from binlake.errors import IncompleteWindow
 from binlake.rows.schema import Action, DdlJob, WindowDdl
-from spark_jobs.job.results import Bounds
-from spark_jobs.land.ddljobs import _lower_before_missing_job, _lower_before_rows_ahead
+from binlake.spark_jobs.job.results import Bounds
+from binlake.spark_jobs.land.ddljobs import _lower_before_missing_job, _lower_before_rows_ahead
 
 
 @dataclass

@@ -16,19 +16,19 @@ from support.mariadb import MariaDb
 
 from binlake.errors import ImmutableWindow, LostRange
 from binlake.repair.backfill.progress import BackfillProgress
+from binlake.spark_jobs.commands.rebuild import rebuild
+from binlake.spark_jobs.commands.recover import recover
+from binlake.spark_jobs.compact import stage as compact
+from binlake.spark_jobs.convert import stage as convert
+from binlake.spark_jobs.finalize import stage as finalize
+from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.job.passed import MergedWindow
+from binlake.spark_jobs.merge import stage as merge
+from binlake.spark_jobs.tables import again
+from binlake.spark_jobs.tables.compacted import Converted, read_newest
+from binlake.spark_jobs.tables.netchange import NetChange
 from binlake.statements import BatchLimits, TableStatements
 from binlake.target import apply_window, read_checkpoint_ts
-from spark_jobs.commands.rebuild import rebuild
-from spark_jobs.commands.recover import recover
-from spark_jobs.compact import stage as compact
-from spark_jobs.convert import stage as convert
-from spark_jobs.finalize import stage as finalize
-from spark_jobs.job.context import Bounds
-from spark_jobs.job.passed import MergedWindow
-from spark_jobs.merge import stage as merge
-from spark_jobs.tables import again
-from spark_jobs.tables.compacted import Converted, read_newest
-from spark_jobs.tables.netchange import NetChange
 
 pytestmark = [pytest.mark.mariadb]
 
@@ -255,4 +255,3 @@ def test_rebuild_of_a_window_that_left_them_out_sees_other_statements(
     progress = BackfillProgress(one.sink.ctx.windows, "other", one.plain.lo, one.plain.hi)
     [result] = rebuild(one.sink.ctx, progress, through="convert")
     assert (result.state, result.detail["changed"]) == ("changed", ["statement"])
-

@@ -14,9 +14,9 @@ from lakehouse import Lakehouse, Source
 from binlake.audit.audit import Audit
 from binlake.errors import LostRange
 from binlake.lake.rowhistory import RowVersion
-from spark_jobs.encode import stage as encode
-from spark_jobs.job.context import Bounds
-from spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.encode import stage as encode
+from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.job.runner import run_stage
 
 FEED = "files"
 Damage = Callable[[Path], None]

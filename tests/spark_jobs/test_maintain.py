@@ -12,9 +12,9 @@ from deltalake import write_deltalake
 from binlake import tso
 from binlake.config import Replication
 from binlake.lake.tables import CHANGE, WORKING_DAYS
+from binlake.spark_jobs.commands import maintain
+from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.target import Position
-from spark_jobs.commands import maintain
-from spark_jobs.job.context import Bounds, StageContext
 
 DAY_MS = 86_400_000
 START_MS = 1_795_000_000_000

@@ -17,8 +17,8 @@ from binlake.audit.audit import Audit
 from binlake.cli import run as main
 from binlake.errors import IncompleteWindow, LostRange, SchemaError
 from binlake.mirror import MirrorVersions, plan_mirrors
-from spark_jobs.job.context import Bounds
-from spark_jobs.mirror import stage as mirror
+from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.mirror import stage as mirror
 
 pytestmark = pytest.mark.spark
 

@@ -12,10 +12,10 @@ from sqlsink import LandedShop, Sink
 from support.engines import HostileEngine
 from support.mariadb import MariaDb
 
-from spark_jobs.job.context import StageContext
-from spark_jobs.mirror import stage as mirror
-from spark_jobs.tables import netrows
-from spark_jobs.tables.netchange import NetChange
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.mirror import stage as mirror
+from binlake.spark_jobs.tables import netrows
+from binlake.spark_jobs.tables.netchange import NetChange
 
 pytestmark = pytest.mark.mariadb
 

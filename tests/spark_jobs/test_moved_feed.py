@@ -23,8 +23,8 @@ from binlake.errors import Permanent, PositionMoved
 from binlake.feed.kafka import POSITIONS
 from binlake.feed.position import Position
 from binlake.feed.state import read_state, record_resume
-from spark_jobs.job.context import Bounds
-from spark_jobs.job.runner import run_sink
+from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.job.runner import run_sink
 
 if TYPE_CHECKING:
     from deploy.local.kafka import Kafka

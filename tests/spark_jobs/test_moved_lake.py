@@ -22,8 +22,8 @@ from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowEvent
 from binlake.mirror import MirrorVersions
 from binlake.mirror.rows import read_mirror_texts
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.runner import run_stage
 
 Locate = Callable[[LakePaths], str]
 TABLES: dict[str, tuple[str, Locate]] = {

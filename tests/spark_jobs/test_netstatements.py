@@ -14,16 +14,16 @@ from binlake.config.model import Target
 from binlake.errors import Permanent
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import STATEMENT
+from binlake.spark_jobs.engine.engine import Engine, LocalEngine
+from binlake.spark_jobs.engine.rows import HeldRows
+from binlake.spark_jobs.tables import render, rendered
+from binlake.spark_jobs.tables.keeping import Origins
+from binlake.spark_jobs.tables.netchange import find_groups
+from binlake.spark_jobs.tables.render import Renderer
+from binlake.spark_jobs.tables.rendered import Rendered, RenderGroup
 from binlake.statements import BatchLimits, Phase
 from binlake.statements.digests import compute_digest_of_index
 from binlake.window.definitions import SegmentTable
-from spark_jobs.engine.engine import Engine, LocalEngine
-from spark_jobs.engine.rows import HeldRows
-from spark_jobs.tables import render, rendered
-from spark_jobs.tables.keeping import Origins
-from spark_jobs.tables.netchange import find_groups
-from spark_jobs.tables.render import Renderer
-from spark_jobs.tables.rendered import Rendered, RenderGroup
 
 LIMITS = BatchLimits(rows=7)
 RENDERER = Renderer(WINDOW, definitions(), "mariadb", LIMITS, plain=False)

@@ -12,12 +12,12 @@ from support.mariadb import MariaDb, rows
 from support.windows import at
 from test_sql_sink import Sink
 
+from binlake.spark_jobs.finalize import stage as finalize
+from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.tables.sinks import read_sql_window, require_merged
+from binlake.spark_jobs.tables.statements import read_statements
 from binlake.target import apply_window, read_checkpoint_ts
 from binlake.target.apply import ordered as ordered_mode
-from spark_jobs.finalize import stage as finalize
-from spark_jobs.job.context import Bounds
-from spark_jobs.tables.sinks import read_sql_window, require_merged
-from spark_jobs.tables.statements import read_statements
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 

@@ -15,9 +15,9 @@ from binlake.rows.codec import MutationBuilder, encode_prewrite_value
 from binlake.rows.schema import Action, SchemaState, WindowDdl, WindowSchemas
 from binlake.rows.schema.forms import Json
 from binlake.rules import Rules
+from binlake.spark_jobs.job.decoding import BY_TABLE, Decoder
+from binlake.spark_jobs.merge.stage import Bounds, _build_table_alerts
 from binlake.wire import build
-from spark_jobs.job.decoding import BY_TABLE, Decoder
-from spark_jobs.merge.stage import Bounds, _build_table_alerts
 
 GOES, STAYS = 101, 102
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.tables.pinned import NO_ROWS, find_next_start, open_manifest
 from binlake.target import Position
 from binlake.window.manifest import ApplyManifest
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.tables.pinned import NO_ROWS, find_next_start, open_manifest
 
 
 def context(landed: tuple[int, int] | None) -> StageContext:

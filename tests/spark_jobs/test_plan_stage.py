@@ -14,8 +14,8 @@ from support.mariadb import MariaDb, execute
 from binlake.config import Replication
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.lake.windowlog import WindowEvent
-from spark_jobs.job.context import StageContext
-from spark_jobs.plan import stage as plan
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.plan import stage as plan
 
 
 def event(state: str, at_ms: int, lo: int = 7) -> dict[str, Any]:

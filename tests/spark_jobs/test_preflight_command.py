@@ -18,13 +18,13 @@ from binlake.config.load import load_replication
 from binlake.errors import Drift
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
+from binlake.spark_jobs.commands import preflight
+from binlake.spark_jobs.convert import stage as convert
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.tables.compacted import Compacted
+from binlake.spark_jobs.tables.sinks import read_mirror_window
 from binlake.target import Position
 from binlake.window.derived import CompactManifest, Merged
-from spark_jobs.commands import preflight
-from spark_jobs.convert import stage as convert
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.tables.compacted import Compacted
-from spark_jobs.tables.sinks import read_mirror_window
 
 pytestmark = pytest.mark.mariadb
 

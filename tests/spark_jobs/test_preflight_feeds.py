@@ -14,8 +14,8 @@ from support.workload import Workload, integer, text
 
 from binlake.cli import run as main
 from binlake.feed import kafkaclient
+from binlake.spark_jobs.commands import preflight
 from deploy.local.ports import free_port
-from spark_jobs.commands import preflight
 
 
 @pytest.fixture

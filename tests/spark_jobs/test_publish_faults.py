@@ -24,10 +24,10 @@ from support.workload import Workload, integer, text
 from binlake.errors import Transient
 from binlake.feed import registry as registry_module
 from binlake.feed.state import find_greatest_hi_of_feed, read_state
+from binlake.spark_jobs.encode import stage as encode
+from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.publish import stage as publish
 from deploy.local.ports import free_port
-from spark_jobs.encode import stage as encode
-from spark_jobs.job.context import Bounds
-from spark_jobs.publish import stage as publish
 
 if TYPE_CHECKING:
     from deploy.local.apicurio import Apicurio

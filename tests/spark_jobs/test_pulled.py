@@ -17,14 +17,14 @@ import pytest
 from binlake.cluster.pumpclient import PumpReader, RangeSize
 from binlake.config import Replication
 from binlake.errors import SourceUnavailable
+from binlake.spark_jobs.engine.engine import LocalEngine
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.job.lake import ensure_tables
+from binlake.spark_jobs.land import pump_source
+from binlake.spark_jobs.land.pulling import Part, pull_parts, pull_window
+from binlake.spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, build_proof, digest_content, pull_batches
 from binlake.wire import build
 from binlake.wire.blocks import Block, build_block
-from spark_jobs.engine.engine import LocalEngine
-from spark_jobs.job.context import StageContext
-from spark_jobs.job.lake import ensure_tables
-from spark_jobs.land import pump_source
-from spark_jobs.land.pulling import Part, pull_parts, pull_window
-from spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, build_proof, digest_content, pull_batches
 
 HI = 1000
 

@@ -11,13 +11,13 @@ import pytest
 from binlake.errors import ConflictingBinlogs
 from binlake.lake.parts import Part
 from binlake.rows.schema import WindowDdl
+from binlake.spark_jobs.engine.engine import Keeper
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.decoding import DecodeAhead, Written
+from binlake.spark_jobs.land.pulled import NOTHING, Pulled, PumpPart, digest_pulled
+from binlake.spark_jobs.land.pump_source import ARROW_SCHEMA
+from binlake.spark_jobs.land.stage import _refuse_conflicts, _take_decoded
 from binlake.wire import build
-from spark_jobs.engine.engine import Keeper
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.decoding import DecodeAhead, Written
-from spark_jobs.land.pulled import NOTHING, Pulled, PumpPart, digest_pulled
-from spark_jobs.land.pump_source import ARROW_SCHEMA
-from spark_jobs.land.stage import _refuse_conflicts, _take_decoded
 
 KEEPERS = {"in memory": 1 << 20, "in files": 0}
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from binlake.spark_jobs.engine.spark import SparkEngine
 from deploy.setup.common import REPOSITORY
-from spark_jobs.engine.spark import SparkEngine
 
 _LOADED = """
 import os, sys
-from spark_jobs.engine.pyworkers import load_before_fork
+from binlake.spark_jobs.engine.pyworkers import load_before_fork
 load_before_fork()
 assert "pyspark.worker" in sys.modules
 assert {"pyarrow", "numpy", "pandas", "rich", "grpc"}.isdisjoint(sys.modules)

@@ -21,14 +21,14 @@ from binlake.config import load_replication
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
 from binlake.health.values import build_stage_row
 from binlake.rows.schema import Action
+from binlake.spark_jobs.compact import stage as compact
+from binlake.spark_jobs.convert import stage as convert
+from binlake.spark_jobs.finalize import stage as finalize
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.outcomes import show
+from binlake.spark_jobs.merge import stage as merge
 from binlake.target.commands import choose
 from binlake.target.commands.release import release_ddl
-from spark_jobs.compact import stage as compact
-from spark_jobs.convert import stage as convert
-from spark_jobs.finalize import stage as finalize
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.outcomes import show
-from spark_jobs.merge import stage as merge
 
 pytestmark = pytest.mark.mariadb
 

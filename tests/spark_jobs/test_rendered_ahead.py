@@ -13,13 +13,13 @@ from support.engines import HostileEngine
 from support.mariadb import MariaDb
 
 from binlake.errors import SchemaError
-from spark_jobs.compact import stage as compact
-from spark_jobs.convert import stage as convert
-from spark_jobs.engine.engine import LocalEngine
-from spark_jobs.finalize import stage as finalize
-from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.merge import stage as merge
-from spark_jobs.tables.render import Renderer
+from binlake.spark_jobs.compact import stage as compact
+from binlake.spark_jobs.convert import stage as convert
+from binlake.spark_jobs.engine.engine import LocalEngine
+from binlake.spark_jobs.finalize import stage as finalize
+from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
+from binlake.spark_jobs.merge import stage as merge
+from binlake.spark_jobs.tables.render import Renderer
 
 pytestmark = pytest.mark.mariadb
 

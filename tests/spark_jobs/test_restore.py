@@ -13,9 +13,9 @@ from support.dumps import write_dump
 from support.mariadb import MariaDb, rows
 
 from binlake.errors import CheckpointConflict, ConfigError, LostRange
+from binlake.spark_jobs.commands.restore import restore, restore_from_base
+from binlake.spark_jobs.job.context import StageContext
 from binlake.target import read_checkpoint_ts
-from spark_jobs.commands.restore import restore, restore_from_base
-from spark_jobs.job.context import StageContext
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 CLUSTER = 7

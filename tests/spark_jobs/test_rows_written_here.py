@@ -14,10 +14,10 @@ from binlake import tso
 from binlake.errors import Transient
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import BINLOG, CHANGE, STATEMENT
-from spark_jobs.job import lake
-from spark_jobs.job.context import Bounds
-from spark_jobs.job.lake import ensure_tables, may_have_rows, overwrite
-from spark_jobs.tables.sinks import build_window_predicate
+from binlake.spark_jobs.job import lake
+from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.job.lake import ensure_tables, may_have_rows, overwrite
+from binlake.spark_jobs.tables.sinks import build_window_predicate
 
 NOTE = {"run": "r", "window": "1-2", "stage": "convert"}
 

@@ -17,13 +17,13 @@ from binlake.errors import BinlakeError, LeaseHeld, Permanent, Transient
 from binlake.lake.paths import LakePaths
 from binlake.pipeline import select_stages
 from binlake.rows.schema import SchemaState
+from binlake.spark_jobs.job import runner
+from binlake.spark_jobs.job.ahead import Ahead
+from binlake.spark_jobs.job.context import PIECE_BYTES, StageContext
+from binlake.spark_jobs.job.opening import build_session_factory
+from binlake.spark_jobs.job.passed import DerivedAhead, MergedWindow
+from binlake.spark_jobs.job.results import CUT, Bounds, SparkNeeded, StageResult
 from binlake.window.derived import Merged
-from spark_jobs.job import runner
-from spark_jobs.job.ahead import Ahead
-from spark_jobs.job.context import PIECE_BYTES, StageContext
-from spark_jobs.job.opening import build_session_factory
-from spark_jobs.job.passed import DerivedAhead, MergedWindow
-from spark_jobs.job.results import CUT, Bounds, SparkNeeded, StageResult
 
 PLANNED = 30
 WAIT_S = 60.0

@@ -13,13 +13,13 @@ from binlake.config.model import Target
 from binlake.errors import CheckpointConflict
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.spark_jobs.convert import stage as convert
+from binlake.spark_jobs.finalize import stage as finalize
+from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.tables.compacted import read_current
 from binlake.window.definitions import Segments
 from binlake.window.derived import CompactManifest, Merged
 from binlake.window.manifest import ApplyManifest
-from spark_jobs.convert import stage as convert
-from spark_jobs.finalize import stage as finalize
-from spark_jobs.job.context import Bounds
-from spark_jobs.tables.compacted import read_current
 
 BOUNDS = Bounds(10, 20)
 

@@ -11,8 +11,8 @@ from lakehouse import Lakehouse, Source, rows_of
 from support.engines import HostileEngine
 
 from binlake.errors import SchemaError
-from spark_jobs.job.context import StageContext
-from spark_jobs.merge import stage as merge
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.merge import stage as merge
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "zones_rearranged"
 HI = 470640619783192588

@@ -15,14 +15,14 @@ from support.workload import Workload, integer, text
 
 from binlake.cli import run as main
 from binlake.errors import ConfigError
+from binlake.spark_jobs.compact import stage as compact
+from binlake.spark_jobs.convert import stage as convert
+from binlake.spark_jobs.convert.ordered import require_nothing_kept
+from binlake.spark_jobs.finalize import stage as finalize
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.tables.compacted import read_newest
 from binlake.target.definitions.forms import build_expected_form
 from binlake.window.shapes import TableShape
-from spark_jobs.compact import stage as compact
-from spark_jobs.convert import stage as convert
-from spark_jobs.convert.ordered import require_nothing_kept
-from spark_jobs.finalize import stage as finalize
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.tables.compacted import read_newest
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 

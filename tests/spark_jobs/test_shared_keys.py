@@ -15,13 +15,13 @@ from support.workload import Workload, integer, text
 
 from binlake.base.redaction import redact_key
 from binlake.errors import SchemaError
+from binlake.spark_jobs.compact import stage as compact
+from binlake.spark_jobs.convert import stage as convert
+from binlake.spark_jobs.finalize import stage as finalize
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.tables import sharedkeys
 from binlake.target.apply.presence import find_present_keys
-from spark_jobs.compact import stage as compact
-from spark_jobs.convert import stage as convert
-from spark_jobs.finalize import stage as finalize
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.runner import run_stage
-from spark_jobs.tables import sharedkeys
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 

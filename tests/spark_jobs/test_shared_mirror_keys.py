@@ -13,8 +13,8 @@ from support.workload import Workload, integer, text
 from binlake.base.redaction import redact_key
 from binlake.errors import SchemaError
 from binlake.mirror.replica import Replica
-from spark_jobs.job.context import Bounds
-from spark_jobs.mirror import stage as mirror
+from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.mirror import stage as mirror
 
 pytestmark = pytest.mark.spark
 

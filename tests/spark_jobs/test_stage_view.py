@@ -19,9 +19,9 @@ from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import WINDOW
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.rows.schema import DdlJob, SchemaState
-from spark_jobs.job.context import StageContext
-from spark_jobs.job.results import Bounds
-from spark_jobs.tables import pinned
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.job.results import Bounds
+from binlake.spark_jobs.tables import pinned
 
 BANK = Path(__file__).parent.parent / "captures" / "bank"
 TARGET = {"db-type": "mariadb", "host": "127.0.0.1", "port": 1, "user": "root"}

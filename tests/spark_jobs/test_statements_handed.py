@@ -18,17 +18,17 @@ from binlake.errors import ImmutableWindow
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import STATEMENT
 from binlake.rows.schema.delta import Definitions
+from binlake.spark_jobs.finalize import stage as finalize
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.tables import statements as statement_module
+from binlake.spark_jobs.tables.compacted import Compacted, Converted
+from binlake.spark_jobs.tables.render import Renderer
+from binlake.spark_jobs.tables.sinks import SinkWindow
+from binlake.spark_jobs.tables.statements import LakeStatements, build_statement_table
 from binlake.statements import BatchLimits, Phase
 from binlake.statements.batch import StatementBatch, compute_statement_digest
 from binlake.window.definitions import LandedDdl, Segments, SegmentTable
 from binlake.window.manifest import ApplyManifest
-from spark_jobs.finalize import stage as finalize
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.tables import statements as statement_module
-from spark_jobs.tables.compacted import Compacted, Converted
-from spark_jobs.tables.render import Renderer
-from spark_jobs.tables.sinks import SinkWindow
-from spark_jobs.tables.statements import LakeStatements, build_statement_table
 
 BOUNDS = Bounds(1, 9)
 NOTHING = Definitions((), ())

@@ -10,8 +10,8 @@ from typing import Any
 from pyspark import cloudpickle
 
 from binlake.lake.paths import LakePaths
-from spark_jobs.engine.blocks import FileStore, Store
-from spark_jobs.engine.engine import Input, Keeper, Output
+from binlake.spark_jobs.engine.blocks import FileStore, Store
+from binlake.spark_jobs.engine.engine import Input, Keeper, Output
 
 
 def _copy(value: Any) -> Any:

@@ -22,8 +22,8 @@ from support.tcplink import TcpLink
 
 from binlake.base.tomltext import to_toml_sections
 from binlake.cli import run
+from binlake.pump_service.pd import PlacementDriver
 from deploy.local.ports import free_port
-from pump_service.pd import PlacementDriver
 
 WAIT_S = 120.0
 # Each look at a page or a window takes tens of milliseconds of CPU.
@@ -58,8 +58,8 @@ class Process:
 
 def serve_pump(folder: Path, pd_url: str, addr: str, status_url: str) -> None:
     """A pump that serves until it is killed."""
-    from pump_service.pump.config import PumpConfig
-    from pump_service.pump.server import PumpServer
+    from binlake.pump_service.pump.config import PumpConfig
+    from binlake.pump_service.pump.server import PumpServer
 
     _log_to(folder / "pump.log")
     pump = PumpServer(PumpConfig(
@@ -73,9 +73,9 @@ def serve_pump(folder: Path, pd_url: str, addr: str, status_url: str) -> None:
 
 def serve_feeder(settings: Path) -> None:
     """A feeder that waits one second for a lock, not ten, and serves until it is killed."""
-    from pump_service.feeder.service import Feeder
-    from pump_service.feeder.settings import read_settings
-    from pump_service.feeder.snapshot import opening, structures
+    from binlake.pump_service.feeder.service import Feeder
+    from binlake.pump_service.feeder.settings import read_settings
+    from binlake.pump_service.feeder.snapshot import opening, structures
 
     _log_to(settings.with_suffix(".log"))
     for module in (opening, structures):

@@ -16,8 +16,8 @@ from support.mariadb import MariaDb, execute
 from binlake.base.sqlfiles import read_steps
 from binlake.cli import run as run_command
 from binlake.config.model import Replication
-from spark_jobs.job.context import StageContext
-from spark_jobs.job.runner import run_window
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.job.runner import run_window
 
 SHARDS = ("shard-1", "shard-2")
 FIRST_IDS = {"shard-1": 0, "shard-2": 1000}

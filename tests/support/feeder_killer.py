@@ -18,13 +18,13 @@ from unittest import mock
 from support.killer import serve
 
 from binlake.cluster.pumpclient import PumpClient
-from pump_service.feeder.catalog import Catalog
-from pump_service.feeder.connection import SourceLog
-from pump_service.feeder.journal import Journal
-from pump_service.feeder.publisher import Publisher
-from pump_service.feeder.registration import Registration
-from pump_service.feeder.service import Feeder
-from pump_service.feeder.settings import read_settings
+from binlake.pump_service.feeder.catalog import Catalog
+from binlake.pump_service.feeder.connection import SourceLog
+from binlake.pump_service.feeder.journal import Journal
+from binlake.pump_service.feeder.publisher import Publisher
+from binlake.pump_service.feeder.registration import Registration
+from binlake.pump_service.feeder.service import Feeder
+from binlake.pump_service.feeder.settings import read_settings
 
 CALLS: dict[str, tuple[type, str]] = {
     "prewrites": (PumpClient, "write_prewrites"),
@@ -38,7 +38,7 @@ CALLS: dict[str, tuple[type, str]] = {
 }
 STEPS = [f"{when} {call}" for call in CALLS for when in ("before", "after")]
 _CALLS = CALLS | {"chunks": (Journal, "store_chunks")}
-_REQUEST = "pump_service.feeder.snapshot.chunkwriter._PREWRITE_BYTES"
+_REQUEST = "binlake.pump_service.feeder.snapshot.chunkwriter._PREWRITE_BYTES"
 """Where the size of a request is defined; reduced here so that a load of few rows needs many requests."""
 
 

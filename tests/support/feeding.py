@@ -20,12 +20,12 @@ from binlake.cluster.placement import EtcdClient, PdClient, Registry
 from binlake.cluster.pumpclient import PumpReader
 from binlake.config.model import Replication
 from binlake.mysqlbinlog.gtid import MySqlGtidSet
+from binlake.pump_service.feeder.publisher import read_key
+from binlake.pump_service.feeder.service import STATUS_PATH, Feeder
+from binlake.pump_service.feeder.settings import FeederFile
+from binlake.pump_service.pd import PlacementDriver
 from binlake.wire import binlog_pb2 as pb
 from deploy.local.ports import free_port
-from pump_service.feeder.publisher import read_key
-from pump_service.feeder.service import STATUS_PATH, Feeder
-from pump_service.feeder.settings import FeederFile
-from pump_service.pd import PlacementDriver
 
 WAIT_S = 120.0
 

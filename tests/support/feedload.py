@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 from support.feeding import WAIT_S, FedCluster
 from support.mariadb import MariaDb, execute, rows
 
-from spark_jobs.job.context import StageContext, StageResult
-from spark_jobs.job.runner import run_window
+from binlake.spark_jobs.job.context import StageContext, StageResult
+from binlake.spark_jobs.job.runner import run_window
 
 TABLES = ("CREATE TABLE fed.log (n INT, what VARCHAR(30))", "CREATE TABLE fed.t (id INT PRIMARY KEY, v INT)")
 """The tables that `Load` writes to."""

@@ -12,9 +12,9 @@ from support.killer import serve
 from support.windows import at, signal_me
 
 from binlake.config import load_replication
+from binlake.spark_jobs.finalize import stage as finalize
+from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.target import apply_window
-from spark_jobs.finalize import stage as finalize
-from spark_jobs.job.context import Bounds, StageContext
 
 
 def main(config: str, lo: str, hi: str) -> None:

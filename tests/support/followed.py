@@ -25,14 +25,14 @@ from binlake.mysqlbinlog.definitions.descriptions import (
     list_tables,
 )
 from binlake.mysqlbinlog.model import Flavor, Session, Statement
+from binlake.pump_service.feeder.catalog import Catalog, SourceNames
+from binlake.pump_service.feeder.tracker import ScratchServer
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rules import Rules
 from binlake.statements.requiredrows import RequireNoRows
 from binlake.target.session.session import SQL_MODE
 from binlake.window.ddls import plan_ddls
 from deploy.local.mariadb import MariaDb
-from pump_service.feeder.catalog import Catalog, SourceNames
-from pump_service.feeder.tracker import ScratchServer
 
 COPY = "copy_"
 _MODES = {

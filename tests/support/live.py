@@ -15,10 +15,10 @@ from support.workload import Workload
 from binlake.cluster.placement import EtcdClient, PdClient, Registry
 from binlake.cluster.pumpclient import PumpClient
 from binlake.config.model import Replication
+from binlake.pump_service.pd import PlacementDriver
+from binlake.pump_service.pump.server import PumpServer
+from binlake.pump_service.replay.status import History
 from binlake.wire import binlog_pb2 as pb
-from pump_service.pd import PlacementDriver
-from pump_service.pump.server import PumpServer
-from pump_service.replay.status import History
 
 
 class LiveSource:

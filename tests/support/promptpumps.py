@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from binlake.cluster.placement import Registry
-from pump_service.pump.config import PumpConfig
-from pump_service.pump.server import PumpServer
+from binlake.pump_service.pump.config import PumpConfig
+from binlake.pump_service.pump.server import PumpServer
 
 _BEAT_S = 1.0
 _LOOK_S = 0.02

@@ -20,8 +20,8 @@ from binlake.errors import Transient
 from binlake.feed.kafka import Publisher
 from binlake.feed.schemaids import SchemaIds
 from binlake.lake.windowlog import WindowLog
-from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.publish import stage as publish
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.publish import stage as publish
 
 STEPS: dict[str, tuple[type[Any], str, bool]] = {
     "fenced the former one": (Publisher, "_read_position", False),

@@ -9,12 +9,12 @@ from support.mariadb import MariaDb, MySql
 
 from binlake.mysqlbinlog.model import Flavor
 from binlake.mysqlbinlog.tablerows.link import Name
+from binlake.pump_service.feeder.snapshot import structures
+from binlake.pump_service.feeder.snapshot.opening import Snapshot, open_snapshot
+from binlake.pump_service.feeder.snapshot.progress import Progress
+from binlake.pump_service.feeder.snapshot.reading import CHUNK_ROWS, MOST_ROWS, SnapshotReader, SourceTable
 from binlake.rows.codec import decode_transaction, encode_commit_binlog
 from binlake.rows.schema import TableDef
-from pump_service.feeder.snapshot import structures
-from pump_service.feeder.snapshot.opening import Snapshot, open_snapshot
-from pump_service.feeder.snapshot.progress import Progress
-from pump_service.feeder.snapshot.reading import CHUNK_ROWS, MOST_ROWS, SnapshotReader, SourceTable
 
 
 def opened(server: MariaDb, sessions: int = 3, tables: Sequence[Name] = ()) -> Snapshot:

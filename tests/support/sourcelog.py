@@ -5,9 +5,9 @@ from __future__ import annotations
 from support.mariadb import MariaDb
 
 from binlake.mysqlbinlog.model import Position, SourceTransaction
-from pump_service.feeder.connection import open_log
-from pump_service.feeder.server import connect, read_log_end
-from pump_service.feeder.settings import SourceFile
+from binlake.pump_service.feeder.connection import open_log
+from binlake.pump_service.feeder.server import connect, read_log_end
+from binlake.pump_service.feeder.settings import SourceFile
 
 SERVER_ID = 4_000_000
 

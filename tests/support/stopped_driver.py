@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from binlake.config import Replication
 from binlake.errors import BinlakeError
 from binlake.lake import lease
-from spark_jobs.job.context import StageContext
-from spark_jobs.job.runner import run_window
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.job.runner import run_window
 
 
 def _no_spark() -> SparkSession:

@@ -11,6 +11,7 @@ from test_optimistic import alter
 from test_pessimistic import PESSIMISTIC, plan_locked, resolve
 
 from binlake.errors import ConfigError, SchemaError
+from binlake.pump_service.workload.definitions import Col
 from binlake.rows.schema import Action, SchemaState
 from binlake.rows.schema import mysqltypes as t
 from binlake.window.ddls import build_window_schemas, plan_locked_ddls
@@ -18,7 +19,6 @@ from binlake.window.definitions import LandedDdl
 from binlake.window.extras import list_extras
 from binlake.window.shardlocks import NEVER, Locks, Resolution
 from binlake.window.targets import Naming
-from pump_service.workload.definitions import Col
 
 PLAIN, WIDE = [integer("id"), text("name")], [integer("id"), text("name"), integer("n", default="5")]
 ADD_N = "ALTER TABLE `all`.`t` ADD COLUMN `n` INT(11) DEFAULT '5'"

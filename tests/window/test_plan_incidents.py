@@ -9,9 +9,9 @@ import pytest
 from support.live import LiveSource
 from support.pump_calls import write_binlog
 
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.plan import stage as plan
 from binlake.wire import build
-from spark_jobs.job.context import StageContext
-from spark_jobs.plan import stage as plan
 
 
 def no_spark() -> None:

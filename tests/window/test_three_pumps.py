@@ -15,13 +15,13 @@ import pytest
 from binlake import tso
 from binlake.cluster.placement import ClockClient, EtcdClient, NodeStatus, PdClient, Registry
 from binlake.cluster.pumpclient import PumpClient, PumpReader
+from binlake.pump_service.pd import PlacementDriver
+from binlake.pump_service.pump.config import PumpConfig
+from binlake.pump_service.pump.server import PumpServer
+from binlake.spark_jobs.plan.stage import _propose
 from binlake.window.membership import Probe, gather_members
 from binlake.window.plan import Plan, propose_window
 from binlake.wire import build
-from pump_service.pd import PlacementDriver
-from pump_service.pump.config import PumpConfig
-from pump_service.pump.server import PumpServer
-from spark_jobs.plan.stage import _propose
 
 
 def ts(position: float) -> int:

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import pytest
 
 from binlake.cluster.node import NodeStatus
+from binlake.pump_service.pump.record import Pointer
+from binlake.pump_service.pump.sorter import Entry, Kind, Sorter
 from binlake.window.membership import Probe, gather_members
 from binlake.window.plan import Plan, propose_window
-from pump_service.pump.record import Pointer
-from pump_service.pump.sorter import Entry, Kind, Sorter
 
 pytestmark = pytest.mark.long
 

@@ -112,7 +112,7 @@ def _find_last_images(events: list[RowEvent], identity: Identity) -> dict[str, _
 
 
 CONTRADICTION = "changes of one key contradict each other"
-"""The changes that S4-09 calls impossible; `spark_jobs.tables.netchange` checks the same with Spark."""
+"""The changes that S4-09 calls impossible; `binlake.spark_jobs.tables.netchange` checks the same with Spark."""
 CONTRADICTION_HINT = (
     "the source logged changes that cannot happen in a table (UPDATE IGNORE can cause this), or a transaction "
     "between them is missing. Compare the row with the source (`binlake audit transaction` of a commit_ts shows it, "

@@ -16,7 +16,7 @@ _GRACE_S = 20.0
 
 
 class JobProcess:
-    """Runs `python -m spark_jobs.commands.main` with the interpreter of the task; `log` gets each line."""
+    """Runs `python -m binlake.spark_jobs.commands.main` with the interpreter of the task; `log` gets each line."""
 
     def __init__(self, log: Callable[[str], None], command: Sequence[str] = (sys.executable, "-m", MODULE)) -> None:
         self._log = log

@@ -30,7 +30,7 @@ def find_connect_url(conn_id: str) -> str:
 
 
 def find_application_file() -> str:
-    """The file of `spark_jobs.commands.main`, found without importing it. Raises ConfigError."""
+    """The file of `binlake.spark_jobs.commands.main`, found without importing it. Raises ConfigError."""
     spec = find_spec(MODULE)
     if spec is None or spec.origin is None:
         raise ConfigError(f"module {MODULE} is not installed", hint="install binlake where the tasks run")

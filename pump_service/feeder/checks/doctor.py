@@ -9,9 +9,9 @@ from functools import partial
 from binlake.health.doctor.clocks import check_skew, measure_skew_s
 from binlake.health.doctor.hostchecks import check_disk
 from binlake.health.doctor.model import Check, Finding, Patient, Verdict
-from pump_service.feeder.checks.report import run_checks
-from pump_service.feeder.server import Link, ask, connect, format_address
-from pump_service.feeder.settings import FeederFile, SourceFile, read_settings
+from binlake.pump_service.feeder.checks.report import run_checks
+from binlake.pump_service.feeder.server import Link, ask, connect, format_address
+from binlake.pump_service.feeder.settings import FeederFile, SourceFile, read_settings
 
 _VERDICTS: dict[str, Verdict] = {"ok": "ok", "warn": "warning", "fail": "failure"}
 

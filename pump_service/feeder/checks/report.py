@@ -13,11 +13,11 @@ from binlake.base.dialects import Dialect
 from binlake.base.terminal import print_table
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.definitions.descriptions import SCRATCH_PREFIX
-from pump_service.feeder.checks.finding import Finding, judge
-from pump_service.feeder.checks.servers import ServerFacts, check_address, read_facts
-from pump_service.feeder.checks.tables import TableFacts, check_tables, check_together, read_table_facts
-from pump_service.feeder.server import Address, Link, ask, connect, format_address
-from pump_service.feeder.settings import FeederFile, SourceFile, Tracker
+from binlake.pump_service.feeder.checks.finding import Finding, judge
+from binlake.pump_service.feeder.checks.servers import ServerFacts, check_address, read_facts
+from binlake.pump_service.feeder.checks.tables import TableFacts, check_tables, check_together, read_table_facts
+from binlake.pump_service.feeder.server import Address, Link, ask, connect, format_address
+from binlake.pump_service.feeder.settings import FeederFile, SourceFile, Tracker
 
 _Subject = tuple[str, str]
 """Source (or "tracker", or "all"), server."""

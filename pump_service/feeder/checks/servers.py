@@ -13,10 +13,10 @@ from binlake.base.grants import parse_privileges
 from binlake.base.sqllink import LOOPBACK
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.model import Flavor, Position
-from pump_service.feeder.checks.finding import Finding, judge
-from pump_service.feeder.server import Address, Link, ask, connect, derive_flavor, read_variables
-from pump_service.feeder.settings import SourceFile
-from pump_service.feeder.startposition import find_start, read_identity
+from binlake.pump_service.feeder.checks.finding import Finding, judge
+from binlake.pump_service.feeder.server import Address, Link, ask, connect, derive_flavor, read_variables
+from binlake.pump_service.feeder.settings import SourceFile
+from binlake.pump_service.feeder.startposition import find_start, read_identity
 
 _OLDEST = {Flavor.MYSQL: (5, 7), Flavor.MARIADB: (10, 5)}
 _DAY_S = 86_400

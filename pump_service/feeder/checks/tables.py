@@ -13,11 +13,11 @@ from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.descriptions import SYSTEM_DATABASES, TableDescription
 from binlake.mysqlbinlog.definitions.tables import build_table_info
 from binlake.mysqlbinlog.rowimage.charsets import build_utf8_writer
-from pump_service.feeder.checks.finding import Finding, judge
-from pump_service.feeder.collations import REMEDY, list_lacking
-from pump_service.feeder.server import Link, ask
-from pump_service.feeder.settings import SourceFile
-from pump_service.feeder.snapshot.structures import describe_source
+from binlake.pump_service.feeder.checks.finding import Finding, judge
+from binlake.pump_service.feeder.collations import REMEDY, list_lacking
+from binlake.pump_service.feeder.server import Link, ask
+from binlake.pump_service.feeder.settings import SourceFile
+from binlake.pump_service.feeder.snapshot.structures import describe_source
 
 _SHOWN = 5
 _FAMILIES: tuple[Dialect, ...] = get_args(Dialect)

@@ -27,21 +27,26 @@ from binlake.mysqlbinlog.rowimage.shape import Shape, derive_shape
 from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.mysqlbinlog.tablerows.chunks import cut_column
 from binlake.mysqlbinlog.tablerows.link import Link, Name
+from binlake.pump_service.feeder.catalog import Catalog
+from binlake.pump_service.feeder.connection import SourceLog, open_log
+from binlake.pump_service.feeder.logerrors import build_missing_transactions_error
+from binlake.pump_service.feeder.publisher import Outgoing, Stopped
+from binlake.pump_service.feeder.server import read_logs_cascades
+from binlake.pump_service.feeder.settings import SourceFile
+from binlake.pump_service.feeder.snapshot.changefilter import (
+    IsRead,
+    PartlyReadTable,
+    filter_read_rows,
+    iterate_changed_keys,
+)
+from binlake.pump_service.feeder.snapshot.keysnapshots import KeySnapshots
+from binlake.pump_service.feeder.snapshot.loadstate import SnapshotPosition
+from binlake.pump_service.feeder.snapshot.reading import SnapshotChanged
+from binlake.pump_service.feeder.snapshot.tableload import TableLoad
+from binlake.pump_service.feeder.startposition import Identity, find_start
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.wire import binlog_pb2 as pb
-from pump_service.feeder.catalog import Catalog
-from pump_service.feeder.connection import SourceLog, open_log
-from pump_service.feeder.logerrors import build_missing_transactions_error
-from pump_service.feeder.publisher import Outgoing, Stopped
-from pump_service.feeder.server import read_logs_cascades
-from pump_service.feeder.settings import SourceFile
-from pump_service.feeder.snapshot.changefilter import IsRead, PartlyReadTable, filter_read_rows, iterate_changed_keys
-from pump_service.feeder.snapshot.keysnapshots import KeySnapshots
-from pump_service.feeder.snapshot.loadstate import SnapshotPosition
-from pump_service.feeder.snapshot.reading import SnapshotChanged
-from pump_service.feeder.snapshot.tableload import TableLoad
-from pump_service.feeder.startposition import Identity, find_start
 
 log = structlog.get_logger()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from binlake.mysqlbinlog.tablerows.link import Name
-from pump_service.feeder.journal import Batch
-from pump_service.feeder.publisher import Outgoing, Publisher, UncommittedBatches
-from pump_service.feeder.snapshot.loadstate import LoadState
-from pump_service.feeder.snapshot.reading import Value
+from binlake.pump_service.feeder.journal import Batch
+from binlake.pump_service.feeder.publisher import Outgoing, Publisher, UncommittedBatches
+from binlake.pump_service.feeder.snapshot.loadstate import LoadState
+from binlake.pump_service.feeder.snapshot.reading import Value
 
 _PREWRITE_BYTES = 4 << 20
 """Bytes of values that are prewritten together."""

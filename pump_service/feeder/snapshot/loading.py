@@ -24,22 +24,27 @@ from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
 from binlake.mysqlbinlog.model import Position
 from binlake.mysqlbinlog.tablerows.link import Name
-from pump_service.feeder.catalog import Catalog
-from pump_service.feeder.collations import require_target_collations
-from pump_service.feeder.journal import Batch, Journal, ReadPosition
-from pump_service.feeder.publisher import Ddl, Outgoing, Publisher, Stopped, UncommittedBatches
-from pump_service.feeder.server import derive_flavor, read_log_end
-from pump_service.feeder.settings import SourceFile
-from pump_service.feeder.snapshot.catchup import CannotCombineSnapshots, CatchUp, check_next_snapshot
-from pump_service.feeder.snapshot.chunkwriter import ChunkWriter
-from pump_service.feeder.snapshot.loadstate import LoadState, SnapshotPosition, build_load_facts, read_load_record
-from pump_service.feeder.snapshot.oneserver import OneServer
-from pump_service.feeder.snapshot.opening import Snapshot, open_session, open_snapshot
-from pump_service.feeder.snapshot.progress import Progress
-from pump_service.feeder.snapshot.reading import SnapshotChanged, SnapshotReader, SourceTable
-from pump_service.feeder.snapshot.structures import count_moves, describe_source, estimate_rows
-from pump_service.feeder.sourceerrors import build_source_error
-from pump_service.feeder.startposition import SERVER_FACT, read_identity
+from binlake.pump_service.feeder.catalog import Catalog
+from binlake.pump_service.feeder.collations import require_target_collations
+from binlake.pump_service.feeder.journal import Batch, Journal, ReadPosition
+from binlake.pump_service.feeder.publisher import Ddl, Outgoing, Publisher, Stopped, UncommittedBatches
+from binlake.pump_service.feeder.server import derive_flavor, read_log_end
+from binlake.pump_service.feeder.settings import SourceFile
+from binlake.pump_service.feeder.snapshot.catchup import CannotCombineSnapshots, CatchUp, check_next_snapshot
+from binlake.pump_service.feeder.snapshot.chunkwriter import ChunkWriter
+from binlake.pump_service.feeder.snapshot.loadstate import (
+    LoadState,
+    SnapshotPosition,
+    build_load_facts,
+    read_load_record,
+)
+from binlake.pump_service.feeder.snapshot.oneserver import OneServer
+from binlake.pump_service.feeder.snapshot.opening import Snapshot, open_session, open_snapshot
+from binlake.pump_service.feeder.snapshot.progress import Progress
+from binlake.pump_service.feeder.snapshot.reading import SnapshotChanged, SnapshotReader, SourceTable
+from binlake.pump_service.feeder.snapshot.structures import count_moves, describe_source, estimate_rows
+from binlake.pump_service.feeder.sourceerrors import build_source_error
+from binlake.pump_service.feeder.startposition import SERVER_FACT, read_identity
 
 log = structlog.get_logger()
 

@@ -15,9 +15,9 @@ from typing import Any
 from binlake.mysqlbinlog.model import Position
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.mysqlbinlog.tablerows.ranges import Ranges
-from pump_service.feeder.journal import Batch, Journal, LoadedChunk
-from pump_service.feeder.snapshot.reading import Value
-from pump_service.feeder.snapshot.tableload import TableLoad
+from binlake.pump_service.feeder.journal import Batch, Journal, LoadedChunk
+from binlake.pump_service.feeder.snapshot.reading import Value
+from binlake.pump_service.feeder.snapshot.tableload import TableLoad
 
 Facts = dict[str, str]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import structlog
 
 from binlake.errors import SourceUnavailable
-from pump_service.feeder.server import Address, Link, connect, derive_flavor
-from pump_service.feeder.settings import SourceFile
-from pump_service.feeder.startposition import Identity, read_identity
+from binlake.pump_service.feeder.server import Address, Link, connect, derive_flavor
+from binlake.pump_service.feeder.settings import SourceFile
+from binlake.pump_service.feeder.startposition import Identity, read_identity
 
 log = structlog.get_logger()
 

@@ -18,10 +18,10 @@ from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor, Position
 from binlake.mysqlbinlog.tablerows.link import Name
+from binlake.pump_service.feeder.server import Link, ask, read_log_end
+from binlake.pump_service.feeder.snapshot.structures import LOCK_WAIT_S
+from binlake.pump_service.feeder.sourceerrors import build_source_error
 from binlake.statements.literal import quote_qualified_name
-from pump_service.feeder.server import Link, ask, read_log_end
-from pump_service.feeder.snapshot.structures import LOCK_WAIT_S
-from pump_service.feeder.sourceerrors import build_source_error
 
 log = structlog.get_logger()
 

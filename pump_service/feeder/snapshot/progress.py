@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from binlake.mysqlbinlog.tablerows.link import Name
-from pump_service.feeder.snapshot.tableload import TableLoad
+from binlake.pump_service.feeder.snapshot.tableload import TableLoad
 
 
 @dataclass

@@ -26,12 +26,12 @@ from binlake.mysqlbinlog.tablerows.ranges import Ranges
 from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, group_into_blocks
 from binlake.mysqlbinlog.tablerows.rowtexts import select_columns
 from binlake.mysqlbinlog.tablerows.textrows import query_rows
+from binlake.pump_service.feeder.server import Link, ask
+from binlake.pump_service.feeder.snapshot.opening import Snapshot
+from binlake.pump_service.feeder.snapshot.progress import Progress
+from binlake.pump_service.feeder.snapshot.structures import count_moves, read_create_text
 from binlake.rows.schema import TableDef
 from binlake.statements.literal import quote_qualified_name
-from pump_service.feeder.server import Link, ask
-from pump_service.feeder.snapshot.opening import Snapshot
-from pump_service.feeder.snapshot.progress import Progress
-from pump_service.feeder.snapshot.structures import count_moves, read_create_text
 
 CHUNK_ROWS = 50_000
 MOST_ROWS, MOST_BYTES = 10_000, 1 << 20

@@ -18,8 +18,8 @@ from binlake.mysqlbinlog.definitions.descriptions import (
     write_bytes_in_hex,
 )
 from binlake.mysqlbinlog.tablerows.link import Name
+from binlake.pump_service.feeder.server import Link, ask, ask_by_name, derive_flavor
 from binlake.statements.literal import quote_qualified_name
-from pump_service.feeder.server import Link, ask, ask_by_name, derive_flavor
 
 LOCK_WAIT_S = 10
 """Seconds to wait for a lock on a table: then the load, or the check, says that it waits (the servers' own limits are a

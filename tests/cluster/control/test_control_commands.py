@@ -25,11 +25,11 @@ from binlake.cluster.placement import EtcdClient, NodeStatus, PdClient, Registry
 from binlake.cluster.pumpclient import PumpReader
 from binlake.cluster.source import Unknown
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable, WireError
+from binlake.pump_service.pd import PlacementDriver
+from binlake.pump_service.pump.config import PumpConfig
+from binlake.pump_service.pump.server import PumpServer
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import PrewriteValue
-from pump_service.pd import PlacementDriver
-from pump_service.pump.config import PumpConfig
-from pump_service.pump.server import PumpServer
 
 VALUE = PrewriteValue(schema_version=1).SerializeToString()
 

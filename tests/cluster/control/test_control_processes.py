@@ -14,7 +14,7 @@ from support.certificates import certificate
 
 from binlake.cluster.placement import EtcdClient, Registry
 from binlake.cluster.pumpclient import PumpReader
-from pump_service.pd import PlacementDriver
+from binlake.pump_service.pd import PlacementDriver
 
 pytestmark = pytest.mark.process
 

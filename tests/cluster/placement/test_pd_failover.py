@@ -14,10 +14,10 @@ from support.certificates import Authority
 
 from binlake.cluster.placement import EtcdClient, PdClient
 from binlake.errors import ConfigError, SourceUnavailable
+from binlake.pump_service.pd import PlacementDriver
 from binlake.wire import etcd_rpc as rpc
 from binlake.wire import pd_pb2 as pb
 from binlake.wire.pd_pb2_grpc import PDServicer, add_PDServicer_to_server
-from pump_service.pd import PlacementDriver
 
 
 class Useless(PDServicer):

@@ -14,10 +14,10 @@ from support.certificates import certificate, trust_another
 
 from binlake.cluster.placement import EtcdClient, EtcdLock, NodeStatus, Registry
 from binlake.errors import Fenced, LeaseHeld, Permanent, SourceUnavailable, WireError
+from binlake.pump_service.pd import PlacementDriver
 from binlake.rpc import Tls
 from binlake.wire import etcd_pb2 as pb
 from deploy.local.etcd import Etcd
-from pump_service.pd import PlacementDriver
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "wire" / "etcd-registry.txt"
 

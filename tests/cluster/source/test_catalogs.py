@@ -16,10 +16,10 @@ from binlake.cluster.source.catalogs import check_catalogs
 from binlake.cluster.source.tidb import StatusPort
 from binlake.compare.capture import Capture
 from binlake.errors import Permanent
+from binlake.pump_service.pd import PlacementDriver
+from binlake.pump_service.replay.outcomes import Outcomes
+from binlake.pump_service.replay.status_server import StatusServer
 from deploy.local.ports import free_port
-from pump_service.pd import PlacementDriver
-from pump_service.replay.outcomes import Outcomes
-from pump_service.replay.status_server import StatusServer
 
 CAPTURE = Capture(Path(__file__).parents[2] / "captures" / "keys")
 FIRST, SECOND = ({"name": name, "cluster_id": "7", "sources": []} for name in ("first", "second"))

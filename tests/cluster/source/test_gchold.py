@@ -12,7 +12,7 @@ from support.fake_tikv import FakeTikv
 from binlake.cluster.source.gchold import hold_gc
 from binlake.config.model import Source
 from binlake.errors import LostRange, SourceUnavailable
-from pump_service.pd import PlacementDriver
+from binlake.pump_service.pd import PlacementDriver
 
 BASE = 470_614_289_491_165_188
 

@@ -21,8 +21,8 @@ from binlake.cluster.source.tidb import PAGE, SPARE, StatusPort
 from binlake.compare.capture import Capture
 from binlake.config.model import SourceSql
 from binlake.errors import ConfigError, SourceUnavailable, WireError
-from pump_service.replay.outcomes import Outcomes
-from pump_service.replay.status_server import StatusServer
+from binlake.pump_service.replay.outcomes import Outcomes
+from binlake.pump_service.replay.status_server import StatusServer
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 FOREVER = 1 << 62

@@ -10,8 +10,8 @@ from typing import Any
 
 from binlake.errors import SourceUnavailable
 from binlake.mysqlbinlog.model import Position
+from binlake.pump_service.feeder.publisher import Ddl, Outgoing
 from binlake.wire import binlog_pb2 as pb
-from pump_service.feeder.publisher import Ddl, Outgoing
 
 
 class CountingClock:

@@ -13,14 +13,14 @@ from support.mariadb import MariaDb, MySql, execute
 from binlake.base.dialects import Dialect
 from binlake.mysqlbinlog.definitions.writer import SourceNames
 from binlake.mysqlbinlog.model import Flavor
+from binlake.pump_service.feeder.catalog import Catalog
+from binlake.pump_service.feeder.journal import Journal
+from binlake.pump_service.feeder.publisher import Publisher
+from binlake.pump_service.feeder.settings import SourceFile
+from binlake.pump_service.feeder.snapshot.loading import Loader
+from binlake.pump_service.feeder.snapshot.progress import Progress
+from binlake.pump_service.feeder.tracker import ScratchServer
 from binlake.wire import binlog_pb2 as pb
-from pump_service.feeder.catalog import Catalog
-from pump_service.feeder.journal import Journal
-from pump_service.feeder.publisher import Publisher
-from pump_service.feeder.settings import SourceFile
-from pump_service.feeder.snapshot.loading import Loader
-from pump_service.feeder.snapshot.progress import Progress
-from pump_service.feeder.tracker import ScratchServer
 
 DB = "snapload"
 SERVER_ID = 4_100_000

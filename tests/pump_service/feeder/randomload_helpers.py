@@ -14,11 +14,11 @@ from support.mariadb import MariaDb, execute
 from support.snapshots import images, opened, reader_of
 
 from binlake.mysqlbinlog.rowimage import encode_transactions
+from binlake.pump_service.feeder.connection import open_log
+from binlake.pump_service.feeder.publisher import Outgoing
+from binlake.pump_service.feeder.server import connect, read_log_end
 from binlake.rows.codec import decode_transaction, encode_commit_binlog
 from binlake.wire import binlog_pb2 as pb
-from pump_service.feeder.connection import open_log
-from pump_service.feeder.publisher import Outgoing
-from pump_service.feeder.server import connect, read_log_end
 
 TABLES = {
     "number": ("id INT PRIMARY KEY, u INT UNIQUE, v VARCHAR(20)", lambda n: str(n * 3 - 60)),

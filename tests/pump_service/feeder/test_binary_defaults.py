@@ -12,11 +12,11 @@ from support.sourcelog import source_of
 
 from binlake.mysqlbinlog.definitions.descriptions import mask_four_byte_characters
 from binlake.mysqlbinlog.model import Flavor
+from binlake.pump_service.feeder.checks.tables import check_tables, read_table_facts
+from binlake.pump_service.feeder.server import connect
+from binlake.pump_service.feeder.snapshot.structures import describe_source, read_create_text
 from binlake.rows.codec.writers import derive_filled_text
 from deploy.local.mariadb import MariaDb
-from pump_service.feeder.checks.tables import check_tables, read_table_facts
-from pump_service.feeder.server import connect
-from pump_service.feeder.snapshot.structures import describe_source, read_create_text
 
 pytestmark = pytest.mark.mariadb
 

@@ -16,10 +16,10 @@ from support.sourcelog import end_of, source_of, transactions_until_now
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.model import Flavor
 from binlake.mysqlbinlog.rowimage import encode_transactions
-from pump_service.feeder.catalog import Catalog, SourceNames
-from pump_service.feeder.server import connect
-from pump_service.feeder.snapshot.structures import describe_source
-from pump_service.feeder.tracker import ScratchServer
+from binlake.pump_service.feeder.catalog import Catalog, SourceNames
+from binlake.pump_service.feeder.server import connect
+from binlake.pump_service.feeder.snapshot.structures import describe_source
+from binlake.pump_service.feeder.tracker import ScratchServer
 
 TABLES = (
     "CREATE TABLE a (id INT PRIMARY KEY, code INT UNIQUE, v INT)",

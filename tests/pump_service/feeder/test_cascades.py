@@ -12,10 +12,10 @@ from binlake.errors import SchemaError
 from binlake.mysqlbinlog.cascades import find_cascades
 from binlake.mysqlbinlog.model import Flavor
 from binlake.mysqlbinlog.rowimage import encode_transactions
-from pump_service.feeder.catalog import Catalog, SourceNames
-from pump_service.feeder.server import connect, read_logs_cascades
-from pump_service.feeder.snapshot.structures import describe_source
-from pump_service.feeder.tracker import ScratchServer
+from binlake.pump_service.feeder.catalog import Catalog, SourceNames
+from binlake.pump_service.feeder.server import connect, read_logs_cascades
+from binlake.pump_service.feeder.snapshot.structures import describe_source
+from binlake.pump_service.feeder.tracker import ScratchServer
 
 TABLES = (
     "CREATE TABLE casc.p (id INT PRIMARY KEY, code INT NOT NULL UNIQUE, v INT)",

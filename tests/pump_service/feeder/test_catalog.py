@@ -16,10 +16,10 @@ from binlake.mysqlbinlog.definitions.descriptions import TableDescription
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY
 from binlake.mysqlbinlog.dumpfolder import read_dump_folder
 from binlake.mysqlbinlog.model import Flavor, Session, Statement
+from binlake.pump_service.feeder.dumpfolder import read_schema_files
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import Action
 from deploy.local.mariadb import MariaDb
-from pump_service.feeder.dumpfolder import read_schema_files
 
 
 @pytest.fixture(params=[Flavor.MARIADB, Flavor.MYSQL], ids=lambda flavor: str(flavor.value))
@@ -305,7 +305,7 @@ def test_a_time_of_a_zone_that_this_machine_does_not_know_is_refused(
     quiet: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quiet.follow("CREATE OR REPLACE TABLE zoned (id INT PRIMARY KEY)")
-    monkeypatch.setattr("pump_service.feeder.following.read_zone", lambda _: None)
+    monkeypatch.setattr("binlake.pump_service.feeder.following.read_zone", lambda _: None)
     there = Session(time_zone="+01:00", timestamp_us=1)
     with pytest.raises(SchemaError, match="time in a zone that this machine does not know"):
         quiet.follow("ALTER TABLE zoned ADD d DATETIME DEFAULT NOW()", session=there)

@@ -10,7 +10,7 @@ from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription
 from binlake.mysqlbinlog.definitions.statements import SingleStatement
 from binlake.mysqlbinlog.model import Flavor, Session, Statement
-from pump_service.feeder.catalog import Catalog, SourceNames
+from binlake.pump_service.feeder.catalog import Catalog, SourceNames
 
 SHOP = DatabaseDescription("shop", "utf8mb4", "utf8mb4_bin")
 

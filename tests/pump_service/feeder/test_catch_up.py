@@ -8,13 +8,13 @@ import threading
 import pytest
 
 from binlake.mysqlbinlog.model import Flavor, Position
+from binlake.pump_service.feeder.catalog import Catalog
+from binlake.pump_service.feeder.publisher import Stopped
+from binlake.pump_service.feeder.settings import SourceFile
+from binlake.pump_service.feeder.snapshot.catchup import CatchUp
+from binlake.pump_service.feeder.snapshot.loadstate import SnapshotPosition
+from binlake.pump_service.feeder.snapshot.progress import Progress
 from deploy.local.ports import HOST, free_port
-from pump_service.feeder.catalog import Catalog
-from pump_service.feeder.publisher import Stopped
-from pump_service.feeder.settings import SourceFile
-from pump_service.feeder.snapshot.catchup import CatchUp
-from pump_service.feeder.snapshot.loadstate import SnapshotPosition
-from pump_service.feeder.snapshot.progress import Progress
 
 
 def test_a_log_that_cannot_be_reached_is_reported() -> None:

@@ -12,13 +12,13 @@ from feeder_helpers import CountingClock, MemoryPumps
 
 from binlake.mysqlbinlog.model import Position
 from binlake.mysqlbinlog.tablerows.chunks import Chunk
+from binlake.pump_service.feeder.journal import Journal
+from binlake.pump_service.feeder.publisher import Publisher
+from binlake.pump_service.feeder.snapshot import chunkwriter
+from binlake.pump_service.feeder.snapshot.chunkwriter import ChunkWriter
+from binlake.pump_service.feeder.snapshot.loadstate import LoadState, SnapshotPosition
+from binlake.pump_service.feeder.snapshot.reading import Value
 from binlake.wire import binlog_pb2 as pb
-from pump_service.feeder.journal import Journal
-from pump_service.feeder.publisher import Publisher
-from pump_service.feeder.snapshot import chunkwriter
-from pump_service.feeder.snapshot.chunkwriter import ChunkWriter
-from pump_service.feeder.snapshot.loadstate import LoadState, SnapshotPosition
-from pump_service.feeder.snapshot.reading import Value
 
 A, B = ("d", "a"), ("d", "b")
 POSITION = SnapshotPosition(Position("bin.000001", 40, ""), "server-1")

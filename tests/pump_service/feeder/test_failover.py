@@ -14,8 +14,8 @@ from support.topology import Topology, start_replica
 
 from binlake.errors import LostRange, SourceRefused
 from binlake.mysqlbinlog.model import Position, SourceTransaction
-from pump_service.feeder.connection import SourceLog, open_log
-from pump_service.feeder.settings import SourceFile
+from binlake.pump_service.feeder.connection import SourceLog, open_log
+from binlake.pump_service.feeder.settings import SourceFile
 
 pytestmark = pytest.mark.mariadb
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from binlake.errors import ConfigError
-from pump_service.feeder.settings import read_settings
+from binlake.pump_service.feeder.settings import read_settings
 
 _LEAST = """
 [tracker]

@@ -15,13 +15,13 @@ from support.sourcelog import SERVER_ID, end_of, source_of
 from support.tcplink import TcpLink
 
 from binlake.cluster.source.hearing import Hearing, listen
-from pump_service.feeder.connection import open_log
-from pump_service.feeder.journal import Journal
-from pump_service.feeder.publisher import Publisher
-from pump_service.feeder.service import STATUS_PATH, _describe_worker
-from pump_service.feeder.status import JournalHistory, JournalTransactions
-from pump_service.feeder.worker import Parts, Worker
-from pump_service.replay.status_server import StatusServer
+from binlake.pump_service.feeder.connection import open_log
+from binlake.pump_service.feeder.journal import Journal
+from binlake.pump_service.feeder.publisher import Publisher
+from binlake.pump_service.feeder.service import STATUS_PATH, _describe_worker
+from binlake.pump_service.feeder.status import JournalHistory, JournalTransactions
+from binlake.pump_service.feeder.worker import Parts, Worker
+from binlake.pump_service.replay.status_server import StatusServer
 
 pytestmark = pytest.mark.mariadb
 
@@ -105,7 +105,7 @@ def test_silent_source_is_not_heard_although_it_is_connected(link: TcpLink, hear
 
 def test_log_that_ends_without_an_error_is_not_heard(hear: Hear, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the reader takes for `nothing yet`: only bytes from the server count."""
-    from pump_service.feeder.dump import Dump
+    from binlake.pump_service.feeder.dump import Dump
 
     wait_until(hear, True)
     monkeypatch.setattr(Dump, "receive_events", lambda _self, wait_s: threading.Event().wait(wait_s) or [])

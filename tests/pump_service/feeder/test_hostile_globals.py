@@ -22,10 +22,10 @@ from binlake.compare.target import TargetView
 from binlake.compare.target import connect as connect_to_compare
 from binlake.config.model import Target
 from binlake.mysqlbinlog.model import Flavor, Session, Statement
+from binlake.pump_service.feeder.checks.report import run_checks
+from binlake.pump_service.feeder.settings import FeederFile
 from binlake.target.session.session import Session as TargetSession
 from binlake.wire import binlog_pb2 as pb
-from pump_service.feeder.checks.report import run_checks
-from pump_service.feeder.settings import FeederFile
 
 pytestmark = pytest.mark.mariadb
 

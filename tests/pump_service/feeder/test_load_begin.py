@@ -15,9 +15,9 @@ from support.sourcelog import source_of
 
 from binlake.base.dialects import Dialect
 from binlake.errors import SourceRefused, SourceUnavailable
-from pump_service.feeder import server as servers
-from pump_service.feeder.firststart import start_at_log
-from pump_service.feeder.snapshot import opening, structures
+from binlake.pump_service.feeder import server as servers
+from binlake.pump_service.feeder.firststart import start_at_log
+from binlake.pump_service.feeder.snapshot import opening, structures
 
 pytestmark = pytest.mark.mariadb
 

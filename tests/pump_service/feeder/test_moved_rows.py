@@ -20,11 +20,11 @@ from support.mariadb import MariaDb, MySql, execute, rows
 from binlake.errors import SourceUnavailable
 from binlake.mysqlbinlog.gtid import MariaDbGtidSet, MySqlGtidSet
 from binlake.mysqlbinlog.model import Flavor
+from binlake.pump_service.feeder.connection import open_log
+from binlake.pump_service.feeder.server import connect, read_log_end
+from binlake.pump_service.feeder.snapshot.loading import Loader
+from binlake.pump_service.feeder.snapshot.loadstate import LoadState, SnapshotPosition
 from binlake.rows.codec import decode_transaction, encode_commit_binlog
-from pump_service.feeder.connection import open_log
-from pump_service.feeder.server import connect, read_log_end
-from pump_service.feeder.snapshot.loading import Loader
-from pump_service.feeder.snapshot.loadstate import LoadState, SnapshotPosition
 
 pytestmark = pytest.mark.mariadb
 
@@ -38,8 +38,8 @@ MOVED = {SWAP: {"a": 2, "b": 1, "p": 3}, EXCHANGE: {"a": 3, "b": 2, "p": 1}}
 
 @pytest.fixture(autouse=True)
 def small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pump_service.feeder.snapshot.chunkwriter._PREWRITE_BYTES", 1)
-    monkeypatch.setattr("pump_service.feeder.snapshot.loading._RETRY_S", 0.0)
+    monkeypatch.setattr("binlake.pump_service.feeder.snapshot.chunkwriter._PREWRITE_BYTES", 1)
+    monkeypatch.setattr("binlake.pump_service.feeder.snapshot.loading._RETRY_S", 0.0)
 
 
 @pytest.fixture(params=["mariadb_source", "mysql"])

@@ -11,12 +11,12 @@ from feeder_helpers import CountingClock, MemoryPumps, ddl, position, rows
 
 from binlake.cluster.source.status import Absent, Committed, Locked, RolledBack, Status, read_status
 from binlake.errors import Permanent, SourceUnavailable, Transient
+from binlake.pump_service.feeder.journal import Journal, LoadedChunk, ReadPosition
+from binlake.pump_service.feeder.openbatches import OpenBatches
+from binlake.pump_service.feeder.publisher import Outgoing, Publisher, Stopped, UncommittedBatches, build_key, read_key
+from binlake.pump_service.feeder.status import JournalHistory, JournalTransactions
+from binlake.pump_service.replay.status import format_go_json
 from binlake.wire import binlog_pb2 as pb
-from pump_service.feeder.journal import Journal, LoadedChunk, ReadPosition
-from pump_service.feeder.openbatches import OpenBatches
-from pump_service.feeder.publisher import Outgoing, Publisher, Stopped, UncommittedBatches, build_key, read_key
-from pump_service.feeder.status import JournalHistory, JournalTransactions
-from pump_service.replay.status import format_go_json
 
 SOURCE = "shard-1"
 _FAR = (1 << 63) - 1
@@ -246,7 +246,7 @@ def test_old_answers_are_forgotten_but_never_an_unsent_commit(world: World) -> N
 
 def test_chunks_of_a_load_stay_undecided_until_all_are_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     # S4-24: one request has several chunks; each is stored and dropped by itself
-    monkeypatch.setattr("pump_service.feeder.publisher._MOST_COMMITS", 4)
+    monkeypatch.setattr("binlake.pump_service.feeder.publisher._MOST_COMMITS", 4)
     chunks = world.publisher.prewrite(UncommittedBatches(SOURCE), rows(1, 6), [1, 3, 2])
     assert [chunk.count for chunk in chunks] == [1, 3, 2]
     world.journal.store_chunks(

@@ -12,8 +12,8 @@ from binlake.errors import SchemaError, WireError
 from binlake.mysqlbinlog.charsets import BINARY, decode_text
 from binlake.mysqlbinlog.definitions.statements import split_ddl
 from binlake.mysqlbinlog.model import Flavor, Session, Statement
-from pump_service.feeder.connection import open_log
-from pump_service.feeder.tracker import ScratchServer
+from binlake.pump_service.feeder.connection import open_log
+from binlake.pump_service.feeder.tracker import ScratchServer
 
 CASES = [
     ("zone", "CREATE TABLE z (ts TIMESTAMP)", Session(time_zone="Nowhere/Town"), "load its time zones there"),

@@ -15,10 +15,10 @@ from feeder_helpers import CountingClock, MemoryPumps, position, rows
 from binlake.cluster.placement import EtcdClient
 from binlake.cluster.placement.registry import CATALOG
 from binlake.errors import Fenced, Permanent, SourceUnavailable
-from pump_service.feeder.journal import Journal
-from pump_service.feeder.publisher import Publisher
-from pump_service.feeder.registration import Registration
-from pump_service.pd import PlacementDriver
+from binlake.pump_service.feeder.journal import Journal
+from binlake.pump_service.feeder.publisher import Publisher
+from binlake.pump_service.feeder.registration import Registration
+from binlake.pump_service.pd import PlacementDriver
 
 
 @pytest.fixture

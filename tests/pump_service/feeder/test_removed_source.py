@@ -10,13 +10,13 @@ import pytest
 from feeder_helpers import CountingClock, MemoryPumps, position, rows
 
 from binlake.cluster.source.status import Absent, Committed, Locked, RolledBack, Status, read_status
+from binlake.pump_service.feeder.journal import Journal, LoadedChunk, ReadPosition
+from binlake.pump_service.feeder.publisher import Publisher, UncommittedBatches
+from binlake.pump_service.feeder.removed import FLAVOR, describe_removed, list_known_sources, roll_back_removed_loads
+from binlake.pump_service.feeder.snapshot.loadstate import build_load_facts, read_load_record
+from binlake.pump_service.feeder.status import JournalTransactions
+from binlake.pump_service.replay.status import format_go_json
 from binlake.wire import binlog_pb2 as pb
-from pump_service.feeder.journal import Journal, LoadedChunk, ReadPosition
-from pump_service.feeder.publisher import Publisher, UncommittedBatches
-from pump_service.feeder.removed import FLAVOR, describe_removed, list_known_sources, roll_back_removed_loads
-from pump_service.feeder.snapshot.loadstate import build_load_facts, read_load_record
-from pump_service.feeder.status import JournalTransactions
-from pump_service.replay.status import format_go_json
 
 LOADED, OTHER = "shard-2", "shard-1"
 TABLE = (LOADED, "d", "t")

@@ -22,15 +22,15 @@ from support.feedload import purge
 from support.mariadb import MariaDb, MySql, execute
 
 from binlake.errors import SourceRefused, SourceUnavailable
+from binlake.pump_service.feeder.command import show_status
+from binlake.pump_service.feeder.journal import Journal
+from binlake.pump_service.feeder.settings import FeederFile
+from binlake.pump_service.feeder.snapshot.loadstate import LoadState, read_load_record
 from binlake.wire import binlog_pb2 as pb
-from pump_service.feeder.command import show_status
-from pump_service.feeder.journal import Journal
-from pump_service.feeder.settings import FeederFile
-from pump_service.feeder.snapshot.loadstate import LoadState, read_load_record
 
 pytestmark = pytest.mark.mariadb
 
-REQUEST = "pump_service.feeder.snapshot.chunkwriter._PREWRITE_BYTES"
+REQUEST = "binlake.pump_service.feeder.snapshot.chunkwriter._PREWRITE_BYTES"
 
 
 @pytest.fixture(params=["mariadb_source", "mysql"])

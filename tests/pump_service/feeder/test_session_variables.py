@@ -12,7 +12,7 @@ from binlake.base.sqlsession import VARIABLES, Link, set_variables
 from binlake.dialect.tokens import tokenize
 from binlake.mysqlbinlog.definitions.statements import SingleStatement
 from binlake.mysqlbinlog.model import Flavor, Session
-from pump_service.feeder.tracker import ScratchServer
+from binlake.pump_service.feeder.tracker import ScratchServer
 
 _READ_ONLY = "explicit_defaults_for_timestamp"
 

@@ -15,11 +15,11 @@ from support.sourcelog import end_of, source_of, transactions_until_now
 from binlake.errors import SourceRefused, SourceUnavailable
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
 from binlake.mysqlbinlog.model import Flavor
+from binlake.pump_service.feeder.checks.report import run_checks
+from binlake.pump_service.feeder.server import ask, build_tracker_arguments, connect
+from binlake.pump_service.feeder.settings import FeederFile, Tracker
+from binlake.pump_service.feeder.tracker import ScratchServer
 from binlake.rpc import Tls
-from pump_service.feeder.checks.report import run_checks
-from pump_service.feeder.server import ask, build_tracker_arguments, connect
-from pump_service.feeder.settings import FeederFile, Tracker
-from pump_service.feeder.tracker import ScratchServer
 
 USER = {"user": "tls", "password": "secret"}
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pump_service.feeder import command
-from pump_service.feeder.settings import FeederFile
+from binlake.pump_service.feeder import command
+from binlake.pump_service.feeder.settings import FeederFile
 
 READING: dict[str, Any] = {"source": "s1", "state": "reading", "heard": True, "heard_s": 0.1, "trouble": ""}
 CASES: list[tuple[str, dict[str, Any], int]] = [

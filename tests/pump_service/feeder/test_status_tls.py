@@ -15,12 +15,12 @@ from support.certificates import Authority
 from binlake.cluster.source.hearing import listen
 from binlake.cluster.source.tidb import StatusPort
 from binlake.errors import SourceUnavailable
+from binlake.pump_service.feeder import command
+from binlake.pump_service.feeder.settings import FeederFile, StatusTls
+from binlake.pump_service.replay.outcomes import Outcomes
+from binlake.pump_service.replay.status import History, Mvcc
+from binlake.pump_service.replay.status_server import StatusServer
 from binlake.rpc import Tls
-from pump_service.feeder import command
-from pump_service.feeder.settings import FeederFile, StatusTls
-from pump_service.replay.outcomes import Outcomes
-from pump_service.replay.status import History, Mvcc
-from pump_service.replay.status_server import StatusServer
 
 Serve = Callable[[StatusTls], str]
 

@@ -16,8 +16,8 @@ from support.tcplink import TcpLink
 from binlake.errors import SchemaError, SourceUnavailable
 from binlake.mysqlbinlog.definitions.descriptions import SCRATCH_PREFIX
 from binlake.mysqlbinlog.model import Flavor, Session, Statement
-from pump_service.feeder.catalog import Catalog, SourceNames
-from pump_service.feeder.tracker import ScratchServer
+from binlake.pump_service.feeder.catalog import Catalog, SourceNames
+from binlake.pump_service.feeder.tracker import ScratchServer
 
 SCRIPT = (
     "CREATE DATABASE shop CHARACTER SET utf8mb4",
@@ -201,7 +201,7 @@ def test_no_source_drops_databases_of_another_one_at_the_tracker(
 def test_two_sessions_of_one_source_are_distinguished(
     tracked: Tracked, empty_mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pump_service.feeder.trackerlink._SESSION_WAIT_S", 0)
+    monkeypatch.setattr("binlake.pump_service.feeder.trackerlink._SESSION_WAIT_S", 0)
     tracked.follow(SCRIPT[0])
     twin = Tracked(empty_mariadb)
     with pytest.raises(SourceUnavailable, match="another session") as waits:

@@ -17,17 +17,17 @@ from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, Session, SourceTransaction, Statement, TableMap
 from binlake.mysqlbinlog.rowimage.replaced import REPLACED
 from binlake.mysqlbinlog.rowimage.transactions import Guard
+from binlake.pump_service.feeder.journal import Journal
+from binlake.pump_service.feeder.metrics import render_metrics_page
+from binlake.pump_service.feeder.publisher import Publisher, read_key
+from binlake.pump_service.feeder.service import Feeder
+from binlake.pump_service.feeder.settings import FeederFile, SourceFile
+from binlake.pump_service.feeder.worker import Parts, Worker
+from binlake.pump_service.workload.definitions import Col, build_column_json
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import build_database_json, build_job_json, build_table_json
 from binlake.wire import binlog_pb2 as pb
-from pump_service.feeder.journal import Journal
-from pump_service.feeder.metrics import render_metrics_page
-from pump_service.feeder.publisher import Publisher, read_key
-from pump_service.feeder.service import Feeder
-from pump_service.feeder.settings import FeederFile, SourceFile
-from pump_service.feeder.worker import Parts, Worker
-from pump_service.workload.definitions import Col, build_column_json
 
 SOURCE = "shard-1"
 TABLE_ID = 105

@@ -12,7 +12,7 @@ from support.examples import examples
 
 from binlake import tso
 from binlake.errors import ConfigError, Permanent
-from pump_service.pd.oracle import LED_LOGICAL, Oracle
+from binlake.pump_service.pd.oracle import LED_LOGICAL, Oracle
 
 NOW = 1_795_000_000_000
 BOUND = tso.compose(NOW, 1)
@@ -144,7 +144,7 @@ def test_a_bound_that_was_not_saved_is_not_used(tmp_path: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("pump_service.pd.oracle.replace_file", full)
+        patch.setattr("binlake.pump_service.pd.oracle.replace_file", full)
         for _ in range(3):
             with pytest.raises(OSError, match="No space"):
                 oracle.take(1)

@@ -18,7 +18,7 @@ from support.certificates import Authority
 
 from binlake.cluster.placement import EtcdClient, NodeStatus, PdClient, Registry
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
-from pump_service.pd import PlacementDriver
+from binlake.pump_service.pd import PlacementDriver
 
 
 @pytest.mark.long

@@ -10,9 +10,9 @@ import google_crc32c
 import pytest
 
 from binlake.errors import WireError
+from binlake.pump_service.pd import kvstore, mvcc
+from binlake.pump_service.pd.kvstore import KvStore
 from binlake.wire import etcd_pb2 as pb
-from pump_service.pd import kvstore, mvcc
-from pump_service.pd.kvstore import KvStore
 
 JOURNAL = "etcd.journal"
 
@@ -217,7 +217,7 @@ def test_a_failed_snapshot_does_not_fail_the_write(tmp_path: Path, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("pump_service.pd.journal.replace_file", full)
+        patch.setattr("binlake.pump_service.pd.journal.replace_file", full)
         put(store, b"a", b"1")
     put(store, b"b", b"2")
     assert state(reopened(store, tmp_path)) == {b"a": b"1", b"b": b"2"}

@@ -16,13 +16,13 @@ import pytest
 from binlake import tso
 from binlake.cluster.placement import ClockClient, EtcdClient, PdClient
 from binlake.errors import Permanent, SourceUnavailable
+from binlake.pump_service.pd import PlacementDriver, server
+from binlake.pump_service.pd.streams import Streams
 from binlake.wire import etcd_pb2 as etcd_pb
 from binlake.wire import etcd_rpc as rpc
 from binlake.wire import pd_pb2 as pb
 from binlake.wire.pd_pb2_grpc import PDStub
 from deploy.local.ports import free_port
-from pump_service.pd import PlacementDriver, server
-from pump_service.pd.streams import Streams
 
 NOW = 1_795_000_000_000
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pump_service.pump import storage as storage_module
-from pump_service.pump.files import Files
-from pump_service.pump.index import Index
-from pump_service.pump.record import Pointer
+from binlake.pump_service.pump import storage as storage_module
+from binlake.pump_service.pump.files import Files
+from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.record import Pointer
 
 _SECTOR = 64  # smaller than a disk's sector, so that small records are torn too
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import structlog
 from pump_cluster import MemoryCluster
 
-from pump_service.pump.command import raise_file_limit, tune
-from pump_service.pump.config import PumpConfig
-from pump_service.pump.index import Index
-from pump_service.pump.server import PumpServer
+from binlake.pump_service.pump.command import raise_file_limit, tune
+from binlake.pump_service.pump.config import PumpConfig
+from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.server import PumpServer
 
 
 def main(data_dir: str, *options: str) -> None:

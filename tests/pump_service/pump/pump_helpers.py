@@ -9,11 +9,11 @@ from pathlib import Path
 
 from support.pump_calls import Transaction, pull
 
+from binlake.pump_service.pump.server import PumpServer
+from binlake.pump_service.pump.sorter import Entry, Kind
+from binlake.pump_service.pump.storage import Storage
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog, PrewriteValue
-from pump_service.pump.server import PumpServer
-from pump_service.pump.sorter import Entry, Kind
-from pump_service.pump.storage import Storage
 
 MakePump = Callable[..., PumpServer]
 """Makes a pump on the in-memory cluster: the fixture `build_pump`."""

@@ -13,15 +13,15 @@ from pump_helpers import commit, prewrite, until
 
 from binlake.cluster.pumpclient import ClientOptions, PumpClient
 from binlake.errors import Transient
+from binlake.pump_service.pump.batch_writes import BatchWrite
+from binlake.pump_service.pump.groupcommit import Behind, Done
+from binlake.pump_service.pump.lean_server import LeanServer
+from binlake.pump_service.pump.service import PumpService, State
+from binlake.pump_service.pump.storage import Storage, StorageOptions
 from binlake.rpc import Channel, RpcError, Status
 from binlake.wire import build
 from binlake.wire.admin_pb2 import WriteBinlogsReq, WriteBinlogsResp
 from binlake.wire.binlog_pb2 import Binlog
-from pump_service.pump.batch_writes import BatchWrite
-from pump_service.pump.groupcommit import Behind, Done
-from pump_service.pump.lean_server import LeanServer
-from pump_service.pump.service import PumpService, State
-from pump_service.pump.storage import Storage, StorageOptions
 
 CLUSTER_ID = 7
 WRITE_MANY = "/binlake.wire.PumpAdmin/WriteBinlogs"

@@ -21,11 +21,11 @@ from pump_cluster import CLUSTER_ID
 from pump_helpers import prewrite, settled, until
 
 from binlake import tso
+from binlake.pump_service.pump.index import encode_ts_key
+from binlake.pump_service.pump.storage import Storage
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq, WriteBinlogResp
-from pump_service.pump.index import encode_ts_key
-from pump_service.pump.storage import Storage
 
 pytestmark = pytest.mark.process
 

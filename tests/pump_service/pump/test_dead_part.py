@@ -12,7 +12,7 @@ pytestmark = pytest.mark.process
 
 PROGRAM = """
 import sys, threading
-from pump_service.pump.command import _end_the_process
+from binlake.pump_service.pump.command import _end_the_process
 
 class Full:
     def write(self, text): raise OSError(28, "No space left on device")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from binlake.pump_service.pump import entities
 from binlake.wire.pump_pb2 import PullBinlogResp
-from pump_service.pump import entities
 
 TS = st.integers(1 << 56, (1 << 63) - 1) | st.integers(0, 1 << 60)
 BATCHES = st.lists(st.tuples(TS, TS, st.binary(max_size=20) | st.integers(0, 40_000).map(bytes)), max_size=20)

@@ -14,11 +14,11 @@ import pytest
 from pump_helpers import commit, prewrite, reach, settled, store, until
 
 from binlake.errors import Permanent, Transient
+from binlake.pump_service.pump import index as index_module
+from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.record import Pointer
+from binlake.pump_service.pump.storage import Storage, StorageOptions
 from binlake.wire import build
-from pump_service.pump import index as index_module
-from pump_service.pump.index import Index
-from pump_service.pump.record import Pointer
-from pump_service.pump.storage import Storage, StorageOptions
 
 AT = Pointer(0, 0)
 
@@ -43,8 +43,8 @@ def test_a_stop_while_the_index_fails_writes_nothing_after_the_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chased: bool
 ) -> None:
     # S0-48: space becomes free while the pump stops. If the head moved past the failed entries, they would be lost.
-    monkeypatch.setattr("pump_service.pump.follower._PUTS", 1)
-    monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 3600.0)
+    monkeypatch.setattr("binlake.pump_service.pump.follower._PUTS", 1)
+    monkeypatch.setattr("binlake.pump_service.pump.follower._SYNC_S", 3600.0)
     storage = Storage(tmp_path, StorageOptions(index_queue=2 if chased else 100))
     store(storage, prewrite(10), commit(10, 11))
     reach(storage, 11)
@@ -93,8 +93,8 @@ def test_the_head_does_not_move_until_everything_before_it_is_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S0-48: every batch is synced here, and still an older log file may be lost.
-    monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 0.0)
-    monkeypatch.setattr("pump_service.pump.follower._DUMP_SHARE", 0)
+    monkeypatch.setattr("binlake.pump_service.pump.follower._SYNC_S", 0.0)
+    monkeypatch.setattr("binlake.pump_service.pump.follower._DUMP_SHARE", 0)
     written = False
     monkeypatch.setattr(Index, "is_durable", lambda _: written)
     storage = Storage(tmp_path)
@@ -133,8 +133,8 @@ def test_entries_after_a_torn_write_in_a_log_file_do_not_count_as_durable(
 
 def test_a_restart_after_a_briefly_full_disk_skips_no_binlog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # S0-48: as above, observed from outside.
-    monkeypatch.setattr("pump_service.pump.follower._RETRY_S", 0.01)
-    monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 0.0)
+    monkeypatch.setattr("binlake.pump_service.pump.follower._RETRY_S", 0.01)
+    monkeypatch.setattr("binlake.pump_service.pump.follower._SYNC_S", 0.0)
     storage = Storage(tmp_path)
     store(storage, *(build.build_fake(ts) for ts in range(1, 100)))
     reach(storage, 99)
@@ -161,8 +161,8 @@ def put_until_torn(index: Index) -> None:
 def test_a_permanently_failing_index_ends_the_index_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # LevelDB keeps a failed flush until it is opened again. Only a new process repairs it, and it finds all acked
     # binlogs.
-    monkeypatch.setattr("pump_service.pump.follower._RETRY_S", 0.01)
-    monkeypatch.setattr("pump_service.pump.follower._PATIENCE_S", 0.1)
+    monkeypatch.setattr("binlake.pump_service.pump.follower._RETRY_S", 0.01)
+    monkeypatch.setattr("binlake.pump_service.pump.follower._PATIENCE_S", 0.1)
     died: list[threading.ExceptHookArgs] = []
     # Only this storage's thread: any other thread that dies in this process belongs to another test.
     monkeypatch.setattr(threading, "excepthook", lambda args: args.thread is follower() and died.append(args))

@@ -10,8 +10,8 @@ import pytest
 from pump_helpers import prewrite, store, until
 
 from binlake.errors import BinlakeError
-from pump_service.pump.record import Pointer
-from pump_service.pump.storage import Storage
+from binlake.pump_service.pump.record import Pointer
+from binlake.pump_service.pump.storage import Storage
 
 
 def test_a_failing_callback_of_a_writer_does_not_end_the_commits_of_others(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_entries_that_arrive_during_the_pause_share_one_index_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A LevelDB batch for each write was a sixth of the cost of a single writer. A stop does not wait for the pause.
-    monkeypatch.setattr("pump_service.pump.follower._PACE_S", 3600.0)
+    monkeypatch.setattr("binlake.pump_service.pump.follower._PACE_S", 3600.0)
     storage = Storage(tmp_path / "pump")
     write, batches = storage.index.write, list[list[int]]()
 

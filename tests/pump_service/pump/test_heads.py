@@ -16,15 +16,15 @@ from pump_helpers import pulled, reach, store
 from support.examples import examples
 
 from binlake.errors import WireError
+from binlake.pump_service.pump.follower import parse_entries, parse_entry
+from binlake.pump_service.pump.heads import PROOF, Head, complete, normalise, parse_head, parse_layout
+from binlake.pump_service.pump.ranges import Block, read_block
+from binlake.pump_service.pump.record import Pointer
+from binlake.pump_service.pump.sorter import Kind
+from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.vlog import LogOptions, ValueLog
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite, Rollback
-from pump_service.pump.follower import parse_entries, parse_entry
-from pump_service.pump.heads import PROOF, Head, complete, normalise, parse_head, parse_layout
-from pump_service.pump.ranges import Block, read_block
-from pump_service.pump.record import Pointer
-from pump_service.pump.sorter import Kind
-from pump_service.pump.storage import Storage
-from pump_service.pump.vlog import LogOptions, ValueLog
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 stamps = st.one_of(st.integers(0, 5), st.integers(470614287839920132, 470614287839930000), int64)

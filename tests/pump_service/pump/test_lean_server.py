@@ -17,13 +17,13 @@ from pump_helpers import commit, prewrite, until
 
 from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import ConfigError, SourceUnavailable
+from binlake.pump_service.pump.lean_server import LeanServer
+from binlake.pump_service.pump.service import PumpService, State
+from binlake.pump_service.pump.storage import Storage, StorageOptions
 from binlake.rpc import Channel, HttpResponse, PendingCall, RpcError, Status
 from binlake.wire import blocks, build
 from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite
 from binlake.wire.pump_pb2 import PullBinlogReq, WriteBinlogReq
-from pump_service.pump.lean_server import LeanServer
-from pump_service.pump.service import PumpService, State
-from pump_service.pump.storage import Storage, StorageOptions
 
 RECORDED = Path(__file__).parent / "recorded"
 CLUSTER_ID = 7710533641674055416  # cluster id of the recording
@@ -55,7 +55,7 @@ class Pump:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes wait for room without a time limit, because the disk may be slow."""
-    monkeypatch.setattr("pump_service.pump.lean_server._PATIENCE_S", 300.0)
+    monkeypatch.setattr("binlake.pump_service.pump.lean_server._PATIENCE_S", 300.0)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_many_writers_share_few_syncs_and_all_binlogs_are_pulled(pump: Pump) -> 
 @pytest.mark.long
 def test_a_consumer_that_asks_for_blocks_gets_the_same_binlogs(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
     # Small, large and huge ones, some whose P comes long before, rollbacks, fakes, and DDL.
-    monkeypatch.setattr("pump_service.pump.pull._CACHE_BYTES", 3 << 20)
+    monkeypatch.setattr("binlake.pump_service.pump.pull._CACHE_BYTES", 3 << 20)
     base = 470_000_000_000_000_000
     sizes = [0, 10, 300, 70_000, 3 << 20, 400, 1 << 20, 20]
     early = [prewrite(base + number, b"early" * number) for number in range(1, 40)]
@@ -224,7 +224,7 @@ def test_a_write_whose_caller_gave_up_while_it_waited_is_not_stored(
 
 
 def test_writes_that_wait_for_room_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pump_service.pump.lean_server._WAITING_BYTES", 50_000)
+    monkeypatch.setattr("binlake.pump_service.pump.lean_server._WAITING_BYTES", 50_000)
     pump = Pump(tmp_path, memory_bytes=10_000)
     stalled = Stalled(pump, monkeypatch)
     with Channel(pump.address) as channel:
@@ -240,7 +240,7 @@ def test_writes_that_wait_for_room_are_bounded(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.long
 def test_a_write_that_waits_too_long_for_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pump_service.pump.lean_server._PATIENCE_S", 0.1)
+    monkeypatch.setattr("binlake.pump_service.pump.lean_server._PATIENCE_S", 0.1)
     pump = Pump(tmp_path, memory_bytes=10_000)
     stalled = Stalled(pump, monkeypatch)
     with Channel(pump.address) as channel:

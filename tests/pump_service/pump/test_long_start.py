@@ -17,13 +17,13 @@ from pump_helpers import MakePump, commit, prewrite, pulled, store, until
 
 from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import BinlakeError
+from binlake.pump_service.pump import follower
+from binlake.pump_service.pump.files import Files
+from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.server import PumpServer
+from binlake.pump_service.pump.stopping import StartStopped
+from binlake.pump_service.pump.storage import Storage
 from binlake.wire import build
-from pump_service.pump import follower
-from pump_service.pump.files import Files
-from pump_service.pump.index import Index
-from pump_service.pump.server import PumpServer
-from pump_service.pump.stopping import StartStopped
-from pump_service.pump.storage import Storage
 
 
 class Gate:

@@ -12,11 +12,11 @@ from test_pump_pages import ask, envelope, value, write
 
 from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import Permanent, WireError
+from binlake.pump_service.pump.metrics import PumpMetrics
+from binlake.pump_service.pump.resolver import NoStatusSource
+from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.verdict import Verdict
 from binlake.wire import build
-from pump_service.pump.metrics import PumpMetrics
-from pump_service.pump.resolver import NoStatusSource
-from pump_service.pump.storage import Storage
-from pump_service.pump.verdict import Verdict
 
 
 @pytest.mark.parametrize("few", [True, False])

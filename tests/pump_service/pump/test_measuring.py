@@ -10,8 +10,8 @@ import pytest
 from pump_helpers import MakePump, commit, open_storage, prewrite, reach, store
 
 from binlake.cluster.pumpclient import PumpReader, RangeSize
-from pump_service.pump.measuring import MOST_CUTS, measure_range
-from pump_service.pump.storage import Storage
+from binlake.pump_service.pump.measuring import MOST_CUTS, measure_range
+from binlake.pump_service.pump.storage import Storage
 
 SIZE, COUNT = 1_000, 200
 EACH = SIZE + 150

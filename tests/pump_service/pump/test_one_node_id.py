@@ -12,9 +12,9 @@ from pump_helpers import until
 
 from binlake.cluster.placement import EtcdClaim, EtcdClient
 from binlake.errors import Fenced, Permanent
-from pump_service.pd import PlacementDriver
-from pump_service.pump.config import PumpConfig
-from pump_service.pump.server import PumpServer
+from binlake.pump_service.pd import PlacementDriver
+from binlake.pump_service.pump.config import PumpConfig
+from binlake.pump_service.pump.server import PumpServer
 
 
 @pytest.mark.long

@@ -8,9 +8,9 @@ from pump_helpers import MakePump, commit, prewrite, rollback, until
 from support.pump_calls import write_binlog
 
 from binlake.errors import BinlakeError, ConfigError, Transient, WireError
+from binlake.pump_service.pump.server import PumpServer
+from binlake.pump_service.pump.service import State
 from binlake.wire.binlog_pb2 import Binlog
-from pump_service.pump.server import PumpServer
-from pump_service.pump.service import State
 
 NOT_ONLINE = [State.STARTING, State.PAUSING, State.CLOSING, State.PAUSED, State.OFFLINE]
 

@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from pump_helpers import commit, plain_rule, prewrite, rollback, settled
 
 from binlake.errors import BinlakeError
+from binlake.pump_service.pump.follower import Follower, parse_entry
+from binlake.pump_service.pump.record import Pointer
+from binlake.pump_service.pump.sorter import Entry, Kind
+from binlake.pump_service.pump.storage import Storage, StorageOptions, _encode_end
+from binlake.pump_service.pump.vlog import ValueLog
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
-from pump_service.pump.follower import Follower, parse_entry
-from pump_service.pump.record import Pointer
-from pump_service.pump.sorter import Entry, Kind
-from pump_service.pump.storage import Storage, StorageOptions, _encode_end
-from pump_service.pump.vlog import ValueLog
 
 OPTIONS = StorageOptions(segment_bytes=700, index_queue=6)
 DOUBTING = replace(OPTIONS, trust_rollbacks=False)
@@ -145,10 +145,10 @@ class Ticks:
 def often() -> Iterator[None]:
     """Sync a batch, and move the head, every few batches, as would happen over hours."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pump_service.pump.follower.time", Ticks())
-        patch.setattr("pump_service.pump.follower._PACE_S", 0)
-        patch.setattr("pump_service.pump.follower._SYNC_S", 9)
-        patch.setattr("pump_service.pump.follower._DUMP_SHARE", 0)
+        patch.setattr("binlake.pump_service.pump.follower.time", Ticks())
+        patch.setattr("binlake.pump_service.pump.follower._PACE_S", 0)
+        patch.setattr("binlake.pump_service.pump.follower._SYNC_S", 9)
+        patch.setattr("binlake.pump_service.pump.follower._DUMP_SHARE", 0)
         yield
 
 

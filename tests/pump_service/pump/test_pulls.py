@@ -14,14 +14,14 @@ from pump_helpers import commit, prewrite, until
 from support.examples import examples
 
 from binlake.errors import WireError
+from binlake.pump_service.pump import live_feed, pulls
+from binlake.pump_service.pump.lean_server import LeanServer
+from binlake.pump_service.pump.pull import Reader, catch_up
+from binlake.pump_service.pump.service import PumpService, State
+from binlake.pump_service.pump.storage import Storage
 from binlake.rpc import Channel, Limits, RpcError, Status
 from binlake.wire import blocks
 from binlake.wire.pump_pb2 import PullBinlogReq, PullBinlogResp
-from pump_service.pump import live_feed, pulls
-from pump_service.pump.lean_server import LeanServer
-from pump_service.pump.pull import Reader, catch_up
-from pump_service.pump.service import PumpService, State
-from pump_service.pump.storage import Storage
 
 pytestmark = pytest.mark.long
 

@@ -14,9 +14,9 @@ from support.certificates import Authority
 from support.pump_calls import write_binlog
 
 from binlake.errors import ConfigError
-from pump_service.pump.config import TlsFiles
-from pump_service.pump.server import PumpServer
-from pump_service.pump.service import State
+from binlake.pump_service.pump.config import TlsFiles
+from binlake.pump_service.pump.server import PumpServer
+from binlake.pump_service.pump.service import State
 
 FOREIGN = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
 

@@ -16,9 +16,9 @@ from pump_helpers import VALUE, prewrite, until
 
 from binlake.cluster.placement import EtcdClient, PdClient, Registry
 from binlake.cluster.pumpclient import PumpClient, PumpReader
+from binlake.pump_service.pd import PlacementDriver
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
-from pump_service.pd import PlacementDriver
 
 pytestmark = pytest.mark.process
 

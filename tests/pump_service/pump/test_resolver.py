@@ -18,12 +18,12 @@ from pump_helpers import VALUE, commit, prewrite, reach, rollback, settled, stor
 from binlake import tso
 from binlake.cluster.source import Absent, Committed, Locked, RolledBack, Status, TidbSource, Unknown, read_status
 from binlake.errors import SourceUnavailable
+from binlake.pump_service.pump.metrics import PumpMetrics
+from binlake.pump_service.pump.resolver import TXN_TIMEOUT_S, NoStatusSource, Resolver
+from binlake.pump_service.pump.storage import Storage, StorageOptions
+from binlake.pump_service.pump.verdict import Verdict
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
-from pump_service.pump.metrics import PumpMetrics
-from pump_service.pump.resolver import TXN_TIMEOUT_S, NoStatusSource, Resolver
-from pump_service.pump.storage import Storage, StorageOptions
-from pump_service.pump.verdict import Verdict
 
 
 def answer(**info: object) -> str:
@@ -189,7 +189,7 @@ class Clock:
 @pytest.fixture
 def absent_s(monkeypatch: pytest.MonkeyPatch) -> float:
     """Shorten the time between two answers that prove a rollback."""
-    monkeypatch.setattr("pump_service.pump.resolver._ABSENT_S", 0.05)
+    monkeypatch.setattr("binlake.pump_service.pump.resolver._ABSENT_S", 0.05)
     return 0.05
 
 

@@ -18,14 +18,14 @@ from binlake.cluster.source import Absent, RolledBack, Status
 from binlake.cluster.source.regions import RegionClient
 from binlake.cluster.source.tikv import TikvStatus
 from binlake.errors import SourceUnavailable
+from binlake.pump_service.pd import PlacementDriver
+from binlake.pump_service.pump.config import PumpConfig
+from binlake.pump_service.pump.metrics import PumpMetrics
+from binlake.pump_service.pump.resolver import NoStatusSource, Resolver
+from binlake.pump_service.pump.server import PumpServer
+from binlake.pump_service.pump.storage import Storage, StorageOptions
+from binlake.pump_service.pump.verdict import Verdict
 from binlake.wire import build
-from pump_service.pd import PlacementDriver
-from pump_service.pump.config import PumpConfig
-from pump_service.pump.metrics import PumpMetrics
-from pump_service.pump.resolver import NoStatusSource, Resolver
-from pump_service.pump.server import PumpServer
-from pump_service.pump.storage import Storage, StorageOptions
-from pump_service.pump.verdict import Verdict
 
 BEGIN_S = 1_000_000
 START = tso.compose(BEGIN_S * 1000)
@@ -176,7 +176,7 @@ def test_a_transaction_older_than_gc_blocks_and_the_reason_is_shown(world: World
 def test_gc_is_held_at_the_oldest_waiting_transaction_and_released(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pump_service.pump.status_queries._HOLD_S", 0.0)
+    monkeypatch.setattr("binlake.pump_service.pump.status_queries._HOLD_S", 0.0)
     store(world.storage, prewrite(START))
     until(lambda: world.storage.count_unmatched() == (1, START), "it waits")
     world.rounds(age_s=3)
@@ -257,7 +257,7 @@ def test_a_pump_asks_the_tikv_of_its_cluster_without_configuration(
     driver.start()
     address = tikv.start()
     monkeypatch.setattr(
-        "pump_service.pump.clients.RegionClient", lambda _, tls: RegionClient([f"http://{address}"], 20.0, tls)
+        "binlake.pump_service.pump.clients.RegionClient", lambda _, tls: RegionClient([f"http://{address}"], 20.0, tls)
     )
     config = PumpConfig(
         pd_urls=(driver.url,),

@@ -8,7 +8,7 @@ import plyvel
 import pytest
 
 from binlake.errors import Permanent
-from pump_service.pump.index import Index, encode_ts_key
+from binlake.pump_service.pump.index import Index, encode_ts_key
 
 KEYS = 20_000
 

@@ -15,9 +15,9 @@ from support.certificates import Authority, trust_another
 from binlake.cluster.placement import NodeStatus
 from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import SourceUnavailable
+from binlake.pump_service.pump.config import TlsFiles
 from binlake.rpc import Channel
-from pump_service.pump.config import TlsFiles
-from spark_jobs.land.pump_source import pull_batches
+from binlake.spark_jobs.land.pump_source import pull_batches
 
 
 def test_a_secure_pump_serves_only_allowed_names(

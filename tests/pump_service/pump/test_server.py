@@ -21,11 +21,11 @@ from binlake.cluster.placement import NodeStatus
 from binlake.cluster.pumpclient import PumpReader
 from binlake.cluster.source import Committed, RolledBack, Status, Unknown
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable, Transient
+from binlake.pump_service.pump.server import PumpServer
+from binlake.pump_service.pump.service import State
 from binlake.wire import build, cistern_pb2, cistern_pb2_grpc, pump_pb2, pump_pb2_grpc
 from binlake.wire.binlog_pb2 import Binlog, Commit
 from deploy.local.ports import free_port
-from pump_service.pump.server import PumpServer
-from pump_service.pump.service import State
 
 
 @pytest.fixture(params=[PumpServer, GrpcioPumpServer], ids=["lean", "grpcio"])
@@ -225,7 +225,7 @@ def test_a_pump_that_no_consumer_confirms_ends_offline_with_an_error(
     build_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S0-57, R-05
-    monkeypatch.setattr("pump_service.pump.membership._BACKOFF_S", 0.01)
+    monkeypatch.setattr("binlake.pump_service.pump.membership._BACKOFF_S", 0.01)
     cluster.consumers = [drainer("127.0.0.1:1")]
     with pytest.raises(SourceUnavailable, match="drainer1"):
         build_pump()

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from binlake.errors import BinlakeError, ConfigError
-from pump_service.pump.command import PumpCommand, raise_file_limit
-from pump_service.pump.config import DAY_S, PumpConfig, parse_gc, parse_size
-from pump_service.pump.record import Pointer
-from pump_service.pump.settings import find_ignored_keys, read_settings, to_config
+from binlake.pump_service.pump.command import PumpCommand, raise_file_limit
+from binlake.pump_service.pump.config import DAY_S, PumpConfig, parse_gc, parse_size
+from binlake.pump_service.pump.record import Pointer
+from binlake.pump_service.pump.settings import find_ignored_keys, read_settings, to_config
 
 ORIGINAL = """
 addr = "127.0.0.1:8260"

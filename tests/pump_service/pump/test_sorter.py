@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pump_helpers import plain_rule
 
-from pump_service.pump.record import Pointer
-from pump_service.pump.sorter import Entry, Kind, Outcome, Sorter
+from binlake.pump_service.pump.record import Pointer
+from binlake.pump_service.pump.sorter import Entry, Kind, Outcome, Sorter
 
 AT = Pointer(0, 0)
 

@@ -13,10 +13,10 @@ from support.pump_calls import write_binlog
 
 from binlake.cluster.placement import NodeStatus
 from binlake.errors import Fenced, Permanent
+from binlake.pump_service.pump.score import Usage
+from binlake.pump_service.pump.server import PumpServer
+from binlake.pump_service.pump.service import State
 from binlake.wire.binlog_pb2 import Binlog
-from pump_service.pump.score import Usage
-from pump_service.pump.server import PumpServer
-from pump_service.pump.service import State
 
 
 class Serving:
@@ -217,7 +217,7 @@ def test_a_write_stored_while_the_pump_leaves_keeps_it_paused(
     # data stored after the last check is still needed.
     pump = build_pump()
     write(pump, cluster, prewrite(cluster.fetch_ts()))
-    monkeypatch.setattr("pump_service.pump.leaving.Departure.find_reason_to_wait", lambda _: "")
+    monkeypatch.setattr("binlake.pump_service.pump.leaving.Departure.find_reason_to_wait", lambda _: "")
     serving = Serving(pump)
     pump.request_leave("close")
     serving.end()
@@ -296,7 +296,7 @@ def test_a_fuller_disk_lowers_the_score_and_equal_pumps_have_equal_scores(
     def usage(data_dir: Path) -> Usage:
         return Usage(load=0.2, disk=0.9 if data_dir.name == "full" else 0.1, stored=0.05)
 
-    monkeypatch.setattr("pump_service.pump.server.measure_usage", usage)
+    monkeypatch.setattr("binlake.pump_service.pump.server.measure_usage", usage)
     for name in ("one", "two", "full"):
         build_pump(name)
     published = {name: cluster.nodes[name].score for name in ("one", "two", "full")}

@@ -13,8 +13,8 @@ from pump_helpers import until
 
 from binlake.cluster.placement import EtcdClient, NodeStatus, Registry
 from binlake.errors import Fenced, Permanent, WireError
-from pump_service.pump.config import PumpConfig
-from pump_service.pump.server import PumpServer
+from binlake.pump_service.pump.config import PumpConfig
+from binlake.pump_service.pump.server import PumpServer
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from binlake.cluster.placement import EtcdClient, PdClient, Registry
 from binlake.cluster.source import TidbSource
 from binlake.compare.capture import Capture
 from binlake.errors import SourceUnavailable
-from pump_service.pd import PlacementDriver
-from pump_service.pump import clients
-from pump_service.pump.clients import OwnSource
-from pump_service.replay.outcomes import Outcomes
-from pump_service.replay.status_server import StatusServer
+from binlake.pump_service.pd import PlacementDriver
+from binlake.pump_service.pump import clients
+from binlake.pump_service.pump.clients import OwnSource
+from binlake.pump_service.replay.outcomes import Outcomes
+from binlake.pump_service.replay.status_server import StatusServer
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 

@@ -12,10 +12,10 @@ from pump_helpers import VALUE, commit, prewrite, pulled, reach, rollback, settl
 from support.pump_calls import pull
 
 from binlake.errors import LostRange, Transient, WireError
+from binlake.pump_service.pump.record import RECORD, Pointer
+from binlake.pump_service.pump.storage import Storage, StorageOptions
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
-from pump_service.pump.record import RECORD, Pointer
-from pump_service.pump.storage import Storage, StorageOptions
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "wire" / "pump-data.tar.gz"
 
@@ -179,7 +179,7 @@ def test_fields_that_go_always_emits_are_added(storage: Storage) -> None:
 
 
 def test_a_failing_index_is_retried_and_the_watermark_waits(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pump_service.pump.follower._RETRY_S", 0.01)
+    monkeypatch.setattr("binlake.pump_service.pump.follower._RETRY_S", 0.01)
     with monkeypatch.context() as broken:
 
         def fail(*_: object, **__: object) -> None:

@@ -12,9 +12,9 @@ import pytest
 from pump_helpers import commit, prewrite, reach, settled, store, until
 
 from binlake.errors import Transient
+from binlake.pump_service.pump.files import Files
+from binlake.pump_service.pump.storage import Storage, StorageOptions
 from binlake.wire import build
-from pump_service.pump.files import Files
-from pump_service.pump.storage import Storage, StorageOptions
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "wire" / "pump-data.tar.gz"
 
@@ -32,7 +32,7 @@ class GatedFiles(Files):
 
 
 def test_bytes_in_flight_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # U-06
-    monkeypatch.setattr("pump_service.pump.storage._PATIENCE_S", 0.05)
+    monkeypatch.setattr("binlake.pump_service.pump.storage._PATIENCE_S", 0.05)
     files = GatedFiles()
     storage = Storage(tmp_path, StorageOptions(memory_bytes=200), files=files)
     files.gate.clear()

@@ -14,11 +14,11 @@ from pump_helpers import commit, prewrite, reach, settled, store, until
 from support.pump_calls import pull
 
 from binlake.errors import Permanent, WireError
+from binlake.pump_service.pump.directory import DataDirectory
+from binlake.pump_service.pump.record import Pointer
+from binlake.pump_service.pump.storage import Storage, StorageOptions
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
-from pump_service.pump.directory import DataDirectory
-from pump_service.pump.record import Pointer
-from pump_service.pump.storage import Storage, StorageOptions
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "wire" / "pump-data.tar.gz"
 
@@ -37,7 +37,7 @@ def test_a_lost_index_is_rebuilt_from_the_value_log(tmp_path: Path) -> None:
 
 def test_the_head_covers_only_synced_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A power failure may lose entries that LevelDB did not sync: the value log must be read again from before them.
-    monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 3600.0)
+    monkeypatch.setattr("binlake.pump_service.pump.follower._SYNC_S", 3600.0)
     storage = Storage(tmp_path)
     store(storage, build.build_fake(10), build.build_fake(20))
     reach(storage, 20)

@@ -19,10 +19,10 @@ from support.examples import examples
 from value_log_files import OLD_FOOTER, OLD_HEADER, flip, old_record, payloads_of, segment
 
 from binlake.errors import Permanent, Transient
+from binlake.pump_service.pump.files import Files
+from binlake.pump_service.pump.record import END_MAGIC, MAGIC, Pointer
+from binlake.pump_service.pump.storage import Storage, StorageOptions
 from binlake.wire import build
-from pump_service.pump.files import Files
-from pump_service.pump.record import END_MAGIC, MAGIC, Pointer
-from pump_service.pump.storage import Storage, StorageOptions
 
 
 class CountingFiles(Files):
@@ -154,7 +154,7 @@ class KilledDisk(Files):
 def test_a_tail_in_the_page_cache_is_rewritten_durably_before_it_is_relied_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 0.0)
+    monkeypatch.setattr("binlake.pump_service.pump.follower._SYNC_S", 0.0)
     disk = KilledDisk()
     storage = Storage(tmp_path, files=disk)
     store(storage, build.build_fake(10))

@@ -10,10 +10,10 @@ from pump_helpers import commit, prewrite, reach, settled, store
 from value_log_files import OLD_FOOTER, old_record, payloads_of, segment
 
 from binlake.errors import Permanent
+from binlake.pump_service.pump.record import END_MAGIC, Pointer
+from binlake.pump_service.pump.storage import Storage, StorageOptions
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
-from pump_service.pump.record import END_MAGIC, Pointer
-from pump_service.pump.storage import Storage, StorageOptions
 
 
 def old_directory(folder: Path, *files: bytes) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from binlake.errors import LostRange, Permanent, Transient, WireError
+from binlake.pump_service.pump.fileend import KnownSynced
+from binlake.pump_service.pump.files import Files
+from binlake.pump_service.pump.record import FOOTER, HEAD, RECORD, Frame, Pointer, frame_of
+from binlake.pump_service.pump.vlog import LogOptions, ValueLog
 from binlake.wire import build
-from pump_service.pump.fileend import KnownSynced
-from pump_service.pump.files import Files
-from pump_service.pump.record import FOOTER, HEAD, RECORD, Frame, Pointer, frame_of
-from pump_service.pump.vlog import LogOptions, ValueLog
 
 # tidb-binlog 1.6
 C_BYTES = bytes.fromhex("08011081 8080c8d007 188280a0ced007 22026b31 3800 4000".replace(" ", ""))
@@ -208,7 +208,7 @@ def test_a_failed_rotation_is_reported_and_retried(tmp_path: Path, refused: str)
 
 
 def test_the_number_of_open_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pump_service.pump.vlog._OPEN_FILES", 5)
+    monkeypatch.setattr("binlake.pump_service.pump.vlog._OPEN_FILES", 5)
     files = RefusingFiles()
     log = ValueLog(tmp_path, LogOptions(segment_bytes=20), files=files)
     places = [log.append([bytes([n + 1]) * 20], n)[0] for n in range(30)]

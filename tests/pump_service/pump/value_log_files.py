@@ -7,8 +7,8 @@ from pathlib import Path
 
 import google_crc32c
 
-from pump_service.pump.record import MAGIC, Pointer
-from pump_service.pump.storage import Storage
+from binlake.pump_service.pump.record import MAGIC, Pointer
+from binlake.pump_service.pump.storage import Storage
 
 OLD_HEADER = struct.Struct("<IQI")
 OLD_FOOTER = struct.Struct("<qI")

@@ -17,14 +17,14 @@ from binlake.cluster.pumpclient import PumpClient, PumpReader
 from binlake.cluster.source import TidbSource
 from binlake.compare.capture import Capture
 from binlake.errors import BinlakeError, ConfigError
+from binlake.pump_service.pd import PlacementDriver
+from binlake.pump_service.pump.config import PumpConfig
+from binlake.pump_service.pump.server import PumpServer
+from binlake.pump_service.replay.clock import ReplayClock
+from binlake.pump_service.replay.outcomes import Outcomes
+from binlake.pump_service.replay.replayer import Replayer
+from binlake.pump_service.replay.status_server import StatusServer
 from binlake.wire import binlog_pb2 as pb
-from pump_service.pd import PlacementDriver
-from pump_service.pump.config import PumpConfig
-from pump_service.pump.server import PumpServer
-from pump_service.replay.clock import ReplayClock
-from pump_service.replay.outcomes import Outcomes
-from pump_service.replay.replayer import Replayer
-from pump_service.replay.status_server import StatusServer
 
 pytestmark = pytest.mark.long
 

@@ -12,9 +12,9 @@ from small_capture import write_capture
 from binlake import tso
 from binlake.compare.capture import Capture
 from binlake.errors import WireError
+from binlake.pump_service.replay.outcomes import Outcomes, Transaction
+from binlake.pump_service.replay.schedule import ReplaySchedule, Step
 from binlake.wire import binlog_pb2 as pb
-from pump_service.replay.outcomes import Outcomes, Transaction
-from pump_service.replay.schedule import ReplaySchedule, Step
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 

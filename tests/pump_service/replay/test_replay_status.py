@@ -14,11 +14,11 @@ from small_capture import write_capture
 from binlake.cluster.source import Absent, Committed, Locked, RolledBack, TidbSource
 from binlake.compare.capture import Capture
 from binlake.errors import ConfigError, Transient
+from binlake.pump_service.replay import status
+from binlake.pump_service.replay.clock import ReplayClock
+from binlake.pump_service.replay.outcomes import Outcomes, Transaction
+from binlake.pump_service.replay.status_server import StatusServer
 from binlake.wire import binlog_pb2 as pb
-from pump_service.replay import status
-from pump_service.replay.clock import ReplayClock
-from pump_service.replay.outcomes import Outcomes, Transaction
-from pump_service.replay.status_server import StatusServer
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "status_port"
 FOREVER = 1 << 62

@@ -15,13 +15,13 @@ import pytest
 
 from binlake.cluster.pumpclient import PumpReader
 from binlake.compare.capture import Capture
+from binlake.pump_service.pd import PlacementDriver
+from binlake.pump_service.pump.config import PumpConfig
+from binlake.pump_service.pump.server import PumpServer
+from binlake.pump_service.replay.outcomes import Outcomes
+from binlake.pump_service.replay.schedule import ReplaySchedule
 from binlake.wire import binlog_pb2 as pb
 from deploy.local.ports import free_port
-from pump_service.pd import PlacementDriver
-from pump_service.pump.config import PumpConfig
-from pump_service.pump.server import PumpServer
-from pump_service.replay.outcomes import Outcomes
-from pump_service.replay.schedule import ReplaySchedule
 
 pytestmark = pytest.mark.process
 

@@ -13,18 +13,18 @@ from workload_helpers import MemoryClient, committed, replayed, run
 
 from binlake.cluster.source.status import Committed, Locked, RolledBack, Unknown, read_status
 from binlake.errors import ConfigError
+from binlake.pump_service.replay.status import format_go_json
+from binlake.pump_service.workload.definitions import build_column_json
+from binlake.pump_service.workload.generator import choose_fate
+from binlake.pump_service.workload.kinds import KINDS, SIZED
+from binlake.pump_service.workload.measure import Latencies
+from binlake.pump_service.workload.source import LiveTransactions
+from binlake.pump_service.workload.spec import Faults, Spec
+from binlake.pump_service.workload.tables import Part
 from binlake.rows.codec.values import read_text
 from binlake.rows.codec.writers import write_text
 from binlake.rows.schema import ColumnInfo
 from binlake.wire import binlog_pb2 as pb
-from pump_service.replay.status import format_go_json
-from pump_service.workload.definitions import build_column_json
-from pump_service.workload.generator import choose_fate
-from pump_service.workload.kinds import KINDS, SIZED
-from pump_service.workload.measure import Latencies
-from pump_service.workload.source import LiveTransactions
-from pump_service.workload.spec import Faults, Spec
-from pump_service.workload.tables import Part
 
 ALL = tuple(KINDS)
 ODD = Faults(rollback=0.1, lose_commit=0.05, lose_rollback=0.05, hold=0.1, double=0.05)

@@ -10,14 +10,14 @@ from typing import Any
 
 from binlake.cluster.source.status import Committed, read_status
 from binlake.errors import SourceUnavailable
+from binlake.pump_service.replay.status import History, format_go_json
+from binlake.pump_service.workload.output import build_state_lines
+from binlake.pump_service.workload.runner import Runner
+from binlake.pump_service.workload.source import LiveTransactions
+from binlake.pump_service.workload.spec import Spec
 from binlake.rows.codec import decode_transaction
 from binlake.rows.schema import DdlJob, SchemaState
 from binlake.wire import binlog_pb2 as pb
-from pump_service.replay.status import History, format_go_json
-from pump_service.workload.output import build_state_lines
-from pump_service.workload.runner import Runner
-from pump_service.workload.source import LiveTransactions
-from pump_service.workload.spec import Spec
 
 
 class CountingClock:

@@ -19,7 +19,7 @@ from binlake.repair.backfill.progress import BackfillProgress
 from binlake.repair.backfill.repair import repair_range
 from binlake.repair.backfill.tableback import bring_table_back
 from binlake.repair.verify import VerifyOptions, verify
-from spark_jobs.commands.table import TableCommand
+from binlake.spark_jobs.commands.table import TableCommand
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 

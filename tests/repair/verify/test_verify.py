@@ -26,8 +26,8 @@ from binlake.repair.verify.repairing import apply_file, build_settled_target, gr
 from binlake.repair.verify.sqltable import SqlTable
 from binlake.repair.verify.tables import list_tables_at
 from binlake.rows.codec.floats import format_double
-from spark_jobs.commands.verify import run_verify, write_fixes
-from spark_jobs.job.outcomes import DIFFERENT
+from binlake.spark_jobs.commands.verify import run_verify, write_fixes
+from binlake.spark_jobs.job.outcomes import DIFFERENT
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 SMALL = VerifyOptions(chunk_rows=7)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+from binlake.pump_service.pump.record import HEAD, frame_of
 from binlake.wire.binlog_pb2 import Binlog
-from pump_service.pump.record import HEAD, frame_of
 
 Tail = Callable[[bytes, Random], bytes]
 """The random bytes, given a whole record at that offset as the first argument."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import google_crc32c
 
+from binlake.pump_service.pump.record import END_MAGIC, MAGIC, OLD_FOOTER, OLD_RECORD
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
-from pump_service.pump.record import END_MAGIC, MAGIC, OLD_FOOTER, OLD_RECORD
 from simulator.workloads import transactions
 
 if TYPE_CHECKING:

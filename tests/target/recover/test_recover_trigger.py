@@ -22,16 +22,16 @@ from binlake.config.model import Lake, Target
 from binlake.errors import CheckpointConflict, ConfigError, LostRange, Permanent
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.pump_service.pd import PlacementDriver
+from binlake.spark_jobs.commands import restore
+from binlake.spark_jobs.commands.main import run_job
+from binlake.spark_jobs.commands.recover import recover
+from binlake.spark_jobs.job import runner
+from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.target import apply_window
 from binlake.target.commands.setaside import set_aside
 from binlake.target.recover import judge_recovery, trigger
 from binlake.target.relay import RelayLog
-from pump_service.pd import PlacementDriver
-from spark_jobs.commands import restore
-from spark_jobs.commands.main import run_job
-from spark_jobs.commands.recover import recover
-from spark_jobs.job import runner
-from spark_jobs.job.context import Bounds, StageContext, StageResult
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 

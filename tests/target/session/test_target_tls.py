@@ -18,9 +18,9 @@ from binlake.config.model import Lake, Replication, Source, SourceSql, Target
 from binlake.errors import BinlakeError, ConfigError, TargetRefused
 from binlake.health.doctor import targetchecks
 from binlake.repair.verify.run import require_source_server
+from binlake.spark_jobs.bootstrap.source import SnapshotSource
 from binlake.target import Session
 from binlake.target.session.failures import is_server_wide
-from spark_jobs.bootstrap.source import SnapshotSource
 
 pytestmark = pytest.mark.mariadb
 USER = {"user": "tls", "password": "secret"}

@@ -15,11 +15,11 @@ from binlake import cli
 from binlake.base.dialects import Dialect
 from binlake.mysqlbinlog.definitions.descriptions import ColumnRow, IndexRow, TableDescription
 from binlake.mysqlbinlog.model import Flavor
-from pump_service.feeder.checks.finding import Finding
-from pump_service.feeder.checks.report import run_checks
-from pump_service.feeder.checks.servers import ServerFacts, check_server
-from pump_service.feeder.checks.tables import TableFacts, check_tables, check_together
-from pump_service.feeder.settings import FeederFile, SourceFile
+from binlake.pump_service.feeder.checks.finding import Finding
+from binlake.pump_service.feeder.checks.report import run_checks
+from binlake.pump_service.feeder.checks.servers import ServerFacts, check_server
+from binlake.pump_service.feeder.checks.tables import TableFacts, check_tables, check_together
+from binlake.pump_service.feeder.settings import FeederFile, SourceFile
 
 _MYSQL = ServerFacts(
     Flavor.MYSQL, "8.4.3",

@@ -8,13 +8,13 @@ import pytest
 from support.examples import seeds
 from support.tidb_json import INT_PK, column, index, table_def, table_info
 
+from binlake.pump_service.feeder.snapshot.changefilter import PartlyReadTable, filter_read_rows, iterate_changed_keys
 from binlake.rows.codec import MutationBuilder, decode_transaction, encode_commit_binlog, encode_prewrite_value
 from binlake.rows.codec.datum import write_int
 from binlake.rows.codec.values import skip
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.wire import binlog_pb2 as pb
-from pump_service.feeder.snapshot.changefilter import PartlyReadTable, filter_read_rows, iterate_changed_keys
 
 Row = dict[str, str | None]
 Change = tuple[int, str, Row | None, Row | None]

@@ -11,10 +11,15 @@ import pytest
 from binlake.mysqlbinlog.model import Position
 from binlake.mysqlbinlog.tablerows.chunks import Chunk
 from binlake.mysqlbinlog.tablerows.ranges import Range
-from pump_service.feeder.journal import Batch, Journal
-from pump_service.feeder.snapshot import loadstate
-from pump_service.feeder.snapshot.loadstate import LoadState, SnapshotPosition, build_load_facts, read_load_record
-from pump_service.feeder.snapshot.reading import Value
+from binlake.pump_service.feeder.journal import Batch, Journal
+from binlake.pump_service.feeder.snapshot import loadstate
+from binlake.pump_service.feeder.snapshot.loadstate import (
+    LoadState,
+    SnapshotPosition,
+    build_load_facts,
+    read_load_record,
+)
+from binlake.pump_service.feeder.snapshot.reading import Value
 
 A, B = ("d", "a"), ("d", "b")
 FIRST = SnapshotPosition(Position("bin.000001", 40, "0-1-9"), "server-1")

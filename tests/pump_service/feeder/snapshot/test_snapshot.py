@@ -15,11 +15,11 @@ from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, mask_four_byte_characters
 from binlake.mysqlbinlog.model import Flavor
 from binlake.mysqlbinlog.tablerows.chunks import Chunks
+from binlake.pump_service.feeder.server import Link, ask
+from binlake.pump_service.feeder.snapshot.opening import Snapshot, open_snapshot
+from binlake.pump_service.feeder.snapshot.reading import SnapshotChanged
+from binlake.pump_service.feeder.snapshot.structures import describe_source, estimate_rows, read_create_text
 from binlake.rows.schema import mysqltypes as t
-from pump_service.feeder.server import Link, ask
-from pump_service.feeder.snapshot.opening import Snapshot, open_snapshot
-from pump_service.feeder.snapshot.reading import SnapshotChanged
-from pump_service.feeder.snapshot.structures import describe_source, estimate_rows, read_create_text
 
 pytestmark = pytest.mark.mariadb
 

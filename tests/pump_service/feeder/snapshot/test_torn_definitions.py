@@ -12,7 +12,7 @@ from support.sourcelog import source_of
 from binlake.errors import SourceUnavailable
 from binlake.mysqlbinlog.definitions.descriptions import Query, build_visibility_sql, describe_table
 from binlake.mysqlbinlog.model import Flavor
-from pump_service.feeder.server import ask_by_name, connect
+from binlake.pump_service.feeder.server import ask_by_name, connect
 
 pytestmark = pytest.mark.mariadb
 
