@@ -2,8 +2,8 @@
 
 Loads of sysbench's shape (`--workload`): (a) 200k single-row inserts, (b) 200k single-row updates of 10k hot rows, (c)
 100k transactions of 5 rows over 4 tables; `--scale 10` takes ten times as many. They are written before the measurement
-begins. `binlake.spark_jobs.job.runner.run_window` is measured in a separate process (window_process.py): first a window of
-4,000 transactions, the process's first one ("cold": its start and imports count), then the load ("warm"). The floor
+begins. `binlake.spark_jobs.job.runner.run_window` is measured in a separate process (window_process.py): first a window
+of 4,000 transactions, the process's first one ("cold": its start and imports count), then the load ("warm"). The floor
 follows in the same run: the same final rows as prepared multi-row REPLACE statements over 4 connections into the
 emptied tables. The run fails if the target does not have exactly the written rows. See bench/README.md.
 

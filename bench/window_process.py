@@ -1,4 +1,4 @@
-"""The process that bench_end_to_end.py measures: windows through `binlake.spark_jobs.job.runner.run_window`, stage by stage.
+"""The process that bench_end_to_end.py measures: windows, through `binlake.spark_jobs.job.runner`, stage by stage.
 
 It connects to the address in its arguments, reads a Job, and answers each request with the cost of its windows.
 Binlake's code is not changed for this: `run_stage` is wrapped to time the stages. CPU is counted per process, so stages

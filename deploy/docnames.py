@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_PACKAGES = ("binlake", "spark_jobs", "plugins", "pump_service", "deploy", "tests", "bench")
+_LINKED = ("pump_service", "spark_jobs")  # top-level folders of packages below `binlake`
+_PACKAGES = ("binlake", *_LINKED, "plugins", "deploy", "tests", "bench")
 _OTHER_TEXTS = (".toml", ".proto", ".sql", ".html", ".js", ".yaml")
 _COMMENT = re.compile(r"(?:^|\s)#\s.*")
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -106,6 +107,7 @@ def _find_text(node: ast.stmt) -> str | None:
 
 def _add_file(names: _Names, path: Path, statements: Sequence[ast.stmt]) -> None:
     parts = path.with_suffix("").parts
+    parts = ("binlake", *parts) if parts[0] in _LINKED else parts
     module = ".".join(part for part in parts if part != "__init__")
     for count in range(1, len(parts)):
         names.modules[".".join(parts[:count])].add(parts[count])

@@ -10,7 +10,7 @@ from itertools import count
 
 import grimp
 
-ROOTS = ("binlake", "pump_service", "spark_jobs", "binlake_airflow", "deploy")
+ROOTS = ("binlake", "binlake_airflow", "deploy")
 Edges = Mapping[str, set[str]]
 
 

@@ -25,7 +25,7 @@ from deploy.setup.packages import build_uv_environment, install_uv
 
 FOLDER = LOCAL / "wheel"
 PYTHONS = ("3.11", "3.12", "3.13")
-TOP = {"binlake", "binlake_airflow", "pump_service", "spark_jobs"}
+TOP = {"binlake", "binlake_airflow"}
 """The only top-level names of an installation."""
 OTHER_AIRFLOW = "3.3.1"
 OTHER_SPARK = "4.1.3"

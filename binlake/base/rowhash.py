@@ -1,8 +1,8 @@
 """The digest of rows: equal for equal values in the same columns, wherever it is computed and however rows are ordered.
 
-The driver and Spark's workers (`binlake.spark_jobs.job.lake.fold_rows`) call these same functions on Arrow data. The hash is
-Binlake's own and must never change: sealed manifests hold digests of it. It does not depend on the width of a number,
-on how Arrow lays a column out (chunks, slices, dictionaries), or on the order of a map's entries.
+The driver and Spark's workers (`binlake.spark_jobs.job.lake.fold_rows`) call these same functions on Arrow data. The
+hash is Binlake's own and must never change: sealed manifests hold digests of it. It does not depend on the width of a
+number, on how Arrow lays a column out (chunks, slices, dictionaries), or on the order of a map's entries.
 """
 
 from __future__ import annotations

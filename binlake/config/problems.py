@@ -121,7 +121,7 @@ def _check_files_of_tls(replication: Replication) -> Iterator[str]:
 
 
 def _check_merged_tables(replication: Replication) -> Iterator[str]:
-    """Mode ordered cannot apply rows of several tables to one: `binlake.spark_jobs.convert.ordered` refuses them in the end."""
+    """Mode ordered cannot apply rows of several tables to one; in the end the stage convert refuses them."""
     if replication.target is None or replication.target.mode != "ordered":
         return
     for route in replication.routes:

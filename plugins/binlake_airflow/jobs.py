@@ -1,6 +1,6 @@
 """The interface between an operator and a Spark job: arguments, the result file, errors by name.
 
-A job is started by module name; this room never imports `spark_jobs` (DESIGN 1). commit_ts stay decimal strings here.
+A job is started by module name; this room never imports it (DESIGN 1). commit_ts stay decimal strings here.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Job:
     def build_arguments(
         self, result: Path, remote: str | None = None, *, without_spark: bool = False, spark_later: bool = False
     ) -> list[str]:
-        """Arguments of `python -m binlake.spark_jobs.commands.main`; the outcome goes to `result`, `remote` is a Connect URL.
+        """Arguments of `python -m`, `MODULE` first; the outcome goes to `result`, `remote` is a Connect URL.
 
         `without_spark`: the job starts no Spark, and reports if it cannot do without (`needs_spark_after_all`).
         `spark_later`: it also reports if its window should run on Spark.

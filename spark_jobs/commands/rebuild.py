@@ -101,9 +101,13 @@ def _compare_digests(
 
 def _read_left_out(ctx: StageContext, bounds: Bounds) -> dict[str, tuple[str, int]]:
     """(digest, rows) of what compact and convert last sealed of `bounds` without writing it."""
-    applied, sealed = ctx.windows.read_apply_manifests(bounds.lo, bounds.hi)[-1:], read_newest(ctx, bounds)
-    found = {CHANGE.name: (sealed.change, sealed.rows)} if sealed.change else {}
-    return found | {STATEMENT.name: (one.statement, one.rows) for one in applied if one.limits}
+    found, sealed = {}, read_newest(ctx, bounds)
+    if sealed.change:
+        found[CHANGE.name] = sealed.change, sealed.rows
+    applied = ctx.windows.read_apply_manifests(bounds.lo, bounds.hi)
+    if applied and applied[-1].limits:
+        found[STATEMENT.name] = applied[-1].statement, applied[-1].rows
+    return found
 
 
 def _digest_batches(ctx: StageContext, bounds: Bounds) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""The input and result of a stage; a stage is `run(context, bounds) -> StageResult` in `binlake.spark_jobs.STAGE.stage`."""
+"""Input and result of a stage, which is `run(context, bounds) -> StageResult` in `binlake.spark_jobs.STAGE.stage`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Translates errors of Spark, and of the lake's storage, into Binlake's.
 
-Binlake's own errors in tasks are results of the tasks (`binlake.spark_jobs.engine.spark`). What is left of Spark are errors of
-a Connect server that is unreachable or was restarted and no longer knows the session; they are temporary.
+Binlake's own errors in tasks are results of the tasks (`binlake.spark_jobs.engine.spark`). What is left of Spark are
+errors of a Connect server that is unreachable or was restarted and no longer knows the session; they are temporary.
 """
 
 from __future__ import annotations

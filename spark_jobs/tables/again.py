@@ -34,8 +34,9 @@ def may_leave_out(engine: Engine, bounds: Bounds, changes: WindowChanges, given:
 
     A net change is not larger than the row change that it comes from, and its SQL is smaller.
     """
-    is_given = given is not None and given.bounds == bounds and not changes.earlier
-    return engine.holds and is_given and all(isinstance(rows, HeldRows) for rows in given.rows)
+    if given is None or given.bounds != bounds or changes.earlier:
+        return False
+    return engine.holds and all(isinstance(rows, HeldRows) for rows in given.rows)
 
 
 def derive_net_again(

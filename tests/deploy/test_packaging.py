@@ -25,7 +25,7 @@ from deploy import licenses
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-OWN = {"binlake": ROOT, "pump_service": ROOT, "spark_jobs": ROOT, "binlake_airflow": ROOT / "plugins"}
+OWN = {"binlake": ROOT, "binlake_airflow": ROOT / "plugins"}
 # A statement of this repository's format: one line, or names in parentheses. Indented: imported late, or for types.
 _IMPORT = re.compile(r"^( *)(?:from ([\w.]+) import (\([^)]*\)|[^\n#]*)|import ([\w.]+))", re.MULTILINE)
 _DISTRIBUTIONS = {

@@ -58,7 +58,7 @@ FORBIDDEN = {
 
 @pytest.mark.long
 def test_forbidden_imports_are_found(tmp_path: Path) -> None:
-    for room in ("binlake", "pump_service", "spark_jobs", "deploy", "sql", "plugins/binlake_airflow"):
+    for room in ("binlake", "deploy", "sql", "plugins/binlake_airflow"):
         shutil.copytree(ROOT / room, tmp_path / room.removeprefix("plugins/"), ignore=shutil.ignore_patterns("*.pyc"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for chain, (line, _) in FORBIDDEN.items():

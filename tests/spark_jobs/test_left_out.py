@@ -199,7 +199,8 @@ def _reduce_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("rule", "table"), [(_render_otherwise, "statement"), (_reduce_otherwise, "change")])
 @pytest.mark.parametrize("is_open", [False, True])
 def test_rows_that_come_out_otherwise_never_reach_the_target(
-    one: OneProcess, rule: Callable[[pytest.MonkeyPatch], None], table: str, is_open: bool, monkeypatch: pytest.MonkeyPatch
+    one: OneProcess, rule: Callable[[pytest.MonkeyPatch], None], table: str, is_open: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # R-62  # fmt: skip
     converted = one.derive_plain()
     if is_open:

@@ -1,7 +1,7 @@
 """A job that answers from a script and does no work; it shows how an operator reacts to each answer.
 
-It takes the arguments of `binlake.spark_jobs.commands.main` (after spark-submit's own, if it replaces spark-submit), or those
-of `binlake_airflow.operators.child`: the result file, a command, its arguments. The script is JSON in the folder
+It takes the arguments of `binlake.spark_jobs.commands.main` (after spark-submit's own, if it replaces spark-submit), or
+those of `binlake_airflow.operators.child`: the result file, a command, its arguments. The script is JSON in the folder
 `BINLAKE_TEST_SCRIPT`: for each stage (for a feed: STAGE-FEED) a list of answers, one per try; the last one repeats. An
 answer is an outcome, or {"exit": N} to exit with that code and without a result. The job records its calls in the same
 folder as lines of JSON.

@@ -1,7 +1,7 @@
 """The net change of many rows as operations on Arrow columns; `changes.net.net` has the rules and the proof.
 
 The same functions serve all sizes. The driver calls them for a small window. For a large one, each Spark task reduces
-its rows to one run per key, and the runs of each share of the keys are reduced again (`binlake.spark_jobs.tables.netchange`).
+its rows to one run per key, and `binlake.spark_jobs.tables.netchange` reduces the runs of each share of the keys again.
 Both ways give the same result, except for the order of its rows.
 """
 
