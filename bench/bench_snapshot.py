@@ -1,10 +1,11 @@
 """`make bench-snapshot`: a full load of a MariaDB source: from SELECT to commits on a pump, then windows to a target.
 
 Each step is compared with its floor in the same run: the same table read by the server's own client and by its dump
-tool to /dev/null, and its rows as prepared multi-row REPLACE statements over 4 connections. Feeder, placement driver,
-pump and servers are separate processes; windows run in this one. The target must hold every row. SCALE=0.1 takes a
-tenth of the rows. READERS=1,4 lists the numbers of reading connections; the load with the last number continues to the
-target. Compare ratios and CPU: absolute figures depend on the machine.
+tool to /dev/null, its dump piped into the target by the server's own client, and its rows as prepared multi-row REPLACE
+statements over 4 connections. Feeder, placement driver, pump and servers are separate processes; windows run in this
+one. The target must hold every row, after each load. SCALE=0.1 takes a tenth of the rows. READERS=1,4 lists the numbers
+of reading connections; the load with the last number continues to the target. FORMS=rows,columns lists how the pumps
+get the rows, MIRRORS=1 turns mirrors on. Compare ratios and CPU: absolute figures depend on the machine.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import httpx
 import psutil
 import structlog
-from server_tools import find_client_program, run_client
+from server_tools import find_client_program, run_client, run_piped
 from sysbench_rows import DB, LOADS, Writer
 from target_floor import Floor, check_rows, measure_floor
 
 from binlake.config import Replication
+from binlake.config.model import Target
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.runner import run_window
 from deploy.local.mariadb import MariaDb
@@ -67,20 +69,32 @@ def main() -> int:
         )
         writer = _fill(source, rows)
         _measure_reading(source, rows, folder)
-        loads, windows = {}, Cost()
-        for count in readers:
-            with _run_cluster(folder / f"load-{count}") as cluster:
-                loads[count] = _measure_load(cluster, source, target, count, rows)
-                if count == readers[-1]:
-                    windows = _measure_windows(cluster, target, rows)
-        wrong = check_rows(target, writer)
+        wrong = _measure_dump(source, target, writer, rows, folder)
+        totals = {}
+        for form in os.environ.get("FORMS", "rows,columns").split(","):
+            for count in readers:
+                with _run_cluster(folder / f"load-{form}-{count}") as cluster:
+                    load = _measure_load(cluster, source, target, form, count, rows)
+                    if count == readers[-1]:
+                        totals[form] = load + _measure_windows(cluster, target, rows)
+                        wrong += check_rows(target, writer)
+                _empty(target)
+        with target.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {DB}")
+            cursor.execute(TABLE)
         floor = measure_floor(target, writer)
         _print("multi-row REPLACE", rows, Cost(floor.seconds, {"client": floor.client_cpu, "target": floor.server_cpu}))
-        for count, load in loads.items():
-            _print_ratio(f"load, {count} readers", load, floor)
-        _print_ratio("load and windows", loads[readers[-1]] + windows, floor)
+        for form, total in totals.items():
+            _print_ratio(f"load and windows, {form}", total, floor)
         print(*wrong, sep="\n")
         return int(bool(wrong))
+
+
+def _empty(target: MariaDb) -> None:
+    """Drop what a load has left at the target."""
+    with target.connect() as connection, connection.cursor() as cursor:
+        for name in (DB, Target.model_fields["checkpoint_schema"].default):
+            cursor.execute(f"DROP DATABASE IF EXISTS {name}")
 
 
 def _fill(source: MariaDb, rows: int) -> Writer:
@@ -97,7 +111,7 @@ def _fill(source: MariaDb, rows: int) -> Writer:
 
 def _measure_reading(source: MariaDb, rows: int, folder: Path) -> None:
     """Measure the server's own programs on the same table."""
-    login = ["--no-defaults", f"--host={source.host}", f"--port={source.port}", f"--user={source.user}", "--skip-ssl"]
+    login = _login(source)
     commands = {
         "SELECT to /dev/null": ["mariadb", *login, "--quick", "--batch", "-e", f"SELECT * FROM {DB}.sbtest1"],
         "dump to /dev/null": ["mariadb-dump", *login, "--single-transaction", DB],
@@ -110,21 +124,37 @@ def _measure_reading(source: MariaDb, rows: int, folder: Path) -> None:
         _print(name, rows, cost)
 
 
-def _measure_load(cluster: FeederSource, source: MariaDb, tracker: MariaDb, readers: int, rows: int) -> Cost:
+def _measure_dump(source: MariaDb, target: MariaDb, writer: Writer, rows: int, folder: Path) -> list[str]:
+    """Measure the source's dump, piped into the target; returns what differs there. The target is empty afterwards."""
+    with _measure_cost({"source": source, "target": target}) as cost:
+        dump = ["mariadb-dump", *_login(source), "--single-transaction", "--databases", DB]
+        taken = run_piped([dump, ["mariadb", *_login(target)]], folder)
+    cost.cpu["clients"] = taken.cpu_s
+    _print("dump into the target", rows, cost)
+    wrong = check_rows(target, writer)
+    _empty(target)
+    return wrong
+
+
+def _login(server: MariaDb) -> list[str]:
+    return ["--no-defaults", f"--host={server.host}", f"--port={server.port}", f"--user={server.user}", "--skip-ssl"]
+
+
+def _measure_load(cluster: FeederSource, source: MariaDb, tracker: MariaDb, form: str, readers: int, rows: int) -> Cost:
     """Measure a load, from the snapshot to the commits of all rows on the pump."""
     pump = cluster.parts[1]
     with _measure_cost({"source": source, "pump": pump}) as cost:
         cluster.feed(
             f'[tracker]\nhost = "{tracker.host}"\nport = {tracker.port}\n'
             f'[[source]]\nname = "s1"\nhost = "{source.host}"\nport = {source.port}\n'
-            f'ignore-tables = ["mysql.*"]\nsnapshot = {{ threads = {readers} }}\n'
+            f'ignore-tables = ["mysql.*"]\nsnapshot = {{ threads = {readers}, form = "{form}" }}\n'
         )
         started = sum(psutil.Process(cluster.parts[-1].pid).cpu_times()[:2])
         began = time.perf_counter()
         _wait_until(lambda: _load_of(cluster).get("state") == "done")
     cost.seconds = time.perf_counter() - began
     cost.cpu["feeder"] = sum(psutil.Process(cluster.parts[-1].pid).cpu_times()[:2]) - started
-    _print(f"load, {readers} readers", rows, cost)
+    _print(f"load, {form}, {readers} readers", rows, cost)
     return cost
 
 
@@ -138,7 +168,7 @@ def _measure_windows(cluster: FeederSource, target: MariaDb, rows: int) -> Cost:
             "source": {"pd-urls": [cluster.pd_url], "status-url": cluster.status_url},
             "lake": {"path": str(cluster.folder / "lake")},
             "target": {"db-type": "mariadb", "host": target.host, "port": target.port, "user": target.user},
-            "mirror": {"enabled": False},
+            "mirror": {"enabled": os.environ.get("MIRRORS") == "1"},
         }
     )
     context = StageContext(replication, "bench", _refuse_spark, in_pieces=True)
@@ -193,13 +223,13 @@ def _wait_until(reached: Callable[[], bool]) -> None:
 
 def _print(name: str, rows: int, cost: Cost) -> None:
     by_process = ", ".join(f"{process} {seconds / rows * 1e6:.2f}" for process, seconds in sorted(cost.cpu.items()))
-    print(f"{name:<22} {rows / cost.seconds:>9,.0f} rows/s   CPU us per row: {by_process}", flush=True)
+    print(f"{name:<26} {rows / cost.seconds:>9,.0f} rows/s   CPU us per row: {by_process}", flush=True)
 
 
 def _print_ratio(name: str, cost: Cost, floor: Floor) -> None:
     cpu = (floor.client_cpu + floor.server_cpu) / sum(cost.cpu.values())
     print(
-        f"{name:<22} {floor.seconds / cost.seconds:.2f} of the target's floor in time, {cpu:.2f} in CPU",
+        f"{name:<26} {floor.seconds / cost.seconds:.2f} of the target's floor in time, {cpu:.2f} in CPU",
         flush=True,
     )
 

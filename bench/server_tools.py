@@ -39,9 +39,25 @@ def find_client_program(name: str) -> Path:
 
 def run_client(words: Sequence[str], folder: Path) -> Taken:
     """Run a client program in `folder` with its output to /dev/null."""
-    program = find_client_program(words[0])
+    return run_piped([words], folder)
+
+
+def run_piped(commands: Sequence[Sequence[str]], folder: Path) -> Taken:
+    """Run client programs in `folder`, each with the output of the one before it, the last one's to /dev/null."""
     env = {**os.environ, "LD_LIBRARY_PATH": debian.find_library_path(_ROOT)}
+    programs = [[str(find_client_program(words[0])), *words[1:]] for words in commands]
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run([str(program), *words[1:]], env=env, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    running: list[subprocess.Popen[bytes]] = []
+    for number, words in enumerate(programs, 1):
+        given = running[-1].stdout if running else subprocess.DEVNULL
+        out = subprocess.DEVNULL if number == len(programs) else subprocess.PIPE
+        running.append(subprocess.Popen(words, env=env, cwd=folder, stdin=given, stdout=out))
+        if running[:-1]:
+            # Only the next program reads it: if that ends, the one before must notice.
+            assert running[-2].stdout is not None
+            running[-2].stdout.close()
+    for one in running:
+        if one.wait():
+            raise subprocess.CalledProcessError(one.returncode, one.args)
     after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - began
     return Taken(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall)

@@ -113,6 +113,11 @@ class Snapshot(Section):
 
     threads: int = Field(4, ge=1, le=64, description="connections that read rows in parallel (DM: mydumpers.threads)")
     chunk_rows: int = Field(20_000, ge=1, description="rows of a chunk, and at most of a transaction that has them")
+    form: Literal["rows", "columns"] = Field(
+        "rows",
+        description="how the pumps get the rows: as TiDB's, which any consumer reads, or as columns, which cost less"
+        " and which an original Drainer refuses",
+    )
     block_allow_list: BlockAllowList | None = Field(
         None,
         description="DM's lists, with the source's own names: rows of other tables are not loaded; their definitions"

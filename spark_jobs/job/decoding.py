@@ -8,7 +8,7 @@ files. It is a module of its own because the imports of a stage would cost each 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from binlake.lake.payloads import COLUMNS, PayloadRange, join_chunks
 from binlake.lake.store import delete_file
 from binlake.lake.tables import MUTATION
 from binlake.rows.codec import MUTATION_SCHEMA, DecodeStats, MutationBatch
+from binlake.rows.codec.columnblocks import find_column_blocks
 from binlake.rows.codec.splits import MOST_BYTES
 from binlake.rows.schema import SchemaState, WindowSchemas
 from binlake.rules import Rules
@@ -83,20 +84,43 @@ class Decoder:
         decoded, own = self._build_batch(), 0
         for batch in batches:
             for piece in _split_batch(batch):
-                payloads, commits, starts = (
-                    piece.column(name) for name in (Binlog.PAYLOAD, Binlog.COMMIT_TS, Binlog.START_TS)
-                )
-                if self.rules.marks is None and payloads.nbytes <= MOST_BYTES * len(payloads):
-                    decoded.add_all(payloads, commits.to_numpy(), starts.to_numpy(), self.schemas.find_schemas_at)
-                else:
-                    for row in zip(payloads, commits.to_pylist(), starts.to_pylist(), strict=True):
-                        own += self._add(decoded, row[0].as_py(), *row[1:])
-                        if decoded.is_full:
-                            yield from decoded.take_batches()
-                if decoded.is_full:
+                at = 0
+                for block in find_column_blocks(piece.column(Binlog.PAYLOAD)):
+                    own += yield from self._decode_piece(decoded, piece.slice(at, block - at))
                     yield from decoded.take_batches()
+                    own += yield from self._read_block(decoded, piece.slice(block, 1))
+                    at = block + 1
+                own += yield from self._decode_piece(decoded, piece.slice(at))
         yield from decoded.take_batches()
         left_out.update(_build_counts(decoded.stats, own))
+
+    def _decode_piece(self, decoded: MutationBatch, piece: pa.RecordBatch) -> Generator[pa.RecordBatch, None, int]:
+        """Add transactions to `decoded`, and take its rows when it is full. Returns how many our own side wrote."""
+        own = 0
+        if not piece.num_rows:
+            return own
+        payloads, commits, starts = (piece.column(name) for name in (Binlog.PAYLOAD, Binlog.COMMIT_TS, Binlog.START_TS))
+        if self.rules.marks is None and payloads.nbytes <= MOST_BYTES * len(payloads):
+            decoded.add_all(payloads, commits.to_numpy(), starts.to_numpy(), self.schemas.find_schemas_at)
+        else:
+            for row in zip(payloads, commits.to_pylist(), starts.to_pylist(), strict=True):
+                own += self._add(decoded, row[0].as_py(), *row[1:])
+                if decoded.is_full:
+                    yield from decoded.take_batches()
+        if decoded.is_full:
+            yield from decoded.take_batches()
+        return own
+
+    def _read_block(self, decoded: MutationBatch, piece: pa.RecordBatch) -> Generator[pa.RecordBatch, None, int]:
+        """The rows of the only transaction of `piece`, a block. Returns 1 if our own side wrote it, else 0."""
+        payload, commit_ts, start_ts = (
+            piece.column(name)[0].as_py() for name in (Binlog.PAYLOAD, Binlog.COMMIT_TS, Binlog.START_TS)
+        )
+        tables = self.schemas.find_schema_at(commit_ts)
+        if self.rules.marks is not None and self.rules.marks.is_ours(payload, commit_ts, start_ts, tables):
+            return 1
+        yield from decoded.read_block(payload, commit_ts, start_ts, tables)
+        return 0
 
     def _build_batch(self) -> MutationBatch:
         rules = self.rules

@@ -23,6 +23,7 @@ from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 from binlake.cli import run
 from binlake.lake.paths import LakePaths
 from binlake.mysqlbinlog.rowimage.replaced import REPLACED
+from binlake.mysqlbinlog.tablerows.columnrows import FEWEST
 from binlake.pump_service.feeder.journal import Journal, LoadedChunk
 from binlake.pump_service.feeder.publisher import Stopped
 from binlake.pump_service.feeder.snapshot.loadstate import read_load_record
@@ -76,8 +77,9 @@ def test_source_and_target_are_equal(server: MariaDb, target: dict[str, Any], ma
         assert contents(mariadb, "fed") == contents(server, "fed")
 
 
+@pytest.mark.parametrize("form", ["rows", "columns"])
 def test_full_load_under_writes_and_following_windows_are_equal(
-    server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path
+    server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path, form: str
 ) -> None:
     # S4-02 U-19 R-34
     numbers = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) SELECT"
@@ -92,7 +94,12 @@ def test_full_load_under_writes_and_following_windows_are_equal(
         f"INSERT INTO fed.t (id, u, v, note, bits) {numbers} i, CONCAT('u', i), i / 7, 'ä€', i % 32 FROM n",
         f"INSERT INTO fed.log {numbers} i % 5, 'base' FROM n",
     )
-    source = {"name": "shard-1", "host": server.host, "port": server.port, "snapshot": {"chunk-rows": 500}}
+    source = {
+        "name": "shard-1",
+        "host": server.host,
+        "port": server.port,
+        "snapshot": {"chunk-rows": 500, "form": form},
+    }
     stop = threading.Event()
 
     def write() -> None:
@@ -125,12 +132,14 @@ def test_full_load_under_writes_and_following_windows_are_equal(
         assert (done.loads[0].rows, done.loads[0].tables) == (load["rows"], 2)
 
 
+@pytest.mark.parametrize("form", ["rows", "columns"])
 def test_full_load_killed_repeatedly_resumes(
-    server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path
+    server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path, form: str
 ) -> None:
     # S4-02 S4-24 R-34: chunks are kept, changes between the snapshots come once; target and mirror are equal
     _build_base(server, mariadb)
-    source = {"name": "shard-1", "host": server.host, "port": server.port, "snapshot": {"chunk-rows": 50}}
+    snapshot = {"chunk-rows": 50 if form == "rows" else FEWEST, "form": form}
+    source = {"name": "shard-1", "host": server.host, "port": server.port, "snapshot": snapshot}
     with FedCluster(tmp_path, server, [source]) as cluster, server.connect() as link:
         kept = [0]
         with Killer("feeder_killer", cluster.write_settings()) as killer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from binlake.cluster.pumpclient import PumpClient
 from binlake.config.model import Replication
 from binlake.pump_service.pd import PlacementDriver
 from binlake.pump_service.pump.server import PumpServer
-from binlake.pump_service.replay.status import History
+from binlake.pump_service.statusport.answers import History
 from binlake.wire import binlog_pb2 as pb
 
 

@@ -12,9 +12,12 @@ from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.pump_service.feeder.snapshot import structures
 from binlake.pump_service.feeder.snapshot.opening import Snapshot, open_snapshot
 from binlake.pump_service.feeder.snapshot.progress import Progress
-from binlake.pump_service.feeder.snapshot.reading import CHUNK_ROWS, MOST_ROWS, SnapshotReader, SourceTable
+from binlake.pump_service.feeder.snapshot.reading import CHUNK_ROWS, MOST_ROWS, Form, SnapshotReader, SourceTable
 from binlake.rows.codec import decode_transaction, encode_commit_binlog
 from binlake.rows.schema import TableDef
+
+FORM: Form = "rows"
+"""The form of the values that `reader_of` reads."""
 
 
 def opened(server: MariaDb, sessions: int = 3, tables: Sequence[Name] = ()) -> Snapshot:
@@ -33,7 +36,8 @@ def reader_of(
     assert text is not None
     progress = Progress.of({name: 1}, [name])
     tables = [SourceTable(name, table, text)]
-    return SnapshotReader(snapshot, tables, 7, progress, chunk_rows=chunk_rows, most_rows=most_rows), progress
+    reader = SnapshotReader(snapshot, tables, 7, progress, chunk_rows=chunk_rows, most_rows=most_rows, form=FORM)
+    return reader, progress
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ BLOCK_ROWS, BLOCK_BYTES = 4096, 1 << 20
 """Limits of rows that are written together: their columns stay in the processor's caches."""
 _FEWEST = 64
 """Least number of rows for which numpy pays off."""
-_INSERTED = 0x12
+INSERTED = 0x12
 """Protobuf's tag of TableMutation.inserted_rows."""
 _PLAIN_ERRORS = (CutShort, ValueError, IndexError, OverflowError, struct.error)
 
@@ -68,13 +68,15 @@ class Entries(NamedTuple):
             first, begin = last, end
 
 
-def group_into_blocks(packets: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
-    """The same packets, grouped into blocks that are written together."""
+def group_into_blocks(
+    packets: Iterable[list[bytes]], most_rows: int = BLOCK_ROWS, most_bytes: int = BLOCK_BYTES
+) -> Iterator[list[bytes]]:
+    """The same packets, grouped into blocks that are written together: the first ones that reach one of the limits."""
     block, size = list[bytes](), 0
     for group in packets:
         block += group
         size += sum(map(len, group))
-        if len(block) >= BLOCK_ROWS or size >= BLOCK_BYTES:
+        if len(block) >= most_rows or size >= most_bytes:
             yield block
             block, size = [], 0
     if block:
@@ -118,7 +120,7 @@ class BlockWriter:
                 # The plain writer names the damaged row, or handles it.
                 pass
         rows = self._plain.write(packets)
-        entries = [bytes((_INSERTED,)) + write_uvarint(len(row)) + row for row in rows]
+        entries = [bytes((INSERTED,)) + write_uvarint(len(row)) + row for row in rows]
         return Entries(b"".join(entries), np.fromiter(map(len, entries), np.int64, len(entries)).cumsum())
 
     def _encode_together(self, packets: list[bytes]) -> Entries:
@@ -139,7 +141,7 @@ class BlockWriter:
         out.end()
         if self._handle is None:
             self._plain.next_handle += len(packets)
-        return Entries(*join_pieces(out, _INSERTED))
+        return Entries(*join_pieces(out, INSERTED))
 
     def _handles(self, out: Output, texts: list[Values]) -> Ints:
         if self._handle is not None:

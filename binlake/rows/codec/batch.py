@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from binlake.base.lakecolumns import Mutation
 from binlake.rows.codec.assemble import join_keys, join_maps
+from binlake.rows.codec.blockrows import build_block_columns, get_block
 from binlake.rows.codec.echoes import without_echoes
 from binlake.rows.codec.emptied import (
     Doubt,
@@ -53,6 +54,7 @@ from binlake.rows.codec.transaction import (
     split,
 )
 from binlake.rows.schema.info import TableDef
+from binlake.rows.schema.window import build_unknown_table_error
 from binlake.tso import LOGICAL_BITS
 from binlake.wire import binlog_pb2 as pb
 
@@ -164,6 +166,29 @@ class MutationBatch:
         # A transaction without wanted rows takes no memory, so its bytes do not count towards a full batch.
         self._bytes += len(payload) if self._count > had else 0
         return self._count - had
+
+    def read_block(
+        self, payload: bytes, commit_ts: int, start_ts: int, tables: TableLookup
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a transaction that `find_column_blocks` has found, after filters; counts what these leave out.
+
+        The batch must be empty, so that rows stay in order. Raises WireError, SchemaError.
+        """
+        assert not self._count, "take the rows of the transactions before a block first"
+        value = split(payload, commit_ts, start_ts)
+        table_id, block, count = get_block(value)
+        table = tables.find_table(table_id)
+        if table is None:
+            if not tables.is_gone(table_id):
+                raise build_unknown_table_error(table_id, commit_ts)
+            self.stats.gone_rows[table_id] += count
+        elif "insert" not in self._look_up_kinds(table):
+            self.stats.event_rows += count if self._look_up_kinds(table) else 0
+            self.stats.table_rows += 0 if self._look_up_kinds(table) else count
+        else:
+            moments = commit_ts, start_ts, value.schema_version
+            columns = build_block_columns(block, table, cast(_Names4, self._look_up_names(table)), moments)
+            yield pa.RecordBatch.from_arrays(columns, schema=MUTATION_SCHEMA)
 
     def _select_runs(
         self, table: TableDef, rows: RowLists, payload: bytes, moment: Moment

@@ -212,6 +212,13 @@ def _build_float_reader(column: ColumnInfo) -> LaneReader:
     return read
 
 
+def format_reals(values: NDArray[np.float64], *, single: bool) -> pa.Array:
+    """The canonical texts of FLOAT (`single`) or DOUBLE values. Raises ValueError for one that no column holds."""
+    if not (np.abs(values) <= FLOAT_MAX if single else np.isfinite(values)).all():
+        raise ValueError("a number is not a value of its column")
+    return _format_singles(values) if single else _format_doubles(values)
+
+
 def _format_doubles(values: NDArray[np.float64]) -> pa.Array:
     whole = (np.abs(values) < 1e15) & (np.rint(values) == values) & ~((values == 0) & np.signbit(values))
     return _format_floats(values, whole, (1e-4, 1e9), format_double)

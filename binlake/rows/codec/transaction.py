@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple, Protocol
 from google.protobuf.message import DecodeError
 
 from binlake.errors import WireError
+from binlake.rows.codec.columnblocks import is_column_block, read_column_block
 from binlake.rows.codec.tabledecoder import Image, TableDecoder, look_up_decoder
 from binlake.rows.codec.values import NotText
 from binlake.rows.schema.info import TableDef
@@ -234,7 +235,11 @@ def decode_changes(
         for kind in rows.kinds:
             if kind == pb.Insert:
                 op = "insert"
-                yield seq, decoder, "insert", None, decoder.insert(next(inserts))
+                *others, last = _read_inserts(next(inserts), decoder)
+                for image in others:
+                    yield seq, decoder, "insert", None, image
+                    seq += 1
+                yield seq, decoder, "insert", None, last
             elif kind == pb.Update:
                 op = "update"
                 before, after = decoder.update(next(updates))
@@ -245,6 +250,14 @@ def decode_changes(
             seq += 1
     except ROW_ERRORS as error:
         raise build_row_error(error, op, table_id, commit_ts, seq) from error
+
+
+def _read_inserts(row: bytes, decoder: TableDecoder) -> Sequence[Image]:
+    """The image of a row, or those of a block of rows. Raises ROW_ERRORS."""
+    if not is_column_block(row):
+        return (decoder.insert(row),)
+    texts = [column.to_pylist() for column in read_column_block(row, decoder.table)]
+    return [(decoder.names, list(values)) for values in zip(*texts, strict=True)]
 
 
 def build_row_error(error: Exception, op: str, table_id: int, commit_ts: int, seq: int) -> WireError:

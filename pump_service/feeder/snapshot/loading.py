@@ -149,6 +149,7 @@ class Loader:
                 chunk_rows=rows,
                 most_rows=rows,
                 invalid_text=self.source.invalid_text,
+                form=self.source.snapshot.form,
             )
             keeper = ChunkWriter(self.publisher, self.source.name, load, began_ms)
             try:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from pymysql import err
 from pymysql.constants import ER
@@ -21,6 +22,7 @@ from binlake.mysqlbinlog.definitions.descriptions import mask_four_byte_characte
 from binlake.mysqlbinlog.rowimage.charsets import InvalidText
 from binlake.mysqlbinlog.rowimage.transactions import encode_inserts
 from binlake.mysqlbinlog.tablerows.chunks import Chunk, Chunks
+from binlake.mysqlbinlog.tablerows.columnrows import BLOCK_BYTES, BLOCK_ROWS, ColumnWriter
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.mysqlbinlog.tablerows.ranges import Ranges
 from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, group_into_blocks
@@ -36,6 +38,7 @@ from binlake.statements.literal import quote_qualified_name
 CHUNK_ROWS = 50_000
 MOST_ROWS, MOST_BYTES = 10_000, 1 << 20
 """Limits of one value: about those of a small transaction of the source."""
+Form = Literal["rows", "columns"]
 _WAITING = 4
 """Values that each reader may queue."""
 _CHANGED = (ER.TABLE_DEF_CHANGED, ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR, ER.BAD_FIELD_ERROR)
@@ -80,7 +83,7 @@ class SnapshotReader:
     """Reads `tables` of `snapshot` as rows of schema version `schema_version`.
 
     `moves`: the result of `count_moves` before the snapshot was opened. `maybe_moved`: tables whose name may have moved
-    by their last chunk; complete once everything is read.
+    by their last chunk; complete once everything is read. `form`: whether values have rows as TiDB's, or columns.
     """
 
     def __init__(
@@ -94,8 +97,10 @@ class SnapshotReader:
         most_rows: int = MOST_ROWS,
         moves: tuple[int, ...] = (),
         invalid_text: InvalidText = "refuse",
+        form: Form = "rows",
     ) -> None:
         self._snapshot = snapshot
+        self._form = form
         self._version = schema_version
         self._progress = progress
         self._most_rows = most_rows
@@ -173,16 +178,34 @@ class SnapshotReader:
         self._hand_over(replace(last, is_last=True))
 
     def _read_values_of_chunk(self, link: Link, table: SourceTable, chunk: Chunk) -> Iterator[Value]:
-        writer, table_id = BlockWriter(table.definition, self._invalid_text), table.definition.id
-        for packets in group_into_blocks(query_rows(link, build_chunk_query(table, chunk, self._invalid_text))):
-            try:
-                written = writer.write(packets)
-            except SourceRefused as error:
-                error.where.setdefault("table", ".".join(table.name))
-                raise
-            for rows, entries in written.split_into_parts(self._most_rows, MOST_BYTES):
-                yield Value(table.name, rows, encode_inserts(self._version, table_id, entries, rows), chunk)
-            self._progress.add_rows(table.name, len(packets))
+        packets = query_rows(link, build_chunk_query(table, chunk, self._invalid_text))
+        try:
+            write = self._write_columns if self._form == "columns" else self._write_rows
+            for rows, value in write(table.definition, packets):
+                yield Value(table.name, rows, value, chunk)
+                self._progress.add_rows(table.name, rows)
+        except SourceRefused as error:
+            error.where.setdefault("table", ".".join(table.name))
+            raise
+
+    def _write_rows(self, table: TableDef, packets: Iterable[list[bytes]]) -> Iterator[tuple[int, bytes]]:
+        """(rows, PrewriteValue) of values with the rows as TiDB has them."""
+        writer = BlockWriter(table, self._invalid_text)
+        for block in group_into_blocks(packets):
+            for rows, entries in writer.write(block).split_into_parts(self._most_rows, MOST_BYTES):
+                yield rows, encode_inserts(self._version, table.id, entries, rows)
+
+    def _write_columns(self, table: TableDef, packets: Iterable[list[bytes]]) -> Iterator[tuple[int, bytes]]:
+        """As `_write_rows`, with columns wherever the rows have the usual form."""
+        writer, most = ColumnWriter(table, self._invalid_text), min(BLOCK_ROWS, self._most_rows)
+        by_row = BlockWriter(table, self._invalid_text)
+        for block in group_into_blocks(packets, most, BLOCK_BYTES):
+            for rows in (block[first : first + most] for first in range(0, len(block), most)):
+                if (entry := writer.write(rows)) is not None:
+                    yield len(rows), encode_inserts(self._version, table.id, entry, 1)
+                    continue
+                for count, entries in by_row.write(rows).split_into_parts(self._most_rows, MOST_BYTES):
+                    yield count, encode_inserts(self._version, table.id, entries, count)
 
     def _hand_over(self, item: Value | BaseException | None) -> None:
         while not self._stopped.is_set():

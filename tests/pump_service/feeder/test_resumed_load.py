@@ -71,23 +71,30 @@ class Faults:
                     cursor.execute(f"KILL {session}")
 
 
+@pytest.fixture(params=["rows", "columns"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The form of the values; as columns, however few the rows are."""
+    monkeypatch.setattr("binlake.mysqlbinlog.tablerows.columnrows.FEWEST", 1)
+    return str(request.param)
+
+
 @pytest.mark.soak_on("mysql")
 @pytest.mark.parametrize("seed", range(2))
 def test_rows_of_several_snapshots_are_part_of_the_source_at_each_position(
-    either: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    either: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, seed: int
 ) -> None:
     # S4-02, S4-24, R-34
     monkeypatch.setattr(REQUEST, (100, 600)[seed % 2])
-    run_random_load(either, tmp_path, seed)
+    run_random_load(either, tmp_path, form, seed)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(100, 160))
-def test_many_random_loads(either: MariaDb, tmp_path: Path, seed: int) -> None:
-    run_random_load(either, tmp_path, seed)
+def test_many_random_loads(either: MariaDb, tmp_path: Path, form: str, seed: int) -> None:
+    run_random_load(either, tmp_path, form, seed)
 
 
-def run_random_load(server: MariaDb, folder: Path, seed: int) -> None:
+def run_random_load(server: MariaDb, folder: Path, form: str, seed: int) -> None:
     draw = random.Random(seed)
     writer, pumps, clock = Writer(server, draw), DyingPumps(), CountingClock()
     writer.create()
@@ -95,7 +102,7 @@ def run_random_load(server: MariaDb, folder: Path, seed: int) -> None:
     attempts, stored_rows = 0, 0
     while True:
         attempts += 1
-        with closing(Loaded(server, folder, pumps, clock, **{"chunk-rows": 7, "threads": 2})) as loaded:
+        with closing(Loaded(server, folder, pumps, clock, **{"chunk-rows": 7, "threads": 2, "form": form})) as loaded:
             with suppress(KeyboardInterrupt, SourceUnavailable):
                 loaded.load()
                 break
