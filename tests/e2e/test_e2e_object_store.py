@@ -138,8 +138,8 @@ def test_a_window_of_one_transaction_takes_few_requests(
     assert tables_of(source.workload, mariadb) == expected(source.workload)
     print(f"requests: {warm.total()} warm, {cold.total()} cold")
     print("\n".join(f"{warm[place]:4} {cold[place]:4} {' '.join(place)}" for place in sorted({*warm, *cold})))
-    assert warm.total() < 180
-    assert cold.total() < 520
+    assert warm.total() < 170
+    assert cold.total() < 500
 
 
 @pytest.mark.soak
@@ -164,7 +164,9 @@ def test_executors_without_the_drivers_files_end_a_window_although_some_are_kill
         assert "driver" not in executors
         # Two at first, and another one for each that was killed.
         assert len(executors) > 2
-        assert {"PullTask", "WriteAndRender"} <= {path.name for path in find_notes(cluster)}
+        # One died in each stage that had tasks: after its work, before it could report it.
+        assert len(ran) >= 3
+        assert set(ran) <= {path.name for path in find_notes(cluster)}
         assert verify(ctx.replication).equal
     assert tables_of(source.workload, mariadb) == expected(source.workload)
     # By Python they have connected to the pumps' data ports alone. The store they reach by Arrow.
