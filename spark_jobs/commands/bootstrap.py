@@ -74,20 +74,40 @@ class BootstrapCommand:
         until = args.until or (APPLIED if replication.target is not None else LANDED)
         if until == APPLIED:
             replication.require_sql_target()
-        show = _log_progress if args.output == "json" else lambda state: print(state.text, flush=True)
         if not (args.remote or args.master or args.without_spark or args.spark_later):
             args.master = DEFAULT_MASTER
+        with show_progress("bootstrap") as tell:
+            done = self._load(replication, args, until, build_show(tell, args.output))
+        if args.output == "json":
+            print(json.dumps(done.to_dict()))
+        return 0
+
+    def _load(
+        self, replication: Replication, args: argparse.Namespace, until: str, show: Callable[[Bootstrap], None]
+    ) -> Bootstrap:
         if replication.source.sql is None or _has_feeder(replication):
             if args.at is not None:
                 raise ConfigError(
                     "--at is only for a TiDB source", hint="omit --at: a feeder loads its sources as they are now"
                 )
-            done = follow_bootstrap(replication, until, show)
-        else:
-            done = load_tidb(build_context(replication, "bootstrap", args, args.run_id), until, show, args.at)
-        if args.output == "json":
-            print(json.dumps(done.to_dict()))
-        return 0
+            return follow_bootstrap(replication, until, show)
+        return load_tidb(build_context(replication, "bootstrap", args, args.run_id), until, show, args.at)
+
+
+def build_show(tell: Tell, output: str) -> Callable[[Bootstrap], None]:
+    """Shows each step: as one line on a terminal, which the next step replaces; else as a line or an event of its own.
+
+    The last step is always printed.
+    """
+    if output == "json":
+        return _log_progress
+
+    def show(state: Bootstrap) -> None:
+        if tell is tell_nobody or state.phase != "loading":
+            print(state.text, flush=True)
+        tell(state.text)
+
+    return show
 
 
 def load_tidb(ctx: StageContext, until: str, show: Callable[[Bootstrap], None], at_ts: int | None = None) -> Bootstrap:
