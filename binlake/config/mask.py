@@ -15,8 +15,8 @@ class Mask(Section):
 
     columns: tuple[str, ...] = Field(
         (),
-        description="`db.table.column`, each part a name or a pattern with `*` and `?`, without regard to case; the names"
-        " are those that the pages show",
+        description="`db.table.column`, each part a name or a pattern with `*` and `?`, without regard to case; the"
+        " names are those that the pages show",
     )
 
     @field_validator("columns")

@@ -14,6 +14,7 @@ from contextlib import closing
 import structlog
 
 from binlake.base.arguments import add_output
+from binlake.base.progressline import Tell, show_progress, tell_nobody
 from binlake.cluster.source.tidb import StatusPort
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError, SourceUnavailable
@@ -117,7 +118,7 @@ def load_tidb(ctx: StageContext, until: str, show: Callable[[Bootstrap], None], 
     """
     shown: list[Bootstrap] = []
 
-    def show_progress(progress: Progress) -> None:
+    def show_step(progress: Progress) -> None:
         state = Bootstrap("loading", (_load_of(progress.load, progress.rows, progress.tables_read),))
         if not shown or shown[-1] != state:
             shown[:] = [state]
@@ -126,7 +127,7 @@ def load_tidb(ctx: StageContext, until: str, show: Callable[[Bootstrap], None], 
     def apply(bounds: Bounds) -> None:
         run_landed(ctx, bounds)
 
-    load = Loader(ctx, show_progress, apply if until == APPLIED else lambda _: None).load(at_ts)
+    load = Loader(ctx, show_step, apply if until == APPLIED else lambda _: None).load(at_ts)
     if until == APPLIED and (_read_applied_ts(ctx) or 0) < load.base_ts:
         # An earlier attempt died after a seal, or was run only until the lake had the rows.
         run_landed(ctx, Bounds(*ctx.windows.list_landed()[-1]))

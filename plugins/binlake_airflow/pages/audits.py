@@ -39,6 +39,8 @@ FILTERED = 300
 ROWS = 50
 """Rows of a preview."""
 _TABLES = 500
+_FOUND = 100
+"""Tables on one page of a search."""
 _IN_PART = 20
 _TOOK = ("merge", "finalize", "mirror", "publish")
 _LETTERS = 300
@@ -180,7 +182,7 @@ def build_table_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     db, table = query.parse_table() or ("", "")
     preview = preview_rows(lake.audit, lake.log, (db, table), at, ROWS, Budget(SEARCH_S))
     hidden = lake.masks.find_hidden(db, table, preview.columns)
-    without_keys = lake.masks.hides_key(lake, db, table)
+    without_keys = lake.masks.hides_key(lake.audit, db, table)
     view["preview"] = {
         "masked": sorted(hidden),
         "as_of": build_ts_view(preview.ts),
@@ -227,6 +229,20 @@ def build_ddls_view(lake: Lake, upto: int | None = None, count: int = PAGE) -> d
     return {"ddls": rows, "older": str(last - 1) if more else None}
 
 
+def find_tables_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
+    """A page of the present tables whose `db.table` contains `q`, without regard to case, by name."""
+    text, first = query.read_text("q"), query.parse_number("first")
+    try:
+        tables = lake.audit.read_tables_at(lake.audit.read_merged_range()[1]).list_names()
+    except LostRange:
+        # An empty lake knows no tables.
+        tables = []
+    names = sorted(name for name in map(".".join, tables) if text.casefold() in name.casefold())
+    found = names[first : first + _FOUND]
+    more = first + len(found) < len(names)
+    return {"q": text, "found": found, "total": len(names), "first": first, "next": first + _FOUND if more else None}
+
+
 def build_table_form(lake: Lake, query: PageRequest) -> dict[str, Any]:
     """The present tables, and the requested one with its columns and those of its key."""
     name = query.parse_table()
@@ -255,7 +271,7 @@ def has_changed(change: RowVersion, column: str) -> bool:
 
 def require_open_key(lake: Lake, db: str, table: str) -> None:
     """Raises NotAllowed if rows of the table must not be looked up by their key, which has a masked column."""
-    if lake.masks.hides_key(lake, db, table):
+    if lake.masks.hides_key(lake.audit, db, table):
         raise NotAllowed("the key of this table is masked: to look up a row by it needs the right to edit the DAG")
 
 
@@ -263,7 +279,7 @@ def hide_keys_of_validation(lake: Lake, validated: dict[str, Any] | None) -> Non
     """Hide keys with a masked column among the rows that validation lists."""
     for row in (validated or {}).get("listed", ()):
         db, _, table = str(row["table"]).partition(".")
-        if lake.masks.hides_key(lake, db, table):
+        if lake.masks.hides_key(lake.audit, db, table):
             row["key"] = HIDDEN
 
 
@@ -271,7 +287,7 @@ def _build_change_view(lake: Lake, change: RowVersion) -> dict[str, Any]:
     before, after = change.before or {}, change.after or {}
     names = list(dict.fromkeys([*before, *after]))
     hidden = lake.masks.find_hidden(change.db, change.table, names)
-    if lake.masks.hides_key(lake, change.db, change.table):
+    if lake.masks.hides_key(lake.audit, change.db, change.table):
         change = replace(change, key=HIDDEN, new_key=None if change.new_key is None else HIDDEN)
     is_open = change.key != HIDDEN
     return {
@@ -295,7 +311,9 @@ def build_column_view(
 ) -> dict[str, Any]:
     """One column before and after a change; of the columns `hidden` only whether it changed."""
     old, new = (None if image is None else image.get(name) for image in (before, after))
-    shown = [None if image is None else image.get(name) for image in (mask_row(before, hidden), mask_row(after, hidden))]
+    shown = [
+        None if image is None else image.get(name) for image in (mask_row(before, hidden), mask_row(after, hidden))
+    ]
     return {
         "name": name,
         "masked": name in hidden,

@@ -30,7 +30,7 @@ def build_diff_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     found = find_difference(lake, query)
     db, table = query.parse_table() or ("", "")
     hidden = lake.masks.find_hidden(db, table, found.columns)
-    without_keys = lake.masks.hides_key(lake, db, table)
+    without_keys = lake.masks.hides_key(lake.audit, db, table)
     rows = [row for row in found.rows if not kind or row.kind == kind]
     shown = rows[first : first + PAGE]
     more = first + len(shown) < len(rows)

@@ -103,7 +103,7 @@ def _export_table(lake: Lake, query: PageRequest, table: tuple[str, str]) -> Exp
 
 def _export_diff(lake: Lake, query: PageRequest, table: tuple[str, str]) -> Export:
     found, kind = find_difference(lake, query), query.read_text("kind")
-    hidden, without_keys = lake.masks.find_hidden(*table, found.columns), lake.masks.hides_key(lake, *table)
+    hidden, without_keys = lake.masks.find_hidden(*table, found.columns), lake.masks.hides_key(lake.audit, *table)
     columns = ["key", "difference", *(f"{side}.{name}" for name in found.columns for side in ("before", "after"))]
     rows = [
         {"key": HIDDEN if without_keys else row.key, "difference": row.kind,

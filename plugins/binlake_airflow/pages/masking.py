@@ -7,14 +7,11 @@ whoever may guess keys would learn which ones exist.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from binlake.audit.audit import Audit
 from binlake.config.mask import Mask
 from binlake.errors import BinlakeError
 from binlake.lake.rowhistory import Row
-
-if TYPE_CHECKING:
-    from binlake_airflow.pages.audits import Lake
 
 HIDDEN = "•••"
 """What stands for each hidden value, NULL included."""
@@ -31,17 +28,17 @@ class Masks:
         """The columns of `names` whose values are hidden."""
         return frozenset() if self._mask is None else self._mask.find_hidden(db, table, names)
 
-    def hides_key(self, lake: Lake, db: str, table: str) -> bool:
+    def hides_key(self, audit: Audit, db: str, table: str) -> bool:
         """Whether a key that the table has or had contains a hidden column; also if its definitions are unknown."""
         if self._mask is None or not self._mask.touches(db, table):
             return False
         if (db, table) not in self._keys:
-            self._keys[db, table] = self._has_hidden_key(lake, db, table)
+            self._keys[db, table] = self._has_hidden_key(audit, db, table)
         return self._keys[db, table]
 
-    def _has_hidden_key(self, lake: Lake, db: str, table: str) -> bool:
+    def _has_hidden_key(self, audit: Audit, db: str, table: str) -> bool:
         try:
-            definitions = lake.audit.read_definitions(db, table, *lake.audit.read_merged_range())
+            definitions = audit.read_definitions(db, table, *audit.read_merged_range())
         except BinlakeError:
             return True
         keys = {name for definition in definitions for name in definition.find_identity().columns}

@@ -91,6 +91,13 @@ def build_checkpoints_page(replication: Replication, query: PageRequest) -> dict
     return build_checkpoints_view(_open_lake(replication).log, query.parse_moment("upto"))
 
 
+def build_tables_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
+    """The tables whose names contain a text."""
+    from binlake_airflow.pages.audits import find_tables_view
+
+    return {**find_tables_view(_open_lake(replication), query), "sql": replication.target is not None}
+
+
 def build_row_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
     """The versions of one row."""
     from binlake_airflow.pages.audits import build_row_view
@@ -148,6 +155,7 @@ PAGES: dict[str, tuple[str, View]] = {
     "/dags/{dag_id}/runs/{run_id:path}": ("run.html", build_run_page),
     "/dags/{dag_id}/ddl": ("ddl.html", build_ddl_page),
     "/dags/{dag_id}/checkpoints": ("checkpoints.html", build_checkpoints_page),
+    "/dags/{dag_id}/tables": ("tables.html", build_tables_page),
     "/dags/{dag_id}/row": ("row.html", build_row_page),
     "/dags/{dag_id}/transaction": ("transaction.html", build_transaction_page),
     "/dags/{dag_id}/table": ("table.html", build_table_page),
