@@ -28,7 +28,7 @@ from deploy.local.sample_lake import BASE, S, build_sample, register_cluster
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
-OPEN: Any = SimpleNamespace(masks=Masks(None))
+OPEN: Any = SimpleNamespace(masks=Masks(None), audit=None)
 """A lake of which nothing is hidden."""
 ORDER = BASE + 12 * S + 1
 END = BASE + 40 * S
