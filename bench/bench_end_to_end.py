@@ -20,6 +20,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -47,9 +48,9 @@ from binlake import tso
 from binlake.base.jvm import list_delta_jars
 from binlake.cluster.placement import PdClient
 from binlake.cluster.pumpclient import PumpReader
-from binlake.pump_service.replay.status_server import StatusServer
-from binlake.pump_service.workload.command import VERSION
+from binlake.pump_service.statusport.server import StatusServer
 from binlake.spark_jobs.engine.session import CONF
+from binlake.testkit.workload.command import VERSION
 from deploy.local.mariadb import MariaDb
 from deploy.local.ports import HOST, free_port
 from deploy.local.source import Source
@@ -166,8 +167,8 @@ def _build_settings(
     for one in given:
         name, _, value = one.partition("=")
         section, _, key = name.partition(".")
-        words = {"true": True, "false": False}
-        wanted.setdefault(section, {})[key] = int(value) if value.isdecimal() else words.get(value, value)
+        is_text = re.fullmatch(r"\d+|true|false|\[.*\]", value) is None
+        wanted.setdefault(section, {})[key] = value if is_text else json.loads(value)
     return wanted
 
 

@@ -90,7 +90,8 @@ class CompactManifest(OfWindow):
 
     `ordered`: the target has that mode, so `change` has no rows of the window; `rows`: the number of rows in `change`;
     `merged`: the input; `cuts`: the commit_ts at which its segments start, from the second one; `shapes`: how tables of
-    the target differed from the source's at lo.
+    the target differed from the source's at lo; `change`: the digest of the rows if they are not in the lake (empty:
+    they are).
     """
 
     VERSION: ClassVar[int] = 1
@@ -104,6 +105,7 @@ class CompactManifest(OfWindow):
     merged: Merged
     cuts: tuple[int, ...] = ()
     shapes: Shapes = field(default_factory=Shapes)
+    change: str = ""
 
     def to_json(self) -> str:
         """The sealed text."""
@@ -121,7 +123,9 @@ class CompactManifest(OfWindow):
     def _to_body(self) -> dict[str, Any]:
         place = {"replication": self.replication, "sink": self.sink, "lo": self.lo, "hi": self.hi}
         values = {"ordered": self.ordered, "rows": self.rows, "merged": self.merged.to_body()}
-        return {**place, **values, "cuts": [str(ts) for ts in self.cuts], "shapes": self.shapes.to_list()}
+        values |= {"cuts": [str(ts) for ts in self.cuts], "shapes": self.shapes.to_list()}
+        # Omitted when empty, so that manifests sealed before it existed keep their digest.
+        return {**place, **values, **({"change": self.change} if self.change else {})}
 
     @classmethod
     def _from_body(cls, raw: Mapping[str, Any]) -> CompactManifest:
@@ -135,6 +139,7 @@ class CompactManifest(OfWindow):
             Merged.from_body(raw["merged"]),
             tuple(int(ts) for ts in raw["cuts"]),
             Shapes.from_list(raw["shapes"]),
+            str(raw.get("change", "")),
         )
 
 

@@ -8,8 +8,14 @@ from typing import Any
 from binlake.pump_service.feeder.journal import Journal, ReadPosition
 from binlake.pump_service.feeder.publisher import read_key
 from binlake.pump_service.feeder.worker import Worker
-from binlake.pump_service.replay.outcomes import Transaction
-from binlake.pump_service.replay.status import MAX_HISTORY, Json, build_mvcc_body, lock_record, write_record
+from binlake.pump_service.statusport.answers import (
+    MAX_HISTORY,
+    Json,
+    Transaction,
+    build_mvcc_body,
+    lock_record,
+    write_record,
+)
 
 
 class JournalTransactions:

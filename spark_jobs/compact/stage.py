@@ -26,13 +26,15 @@ from binlake.spark_jobs.engine.lakerows import list_window_rows
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lake import replace_window
 from binlake.spark_jobs.job.passed import CannotDeriveAhead, DerivedAhead, MergedWindow
+from binlake.spark_jobs.tables.again import may_leave_out
 from binlake.spark_jobs.tables.compacted import Compacted, read_sealed_before, was_derived
 from binlake.spark_jobs.tables.held import read_window_changes
 from binlake.spark_jobs.tables.netchange import NetChange, count_groups, find_key_arrivals
-from binlake.spark_jobs.tables.netrows import NetRows, WriteGroup
+from binlake.spark_jobs.tables.netrows import HoldGroup, NetRows, WriteGroup
 from binlake.spark_jobs.tables.pinned import (
     compute_rows_digest,
     find_next_start,
+    is_next,
     open_manifest,
     read_target_position,
     require_pinned,
@@ -47,6 +49,7 @@ from binlake.spark_jobs.tables.sinks import (
     read_sql_window,
     require_merged,
 )
+from binlake.statements import BatchLimits
 from binlake.target import Position
 from binlake.target.claim.aside import is_aside, may_pass_refused
 from binlake.window import waitingddl
@@ -112,17 +115,21 @@ def _derive_window(
     with ctx.hold_lock(BY_NAME["compact"].lock):
         window = read_sql_window(ctx, wanted, merged, given)
         pinned = open_manifest(ctx, wanted, position)
-        is_next = position.window is None and find_next_start(ctx, position) == wanted.lo
-        earlier = None if is_next else read_sealed_before(ctx, wanted, pinned)
+        following = is_next(ctx, wanted, position)
+        earlier = None if following else read_sealed_before(ctx, wanted, pinned)
         ordered = earlier.ordered if pinned and earlier else target.mode == "ordered"
         # In mode ordered every change counts, and convert reads them from `mutation`.
         engine, groups = ctx.choose_engine(size := ctx.measure(wanted)), count_groups(merged.rows, size)
         mutated = read_window_changes(ctx, engine, wanted, merged.rows, given)
         places = mutated.find_touched(window.segments.starts) if mutated else []
         mutated = None if ordered else mutated
+        holds = given is not None and (mutated is None or may_leave_out(engine, wanted, mutated, given))
+        left_out = following and holds and not ordered and CHANGE.name not in ctx.replication.lake.keep
+        if pinned is not None:
+            left_out = earlier is not None and bool(earlier.change)
         named = {place.name for place in places}
         # The configuration may have changed since: a window that is open or passed keeps the shapes it was sealed with.
-        shapes = read_shapes(target, window, named) if is_next else _read_sealed_shapes(ctx, wanted, target, earlier)
+        shapes = read_shapes(target, window, named) if following else _read_sealed_shapes(ctx, wanted, target, earlier)
         window = window.with_shapes(shapes)
         derived = places if mutated else []
         if pinned is not None:
@@ -147,11 +154,22 @@ def _derive_window(
                 arrivals = find_key_arrivals(engine, store, net.parts, _build_cells(window, shared_places), groups)
                 unknown = require_own_keys(ctx, window, arrivals, position, strict=strict)
             # A stage that runs alone leaves rendering to convert, which could not be given the result.
-            renders = engine.fuses and given is not None and is_next
+            renders = engine.fuses and given is not None and following
             renderer = _build_renderer(ctx, window, target, position, derived) if renders else None
-            rows, written, ahead = _write(ctx, _Run(engine, store), window, net, pinned, renderer)
+            run = _Run(engine, store)
+            if left_out and not holds and earlier is not None:
+                # The open window's rows are derived again where they are needed.
+                rows, written, ahead = earlier.rows, None, None
+            elif left_out:
+                written, ahead = _hold(ctx, run, window, net, pinned), None
+                rows = written.fold.count
+            else:
+                rows, written, ahead = _write(ctx, run, window, net, pinned, renderer)
     cuts = window.segments.starts
-    sealed = CompactManifest(ctx.replication.name, "sql", wanted.lo, wanted.hi, ordered, rows, merged, cuts, shapes)
+    change = rowhash.compute_digest(written.fold) if left_out and written is not None else ""
+    sealed = CompactManifest(
+        ctx.replication.name, "sql", wanted.lo, wanted.hi, ordered, rows, merged, cuts, shapes, change
+    )
     if pinned is not None:
         sealed = _require_as_pinned(pinned, earlier or sealed)
     seconds = time.monotonic() - began
@@ -206,7 +224,8 @@ def _build_renderer(
 ) -> Renderer | None:
     """How convert will render the net changes of `places`; None if it needs more than their rows."""
     plain = position.forms == "plain"
-    renderer = build_renderer(ctx.replication.name, window, target, position, places, plain=plain)
+    limits = BatchLimits.of(target.batch_rows, position.max_packet)
+    renderer = build_renderer(ctx.replication.name, window, target, limits, places, plain=plain)
     return None if any(table.kept for table in renderer.tables.values()) else renderer
 
 
@@ -237,6 +256,18 @@ def _write(
         require_pinned(CHANGE.name, bounds, pinned.change, rowhash.compute_digest(written.fold))
     replace_window(ctx.paths, CHANGE, bounds.window, written.parts, commit_note(ctx, "compact", bounds))
     return written.fold.count, written, ahead
+
+
+def _hold(ctx: StageContext, run: _Run, window: SinkWindow, net: NetChange, pinned: ApplyManifest | None) -> NetRows:
+    """The rows of `change` in memory only; their digest is sealed, or is the pinned one. Raises ImmutableWindow."""
+    bounds = window.bounds
+    reduce, groups = net.prepare(run.engine, run.store)
+    held = replace(NetRows.join(run.engine.run(HoldGroup(reduce, bounds.window), groups)), cells=frozenset(net.cells))
+    if pinned is not None:
+        require_pinned(CHANGE.name, bounds, pinned.change, rowhash.compute_digest(held.fold))
+    elif was_derived(ctx, bounds):
+        replace_window(ctx.paths, CHANGE, bounds.window, (), commit_note(ctx, "compact", bounds))
+    return held
 
 
 def _build_cells(window: SinkWindow, places: list[SegmentTable]) -> list[Cell]:

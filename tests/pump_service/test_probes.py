@@ -13,12 +13,12 @@ from support.fulldisk import files_of_at_most
 
 from binlake import tso
 from binlake.cluster.placement import EtcdClient, PdClient
-from binlake.compare.capture import Capture
 from binlake.errors import BinlakeError, Permanent, SourceUnavailable
 from binlake.pump_service.pd import PlacementDriver
 from binlake.pump_service.probes import Probes, find_no_reason
-from binlake.pump_service.replay.outcomes import Outcomes
-from binlake.pump_service.replay.status_server import StatusServer
+from binlake.testkit.captures.capture import Capture
+from binlake.testkit.replay.outcomes import Outcomes
+from binlake.testkit.replay.recorded import build_status_server
 
 CAPTURE = Path(__file__).resolve().parents[1] / "captures" / "keys"
 
@@ -86,7 +86,7 @@ def test_a_status_address_in_use_is_one_clear_error(pd: PlacementDriver, tmp_pat
 def test_a_status_port_tells_what_its_service_waits_for() -> None:
     capture, reasons = Capture(CAPTURE), ["no pump accepted the prewrite"]
     outcomes = Outcomes.of(capture)
-    with StatusServer.of_capture(capture, outcomes, lambda: 0) as plain:
+    with build_status_server(capture, outcomes, lambda: 0) as plain:
         assert (probe(plain.url, "healthz"), probe(plain.url, "readyz")) == ((200, "ok\n"), (200, "ok\n"))
         plain.probed = Probes(find_no_reason, lambda: reasons)
         assert probe(plain.url, "readyz") == (503, "no pump accepted the prewrite\n")

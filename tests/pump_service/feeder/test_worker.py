@@ -23,10 +23,10 @@ from binlake.pump_service.feeder.publisher import Publisher, read_key
 from binlake.pump_service.feeder.service import Feeder
 from binlake.pump_service.feeder.settings import FeederFile, SourceFile
 from binlake.pump_service.feeder.worker import Parts, Worker
-from binlake.pump_service.workload.definitions import Col, build_column_json
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import build_database_json, build_job_json, build_table_json
+from binlake.testkit.workload.definitions import Col, build_column_json
 from binlake.wire import binlog_pb2 as pb
 
 SOURCE = "shard-1"
