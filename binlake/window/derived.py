@@ -19,12 +19,16 @@ from binlake.window.shardlocks import Locks
 
 @dataclass(frozen=True)
 class Merged:
-    """Totals of merged landed `windows`: row changes and DDL, skipped DDL included; `whole`: no row was left out."""
+    """Totals of merged landed `windows`: row changes and DDL, skipped DDL included; `whole`: no row was left out.
+
+    `base`: how many of the rows are of a full load and came in blocks of columns.
+    """
 
     rows: int
     ddls: int
     whole: bool
     windows: tuple[str, ...]
+    base: int = 0
 
     @property
     def empty(self) -> bool:
@@ -40,16 +44,19 @@ class Merged:
             sum(part.ddls for part in every),
             all(part.whole for part in every),
             tuple(window for part in every for window in part.windows),
+            sum(part.base for part in every),
         )
 
     def to_body(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {"rows": self.rows, "ddls": self.ddls, "whole": self.whole, "windows": list(self.windows)}
+        base = {"base": self.base} if self.base else {}
+        return {"rows": self.rows, "ddls": self.ddls, "whole": self.whole, "windows": list(self.windows), **base}
 
     @classmethod
     def from_body(cls, raw: Mapping[str, Any]) -> Merged:
         """Parse what `body` wrote."""
-        return cls(int(raw["rows"]), int(raw["ddls"]), bool(raw["whole"]), tuple(raw["windows"]))
+        base = int(raw.get("base", 0))
+        return cls(int(raw["rows"]), int(raw["ddls"]), bool(raw["whole"]), tuple(raw["windows"]), base)
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,8 @@ class CompactManifest(OfWindow):
 
     `ordered`: the target has that mode, so `change` has no rows of the window; `rows`: the number of rows in `change`;
     `merged`: the input; `cuts`: the commit_ts at which its segments start, from the second one; `shapes`: how tables of
-    the target differed from the source's at lo.
+    the target differed from the source's at lo. `is_base`: all rows are of a full load and each is a net change, so
+    `change` has none of them.
     """
 
     VERSION: ClassVar[int] = 1
@@ -104,6 +112,7 @@ class CompactManifest(OfWindow):
     merged: Merged
     cuts: tuple[int, ...] = ()
     shapes: Shapes = field(default_factory=Shapes)
+    is_base: bool = False
 
     def to_json(self) -> str:
         """The sealed text."""
@@ -121,7 +130,8 @@ class CompactManifest(OfWindow):
     def _to_body(self) -> dict[str, Any]:
         place = {"replication": self.replication, "sink": self.sink, "lo": self.lo, "hi": self.hi}
         values = {"ordered": self.ordered, "rows": self.rows, "merged": self.merged.to_body()}
-        return {**place, **values, "cuts": [str(ts) for ts in self.cuts], "shapes": self.shapes.to_list()}
+        base = {"base": True} if self.is_base else {}
+        return {**place, **values, **base, "cuts": [str(ts) for ts in self.cuts], "shapes": self.shapes.to_list()}
 
     @classmethod
     def _from_body(cls, raw: Mapping[str, Any]) -> CompactManifest:
@@ -135,6 +145,7 @@ class CompactManifest(OfWindow):
             Merged.from_body(raw["merged"]),
             tuple(int(ts) for ts in raw["cuts"]),
             Shapes.from_list(raw["shapes"]),
+            bool(raw.get("base", False)),
         )
 
 

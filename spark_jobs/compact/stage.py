@@ -7,6 +7,7 @@ holds open is pinned (hazards R-16). Otherwise the window starts at the checkpoi
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -26,11 +27,13 @@ from binlake.spark_jobs.engine.lakerows import list_window_rows
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lake import replace_window
 from binlake.spark_jobs.job.passed import CannotDeriveAhead, DerivedAhead, MergedWindow
+from binlake.spark_jobs.tables.baserows import build_base_rows, is_base_window
 from binlake.spark_jobs.tables.compacted import Compacted, read_sealed_before, was_derived
-from binlake.spark_jobs.tables.held import read_window_changes
+from binlake.spark_jobs.tables.held import WindowChanges, read_window_changes
 from binlake.spark_jobs.tables.netchange import NetChange, count_groups, find_key_arrivals
 from binlake.spark_jobs.tables.netrows import NetRows, WriteGroup
 from binlake.spark_jobs.tables.pinned import (
+    NO_ROWS,
     compute_rows_digest,
     find_next_start,
     open_manifest,
@@ -52,7 +55,7 @@ from binlake.target.claim.aside import is_aside, may_pass_refused
 from binlake.window import waitingddl
 from binlake.window.cuts import find_end_before_refused, require_outside_ddl, require_pinned_cuts
 from binlake.window.definitions import Cell, LandedDdl, SegmentTable, build_cell, use_bytewise_collations
-from binlake.window.derived import CompactManifest
+from binlake.window.derived import CompactManifest, Merged
 from binlake.window.manifest import ApplyManifest
 from binlake.window.shapes import Shapes
 
@@ -146,12 +149,27 @@ def _derive_window(
             if shared_places:
                 arrivals = find_key_arrivals(engine, store, net.parts, _build_cells(window, shared_places), groups)
                 unknown = require_own_keys(ctx, window, arrivals, position, strict=strict)
+            before = earlier if pinned is not None else None
+            base = mutated if mutated and _is_base(ctx, merged, window, mutated, net, before) else None
             # A stage that runs alone leaves rendering to convert, which could not be given the result.
-            renders = engine.fuses and given is not None and is_next
+            renders = engine.fuses and given is not None and is_next and base is None
             renderer = _build_renderer(ctx, window, target, position, derived) if renders else None
-            rows, written, ahead = _write(ctx, _Run(engine, store), window, net, pinned, renderer)
+            if base is not None:
+                rows, written, ahead = _leave_in_mutation(ctx, window, base, net.cells, pinned)
+            else:
+                rows, written, ahead = _write(ctx, _Run(engine, store), window, net, pinned, renderer)
     cuts = window.segments.starts
-    sealed = CompactManifest(ctx.replication.name, "sql", wanted.lo, wanted.hi, ordered, rows, merged, cuts, shapes)
+    sealed = CompactManifest(
+        ctx.replication.name,
+        "sql",
+        *(wanted.lo, wanted.hi),
+        ordered,
+        0 if base is not None else rows,
+        merged,
+        cuts,
+        shapes,
+        is_base=base is not None,
+    )
     if pinned is not None:
         sealed = _require_as_pinned(pinned, earlier or sealed)
     seconds = time.monotonic() - began
@@ -237,6 +255,32 @@ def _write(
         require_pinned(CHANGE.name, bounds, pinned.change, rowhash.compute_digest(written.fold))
     replace_window(ctx.paths, CHANGE, bounds.window, written.parts, commit_note(ctx, "compact", bounds))
     return written.fold.count, written, ahead
+
+
+def _is_base(
+    ctx: StageContext,
+    merged: Merged,
+    window: SinkWindow,
+    changes: WindowChanges,
+    net: NetChange,
+    sealed: CompactManifest | None,
+) -> bool:
+    """Whether the rows are left in `mutation`: as sealed for an open window, else if they are all of a full load."""
+    if sealed is not None:
+        return sealed.is_base
+    target = ctx.replication.require_sql_target()
+    return is_base_window(merged, window, target, changes, ctx.rules, net.cells)
+
+
+def _leave_in_mutation(
+    ctx: StageContext, window: SinkWindow, mutated: WindowChanges, cells: Sequence[Cell], pinned: ApplyManifest | None
+) -> tuple[int, NetRows | None, RenderedAhead | None]:
+    """Remove what an earlier run may have written to `change`: the rows of a full load are read from `mutation`."""
+    if pinned is not None:
+        require_pinned(CHANGE.name, window.bounds, pinned.change, NO_ROWS)
+    replace_window(ctx.paths, CHANGE, window.bounds.window, (), commit_note(ctx, "compact", window.bounds))
+    net = build_base_rows(mutated, window.bounds.window, cells)
+    return sum(net.sizes.values()), net, None
 
 
 def _build_cells(window: SinkWindow, places: list[SegmentTable]) -> list[Cell]:

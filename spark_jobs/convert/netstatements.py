@@ -16,14 +16,15 @@ from binlake.spark_jobs.engine.exchange import Split, exchange
 from binlake.spark_jobs.engine.lakerows import list_window_rows
 from binlake.spark_jobs.engine.rows import Rows, read_table
 from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.tables.baserows import build_base_rows
 from binlake.spark_jobs.tables.compacted import Compacted
-from binlake.spark_jobs.tables.held import read_window_changes
+from binlake.spark_jobs.tables.held import WindowChanges, read_window_changes
 from binlake.spark_jobs.tables.keeping import find_origins
 from binlake.spark_jobs.tables.netchange import Group, count_groups, find_groups
 from binlake.spark_jobs.tables.netrows import measure_sizes, sum_sizes
 from binlake.spark_jobs.tables.rendered import CHANGE_ARROW, Rendered, RenderGroup, build_renderer
 from binlake.target import build_too_many_rows_error
-from binlake.window.definitions import SegmentTable
+from binlake.window.definitions import SegmentTable, build_cell
 
 
 def render_net_statements(
@@ -44,6 +45,9 @@ def render_net_statements(
             if changes is not None:
                 renderer = replace(renderer, origins=find_origins(engine, changes, window, renderer.tables))
         render = RenderGroup(renderer, ctx.paths.locate_table(STATEMENT.name), engine.build_keeper())
+        if given.manifest.is_base:
+            # `change` has no rows of the window.
+            return Rendered.join(engine.run(replace(render, is_folded=True), groups))
         if given.net is not None and given.net.is_held:
             # What was folded when it was written has not been read again since.
             made = Rendered.join(engine.run(replace(render, is_folded=True), groups))
@@ -58,10 +62,22 @@ def _list_groups(
     if given.net is not None:
         return given.net.groups, given.net.sizes
     bounds = given.window.bounds
+    if given.manifest.is_base:
+        changes = _require_base_changes(ctx, engine, given)
+        cells = [build_cell(given.window.definitions, given.window.segments, one) for one in changes.find_touched(())]
+        net = build_base_rows(changes, bounds.window, cells)
+        return net.groups, net.sizes
     groups = count_groups(given.manifest.merged.rows, ctx.measure(bounds))
     parts = list_window_rows(ctx.paths, CHANGE, bounds.window, engine.task_bytes)
     exchanged = exchange(engine, store, _SplitByGroup(groups), parts)
     return list(exchanged.shares.items()), sum_sizes(exchanged.found)
+
+
+def _require_base_changes(ctx: StageContext, engine: Engine, given: Compacted) -> WindowChanges:
+    """The rows of a window of a full load. Raises DamagedManifest."""
+    changes = read_window_changes(ctx, engine, given.window.bounds, given.manifest.merged.rows, given.merged)
+    assert changes is not None, "compact sealed a window of a full load without rows"
+    return changes
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class NetRows:
     """The net changes of a window: files, their fold, the rows by group, and the number of rows (copies) by place.
 
     `places`: the same rows by place; None if one group has too many of them. `cells`: the tables and segments whose
-    changes they are.
+    changes they are. `is_base`: there are no files, because the rows are read from `mutation`.
     """
 
     parts: tuple[Part, ...]
@@ -41,6 +41,7 @@ class NetRows:
     sizes: Mapping[SegmentTable, int]
     places: tuple[tuple[SegmentTable, Rows], ...] | None
     cells: frozenset[Cell] = frozenset()
+    is_base: bool = False
 
     @property
     def is_held(self) -> bool:
