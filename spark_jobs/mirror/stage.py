@@ -31,6 +31,7 @@ from binlake.spark_jobs.engine.rows import Rows, read_table
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lineage import Gathered, Sources, Written
 from binlake.spark_jobs.job.passed import MergedWindow
+from binlake.spark_jobs.tables.baserows import is_base
 from binlake.spark_jobs.tables.compacted import Compacted, Converted
 from binlake.spark_jobs.tables.held import read_window_changes
 from binlake.spark_jobs.tables.netchange import NetChange, count_groups, find_key_arrivals
@@ -127,6 +128,8 @@ def _apply(
     # Versions as of lo: if a run died after its record, the rerun must not take that window's result for its input.
     known = versions.read_latest(window.lo)
     plan = plan_mirrors(window.lo, window.hi, sink.definitions, sink.ddls, names, known)
+    if changes is not None and is_base(merged, changes, ctx.rules, plan.cells):
+        plan = replace(plan, components=tuple(replace(one, is_base=True) for one in plan.components))
     groups = count_groups(merged.rows, size)
     net = NetChange(changes.rows if changes else [], plan.cells, groups, bool(ctx.rules.routes))
     with engine.open_store(ctx.paths, "mirror") as store:

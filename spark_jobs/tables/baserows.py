@@ -38,14 +38,21 @@ _NAMES = tuple(CHANGE.list_column_names())
 def is_base_window(
     merged: Merged, window: SinkWindow, target: Target, changes: WindowChanges, rules: Rules, cells: Sequence[Cell]
 ) -> bool:
-    """True if every row of the window is one of a full load, and its net change that row.
+    """True if every row of the SQL sink's window is one of a full load, and its net change that row.
 
-    Not for tables without a key, whose equal rows are one net change, nor if tables may share a target or differ there:
-    then several rows of a key, or rows before the window, count.
+    Not if the window has DDL, or if the target's tables may differ from the source's.
     """
-    is_whole = not window.cuts and not merged.ddls and not changes.holds and not changes.earlier
-    is_plain = not rules.routes and not may_differ(target) and all(cell.identity != "row" for cell in cells)
-    return is_whole and is_plain and 0 < merged.rows == merged.base
+    return not window.cuts and not merged.ddls and not may_differ(target) and is_base(merged, changes, rules, cells)
+
+
+def is_base(merged: Merged, changes: WindowChanges, rules: Rules, cells: Sequence[Cell]) -> bool:
+    """True if every row of a window is one of a full load, and its net change that row.
+
+    Not for tables without a key, whose equal rows are one net change, nor if tables may share a target: then several
+    rows of a key, or rows before the window, count.
+    """
+    is_plain = not rules.routes and all(cell.identity != "row" for cell in cells)
+    return is_plain and not changes.holds and not changes.earlier and 0 < merged.rows == merged.base
 
 
 def build_base_rows(changes: WindowChanges, window: str, cells: Sequence[Cell]) -> NetRows:
