@@ -47,9 +47,9 @@ from binlake import tso
 from binlake.base.jvm import list_delta_jars
 from binlake.cluster.placement import PdClient
 from binlake.cluster.pumpclient import PumpReader
-from binlake.pump_service.replay.status_server import StatusServer
-from binlake.pump_service.workload.command import VERSION
+from binlake.pump_service.statusport.server import StatusServer
 from binlake.spark_jobs.engine.session import CONF
+from binlake.testkit.workload.command import VERSION
 from deploy.local.mariadb import MariaDb
 from deploy.local.ports import HOST, free_port
 from deploy.local.source import Source

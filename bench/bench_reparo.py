@@ -20,9 +20,9 @@ import pyarrow as pa
 from binlake.base.filestore import LocalStore
 from binlake.binlogfile.framing import pack_record
 from binlake.binlogfile.names import format_file_name
-from binlake.reparo import statements
-from binlake.reparo.restore import restore
-from binlake.reparo.settings import ReparoSettings
+from binlake.extras.reparo import statements
+from binlake.extras.reparo.restore import restore
+from binlake.extras.reparo.settings import ReparoSettings
 from binlake.rows.codec import datum as d
 from binlake.statements import StatementBatch
 from binlake.wire import pb_binlog_pb2 as pb

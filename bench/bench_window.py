@@ -18,11 +18,11 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from binlake.compare.capture import Capture
 from binlake.config import Replication
 from binlake.spark_jobs.engine.session import start_classic_session
 from binlake.spark_jobs.job.context import StageContext, StageResult
 from binlake.spark_jobs.job.runner import run_window
+from binlake.testkit.captures.capture import Capture
 from binlake.window.manifest import format_window_name
 from deploy.local.cluster import CaptureCluster, run_capture_cluster
 from deploy.local.mariadb import MariaDb

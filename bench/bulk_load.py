@@ -18,17 +18,23 @@ import numpy as np
 from sysbench_rows import C_BYTES, DB, FIRST_NUMBER, PAD_BYTES, Image, Load, Role, Writer
 
 from binlake.base.varint import write_uvarint
-from binlake.pump_service.replay.outcomes import Transaction
-from binlake.pump_service.replay.status import History, Json, build_mvcc_body, lock_record, write_record
-from binlake.pump_service.workload.definitions import Col, create_sql
-from binlake.pump_service.workload.source import LiveTransactions
-from binlake.pump_service.workload.tables import ID, Part, Table
+from binlake.pump_service.statusport.answers import (
+    History,
+    Json,
+    Transaction,
+    build_mvcc_body,
+    lock_record,
+    write_record,
+)
 from binlake.rows.codec import MutationBuilder, encode_prewrite_value
 from binlake.rows.codec.datum import write_int
 from binlake.rows.schema import Action, DbInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC
 from binlake.rows.schema.forms import CHARSET, COLLATE, build_database_json, build_job_json
+from binlake.testkit.workload.definitions import Col, create_sql
+from binlake.testkit.workload.source import LiveTransactions
+from binlake.testkit.workload.tables import ID, Part, Table
 from binlake.tso import Clock
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build

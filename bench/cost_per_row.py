@@ -39,7 +39,6 @@ from binlake.feed.messages import MessageEncoder
 from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG, CHANGE, MUTATION, parse_schema
 from binlake.mirror.rows import build_image_rows
-from binlake.pump_service.workload.tables import ID
 from binlake.rows.schema import DdlJob, SchemaState, TableDef, WindowSchemas
 from binlake.rules import Rules
 from binlake.rules.topics import Dispatcher, Topics
@@ -47,6 +46,7 @@ from binlake.spark_jobs.job.decoding import Decoder
 from binlake.spark_jobs.tables.landed import measure_landed
 from binlake.spark_jobs.tables.render import Renderer
 from binlake.statements import BatchLimits, TableStatements, build_images_from_maps
+from binlake.testkit.workload.tables import ID
 from binlake.tso import to_datetime
 from binlake.window.definitions import Cell, Segments, WindowDefinitions
 from binlake.wire.binlog_pb2 import Binlog

@@ -100,6 +100,13 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _print_error(error: BinlakeError) -> None:
     """One line; what a server or a file put into the text moves no cursor and changes no colour."""
+    from binlake.base.logs import are_logs_json
+
+    if are_logs_json():
+        import structlog
+
+        structlog.get_logger().error("command_failed", error=error.message, hint=error.hint, where=error.where)
+        return
     print(f"error: {escape_invisible(str(error))}", file=sys.stderr)
 
 

@@ -20,12 +20,14 @@ from binlake.lake.reference import replace_tables_section
 from binlake.pump_service.feeder.settings import render_settings as feeder_text
 from binlake.pump_service.pump.settings import render_settings
 from deploy import citations, docnames, docslinks, promises
+from deploy.grafana.boards import BOARDS, render_board, write_boards
 from deploy.importgraph import derive_package_edges, find_circles, import_edges
 
 ROOT = Path(__file__).resolve().parents[1]
 PROTO = Path("binlake/wire")
 _STUBS = ("cistern", "clock", "pd", "pump")  # services whose generated stubs are used, the first and last only by tests
 REFERENCE = ROOT / "docs" / "reference" / "configuration.md"
+GRAFANA = ROOT / "deploy" / "grafana"
 TABLES = ROOT / "docs" / "reference" / "lake-tables.md"
 PAPERS = ROOT.parent / "shared"
 PROMISES = ROOT / promises.PAGE
@@ -122,19 +124,24 @@ def write_proto() -> None:
 
 
 def write_reference() -> None:
-    """Write docs/reference/configuration.md, and the tables of docs/reference/lake-tables.md."""
+    """Write docs/reference/configuration.md, the tables of docs/reference/lake-tables.md, and Grafana's boards."""
     REFERENCE.write_text(render_configuration(), encoding="utf-8")
     TABLES.write_text(replace_tables_section(TABLES.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"docs: {REFERENCE.relative_to(ROOT)}, {TABLES.relative_to(ROOT)}")
+    written = [REFERENCE, TABLES, *write_boards(GRAFANA)]
+    print(f"docs: {', '.join(str(path.relative_to(ROOT)) for path in written)}")
 
 
 def check_reference() -> None:
-    """Check that the pages on the configuration and on the lake's tables match the models and table definitions."""
+    """Check that the pages on the configuration and on the lake's tables, and Grafana's boards, match their sources."""
     if not REFERENCE.exists() or REFERENCE.read_text(encoding="utf-8") != render_configuration():
         raise CheckError("docs/reference/configuration.md is out of date: run `make docs`")
     page = TABLES.read_text(encoding="utf-8")
     if page != replace_tables_section(page):
         raise CheckError("docs/reference/lake-tables.md is out of date: run `make docs`")
+    for board in BOARDS:
+        path = GRAFANA / f"{board.name}.json"
+        if not path.exists() or path.read_text(encoding="utf-8") != render_board(board):
+            raise CheckError(f"deploy/grafana/{path.name} is out of date: run `make docs`")
 
 
 def render_configuration() -> str:

@@ -22,6 +22,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "fastavro": ("feeds",),
     "pyspark": ("spark",),
     "airflow": ("airflow",),
+    "opentelemetry": ("traces",),
 }
 """The extras that install a module; first the smallest one that is enough for commands that name no extra."""
 _SHOWN = ("apache-airflow", "pyspark", "pyspark-client", "deltalake", "pyarrow", "grpcio", "plyvel")

@@ -1,11 +1,4 @@
-"""The definition of equality between a recorded state of a capture and a target (docs/understand/equality.md).
+"""The values and definitions of every server in one canonical form (docs/understand/equality.md).
 
-The comparison is independent of the pipeline: it reads the target by plain SQL and uses none of the pipeline's
-decoders.
+They are independent of the pipeline: they come from plain SQL and use none of the pipeline's decoders.
 """
-
-from binlake.compare.expected import read_expected_states
-from binlake.compare.state import Comparison, compare_state
-from binlake.compare.target import connect
-
-__all__ = ["Comparison", "compare_state", "connect", "read_expected_states"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from binlake.config.uriwords import UriWords
 
@@ -21,6 +21,7 @@ class AvroOptions:
     `time_zone`: the zone in which TIMESTAMP values are written.
     """
 
+    protocol: ClassVar[str] = "avro"
     namespace: str = "default"
     extension: bool = False
     decimals: Literal["precise", "string"] = "precise"
@@ -38,6 +39,7 @@ class CanalJsonOptions:
     written.
     """
 
+    protocol: ClassVar[str] = "canal-json"
     extension: bool = False
     raw_updates: bool = False
     delete_keys_only: bool = False
@@ -51,6 +53,7 @@ class CsvOptions:
     `time_zone`: the zone in which TIMESTAMP values are written.
     """
 
+    protocol: ClassVar[str] = "csv"
     delimiter: str = ","
     quote: str = '"'
     null: str = "\\N"
@@ -68,6 +71,7 @@ class OpenProtocolOptions:
     `raw_updates`, `delete_keys_only`, `time_zone`: as for Canal-JSON.
     """
 
+    protocol: ClassVar[str] = "open-protocol"
     old_values: bool = True
     raw_updates: bool = False
     delete_keys_only: bool = False
@@ -82,6 +86,7 @@ class DebeziumOptions:
     but a TIMESTAMP is written in UTC whatever the zone, as Debezium does.
     """
 
+    protocol: ClassVar[str] = "debezium"
     extension: bool = False
     cluster: str = "default"
     schemas: bool = True
@@ -94,6 +99,7 @@ class DebeziumOptions:
 class SlaveBinlogOptions:
     """`time_zone`: the zone in which TIMESTAMP values are written; the drainer used that of its machine."""
 
+    protocol: ClassVar[str] = "slave-binlog"
     time_zone: str = "UTC"
 
 
@@ -101,6 +107,7 @@ class SlaveBinlogOptions:
 class PbOptions:
     """`time_zone`: the zone in which TIMESTAMP values are written; the drainer used that of its machine."""
 
+    protocol: ClassVar[str] = "pb"
     time_zone: str = "UTC"
 
 
@@ -159,13 +166,13 @@ def _read_pb_options(_words: UriWords) -> PbOptions:
 
 
 _READERS: Mapping[str, Callable[[UriWords], Options]] = {
-    "avro": _read_avro_options,
-    "canal-json": _read_canal_json_options,
-    "csv": _read_csv_options,
-    "open-protocol": _read_open_protocol_options,
-    "debezium": _read_debezium_options,
-    "slave-binlog": _read_slave_binlog_options,
-    "pb": _read_pb_options,
+    AvroOptions.protocol: _read_avro_options,
+    CanalJsonOptions.protocol: _read_canal_json_options,
+    CsvOptions.protocol: _read_csv_options,
+    OpenProtocolOptions.protocol: _read_open_protocol_options,
+    DebeziumOptions.protocol: _read_debezium_options,
+    SlaveBinlogOptions.protocol: _read_slave_binlog_options,
+    PbOptions.protocol: _read_pb_options,
 }
 PROTOCOLS = tuple(_READERS)
 """The protocols that a feed can write."""

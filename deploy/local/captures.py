@@ -24,8 +24,6 @@ from typing import Any
 import structlog
 from pyspark.sql import SparkSession
 
-from binlake.compare import compare_state, connect, read_expected_states
-from binlake.compare.capture import Capture, StateAt
 from binlake.config import Replication
 from binlake.config.model import Target
 from binlake.errors import BinlakeError, ConfigError, IncompleteWindow
@@ -35,6 +33,8 @@ from binlake.spark_jobs.engine.session import start_classic_session
 from binlake.spark_jobs.job.context import StageContext, StageResult
 from binlake.spark_jobs.job.runner import run_window
 from binlake.target import Session
+from binlake.testkit.captures import compare_state, connect, read_expected_states
+from binlake.testkit.captures.capture import Capture, StateAt
 from deploy.local.cluster import CaptureCluster, run_capture_cluster
 from deploy.local.commitlog import find_tables_in_doubt, plan_ddl, read_log
 from deploy.local.direct import DirectReplay

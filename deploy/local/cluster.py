@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from binlake.compare.capture import Capture
-from binlake.pump_service.replay.command import find_cluster_id
+from binlake.testkit.captures.capture import Capture
+from binlake.testkit.replay.command import find_cluster_id
 from deploy.local.ports import HOST, free_ports
 from deploy.local.process import Child
 

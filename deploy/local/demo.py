@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from binlake.compare import read_expected_states
-from binlake.compare.capture import Capture
 from binlake.config import Replication, load_replication
+from binlake.testkit.captures import read_expected_states
+from binlake.testkit.captures.capture import Capture
 from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.demo_audit import show_audit

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from binlake.audit.audit import Audit
-from binlake.compare.capture import StateAt
 from binlake.compare.values import build_canonical_converter, decode_captured_value
 from binlake.config import Replication
 from binlake.errors import IncompleteWindow
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
+from binlake.testkit.captures.capture import StateAt
 from deploy.local.demo_report import Report, format_moment
 from deploy.local.process import ProcessError
 

@@ -16,12 +16,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from binlake.compare import connect
 from binlake.config import Replication
 from binlake.feed.state import read_state
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import name_feed_sink
+from binlake.testkit.captures import connect
 from deploy.local.apicurio import Apicurio
 from deploy.local.demo_report import Report
 from deploy.local.kafka import Kafka

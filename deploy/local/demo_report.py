@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from binlake import tso
-from binlake.compare import Comparison
-from binlake.compare.capture import StateAt
+from binlake.testkit.captures import Comparison
+from binlake.testkit.captures.capture import StateAt
 
 QUIET_S = 10.0
 """Seconds of silence after which the demo says again what it waits for."""

@@ -20,12 +20,12 @@ from pymysql.connections import Connection
 from pymysql.constants import ER
 
 from binlake.cluster.placement import PdClient
-from binlake.compare import Comparison, compare_state, connect
-from binlake.compare.capture import StateAt
 from binlake.config import Replication
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.target import Checkpoint
+from binlake.testkit.captures import Comparison, compare_state, connect
+from binlake.testkit.captures.capture import StateAt
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.demo_report import Report, WindowLine
 from deploy.local.process import ProcessError

@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from binlake.compare.capture import StateAt
 from binlake.dialect import MappedDdl, map_ddl
 from binlake.dialect.collations import find_target_collation
 from binlake.dialect.defaults import is_lost_default
@@ -25,6 +24,7 @@ from binlake.rows.schema import TableDef
 from binlake.rows.schema.delta import Definitions
 from binlake.statements.literal import quote, quote_name, quote_qualified_name
 from binlake.statements.writtencolumns import list_written_columns
+from binlake.testkit.captures.capture import StateAt
 from binlake.window.definitions import LandedDdl
 
 KEPT_IN = "tidb_binlog"

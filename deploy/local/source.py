@@ -14,8 +14,8 @@ from typing import Any, Self
 
 import httpx
 
-from binlake.compare.capture import Capture
-from binlake.pump_service.replay.command import find_cluster_id
+from binlake.testkit.captures.capture import Capture
+from binlake.testkit.replay.command import find_cluster_id
 from deploy.local.ports import HOST, free_ports, is_open
 from deploy.local.process import Child
 

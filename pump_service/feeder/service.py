@@ -38,10 +38,16 @@ from binlake.pump_service.feeder.snapshot.loading import Loader, needs_load
 from binlake.pump_service.feeder.snapshot.loadstate import read_load_record
 from binlake.pump_service.feeder.snapshot.progress import Progress
 from binlake.pump_service.feeder.startposition import SERVER_FACT
-from binlake.pump_service.feeder.status import JournalHistory, JournalTransactions, describe_position
+from binlake.pump_service.feeder.status import (
+    JournalHistory,
+    JournalTransactions,
+    describe_position,
+    find_unread_sources,
+)
 from binlake.pump_service.feeder.tracker import ScratchServer
 from binlake.pump_service.feeder.worker import Log, Parts, Worker
-from binlake.pump_service.replay.status_server import StatusServer
+from binlake.pump_service.probes import Probes, find_no_reason
+from binlake.pump_service.statusport.server import StatusServer
 from binlake.rpc import Tls
 
 log = structlog.get_logger()
@@ -69,6 +75,7 @@ class Feeder:
         self._loads: dict[str, Progress] = {}
         self._troubles: dict[str, tuple[str, Progress | None]] = {}
         """What each source waits for, and the progress of the attempt of its load that found it."""
+        self._registration_trouble = ""
         self.workers: list[Worker] = []
         self.url = ""
 
@@ -125,7 +132,8 @@ class Feeder:
         }
         server = StatusServer(
             meta, JournalHistory(journal), JournalTransactions(journal, names), lambda: tso.MAX_TS,
-            self._settings.status_addr, pages=pages, tls=self._settings.status_security.to_tls(),
+            self._settings.status_addr, pages=pages, probed=Probes(find_no_reason, self.find_unready),
+            tls=self._settings.status_security.to_tls(),
         )  # fmt: skip
         self.url = server.url
         return server
@@ -205,7 +213,9 @@ class Feeder:
         while not self._stopped.wait(HEARTBEAT_S):
             try:
                 registration.renew()
+                self._registration_trouble = ""
             except SourceUnavailable as error:
+                self._registration_trouble = str(error)
                 log.warning("feeder_registration_not_renewed", error=str(error))
             except Fenced:
                 publisher.fence()
@@ -213,6 +223,12 @@ class Feeder:
             if time.monotonic() > forget_at:
                 forget_at = time.monotonic() + _FORGET_EVERY_S
                 journal.forget_outcomes(tso.compose(int(time.time() * 1000 - self._settings.keep_days * _DAY_MS)))
+
+    def find_unready(self) -> list[str]:
+        """Why a source is not read, what is read not published, or the registration not renewed."""
+        begin = [] if self.workers else [self._find_load_trouble("") or "no source is read yet"]
+        renewing = [f"registration: {self._registration_trouble}"] if self._registration_trouble else []
+        return [*begin, *find_unread_sources(self.workers), *renewing]
 
     def _end_workers(self, client: PumpClient) -> None:
         self._stopped.set()

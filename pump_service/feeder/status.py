@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from binlake.pump_service.feeder.journal import Journal, ReadPosition
 from binlake.pump_service.feeder.publisher import read_key
-from binlake.pump_service.replay.outcomes import Transaction
-from binlake.pump_service.replay.status import MAX_HISTORY, Json, build_mvcc_body, lock_record, write_record
+from binlake.pump_service.feeder.worker import Worker
+from binlake.pump_service.statusport.answers import (
+    MAX_HISTORY,
+    Json,
+    Transaction,
+    build_mvcc_body,
+    lock_record,
+    write_record,
+)
 
 
 class JournalTransactions:
@@ -43,6 +51,16 @@ class JournalHistory:
         if not limit and not start_job_id:
             return self._journal.read_jobs()[::-1]
         return self._journal.read_jobs(start_job_id + 1 if start_job_id else 0, limit or MAX_HISTORY)
+
+
+def find_unread_sources(workers: Iterable[Worker]) -> list[str]:
+    """Each source that makes no progress, and why; a load that goes on, or a source without changes, is none."""
+    reasons = []
+    for worker in workers:
+        is_silent = worker.state == "reading" and not worker.is_heard
+        if text := worker.trouble or (f"silent for {worker.compute_silence_s():.0f} s" if is_silent else ""):
+            reasons.append(f"source {worker.source.name}: {text}")
+    return reasons
 
 
 def describe_position(position: ReadPosition | None) -> dict[str, Any]:

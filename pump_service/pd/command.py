@@ -25,6 +25,12 @@ class PdCommand:
             "--advertise-addr", default="", metavar="HOST:PORT", help="address by which other machines reach it"
         )
         parser.add_argument(
+            "--status-addr",
+            default="",
+            metavar="HOST:PORT",
+            help="answer /healthz and /readyz there (default: nowhere)",
+        )
+        parser.add_argument(
             "--data-dir", default="data.pd", metavar="DIR", help="folder of its data (default %(default)s)"
         )
         parser.add_argument(
@@ -69,6 +75,7 @@ class PdCommand:
             led_from=led_from,
             drop_damaged=args.drop_damaged,
             tls=_build_tls(args),
+            status_addr=args.status_addr,
         )
         with driver as pd:
             print(f"serving {pd.url} cluster_id={pd.cluster_id}", flush=True)

@@ -30,13 +30,14 @@ log = structlog.get_logger(__name__)
 
 
 class Journal:
-    """Appends records to `path`; one writer. `drop_damaged`: `read` skips damaged records and logs that."""
+    """Appends records to `path`; one writer. `drop_damaged`: `read` skips damaged records and logs that. `is_broken`: a
+    write failed, so nothing more is accepted until the next start."""
 
     def __init__(self, path: Path, *, drop_damaged: bool = False) -> None:
         self._path = path
         self._drop_damaged = drop_damaged
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._broken = False
+        self.is_broken = False
         sync_folder(path.parent)
 
     def read(self) -> Iterator[Record]:
@@ -54,13 +55,13 @@ class Journal:
 
     def append(self, records: Iterable[Record]) -> None:
         """Append durably. Raises OSError; after that nothing more is accepted, because the file's state is unknown."""
-        if self._broken:
+        if self.is_broken:
             raise OSError(f"the journal {self._path} failed before: restart the placement driver")
         try:
             _write_all(self._file, b"".join(map(_encode_record, records)))
             os.fdatasync(self._file)
         except OSError:
-            self._broken = True
+            self.is_broken = True
             raise
 
     def read_size(self) -> int:
@@ -75,7 +76,7 @@ class Journal:
             file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         except OSError:
             # Close the old file, because records appended to it after it was unlinked would be lost.
-            self._broken = self._broken or not self._is_current()
+            self.is_broken = self.is_broken or not self._is_current()
             raise
         os.close(self._file)
         self._file = file

@@ -64,6 +64,11 @@ class KvStore:
         return self._closed
 
     @property
+    def is_broken(self) -> bool:
+        """Whether the journal failed a write: no change is accepted until the next start."""
+        return self._journal.is_broken
+
+    @property
     def compacted(self) -> int:
         """The last compacted revision; a watch can only start above it."""
         return self._mvcc.compacted

@@ -54,6 +54,7 @@ class Oracle:
     """Gives timestamps; thread-safe. `now_ms` is the real clock in Unix milliseconds.
 
     A bound takes effect only once it is saved: a call that needs a new one raises OSError as long as the disk fails.
+    `failure`: why the last bound was not saved; empty = it was.
 
     `led_from`: at the very first start, start held after this ts. Raises ConfigError for an unreadable file.
     """
@@ -62,6 +63,7 @@ class Oracle:
         self._path = folder / "tso.json"
         self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
         self._moved = threading.Condition()
+        self.failure = ""
         self._saved = self._load()
         if self._saved.bound_ts < 0:
             self._begin(led_from)
@@ -167,8 +169,12 @@ class Oracle:
     def _save(self, saved: _Saved) -> None:
         """Save `saved` durably, then use it."""
         values = asdict(saved)
-        replace_file(self._path, [json.dumps({**values, "crc": _compute_crc(values)}).encode()])
-        self._saved = saved
+        try:
+            replace_file(self._path, [json.dumps({**values, "crc": _compute_crc(values)}).encode()])
+        except OSError as error:
+            self.failure = f"the bound of the timestamps cannot be saved: {error}"
+            raise
+        self._saved, self.failure = saved, ""
 
 
 def _read_saved(values: dict[str, Any]) -> _Saved:

@@ -20,7 +20,8 @@ from binlake.pump_service.pd.etcd_service import EtcdService
 from binlake.pump_service.pd.kvstore import KvStore
 from binlake.pump_service.pd.oracle import Oracle
 from binlake.pump_service.pd.streams import STREAMS, Streams
-from binlake.rpc import Tls
+from binlake.pump_service.probes import CONTENT_TYPE, Probes
+from binlake.rpc import HttpRequest, HttpResponse, RpcServer, Tls
 from binlake.wire import pd_pb2 as pb
 from binlake.wire.clock_pb2 import LeadReq, LeadResp
 from binlake.wire.clock_pb2_grpc import ClockServicer, add_ClockServicer_to_server
@@ -48,6 +49,7 @@ class PlacementDriver:
     `cluster_id` None: the stored one, or a random one at the first start. `led_from`: a led clock (see `oracle`) that
     starts there. `advertise`: HOST:PORT that other machines reach, when it is not `host:port`. Raises ConfigError for a
     directory in use or of another cluster, WireError for a damaged one unless `drop_damaged`. `tls`: serve only by TLS.
+    `status_addr`: HOST:PORT at which `/healthz` and `/readyz` are answered, without TLS; "" = nowhere.
     """
 
     def __init__(
@@ -62,11 +64,15 @@ class PlacementDriver:
         now_ms: Callable[[], int] | None = None,
         tls: Tls | None = None,
         drop_damaged: bool = False,
+        status_addr: str = "",
     ) -> None:
         folder = Path(data_dir)
         folder.mkdir(parents=True, exist_ok=True)
         self._host, self._port, self._advertise = host, port, advertise
         self._data_dir = folder
+        self._status_addr = status_addr
+        self._status: RpcServer | None = None
+        self._probes = Probes(self._find_unhealthy, self._find_unready)
         self._credentials = _load_credentials(tls) if tls is not None else None
         self._lock = _lock(folder)
         try:
@@ -109,6 +115,7 @@ class PlacementDriver:
                 f"cannot listen: {error}", where={"addr": f"{self._host}:{self._port}"}, hint="is the port in use?"
             ) from None
         self._server.start()
+        self._start_status()
         log.info("pd_serving", url=self.url, cluster_id=str(self.cluster_id), data_dir=str(self._data_dir))
         return self
 
@@ -117,6 +124,8 @@ class PlacementDriver:
         if self._stopped.is_set():
             return
         self._stopped.set()
+        if self._status is not None:
+            self._status.stop(grace_s=0.5)
         self._oracle.stop()
         self._etcd.close()
         self._server.stop(grace=0.5).wait()
@@ -139,6 +148,35 @@ class PlacementDriver:
             except TimeoutError:
                 if self._oracle.stopped or not wanted():
                     raise
+
+    @property
+    def status_url(self) -> str:
+        """Where probes are answered; "" without a status address."""
+        return self._status_addr and f"http://{self._status_addr}"
+
+    def _start_status(self) -> None:
+        if not self._status_addr:
+            return
+        # grpcio answers nothing but gRPC on its port, so probes by HTTP need a port of their own.
+        self._status = RpcServer(http=self._answer_probe, name="pd-status")
+        try:
+            self._status_addr = self._status.listen(self._status_addr)
+        except BinlakeError:
+            self.stop()
+            raise
+        self._status.start()
+
+    def _answer_probe(self, request: HttpRequest) -> HttpResponse:
+        answer = self._probes.answer(request.path) if request.method == "GET" else None
+        status, text = answer or (404, "404 page not found\n")
+        return HttpResponse(status, CONTENT_TYPE, text.encode())
+
+    def _find_unhealthy(self) -> list[str]:
+        reasons = ["the registry's journal failed a write: nothing is accepted"] if self._store.is_broken else []
+        return reasons if self._leases.is_alive() else [*reasons, "no lease expires any more"]
+
+    def _find_unready(self) -> list[str]:
+        return [self._oracle.failure] if self._oracle.failure else []
 
     def _listen(self, addr: str) -> int:
         if self._credentials is None:

@@ -1,7 +1,7 @@
 """The pump's pages: the original's paths and answers (tidb-binlog 2.13), and a few of Binlake's.
 
 As in the original, a page reports an error as HTTP 200 with its text, or with the envelope `{message, code, data}`.
-Only unknown paths (404), methods (405) and callers without permission (403, see gate.py) use the status.
+Only unknown paths (404), methods (405), callers without permission (403, see gate.py) and probes (503) use the status.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import structlog
 
 from binlake.cluster.holding import OFFLINE
 from binlake.errors import BinlakeError, ConfigError, Permanent
+from binlake.pump_service.probes import HEALTHZ, READYZ, Probes
 from binlake.pump_service.prometheus import CONTENT_TYPE
 from binlake.pump_service.pump.dump import as_json, as_text
 from binlake.pump_service.pump.gate import Gate, Needs
@@ -69,6 +70,7 @@ class Pages:
         self._collect = collect
         self._score = score
         self._gate = gate
+        self._probes = Probes(service.find_unhealthy, service.find_unready)
         self._routes: list[tuple[str, re.Pattern[str], Page, Needs]] = [
             ("GET", re.compile("/status"), self._answer_status, Needs.NOTHING),
             ("GET", re.compile("/drainers"), self._answer_drainers, Needs.NOTHING),
@@ -76,6 +78,7 @@ class Pages:
             ("GET", re.compile("/debug/binlog/([^/]+)"), self._answer_binlog, Needs.NOTHING),
             ("POST", re.compile("/debug/gc/trigger"), self._answer_gc, Needs.OWN_SITE),
             ("GET", re.compile("/metrics"), self._answer_metrics, Needs.NOTHING),
+            ("GET", re.compile(f"{HEALTHZ}|{READYZ}"), self._answer_probe, Needs.NOTHING),
             ("GET", re.compile("/txn"), self._answer_transactions, Needs.NOTHING),
             ("PUT", re.compile("/txn/([^/]+)/commit/([^/]+)"), self._commit, Needs.PROOF),
             ("PUT", re.compile("/txn/([^/]+)/rollback"), self._rollback, Needs.PROOF),
@@ -180,6 +183,12 @@ class Pages:
     def _answer_metrics(self, _: HttpRequest) -> HttpResponse:
         body = self._service.metrics.render_page(self._storage, self._service.status_queries, self._score)
         return HttpResponse(200, CONTENT_TYPE, body)
+
+    def _answer_probe(self, request: HttpRequest) -> HttpResponse:
+        answer = self._probes.answer(request.path)
+        assert answer is not None
+        status, text = answer
+        return HttpResponse(status, TEXT, text.encode())
 
     def _answer_transactions(self, _: HttpRequest) -> HttpResponse:
         return _build_envelope("", _OK, self._waiting())

@@ -58,6 +58,11 @@ class Problems:
             if text:
                 self._by_topic[topic] = text
 
+    def find(self, topic: str) -> str:
+        """The problem of `topic`; empty = none."""
+        with self._lock:
+            return self._by_topic.get(topic, "")
+
     def __str__(self) -> str:
         with self._lock:
             return "; ".join(f"{topic}: {text}" for topic, text in self._by_topic.items())
@@ -213,6 +218,24 @@ class PumpService:
         self.problems.set("disk", text)
         self._full = (now, full)
         return full
+
+    def find_unhealthy(self) -> list[str]:
+        """Why only a restart would help: the disk failed a write of the value log, so nothing is stored any more."""
+        return [f"storage: {self._storage.log_failure}"] if self._storage.log_failure else []
+
+    def find_unready(self) -> list[str]:
+        """Why writers are refused, or what is written would not be seen; empty = the pump can do its work.
+
+        A prewrite that blocks the watermark is no reason: the pump goes on to accept writes.
+        """
+        reasons = [] if self.state is _ONLINE else [f"the pump is {self.state}"]
+        if self._storage.error:
+            reasons.append(f"storage: {self._storage.error}")
+        self.is_disk_full()
+        for topic in ("disk", "registry", "future"):
+            if text := self.problems.find(topic):
+                reasons.append(f"{topic}: {text}")
+        return reasons
 
     def describe_problems(self) -> str:
         """Present problems in one line; empty = none."""

@@ -237,7 +237,12 @@ class Storage:
         if self._commit is None:
             at, end = self._follower.indexed.fid, self._log.end.fid
             return f"the index is being rebuilt from the value log: file {at:06d}.vlog of {end:06d}.vlog"
-        return self._log.failed or self._follower.error
+        return self._log.error or self._follower.error
+
+    @property
+    def log_failure(self) -> str:
+        """Why the value log takes nothing until the next start; empty = it does."""
+        return self._log.failed
 
     @property
     def given_up(self) -> int:

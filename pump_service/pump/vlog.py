@@ -81,7 +81,7 @@ class ValueLog:
         self._stop = stop
         self._options = options
         self._files = files or Files()
-        self._failed = ""
+        self.failed = ""
         self._rotation_error = ""
         self._handles: dict[int, io.FileIO] = {}  # the least recently used first
         self._handles_lock = threading.Lock()
@@ -112,9 +112,9 @@ class ValueLog:
         return max(self._max_ts.values(), default=0)
 
     @property
-    def failed(self) -> str:
-        """Why nothing can be written any more, or why no new file can be created; empty = no problem."""
-        return self._failed or self._rotation_error
+    def error(self) -> str:
+        """Why nothing can be written any more (`failed`), or no new file be created; empty = no problem."""
+        return self.failed or self._rotation_error
 
     def look_up_max_ts(self, fid: int) -> int:
         """The greatest ts in file `fid` so far; 0 for a file that was removed."""
@@ -140,8 +140,8 @@ class ValueLog:
 
         Raises WireError for an empty payload, and writes nothing.
         """
-        if self._failed:
-            raise Permanent("the value log cannot be written", where={"reason": self._failed})
+        if self.failed:
+            raise Permanent("the value log cannot be written", where={"reason": self.failed})
         fid, offset = self._fids[-1], self._end
         if not all(payloads):  # a length of 0 means that no record begins here: what follows could not be read
             raise WireError("a binlog without a byte cannot be stored", where={"file": self._build_path(fid).name})
@@ -227,7 +227,7 @@ class ValueLog:
 
     def close(self) -> None:
         """If the current file is worth it (50 KiB) and can be sealed, seal it; close all files."""
-        if not self._failed and self._end >= SEAL_ON_CLOSE_BYTES:
+        if not self.failed and self._end >= SEAL_ON_CLOSE_BYTES:
             try:
                 self._seal(self._fids[-1])
             except BinlakeError as error:
@@ -345,8 +345,8 @@ class ValueLog:
         try:
             self._files.truncate(file, self._end)
         except OSError as second:
-            self._failed = f"write failed ({error}) and could not be undone ({second})"
-            raise Permanent(self._failed) from second
+            self.failed = f"write failed ({error}) and could not be undone ({second})"
+            raise Permanent(self.failed) from second
         raise Transient("the value log could not be written", where={"reason": error}) from error
 
     def _flush(self, file: io.FileIO) -> None:
@@ -356,8 +356,8 @@ class ValueLog:
             self._files.sync(file)
         except OSError as error:
             # After a failed sync the kernel may have dropped the pages: a later success would prove nothing.
-            self._failed = f"fdatasync failed: {error}"
-            raise Permanent(self._failed, hint="replace the disk, then start the pump again") from error
+            self.failed = f"fdatasync failed: {error}"
+            raise Permanent(self.failed, hint="replace the disk, then start the pump again") from error
 
     def _rotate(self) -> None:
         # Whatever fails here, the records are durable and acked as such; the next append tries to rotate again.

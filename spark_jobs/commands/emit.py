@@ -13,7 +13,7 @@ import xxhash
 from binlake.config.feed import Feed
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
-from binlake.feed.changefeed.section import build_section, dump_section_keys
+from binlake.extras.changefeed.section import build_section, dump_section_keys
 from binlake.feed.schemaorder import SchemaOrder
 from binlake.feed.sink import forget_position
 from binlake.feed.state import read_state, record_removal

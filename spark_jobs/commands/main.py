@@ -17,7 +17,9 @@ from typing import Any
 import structlog
 
 from binlake.base.extras import explain_missing
-from binlake.config import load_replication
+from binlake.base.spans import Span
+from binlake.base.tracing import open_traces
+from binlake.config import Replication, load_replication
 from binlake.errors import BinlakeError, Permanent
 from binlake.pipeline import BY_NAME, FEED
 from binlake.spark_jobs.commands.recover import recover
@@ -113,9 +115,19 @@ def execute(stage: str, args: argparse.Namespace) -> list[StageResult]:
     """Run `stage` (or `window`: all of them, or `recover`) as the arguments say. Raises BinlakeError."""
     replication = load_replication(args.replication)
     run_id = args.run_id or f"cli-{uuid.uuid4().hex[:12]}"
+    # A window's stages in processes of their own are one trace by their run; a whole window always is.
+    with open_traces("" if stage == "window" else f"{replication.name} {run_id}") as span:
+        return _execute(stage, args, replication, run_id, span)
+
+
+def _execute(
+    stage: str, args: argparse.Namespace, replication: Replication, run_id: str, span: Span
+) -> list[StageResult]:
     make_spark = build_session_factory(f"binlake-{replication.name}", args)
     has_spark = not (args.without_spark or args.master == DEFAULT_MASTER)
-    ctx = StageContext(replication, run_id, make_spark, args.stop_ts, in_pieces=stage == "window", has_spark=has_spark)
+    ctx = StageContext(
+        replication, run_id, make_spark, args.stop_ts, in_pieces=stage == "window", has_spark=has_spark, span=span
+    )
     if getattr(args, "tell_stages", False):
         ctx = replace(ctx, tell=partial(_tell, args.result))
     if stage == "recover":

@@ -19,12 +19,12 @@ from binlake.base.arguments import add_output
 from binlake.config import Replication, load_replication
 from binlake.config.model import Relay
 from binlake.errors import CheckpointConflict, ConfigError, LostRange
+from binlake.extras.reparo.command import open_data
+from binlake.extras.reparo.restore import restore as replay_files
+from binlake.extras.reparo.settings import DestDb, ReparoSettings
 from binlake.lake.ddls import read_landed_ddls
 from binlake.mysqlbinlog.dumpfolder import Name
 from binlake.pipeline import list_required_stages
-from binlake.reparo.command import open_data
-from binlake.reparo.restore import restore as replay_files
-from binlake.reparo.settings import DestDb, ReparoSettings
 from binlake.spark_jobs.job.arguments import add_job, add_where, parse_moment
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lineage import Gathered

@@ -15,11 +15,11 @@ from binlake.base.redaction import are_row_values_shown, redact_key
 from binlake.base.terminal import print_table
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError
+from binlake.extras.validation.ledger import LOCK, Entry, Ledger, Status
+from binlake.extras.validation.run import MANUAL_STAGE, STAGE, list_errors
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.repair.validation.ledger import LOCK, Entry, Ledger, Status
-from binlake.repair.validation.run import MANUAL_STAGE, STAGE, list_errors
 
 _SHOWN: dict[str, tuple[Status, ...]] = {
     "new": ("new",), "ignored": ("ignored",), "resolved": ("resolved",), "pending": ("pending",),

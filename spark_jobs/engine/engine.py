@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
+from binlake.base.spans import NO_SPAN, Span, Values
 from binlake.lake.paths import LakePaths
 from binlake.spark_jobs.engine.blocks import FileStore, MemoryStore, Store
 
@@ -75,6 +76,17 @@ class Engine(Protocol):
         """Holds what tasks write to the lake for a reader in this process, if they run in it."""
 
 
+def name_task(task: object) -> str:
+    """A task's name for people, as on Spark's pages and in traces."""
+    inner = getattr(task, "split", task)
+    return str(getattr(inner, "func", type(inner)).__name__)
+
+
+def describe_task(number: int, count: int) -> Values:
+    """The attributes of the span of task `number` (from 0) of `count`."""
+    return {"binlake.task": number + 1, "binlake.tasks": count}
+
+
 class LocalEngine:
     """Runs tasks in this process, one after the other: a table's rows are one part, up to LOCAL_TASK_BYTES."""
 
@@ -82,8 +94,9 @@ class LocalEngine:
     fuses = False
     task_bytes = LOCAL_TASK_BYTES
 
-    def __init__(self, held_bytes: int = HELD_BYTES) -> None:
+    def __init__(self, held_bytes: int = HELD_BYTES, span: Span = NO_SPAN) -> None:
         self._held_bytes = held_bytes
+        self._span = span
 
     def describe(self) -> dict[str, object]:
         """As Engine."""
@@ -91,7 +104,11 @@ class LocalEngine:
 
     def run(self, task: Callable[[Input], Output], inputs: Sequence[Input]) -> list[Output]:
         """As Engine."""
-        return [task(one) for one in inputs]
+        results = []
+        for number, one in enumerate(inputs):
+            with self._span.begin(name_task(task), describe_task(number, len(inputs))):
+                results.append(task(one))
+        return results
 
     def open_store(self, paths: LakePaths, purpose: str) -> AbstractContextManager[Store]:
         """As Engine: in memory as far as there is room, the rest in files."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import pickle
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -17,23 +18,28 @@ from typing import Any, Generic
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from binlake.base.spans import NO_SPAN, Span
 from binlake.errors import BinlakeError
 from binlake.lake.access import Access, list_accesses, register_access
 from binlake.lake.damage import translate_object_store_error
 from binlake.lake.paths import LakePaths
 from binlake.spark_jobs.engine.blocks import FileStore, Store
-from binlake.spark_jobs.engine.engine import SPARK_TASK_BYTES, Input, Keeper, Output
+from binlake.spark_jobs.engine.engine import SPARK_TASK_BYTES, Input, Keeper, Output, describe_task, name_task
 from binlake.spark_jobs.engine.session import find_pages, name_jobs
 
-_RESULT = "number INT, result BINARY"
+_RESULT = "number INT, began BIGINT, ended BIGINT, result BINARY"
 
 
 @dataclass
 class SparkEngine:
-    """Runs tasks as Spark jobs of `session`; `label`: what Spark's pages call them. Counts its `jobs` and `tasks`."""
+    """Runs tasks as Spark jobs of `session`; `label`: what Spark's pages call them. Counts its `jobs` and `tasks`.
+
+    Workers tell when each task ran, by their own clocks; they need no collector of traces.
+    """
 
     session: SparkSession
     label: str
+    span: Span = NO_SPAN
     jobs: int = 0
     tasks: int = 0
     name = "spark"
@@ -53,12 +59,15 @@ class SparkEngine:
         places = self.session.range(0, len(inputs), 1, len(inputs))
         work = _Work(task, tuple(inputs), list_accesses())
         name_jobs(self.session, self.label, f"{self.label}: {work.__name__} ({len(inputs)} tasks)")
-        rows = places.mapInArrow(work, _RESULT).toArrow()
-        self.jobs += 1
-        self.tasks += len(inputs)
-        results: dict[int, Any] = {}
-        for number, result in zip(rows["number"].to_pylist(), rows["result"], strict=True):
-            results[number] = pickle.loads(result.as_buffer())
+        with self.span.begin(f"job {work.__name__}", {"binlake.tasks": len(inputs)}) as job:
+            rows = places.mapInArrow(work, _RESULT).toArrow()
+            self.jobs += 1
+            self.tasks += len(inputs)
+            results: dict[int, Any] = {}
+            numbers, begins, ends = (rows[name].to_pylist() for name in ("number", "began", "ended"))
+            for number, began, ended, result in zip(numbers, begins, ends, rows["result"], strict=True):
+                results[number] = pickle.loads(result.as_buffer())
+                job.add(work.__name__, describe_task(number, len(inputs)), began, ended)
         failed = next((results[n] for n in sorted(results) if isinstance(results[n], BinlakeError)), None)
         if failed is not None:
             raise failed
@@ -87,8 +96,7 @@ class _Work(Generic[Input, Output]):
     @property
     def __name__(self) -> str:
         """The task's name, which Spark shows in its plans."""
-        inner = getattr(self.task, "split", self.task)
-        return getattr(inner, "func", type(inner)).__name__
+        return name_task(self.task)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # As many tasks as cores run side by side already.
@@ -98,8 +106,11 @@ class _Work(Generic[Input, Output]):
             register_access(root, access)
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                columns = [pa.array([number], pa.int32()), pa.array([self._run(number)], pa.binary())]
-                yield pa.RecordBatch.from_arrays(columns, names=["number", "result"])
+                began = time.time_ns()
+                result = pa.array([self._run(number)], pa.binary())
+                times = [pa.array([moment], pa.int64()) for moment in (began, time.time_ns())]
+                columns = [pa.array([number], pa.int32()), *times, result]
+                yield pa.RecordBatch.from_arrays(columns, names=["number", "began", "ended", "result"])
 
     def _run(self, number: int) -> bytes:
         try:

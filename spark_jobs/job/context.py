@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from binlake.base.spans import NO_SPAN, Span
 from binlake.cluster.holding import name_consumer
 from binlake.config import Replication
 from binlake.lake.lock import hold_lake_lock
@@ -44,7 +45,7 @@ class StageContext:
     The Spark session is made at first use: plan, finalize and small windows need none. `in_pieces`: the caller
     continues after a window that land cuts short. `view`: the control tables as a stage sees them; without it, they are
     read again each time. `label`: what Spark's pages call the jobs. `has_spark`: whoever started the run named a Spark.
-    `tell` is called, from any thread, with the result of each stage that has ended.
+    `tell` is called, from any thread, with the result of each stage that has ended. `span`: what the run is traced in.
     """
 
     replication: Replication
@@ -57,6 +58,7 @@ class StageContext:
     hands_on: bool = False
     has_spark: bool = False
     tell: Callable[[StageResult], None] = field(default=lambda _: None, compare=False, repr=False)
+    span: Span = field(default=NO_SPAN, compare=False, repr=False)
 
     def begin_chain(self) -> StageContext:
         """The context of stages that run one after the other: what one has read of control tables, the next knows."""
@@ -88,12 +90,12 @@ class StageContext:
         # Imported late: most runs need no Spark, whose import takes a second.
         from binlake.spark_jobs.engine.spark import SparkEngine
 
-        return SparkEngine(self.make_spark(), self.label)
+        return SparkEngine(self.make_spark(), self.label, self.span)
 
     def choose_engine(self, size: int) -> Engine:
         """The engine for a stage over `size` bytes of binlogs, as `window.engine` says."""
         most = self.replication.window.most_local_bytes
-        return LocalEngine() if most is None or size <= most else self.spark_engine
+        return LocalEngine(span=self.span) if most is None or size <= most else self.spark_engine
 
     def prefers_spark(self, size: int | None) -> bool:
         """Whether a window of about `size` bytes of binlogs (None: unknown) runs on Spark as one, not here in pieces.

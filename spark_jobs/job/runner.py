@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from binlake.base.spans import Values
 from binlake.errors import LeaseHeld
 from binlake.feed.state import read_progress, read_state, record_feed_error, record_resume, stops_feed
 from binlake.lake.failures import describe, record_failure
@@ -44,6 +45,28 @@ def run_stage(
     (which is not a failure). A stage of a feed that is not in state normal ends with `skipped`; a Permanent error puts
     the feed into state error (S2-39).
     """
+    # Neither is a failure: another run has the lock, or the caller starts Spark.
+    with ctx.span.begin(name, _describe_stage(ctx, bounds, feed), tolerated=(LeaseHeld, SparkNeeded)) as span:
+        result = _run_stage(name, replace(ctx, span=span), bounds, start_ts, feed, given)
+        span.note(
+            {**_describe_window(result.lo, result.hi), "binlake.state": result.state, "binlake.rows": result.rows}
+        )
+        return result
+
+
+def _describe_stage(ctx: StageContext, bounds: Bounds | None, feed: str) -> Values:
+    about = {"binlake.replication": ctx.replication.name, "binlake.run": ctx.run_id}
+    window = {} if bounds is None else _describe_window(bounds.lo, bounds.hi)
+    return {**about, **window, **({"binlake.feed": feed} if feed else {})}
+
+
+def _describe_window(lo: int, hi: int) -> Values:
+    return {"binlake.window.lo": str(lo), "binlake.window.hi": str(hi)}
+
+
+def _run_stage(
+    name: str, ctx: StageContext, bounds: Bounds | None, start_ts: int | None, feed: str, given: Any
+) -> StageResult:
     module = importlib.import_module(f"binlake.spark_jobs.{name}.stage")
     stage = ctx.begin_stage(name, bounds)
     if feed and bounds is not None and (skipped := _skip_if_stopped(name, stage, bounds, feed)) is not None:
@@ -100,6 +123,13 @@ def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResu
     failure becomes a result with state `failed`, and later pieces leave the feed out; it is raised only if no sink is
     left.
     """
+    with ctx.span.begin("window", _describe_stage(ctx, None, ""), tolerated=(LeaseHeld, SparkNeeded)) as span:
+        results = _run_pieces(replace(ctx, span=span), start_ts)
+        span.note(_describe_window(min(one.lo for one in results), max(one.hi for one in results)))
+        return results
+
+
+def _run_pieces(ctx: StageContext, start_ts: int | None) -> list[StageResult]:
     source = ctx.begin_chain()
     planned = run_stage("plan", source, start_ts=start_ts)
     results = Gathered([planned])

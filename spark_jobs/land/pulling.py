@@ -53,7 +53,7 @@ def pull_window(
     ranges: list[PulledRange] = []
     expected = _expect(ctx, pull)
     if not ctx.prefers_spark(expected.bytes):
-        local = LocalEngine()
+        local = LocalEngine(span=ctx.span)
         is_whole = here is None or 0 < most_bytes <= here
         task = PullTask(pull, folder, local.build_keeper(), most_bytes if is_whole else here or 0)
         [ranges] = local.run(task, [Bounds(pull.lo, pull.hi)])

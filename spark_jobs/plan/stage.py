@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import structlog
 
@@ -28,6 +29,8 @@ from binlake.window.plan import Plan
 
 log = structlog.get_logger(__name__)
 
+SKEW = "skew_ms"
+"""In the detail of the result: PD's clock minus this machine's, for whoever reports how old the window is."""
 NOW = -1
 """As start_ts or initial-commit-ts: the source's present timestamp."""
 
@@ -43,12 +46,13 @@ def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
     if loading is not None:
         return loading
     with open_cluster(ctx.replication) as cluster:
+        clock = MeasuredClock(cluster.pd)
         lo = _start(ctx, cluster, start_ts)
         last = ctx.windows.read_last_manifest()
         if last is not None:
             publish_landed_ts(ctx, cluster.registry, last.hi)
         held = find_hold(ctx.replication.name, cluster.registry)
-        plan = Plan("waiting", lo, lo, (), reason=held) if held else _propose(ctx, cluster, lo, last)
+        plan = Plan("waiting", lo, lo, (), reason=held) if held else _propose(ctx, cluster, clock, lo, last)
     incidents = _report_incidents(ctx, plan)
     seconds = time.monotonic() - began
     log.info("planned", state=plan.state, lo=str(plan.lo), hi=str(plan.hi), reason=plan.reason)
@@ -62,8 +66,9 @@ def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
         )
     if plan.state == "blocked" and blocked is not None:
         _alert(ctx, plan, time.time() - blocked / 1000)
-    detail = {"reason": plan.reason} | ({"incidents": incidents} if incidents else {})
-    return StageResult("plan", plan.state, plan.lo, plan.hi, 0, seconds, blocked_by, detail)
+    told: dict[str, Any] = {"reason": plan.reason} | ({"incidents": incidents} if incidents else {})
+    told |= {} if clock.skew_ms is None else {SKEW: clock.skew_ms}
+    return StageResult("plan", plan.state, plan.lo, plan.hi, 0, seconds, blocked_by, told)
 
 
 def _derive_landed_again(ctx: StageContext, start_ts: int | None) -> StageResult | None:
@@ -147,9 +152,24 @@ def _choose_first_start(ctx: StageContext, cluster: Cluster, start_ts: int | Non
     return cluster.pd.fetch_ts() if initial < 0 else initial
 
 
-def _propose(ctx: StageContext, cluster: Cluster, lo: int, last: WindowManifest | None) -> Plan:
+class MeasuredClock:
+    """PD's timestamps. `skew_ms`: PD's clock minus this machine's when the last one came; None before the first."""
+
+    def __init__(self, pd: tso.Clock) -> None:
+        self._pd = pd
+        self.skew_ms: int | None = None
+
+    def fetch_ts(self, count: int = 1) -> int:
+        """As PD's client."""
+        asked = time.time()
+        ts = self._pd.fetch_ts(count)
+        self.skew_ms = tso.extract_physical(ts) - int(1000 * (asked + time.time()) / 2)
+        return ts
+
+
+def _propose(ctx: StageContext, cluster: Cluster, clock: MeasuredClock, lo: int, last: WindowManifest | None) -> Plan:
     known = LandedState(lo, ctx.members.read_all(), last)
-    return plan_next_window(ctx.replication, known, cluster.pd, cluster.registry, cluster.probe, stop_ts=ctx.stop_ts)
+    return plan_next_window(ctx.replication, known, clock, cluster.registry, cluster.probe, stop_ts=ctx.stop_ts)
 
 
 def publish_landed_ts(ctx: StageContext, registry: Registry, landed_ts: int) -> None:

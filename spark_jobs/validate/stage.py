@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from binlake.repair.validation import validate
+from binlake.extras.validation import validate
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 
 

@@ -11,10 +11,10 @@ import pytest
 from bulk_load import WRITERS, BulkLoad, Known
 from sysbench_rows import LOADS
 
-from binlake.pump_service.workload.source import LiveTransactions
 from binlake.rows.schema import SchemaState, WindowSchemas
 from binlake.rules import Rules
 from binlake.spark_jobs.job.decoding import Decoder
+from binlake.testkit.workload.source import LiveTransactions
 from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq
 

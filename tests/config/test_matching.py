@@ -12,13 +12,14 @@ import pytest
 from support.replication_files import write_replication
 
 from binlake.cluster.control.config import ConfigCommand
-from binlake.compare.capture import Capture
 from binlake.config.matching import match_rules, select_own_tables
 from binlake.config.model import Replication
 from binlake.errors import SourceUnavailable
-from binlake.pump_service.replay.outcomes import Outcomes
-from binlake.pump_service.replay.status import History, Mvcc
-from binlake.pump_service.replay.status_server import StatusServer
+from binlake.pump_service.statusport.answers import History
+from binlake.pump_service.statusport.server import StatusServer
+from binlake.testkit.captures.capture import Capture
+from binlake.testkit.replay.outcomes import Outcomes
+from binlake.testkit.replay.recorded import Mvcc
 
 TABLES = [("shop_1", "orders"), ("shop_1", "log_a"), ("Shop_2", "orders"), ("test", "order_items"), ("test", "tmp_x")]
 KAFKA = "kafka://127.0.0.1:9092/t?protocol=canal-json"

@@ -13,9 +13,9 @@ from binlake.base.settingwords import FORMS
 from binlake.config.load import load_replication
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
+from binlake.extras.reparo.settings import ReparoSettings
 from binlake.pump_service.feeder.settings import FeederFile, read_settings
 from binlake.pump_service.pump.settings import PumpFile
-from binlake.reparo.settings import ReparoSettings
 
 HEAD = 'name = "a"\n[lake]\npath = "/l"\n'
 PYDANTIC = re.compile(r"Input|should|valid (string|integer|tuple|boolean)|Field required|Value error|permitted|pattern")

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from support import notified
 from support.dag_runs import BLOCKED, HI, LO, LOWERED, Run, Runner, answer, as_one_task, failure, good_window
 from support.replication_files import write_replication
 
+from binlake import tso
 from binlake.cluster import placement
 from binlake.config import load_replication
 from binlake.lake import holdups
@@ -213,17 +215,24 @@ notifier = "{}"
 kwargs = {{channel = "night"{}}}"""
 
 
+def good_window_by_a_slow_pd(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A window that is 70 s old by this machine's clock, and 59 s by PD's, which plan has measured."""
+    now_s = tso.extract_physical(int(LO)) / 1000 + 70
+    monkeypatch.setattr(metrics, "time", SimpleNamespace(time=lambda: now_s))
+    return {**good_window(), "plan": [answer("plan", LO, HI, "ready", detail={"skew_ms": -11_000})]}
+
+
 def test_lag_is_reported_once_to_the_configured_notifier(
     run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # U-02 U-25
     monkeypatch.setenv("BINLAKE_TEST_TOLD", str(tmp_path / "told"))
     monkeypatch.setenv("BINLAKE_TEST_TOKEN", "s3cret")
     own = _LAG.format("support.notified.by_call", ', token = "env:BINLAKE_TEST_TOKEN"')
-    monkeypatch.setattr(metrics, "compute_lag_s", lambda _ts: 59.0)
-    run(as_one_task(good_window()), airflow=own)
+    window = good_window_by_a_slow_pd(monkeypatch)
+    run(as_one_task(window), airflow=own)
     assert notified.read_messages() == []
-    monkeypatch.setattr(metrics, "compute_lag_s", lambda _ts: 61.0)
-    done = run(good_window(), airflow=own.replace("fused", "stages"))
+    window["plan"][0]["results"][0]["detail"] = {"skew_ms": -9_000}
+    done = run(window, airflow=own.replace("fused", "stages"))
     told = notified.read_messages()
     assert [(one["channel"], one["token"], one["run_id"]) for one in told] == [("night", "s3cret", done.run_id)] * 2
     assert [one["binlake"]["what"] for one in told] == ["landing", "sql"]

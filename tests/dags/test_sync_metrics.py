@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -111,6 +112,26 @@ def test_metrics_are_named_after_the_replication_and_match_the_alert_rules(
     quantile = frozenset({'quantile="0.9"'})
     shown = [(name, labels | quantile if name == "binlake_stage_seconds" else labels) for name, labels in exported]
     assert alert_rules.find_missing_series("binlake-replications", shown) == {}
+    assert alert_rules.find_missing_on_board("replication", shown) == {}
+
+
+def test_lags_are_by_the_clock_of_pd(
+    run: Runner, backend: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:  # U-02
+    recorder = Recorder()
+    backend(recorder)
+    now_s = tso.extract_physical(int(LO)) / 1000 + 70
+    monkeypatch.setattr(metrics, "time", SimpleNamespace(time=lambda: now_s))
+    window = window_of_feeds("a")
+    plan = answer("plan", LO, LOWERED, "ready", detail={"skew_ms": 30_000})
+    run({**window, "plan": [plan]}, feeds=[FEED.format("a")])
+    for name in ("lag_seconds", "landed_lag_seconds", "mirror_lag_seconds", "feed.a.lag_seconds"):
+        assert recorder.seen[f"binlake.orders.{name}"] == ("gauge", pytest.approx(100)), name
+    metrics.send_waiting("orders", {**plan["results"][0], "detail": {"skew_ms": -60_000}})
+    assert recorder.seen["binlake.orders.landed_lag_seconds"] == ("gauge", pytest.approx(10))
+    # A clock that is ahead of the commit_ts by nothing: never negative.
+    metrics.emit("orders", answer("finalize", LO, LOWERED)["results"][0], -999_000)
+    assert recorder.seen["binlake.orders.lag_seconds"] == ("gauge", 0.0)
 
 
 def test_failed_feed_reports_its_state_without_a_task_result(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from binlake.compare.capture import StateAt
 from binlake.errors import ConfigError
+from binlake.testkit.captures.capture import StateAt
 from deploy.local.captures import Outcome, list_captures, place_states, select_sample
 
 

@@ -11,7 +11,7 @@ import pytest
 from support.mariadb import MariaDb
 
 from binlake.compare import values
-from binlake.compare.capture import Capture
+from binlake.testkit.captures.capture import Capture
 from deploy.local.captures import run_direct
 
 pytestmark = pytest.mark.mariadb

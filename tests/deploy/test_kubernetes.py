@@ -121,10 +121,31 @@ def test_pump_probe_needs_an_answer_and_memory_fits_the_largest_binlog(
     # An open port does not prove that a pump answers. Writing or pulling a binlog takes twice its size (measured: 94
     # MiB, 352 with one of 128, 608 with one of 256), and one may have 2 GiB.
     pump = container(manifests, "pump")
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert pump[probe]["grpc"]["port"] == 8250, probe
-        assert "tcpSocket" not in pump[probe]
+    paths = {"startupProbe": "/healthz", "readinessProbe": "/readyz", "livenessProbe": "/healthz"}
+    assert {name: pump[name]["httpGet"]["path"] for name in paths} == paths
+    ports = {one["name"]: one["containerPort"] for one in pump["ports"]}
+    assert {ports[pump[name]["httpGet"]["port"]] for name in paths} == {8250}
     assert int(pump["resources"]["limits"]["memory"].removesuffix("Gi")) >= 2 * 2 + 1
+
+
+def test_monitor_selects_the_pumps_and_a_port_that_serves_metrics(
+    manifests: dict[tuple[str, str], dict[str, Any]],
+) -> None:
+    folder = FOLDER / "monitoring"
+    listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+    assert {path.name for path in folder.glob("*.yaml")} == {*listed, "kustomization.yaml"}
+    monitor = yaml.safe_load((folder / "servicemonitor.yaml").read_text())
+    selected = monitor["spec"]["selector"]["matchLabels"].items()
+    services = [one for (kind, _), one in manifests.items() if kind == "Service"]
+    matched = {
+        one["metadata"]["name"]: {port["name"] for port in one["spec"]["ports"]}
+        for one in services
+        if selected <= one["metadata"].get("labels", {}).items()
+    }
+    assert list(matched) == ["pumps"]
+    endpoints = {one["port"]: one["path"] for one in monitor["spec"]["endpoints"]}
+    assert matched["pumps"] <= set(endpoints)
+    assert set(endpoints.values()) == {"/metrics"}  # the pump's page is read at this path: test_pump_pages.py
 
 
 def test_sample_replication_is_valid() -> None:

@@ -35,6 +35,7 @@ _DISTRIBUTIONS = {
     "google": "protobuf",
     "google_crc32c": "google-crc32c",
     "grpc": "grpcio",
+    "opentelemetry": "opentelemetry-sdk",
     "pydantic_core": "pydantic",
     "yaml": "pyyaml",
 }

@@ -9,13 +9,13 @@ import pytest
 from support.mariadb import MariaDb
 from support.windows import target_of
 
-from binlake.compare.capture import Capture
 from binlake.dialect import map_ddl
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rules import Rules
 from binlake.target.ddl.proof import judge, read_evidence
 from binlake.target.definitions.definitions import compare_definitions, expect_after_ddl, read_definitions
 from binlake.target.session.session import Session
+from binlake.testkit.captures.capture import Capture
 from binlake.window.ddls import plan_ddls
 from binlake.window.definitions import LandedDdl
 from binlake.wire import binlog_pb2 as pb

@@ -11,7 +11,6 @@ from support.windows import target_of
 from support.workload import Workload, integer, text
 
 from binlake.base.dialects import Dialect
-from binlake.compare.capture import Capture
 from binlake.dialect import DdlText, Known, map_ddl, standardize_text, tokenize_restored
 from binlake.dialect.tokens import TokenKind
 from binlake.errors import SchemaError, TargetRefused
@@ -20,6 +19,7 @@ from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.target.session.session import Session
+from binlake.testkit.captures.capture import Capture
 from binlake.window.cuts import build_ddl_batch
 from deploy.local.commitlog import plan_ddl as plan_all
 from deploy.local.commitlog import read_log

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from support.mariadb import MariaDb
 
-from binlake.compare.capture import Capture
+from binlake.testkit.captures.capture import Capture
 from deploy.local.captures import run_capture
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e, pytest.mark.soak]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.mariadb import MariaDb
 
-from binlake.compare.capture import Capture
 from binlake.config.model import Target
 from binlake.target import Session
+from binlake.testkit.captures.capture import Capture
 from deploy.local.commitlog import read_log
 from deploy.local.direct import DirectReplay
 

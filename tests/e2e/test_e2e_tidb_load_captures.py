@@ -15,13 +15,13 @@ from support.mariadb import MariaDb
 from support.tidb_double import Snapshots, write_history
 from support.windows import target_of
 
-from binlake.compare import compare_state, connect, read_expected_states
-from binlake.compare.capture import Capture, StateAt
 from binlake.config import Replication
 from binlake.spark_jobs.commands.bootstrap import load_tidb
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.runner import run_window
 from binlake.target.session.session import Session
+from binlake.testkit.captures import compare_state, connect, read_expected_states
+from binlake.testkit.captures.capture import Capture, StateAt
 from deploy.local.cluster import CaptureCluster, run_capture_cluster
 from deploy.local.commitlog import find_tables_in_doubt, plan_ddl, read_log
 from deploy.local.direct import DirectReplay

@@ -12,8 +12,8 @@ from support.feeding import FedCluster
 from support.feedload import run_windows
 from support.mariadb import MariaDb, execute, rows
 
+from binlake.extras.validation.ledger import Entry, Ledger
 from binlake.lake.paths import LakePaths
-from binlake.repair.validation.ledger import Entry, Ledger
 from binlake.spark_jobs.job.results import StageResult
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]

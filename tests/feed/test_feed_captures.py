@@ -29,8 +29,6 @@ from support.openprotocol import decode_open, row_of_open
 from support.pbbinlog import rows_of_event
 from support.slavebinlog import row_of_slave
 
-from binlake.compare import read_expected_states
-from binlake.compare.capture import Capture, StateAt
 from binlake.compare.values import build_canonical_converter, decode_captured_value
 from binlake.config.protocols import (
     AvroOptions,
@@ -50,6 +48,8 @@ from binlake.rows.codec.floats import format_double, format_float
 from binlake.rows.schema import ColumnInfo, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules.topics import Dispatcher, Topics
+from binlake.testkit.captures import read_expected_states
+from binlake.testkit.captures.capture import Capture, StateAt
 from binlake.window.ddls import build_window_schemas, plan_ddls
 from binlake.window.definitions import Segments, WindowDefinitions
 from binlake.wire import pb_binlog_pb2 as binlogs

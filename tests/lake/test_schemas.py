@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from support.jobhistory import in_version_order
 
-from binlake.compare.capture import Capture
 from binlake.lake import schemas
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory, StateCache
 from binlake.rows.schema import DdlJob, SchemaState
 from binlake.rows.schema.spool import JobSpool
+from binlake.testkit.captures.capture import Capture
 
 BANK = Path(__file__).parent.parent / "captures" / "bank"
 

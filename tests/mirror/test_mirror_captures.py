@@ -16,8 +16,6 @@ import pytest
 from support.examples import spread
 
 from binlake.changes.net import RowEvent, compute_net_changes, encode_row_key
-from binlake.compare import read_expected_states
-from binlake.compare.capture import Capture
 from binlake.compare.values import build_canonical_converter, decode_captured_value
 from binlake.errors import SchemaError
 from binlake.mirror.effects import Effect, derive_effects
@@ -25,6 +23,8 @@ from binlake.mirror.partitions import RemovedPartitions
 from binlake.mirror.rows import Reshaper, build_typed_rows, read_mirror_texts
 from binlake.rows.codec.values import show_member_text
 from binlake.rows.schema import SchemaState, TableDef
+from binlake.testkit.captures import read_expected_states
+from binlake.testkit.captures.capture import Capture
 from binlake.window.ddls import build_window_schemas, plan_ddls
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, derive_key_defaults
 from deploy.local.commitlog import RULES, CommitLog, read_log

@@ -8,10 +8,10 @@ from typing import Any
 
 from ddltypes import TIMESTAMP, TIMESTAMP6, Type
 
-from binlake.pump_service.workload.definitions import Col, build_column_json
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import build_index_json, build_name_json, build_table_json
+from binlake.testkit.workload.definitions import Col, build_column_json
 
 Stored = dict[int, str | None]
 """Column id -> canonical text."""

@@ -22,11 +22,11 @@ from support.workload import Workload, integer, text
 
 from binlake.changes.net import RowEvent
 from binlake.config import Replication
-from binlake.pump_service.workload.definitions import Col, build_column_json
 from binlake.rows.codec import MutationBatch
 from binlake.rows.schema import Action
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
+from binlake.testkit.workload.definitions import Col, build_column_json
 from binlake.window.added import add_columns
 from binlake.window.ddls import build_window_schemas, plan_locked_ddls
 from binlake.window.definitions import LandedDdl

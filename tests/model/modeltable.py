@@ -9,10 +9,10 @@ from typing import Any
 
 from binlake.base.dialects import Dialect
 from binlake.dialect.collations import MARIADB_COLLATIONS
-from binlake.pump_service.workload.definitions import Col, build_column_json
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import build_index_json, build_table_json
+from binlake.testkit.workload.definitions import Col, build_column_json
 
 DB, SRC = "app", "src"
 Row = dict[str, str | None]

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from support.tabledefs import col, primary, table
 
-from binlake.compare.capture import Capture
 from binlake.mysqlbinlog.tablerows.chunks import Chunks
 from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter
 from binlake.mysqlbinlog.tablerows.rowtexts import RowWriter
 from binlake.rows.codec.tabledecoder import look_up_decoder
 from binlake.rows.schema import ColumnInfo, DdlJob, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
+from binlake.testkit.captures.capture import Capture
 from binlake.wire import binlog_pb2 as pb
 
 CAPTURES = Path(__file__).parent.parent / "captures"

@@ -25,13 +25,14 @@ from support.replication_files import write_replication
 
 from binlake import tso
 from binlake.cluster.placement import EtcdClient
-from binlake.compare.capture import Capture
 from binlake.config import load_replication
 from binlake.health import nodes, reachability, sources
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.pump_service.replay.outcomes import Outcomes
-from binlake.pump_service.replay.status_server import StatusServer
+from binlake.pump_service.statusport.server import StatusServer
+from binlake.testkit.captures.capture import Capture
+from binlake.testkit.replay.outcomes import Outcomes
+from binlake.testkit.replay.recorded import build_status_server
 from binlake_airflow.operators.waiting import FreeTrigger
 from deploy.local.ports import free_port
 
@@ -391,7 +392,7 @@ def test_servers_of_a_tidb_that_stop(server: httpx.Client, bearer: dict[str, str
 
 def serve_tidb(addr: str = "127.0.0.1:0") -> StatusServer:
     """The status port of a recorded TiDB, not started."""
-    return StatusServer.of_capture(CAPTURE, Outcomes.of(CAPTURE), lambda: tso.MAX_TS, addr)
+    return build_status_server(CAPTURE, Outcomes.of(CAPTURE), lambda: tso.MAX_TS, addr)
 
 
 def restart_feeder(world: FaultWorld, sources_now: list[dict[str, Any]], *, heard: bool = True) -> None:

@@ -188,11 +188,11 @@ def test_result_without_a_current_position_reports_no_lag(
     monkeypatch.setattr("airflow.sdk.observability.stats.gauge", lambda name, *_, **__: told.append(name))
     task.read_settings().airflow.on_lag = SimpleNamespace(seconds=1)
     whole = {"rows": 0, "seconds": 0.1, "blocked_by": "", "detail": {}, **result}
-    reports._warn(task, [whole], context)
+    reports._warn(task, [whole], 0, context)
     metrics.emit("orders", whole)
     assert [one for one in told if one != "binlake.orders.blocked"] == []
     now = {**whole, "state": "done", "lo": TS, "hi": TS, "detail": {}}
-    reports._warn(task, [now], context)
+    reports._warn(task, [now], 0, context)
     metrics.emit("orders", now)
     assert len(told) > 2
 

@@ -18,7 +18,7 @@ from soak_cluster import Cluster, Later, Pump
 from binlake.cluster.control.http import ask
 from binlake.cluster.placement import PdClient, Registry
 from binlake.errors import SourceUnavailable
-from binlake.pump_service.workload.source import LiveTransactions
+from binlake.testkit.workload.source import LiveTransactions
 from binlake.wire import build
 
 _MOST_PUMPS = 5

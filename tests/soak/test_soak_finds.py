@@ -14,11 +14,11 @@ from binlake import tso
 from binlake.cluster.placement import EtcdClient, PdClient, Registry
 from binlake.cluster.pumpclient import PumpClient
 from binlake.errors import WireError
-from binlake.pump_service.replay.status import History
-from binlake.pump_service.replay.status_server import StatusServer
-from binlake.pump_service.workload.runner import Runner
-from binlake.pump_service.workload.source import LiveTransactions, SharedClock
-from binlake.pump_service.workload.spec import Spec
+from binlake.pump_service.statusport.answers import History
+from binlake.pump_service.statusport.server import StatusServer
+from binlake.testkit.workload.runner import Runner
+from binlake.testkit.workload.source import LiveTransactions, SharedClock
+from binlake.testkit.workload.spec import Spec
 
 LEDGER = Ledger(acked={1: 11, 2: 22, 3: 33}, committed={1: 10, 2: 20})
 RIGHT = {1: (10, 11), 2: (20, 22)}

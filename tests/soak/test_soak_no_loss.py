@@ -22,11 +22,11 @@ from soak_cluster import Cluster
 from binlake import tso
 from binlake.cluster.placement import EtcdClient, PdClient, Registry
 from binlake.cluster.pumpclient import ClientOptions, PumpClient, WriteTimes
-from binlake.pump_service.replay.status import History
-from binlake.pump_service.replay.status_server import StatusServer
-from binlake.pump_service.workload.runner import Runner
-from binlake.pump_service.workload.source import LiveTransactions, SharedClock
-from binlake.pump_service.workload.spec import Faults, Spec
+from binlake.pump_service.statusport.answers import History
+from binlake.pump_service.statusport.server import StatusServer
+from binlake.testkit.workload.runner import Runner
+from binlake.testkit.workload.source import LiveTransactions, SharedClock
+from binlake.testkit.workload.spec import Faults, Spec
 
 pytestmark = [pytest.mark.process, pytest.mark.e2e]
 

@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 from support.jobhistory import in_version_order
 
 from binlake import tso
-from binlake.compare.capture import Capture
 from binlake.config import Replication
 from binlake.lake.continuity import LANDED_TABLES, VERSIONS, read_versions
 from binlake.lake.parts import write_parts
@@ -22,6 +21,7 @@ from binlake.rows.schema import DdlJob, SchemaState, classify_ddl
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.lake import build_local_table, ensure_tables, replace_history
 from binlake.spark_jobs.merge import stage as merge
+from binlake.testkit.captures.capture import Capture
 from binlake.window.manifest import WindowManifest
 from binlake.wire import binlog_pb2 as pb
 

@@ -17,7 +17,7 @@ from support.workload import Workload, integer
 
 from binlake.cli import run
 from binlake.config import load_replication
-from binlake.feed.changefeed import actions
+from binlake.extras.changefeed import actions
 from binlake.feed.kafka import POSITIONS
 from binlake.pump_service.pd import PlacementDriver
 from binlake.rows.schema import mysqltypes as t

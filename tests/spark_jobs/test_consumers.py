@@ -15,11 +15,11 @@ from lakehouse import Lakehouse, Source
 from support.topics import read_topic
 
 from binlake.cli import run
-from binlake.compare import read_expected_states
-from binlake.compare.capture import Capture
 from binlake.feed.kafka import POSITIONS
 from binlake.spark_jobs.encode import stage as encode
 from binlake.spark_jobs.publish import stage as publish
+from binlake.testkit.captures import read_expected_states
+from binlake.testkit.captures.capture import Capture
 
 if TYPE_CHECKING:
     from deploy.local.apicurio import Apicurio

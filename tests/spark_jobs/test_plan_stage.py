@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 from support.mariadb import MariaDb, execute
 
+from binlake import tso
 from binlake.config import Replication
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.lake.windowlog import WindowEvent
@@ -48,6 +50,17 @@ def test_start_other_than_the_lakes_is_refused(tmp_path: Path) -> None:
         plan._start(ctx, None, 50)  # type: ignore[arg-type]
     for start_ts in (None, 40, plan.NOW):
         assert plan._start(ctx, None, start_ts) == 40  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("skew_ms", [-7_200_000, 0, 7_200_000])
+def test_skew_is_of_the_last_timestamp(skew_ms: int) -> None:
+    """By how much PD is ahead of this machine."""
+    pd: Any = SimpleNamespace(fetch_ts=lambda _count: tso.compose(int(time.time() * 1000) + skew_ms, 5))
+    clock = plan.MeasuredClock(pd)
+    assert clock.skew_ms is None
+    ts = clock.fetch_ts()
+    assert clock.skew_ms == pytest.approx(skew_ms, abs=500)
+    assert tso.extract_logical(ts) == 5
 
 
 def first_start(folder: Path, tso: int, start_ts: int | None = None, **more: Any) -> int:

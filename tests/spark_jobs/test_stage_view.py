@@ -11,7 +11,6 @@ import pytest
 from deltalake import DeltaTable
 from support.jobhistory import in_version_order
 
-from binlake.compare.capture import Capture
 from binlake.config import Replication
 from binlake.lake import control, opentable
 from binlake.lake.paths import LakePaths
@@ -22,6 +21,7 @@ from binlake.rows.schema import DdlJob, SchemaState
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.results import Bounds
 from binlake.spark_jobs.tables import pinned
+from binlake.testkit.captures.capture import Capture
 
 BANK = Path(__file__).parent.parent / "captures" / "bank"
 TARGET = {"db-type": "mariadb", "host": "127.0.0.1", "port": 1, "user": "root"}

@@ -12,7 +12,6 @@ from support.mariadb import MariaDb
 from support.windows import target_of
 
 from binlake.base.dialects import Dialect
-from binlake.compare.capture import Capture
 from binlake.dialect import map_ddl
 from binlake.rows.schema import ColumnInfo, DdlJob, SchemaState, TableDef, WindowDdl
 from binlake.rows.schema import mysqltypes as t
@@ -21,6 +20,7 @@ from binlake.statements import BatchLimits, TableStatements, build_images_from_r
 from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.definitions.definitions import require_definitions
 from binlake.target.session.session import Session
+from binlake.testkit.captures.capture import Capture
 from binlake.window.ddls import plan_ddls
 
 KEYS = Path(__file__).resolve().parents[1] / "captures" / "keys"

@@ -1,4 +1,7 @@
-"""The shipped alert rules: which series they select, and which series statsd_exporter makes of a StatsD name."""
+"""The shipped alert rules and Grafana boards: which series they select.
+
+Also which series statsd_exporter makes of a StatsD name.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from deploy.grafana.boards import BOARDS, list_queries
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "prometheus"
 _SELECTOR = re.compile(r"\b([a-zA-Z_:][\w:]*)\b(?!\s*\()(?:\{([^}]*)\})?")
@@ -27,12 +32,21 @@ def rules(group: str) -> dict[str, str]:
 
 def find_missing_series(group: str, shown: Iterable[Series]) -> dict[str, list[Series]]:
     """By alert of `group`, the series that it selects and that `shown` lacks; alerts that lack none are left out."""
+    return _find_missing(rules(group), shown)
+
+
+def find_missing_on_board(name: str, shown: Iterable[Series]) -> dict[str, list[Series]]:
+    """By chart of the board `name`, the series that it asks for and that `shown` lacks."""
+    return _find_missing(list_queries(next(board for board in BOARDS if board.name == name)), shown)
+
+
+def _find_missing(expressions: dict[str, str], shown: Iterable[Series]) -> dict[str, list[Series]]:
     known = list(shown)
-    asked = {alert: _select_series(expression) for alert, expression in rules(group).items()}
+    asked = {name: _select_series(expression) for name, expression in expressions.items()}
     assert asked
     assert all(asked.values())
-    missed = {alert: [one for one in series if not _is_among(one, known)] for alert, series in asked.items()}
-    return {alert: series for alert, series in missed.items() if series}
+    missed = {name: [one for one in series if not _is_among(one, known)] for name, series in asked.items()}
+    return {name: series for name, series in missed.items() if series}
 
 
 def series_of(statsd_name: str) -> Series:

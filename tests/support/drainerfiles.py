@@ -16,7 +16,7 @@ from typing import Any
 
 import google_crc32c
 
-from binlake.compare.capture import Capture
+from binlake.testkit.captures.capture import Capture
 
 Json = Mapping[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from binlake.pump_service.replay.status_server import StatusServer
+from binlake.pump_service.statusport.server import StatusServer
 
 
 class FakeFeeder:

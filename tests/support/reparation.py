@@ -14,14 +14,14 @@ from binlake.binlogfile.framing import read_records
 from binlake.binlogfile.index import PATH, Index, IndexedFile, compute_checksum, read_index
 from binlake.binlogfile.names import select_binlog_files
 from binlake.binlogfile.reading import parse_item
-from binlake.compare import compare_state, connect
-from binlake.compare.capture import Capture, StateAt
-from binlake.compare.state import Comparison
 from binlake.config.model import Target
-from binlake.reparo.restore import Restored, restore
-from binlake.reparo.settings import ReparoSettings
+from binlake.extras.reparo.restore import Restored, restore
+from binlake.extras.reparo.settings import ReparoSettings
 from binlake.rules import Rules
 from binlake.target import Hook, Session
+from binlake.testkit.captures import compare_state, connect
+from binlake.testkit.captures.capture import Capture, StateAt
+from binlake.testkit.captures.state import Comparison
 from deploy.local.commitlog import find_tables_in_doubt, plan_ddl, read_log
 from deploy.local.direct import DirectReplay
 from deploy.local.handwork import plan_handwork

@@ -13,9 +13,9 @@ from support.workload import Row, Workload, integer, text
 
 from binlake.changes.net import encode_row_key
 from binlake.lake.rowhistory import RowVersion, read_changes
-from binlake.pump_service.workload.definitions import Col
 from binlake.repair.verify import Verification
 from binlake.rows.schema import mysqltypes as t
+from binlake.testkit.workload.definitions import Col
 
 HOSTILE = ["it's", 'a "b"', "back\\slash", "line\nend; -- x", "100 %s", "tab\t", "Straße 😀", "`t`", "x\0y", "a"]
 ODD = "odd %s' \"t;"

@@ -9,18 +9,18 @@ import pyarrow as pa
 
 from binlake.base.filestore import LocalStore
 from binlake.binlogfile.index import Index, read_index
-from binlake.compare import read_expected_states
-from binlake.compare.capture import Capture
 from binlake.config.protocols import PbOptions
 from binlake.config.storage import Storage
+from binlake.extras.protocols.pbbinlog import PbBinlogFormat
 from binlake.feed.events import encode_ddls
 from binlake.feed.files.binlogs import BinlogPublisher
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import ORDER, MessageEncoder
-from binlake.feed.pbbinlog import PbBinlogFormat
 from binlake.rows.codec import MutationBatch
 from binlake.rows.schema import SchemaState
 from binlake.rules.topics import Topics
+from binlake.testkit.captures import read_expected_states
+from binlake.testkit.captures.capture import Capture
 from binlake.window.ddls import build_window_schemas, plan_ddls
 from binlake.window.definitions import Segments, WindowDefinitions
 from deploy.local.commitlog import RULES, read_log

@@ -8,9 +8,9 @@ from support.shop import Shop
 from support.tinylake import set_checkpoint
 
 from binlake.config import Replication
+from binlake.extras.validation import ValidationResult, validate
+from binlake.extras.validation.ledger import Ledger
 from binlake.lake.windowlog import WindowLog
-from binlake.repair.validation import ValidationResult, validate
-from binlake.repair.validation.ledger import Ledger
 
 
 class Watched:

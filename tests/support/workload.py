@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from binlake.pump_service.workload.definitions import Col, build_column_json, create_sql
 from binlake.rows.codec import MutationBuilder, encode_prewrite_value
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import build_database_json, build_index_json, build_job_json, build_table_json
+from binlake.testkit.workload.definitions import Col, build_column_json, create_sql
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from binlake.compare.capture import Capture
 from binlake.config import Replication
 from binlake.dialect.bytewise import derive_bytewise_definitions
 from binlake.dialect.replacement import Injection
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rows.schema.delta import Definitions
 from binlake.rules import Rules
+from binlake.testkit.captures.capture import Capture
 from binlake.window.ddls import build_window_schemas, plan_ddls
 from binlake.window.injected import add_injections
 from binlake.wire import binlog_pb2

@@ -12,9 +12,9 @@ from test_judging import SHARDS, logged, plan, rules, two_shards
 
 from binlake.config import Replication
 from binlake.errors import SchemaError
-from binlake.pump_service.workload.definitions import Col, build_column_json
 from binlake.rows.schema import Action, SchemaState
 from binlake.rows.schema import mysqltypes as t
+from binlake.testkit.workload.definitions import Col, build_column_json
 from binlake.window.ddls import build_window_schemas
 from binlake.window.definitions import LandedDdl
 from binlake.window.extras import list_extras

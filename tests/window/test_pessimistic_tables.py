@@ -11,9 +11,9 @@ from test_optimistic import alter
 from test_pessimistic import PESSIMISTIC, plan_locked, resolve
 
 from binlake.errors import ConfigError, SchemaError
-from binlake.pump_service.workload.definitions import Col
 from binlake.rows.schema import Action, SchemaState
 from binlake.rows.schema import mysqltypes as t
+from binlake.testkit.workload.definitions import Col
 from binlake.window.ddls import build_window_schemas, plan_locked_ddls
 from binlake.window.definitions import LandedDdl
 from binlake.window.extras import list_extras

@@ -15,8 +15,8 @@ from test_judging import SHARDS, plan, two_shards
 from test_optimistic import alter
 
 from binlake.errors import SchemaError
-from binlake.pump_service.workload.definitions import Col
 from binlake.rows.schema import mysqltypes as t
+from binlake.testkit.workload.definitions import Col
 
 CONFLICT = "conflict"
 

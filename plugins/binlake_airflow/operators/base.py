@@ -17,6 +17,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.skipmixin import SkipMixin
 from airflow.sdk.exceptions import AirflowException
 
+from binlake.base.spans import PARENT_VARIABLE, are_traces_wanted
 from binlake.config import Replication, load_replication
 from binlake.errors import LeaseHeld
 from binlake_airflow.jobs import MODULE
@@ -86,7 +87,7 @@ class BinlakeOperator(BaseOperator, SkipMixin):
     def run_child(self, arguments: Sequence[str], env: Mapping[str, str] | None = None, module: str = MODULE) -> str:
         """Run `python -m module` with `arguments` in a child process of this interpreter; returns how it ended."""
         self._process = JobProcess(self.log.info, command=build_command(module))
-        whole = {**os.environ, **self.read_secrets(), **(env or {})}
+        whole = {**os.environ, **self.read_secrets(), **find_trace_parent(), **(env or {})}
         status = self._process.run(arguments, whole, self.look_at_child)
         return f"exit status {status}, last line: {self._process.last_line}"
 
@@ -140,6 +141,21 @@ class BinlakeOperator(BaseOperator, SkipMixin):
         if holder:
             self.log.info("lake_lock_held", held_by=holder)
         return holder
+
+
+def find_trace_parent() -> dict[str, str]:
+    """The environment that makes a child's spans part of Airflow's trace, if Airflow samples this task's."""
+    if not are_traces_wanted():
+        return {}
+    # Imported late: DAG files import this module.
+    from opentelemetry import trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    carrier: dict[str, str] = {}
+    # Without `[traces] otel_on` Airflow's context names a span that nobody exports, and is not sampled.
+    if trace.get_current_span().get_span_context().trace_flags.sampled:
+        TraceContextTextMapPropagator().inject(carrier)
+    return {PARENT_VARIABLE: carrier["traceparent"]} if "traceparent" in carrier else {}
 
 
 def build_command(module: str) -> tuple[str, ...]:

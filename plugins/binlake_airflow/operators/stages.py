@@ -34,7 +34,7 @@ from binlake_airflow.jobs import (
     pull_result,
     read_results,
 )
-from binlake_airflow.operators.base import BinlakeOperator
+from binlake_airflow.operators.base import BinlakeOperator, find_trace_parent
 from binlake_airflow.operators.links import LINKS
 from binlake_airflow.operators.sparkaddress import (
     DRIVER_MEMORY_ENV,
@@ -361,7 +361,7 @@ class SubmitStageOperator(StageOperator):
             driver_memory=os.environ.get(DRIVER_MEMORY_ENV),
             # A JVM lives for one window.
             application_args=replace(job, run_for_s=0.0).build_arguments(result),
-            env_vars=build_driver_env(local) | self.read_secrets(),
+            env_vars=build_driver_env(local) | self.read_secrets() | find_trace_parent(),
         )
 
     def on_kill(self) -> None:

@@ -8,7 +8,8 @@ positions in Unix seconds of commit time, whose age grows even if nothing runs a
 feed, below `binlake.<replication>.feed.<feed>`: gauges `.state` (FEED_STATES), `.lag_seconds`, `.timestamp_seconds`;
 counters `.messages`, `.bytes`.
 
-If metrics cannot be sent, the task does not fail, because its work is done.
+Lags are by PD's clock, as plan has measured it. If metrics cannot be sent, the task does not fail, because its work is
+done.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import structlog
@@ -44,9 +46,14 @@ _FIRST_MS = 1_420_070_400_000
 log = structlog.get_logger(__name__)
 
 
-def compute_lag_s(commit_ts: str) -> float:
-    """Seconds from `commit_ts` to now."""
-    return max(time.time() - tso.extract_physical(int(commit_ts)) / 1000, 0.0)
+def compute_lag_s(commit_ts: str, skew_ms: int = 0) -> float:
+    """Seconds from `commit_ts` to now; `skew_ms`: PD's clock, which made the commit_ts, minus this machine's."""
+    return max(time.time() + (skew_ms - tso.extract_physical(int(commit_ts))) / 1000, 0.0)
+
+
+def find_skew_ms(plan: Result | None) -> int:
+    """PD's clock minus this machine's as the result of `plan` has it; 0 if it asked for no timestamp."""
+    return int(((plan or {}).get("detail") or {}).get("skew_ms") or 0)
 
 
 def is_position(result: Result) -> bool:
@@ -59,9 +66,9 @@ def is_position(result: Result) -> bool:
     return not again and tso.extract_physical(int(ts)) >= _FIRST_MS
 
 
-def send(replication: str, results: Sequence[Result]) -> None:
-    """Send the metrics of StageResults; a failure to send is only logged as a warning."""
-    _send(replication, emit, results)
+def send(replication: str, results: Sequence[Result], skew_ms: int = 0) -> None:
+    """Send the metrics of StageResults, by PD's clock; a failure to send is only logged as a warning."""
+    _send(replication, partial(emit, skew_ms=skew_ms), results)
 
 
 def send_waiting(replication: str, plan: Result) -> None:
@@ -69,8 +76,8 @@ def send_waiting(replication: str, plan: Result) -> None:
     _send(replication, _emit_plan, [plan])
 
 
-def emit(replication: str, result: Result) -> None:
-    """Emit the metrics of one StageResult."""
+def emit(replication: str, result: Result, skew_ms: int = 0) -> None:
+    """Emit the metrics of one StageResult; `skew_ms`: PD's clock minus this machine's."""
     name, stage = f"binlake.{replication}", str(result["stage"])
     tags = {"replication": replication}
     stats.timing(f"{name}.{stage}.seconds", timedelta(seconds=result["seconds"]), tags=tags)
@@ -78,13 +85,13 @@ def emit(replication: str, result: Result) -> None:
     if stage == "plan":
         _emit_plan(replication, result)
     elif find_feed_of_result(result):
-        _emit_feed(replication, result)
+        _emit_feed(replication, result, skew_ms)
     elif stage == "validate":
         _emit_validation(name, result, tags)
     elif stage == "merge":
         _emit_locks(name, result, tags)
     elif stage in POSITIONS and result["state"] in ENDED and is_position(result):
-        _emit_position(name, stage, result["hi"], tags)
+        _emit_position(name, stage, result["hi"], tags, skew_ms)
         if stage == "finalize":
             stats.gauge(f"{name}.set_aside", len((result.get("detail") or {}).get("set_aside", ())), tags=tags)
 
@@ -132,7 +139,7 @@ def _emit_plan(replication: str, result: Result) -> None:
     name, tags = f"binlake.{replication}", {"replication": replication}
     stats.gauge(f"{name}.blocked", int(bool(result["blocked_by"])), tags=tags)
     if is_position(result):
-        _emit_position(name, "land", result["lo"], tags)
+        _emit_position(name, "land", result["lo"], tags, find_skew_ms(result))
 
 
 def _emit_locks(name: str, result: Result, tags: dict[str, Any]) -> None:
@@ -149,7 +156,7 @@ def _emit_validation(name: str, result: Result, tags: dict[str, Any]) -> None:
             stats.gauge(f"{name}.validation_{count}", int(result["detail"][count]), tags=tags)
 
 
-def _emit_feed(replication: str, result: Result) -> None:
+def _emit_feed(replication: str, result: Result, skew_ms: int) -> None:
     """Emit a feed's state and position; a stopped feed also has a position, whose age grows."""
     detail = result["detail"]
     name, tags = f"binlake.{replication}.feed.{detail['feed']}", _build_tags_of_feed(replication, result)
@@ -160,7 +167,7 @@ def _emit_feed(replication: str, result: Result) -> None:
         stats.incr(f"{name}.bytes", int(detail.get("bytes", 0)), tags=tags)
         checkpoint = result["hi"]
     if checkpoint and tso.extract_physical(int(checkpoint)) >= _FIRST_MS:
-        stats.gauge(f"{name}.lag_seconds", compute_lag_s(checkpoint), tags=tags)
+        stats.gauge(f"{name}.lag_seconds", compute_lag_s(checkpoint, skew_ms), tags=tags)
         stats.gauge(f"{name}.timestamp_seconds", tso.extract_physical(int(checkpoint)) / 1000, tags=tags)
 
 
@@ -174,7 +181,7 @@ def _build_tags_of_feed(replication: str, result: Result) -> dict[str, Any]:
     return {"replication": replication, "feed": find_feed_of_result(result)}
 
 
-def _emit_position(name: str, stage: str, commit_ts: str, tags: dict[str, Any]) -> None:
+def _emit_position(name: str, stage: str, commit_ts: str, tags: dict[str, Any], skew_ms: int) -> None:
     lag, moment = POSITIONS[stage]
-    stats.gauge(f"{name}.{lag}", compute_lag_s(commit_ts), tags=tags)
+    stats.gauge(f"{name}.{lag}", compute_lag_s(commit_ts, skew_ms), tags=tags)
     stats.gauge(f"{name}.{moment}", tso.extract_physical(int(commit_ts)) / 1000, tags=tags)

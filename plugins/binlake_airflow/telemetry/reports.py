@@ -48,8 +48,15 @@ def report_stages(
     for result in results:
         if result["stage"] == "publish" and result["state"] == "done":
             assets.emit_feed_event(task.replication, result, context)
-    metrics.send(task.replication, results)
-    _warn(task, results, context)
+    skew_ms = metrics.find_skew_ms(_find_plan(results, context))
+    metrics.send(task.replication, results, skew_ms)
+    _warn(task, results, skew_ms, context)
+
+
+def _find_plan(results: Sequence[Result], context: Mapping[str, Any]) -> Result | None:
+    """The result of plan: of the same job, or of its own task, which may be none of this run."""
+    own = next((result for result in results if result["stage"] == "plan"), None)
+    return own if own is not None else pull_result(context["ti"], "plan")
 
 
 def report_run(task: StageTask, results: Sequence[Result], context: Mapping[str, Any]) -> None:
@@ -153,11 +160,11 @@ def format_ts_with_time(commit_ts: str) -> str:
     return f"{commit_ts} = {time}"
 
 
-def _warn(task: StageTask, results: Sequence[Result], context: Mapping[str, Any]) -> None:
+def _warn(task: StageTask, results: Sequence[Result], skew_ms: int, context: Mapping[str, Any]) -> None:
     settings = task.read_settings()
     for result in results:
         try:
-            _warn_of_lag(settings, result, context)
+            _warn_of_lag(settings, result, skew_ms, context)
             _warn_of_silence(settings, result, context)
             _warn_of_tables(settings, result, context)
             _warn_of_validation(settings, result, context)
@@ -168,7 +175,7 @@ def _warn(task: StageTask, results: Sequence[Result], context: Mapping[str, Any]
             task.log.exception("alert_failed", stage=result["stage"])
 
 
-def _warn_of_lag(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
+def _warn_of_lag(settings: Replication, result: Result, skew_ms: int, context: Mapping[str, Any]) -> None:
     rule, (what, side) = settings.airflow.on_lag, _LAG_OF.get(result["stage"], ("", ""))
     if rule is None or not what or not metrics.is_position(result):
         return
@@ -176,7 +183,7 @@ def _warn_of_lag(settings: Replication, result: Result, context: Mapping[str, An
         if result["state"] != "done":
             return
         what = f"feed-{result['detail']['feed']}"
-    alerts.notify_lag(rule, settings.name, what, metrics.compute_lag_s(result[side]), context)
+    alerts.notify_lag(rule, settings.name, what, metrics.compute_lag_s(result[side], skew_ms), context)
 
 
 def _warn_of_tables(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:

@@ -14,11 +14,11 @@ from binlake.cluster.placement import EtcdClient, Registry
 from binlake.cluster.placement.registry import CATALOG
 from binlake.cluster.source.catalogs import check_catalogs
 from binlake.cluster.source.tidb import StatusPort
-from binlake.compare.capture import Capture
 from binlake.errors import Permanent
 from binlake.pump_service.pd import PlacementDriver
-from binlake.pump_service.replay.outcomes import Outcomes
-from binlake.pump_service.replay.status_server import StatusServer
+from binlake.testkit.captures.capture import Capture
+from binlake.testkit.replay.outcomes import Outcomes
+from binlake.testkit.replay.recorded import build_status_server
 from deploy.local.ports import free_port
 
 CAPTURE = Capture(Path(__file__).parents[2] / "captures" / "keys")
@@ -50,7 +50,7 @@ def serve() -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(page: object, info: str = "") -> str:
-            server = StatusServer.of_capture(CAPTURE, Outcomes.of(CAPTURE), lambda: 0)
+            server = build_status_server(CAPTURE, Outcomes.of(CAPTURE), lambda: 0)
             pages = {
                 **({"/feeder": json.dumps(page)} if page is not None else {}),
                 **({"/info/all": info} if info else {}),
@@ -137,7 +137,7 @@ def test_a_server_that_starts_again_between_two_questions_is_accepted(etcd: Etcd
     """It has another id then, under which its cluster's other servers see it."""
     answers = iter([json.dumps(ONE), json.dumps(OTHER)])
     register(etcd, OTHER)
-    server = StatusServer.of_capture(CAPTURE, Outcomes.of(CAPTURE), lambda: 0)
+    server = build_status_server(CAPTURE, Outcomes.of(CAPTURE), lambda: 0)
     server.pages = {"/info/all": lambda: (next(answers), "application/json")}
     with server:
         check(etcd, server.url)

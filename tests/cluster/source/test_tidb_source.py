@@ -18,11 +18,11 @@ from support.mariadb import MariaDb, execute
 
 from binlake.cluster.source import Committed, Locked, RolledBack, SqlHistory, TidbSource, Unknown, read_status
 from binlake.cluster.source.tidb import PAGE, SPARE, StatusPort
-from binlake.compare.capture import Capture
 from binlake.config.model import SourceSql
 from binlake.errors import ConfigError, SourceUnavailable, WireError
-from binlake.pump_service.replay.outcomes import Outcomes
-from binlake.pump_service.replay.status_server import StatusServer
+from binlake.testkit.captures.capture import Capture
+from binlake.testkit.replay.outcomes import Outcomes
+from binlake.testkit.replay.recorded import build_status_server
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 FOREVER = 1 << 62
@@ -111,7 +111,7 @@ def port(request: pytest.FixtureRequest, serve: Callable[[Callable[[str], tuple[
     jobs = {int(job["id"]): job for job in capture.read_jobs()}
     requests: list[str] = []
     if request.param == "capture":
-        with StatusServer.of_capture(capture, Outcomes.of(capture), lambda: FOREVER) as server:
+        with build_status_server(capture, Outcomes.of(capture), lambda: FOREVER) as server:
             yield Served(TidbSource(NoClock(), server.url), jobs, requests)
         return
     if request.param == "sql":

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from feeder_helpers import CountingClock, MemoryPumps
 from support.mariadb import MariaDb, execute
@@ -19,13 +21,26 @@ from binlake.pump_service.feeder.connection import open_log
 from binlake.pump_service.feeder.journal import Journal
 from binlake.pump_service.feeder.publisher import Publisher
 from binlake.pump_service.feeder.service import STATUS_PATH, _describe_worker
-from binlake.pump_service.feeder.status import JournalHistory, JournalTransactions
+from binlake.pump_service.feeder.status import JournalHistory, JournalTransactions, find_unread_sources
 from binlake.pump_service.feeder.worker import Parts, Worker
-from binlake.pump_service.replay.status_server import StatusServer
+from binlake.pump_service.probes import Probes, find_no_reason
+from binlake.pump_service.statusport.server import StatusServer
 
 pytestmark = pytest.mark.mariadb
 
-Hear = Callable[[], Hearing]
+
+@dataclass
+class Hear:
+    """What the page of a feeder says, and its probe."""
+
+    url: str
+
+    def __call__(self) -> Hearing:
+        return listen([self.url], 5.0)
+
+    def probe(self) -> tuple[int, str]:
+        answer = httpx.get(f"{self.url}/readyz", trust_env=False)
+        return answer.status_code, answer.text
 
 
 class NoTables:
@@ -65,9 +80,12 @@ def hear(server: MariaDb, link: TcpLink, tmp_path: Path) -> Iterator[Hear]:
     )  # fmt: skip
     pages = {STATUS_PATH: lambda: (json.dumps({"sources": [_describe_worker(worker)]}), "application/json")}
     transactions = JournalTransactions(journal, frozenset())
-    with StatusServer({"version": "x"}, JournalHistory(journal), transactions, lambda: 1, pages=pages) as status:
+    probed = Probes(find_no_reason, lambda: find_unread_sources([worker]))
+    with StatusServer(
+        {"version": "x"}, JournalHistory(journal), transactions, lambda: 1, pages=pages, probed=probed
+    ) as status:
         worker.start()
-        yield lambda: listen([status.url], 5.0)
+        yield Hear(status.url)
         stopped.set()
         worker.wake()
         worker.join()
@@ -83,13 +101,16 @@ def wait_until(hear: Hear, heard: bool) -> Hearing:
 def test_dead_source_is_not_heard_and_its_lag_is_unknown(server: MariaDb, link: TcpLink, hear: Hear) -> None:
     alive = wait_until(hear, True)
     assert (alive.lag_s, alive.sources[0].trouble) == (0.0, "")
+    assert hear.probe() == (200, "ok\n")
     link.cut()
     [dead] = wait_until(hear, False).sources
     assert (dead.state, dead.lag_s, dead.trouble != "") == ("reading", None, True)
+    assert hear.probe() == (503, f"source {dead.name}: {hear().sources[0].trouble}\n")
     execute(server, "CREATE DATABASE heard", "DROP DATABASE heard")
     assert hear().measure_lag_s(0, 0) is None
     link.mend()
     assert wait_until(hear, True).sources[0].trouble == ""
+    assert hear.probe() == (200, "ok\n")
 
 
 def test_silent_source_is_not_heard_although_it_is_connected(link: TcpLink, hear: Hear) -> None:
@@ -98,6 +119,8 @@ def test_silent_source_is_not_heard_although_it_is_connected(link: TcpLink, hear
     [silent] = wait_until(hear, False).sources
     assert silent.heard_s is not None
     assert silent.heard_s >= 0.5
+    status, text = hear.probe()
+    assert (status, silent.name in text) == (503, True)
     link.cut()
     link.mend()
     wait_until(hear, True)

@@ -18,13 +18,13 @@ from support.mariadb import MariaDb, MySql
 from binlake.base import sqlsession
 from binlake.base.sqllink import SqlLink
 from binlake.base.sqlsession import PRIVILEGED, VARIABLES
-from binlake.compare.target import TargetView
-from binlake.compare.target import connect as connect_to_compare
 from binlake.config.model import Target
 from binlake.mysqlbinlog.model import Flavor, Session, Statement
 from binlake.pump_service.feeder.checks.report import run_checks
 from binlake.pump_service.feeder.settings import FeederFile
 from binlake.target.session.session import Session as TargetSession
+from binlake.testkit.captures.target import TargetView
+from binlake.testkit.captures.target import connect as connect_to_compare
 from binlake.wire import binlog_pb2 as pb
 
 pytestmark = pytest.mark.mariadb

@@ -15,7 +15,7 @@ from binlake.pump_service.feeder.journal import Journal, LoadedChunk, ReadPositi
 from binlake.pump_service.feeder.openbatches import OpenBatches
 from binlake.pump_service.feeder.publisher import Outgoing, Publisher, Stopped, UncommittedBatches, build_key, read_key
 from binlake.pump_service.feeder.status import JournalHistory, JournalTransactions
-from binlake.pump_service.replay.status import format_go_json
+from binlake.pump_service.statusport.answers import format_go_json
 from binlake.wire import binlog_pb2 as pb
 
 SOURCE = "shard-1"

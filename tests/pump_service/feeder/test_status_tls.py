@@ -17,10 +17,11 @@ from binlake.cluster.source.tidb import StatusPort
 from binlake.errors import SourceUnavailable
 from binlake.pump_service.feeder import command
 from binlake.pump_service.feeder.settings import FeederFile, StatusTls
-from binlake.pump_service.replay.outcomes import Outcomes
-from binlake.pump_service.replay.status import History, Mvcc
-from binlake.pump_service.replay.status_server import StatusServer
+from binlake.pump_service.statusport.answers import History
+from binlake.pump_service.statusport.server import StatusServer
 from binlake.rpc import Tls
+from binlake.testkit.replay.outcomes import Outcomes
+from binlake.testkit.replay.recorded import Mvcc
 
 Serve = Callable[[StatusTls], str]
 

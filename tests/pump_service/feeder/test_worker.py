@@ -23,10 +23,10 @@ from binlake.pump_service.feeder.publisher import Publisher, read_key
 from binlake.pump_service.feeder.service import Feeder
 from binlake.pump_service.feeder.settings import FeederFile, SourceFile
 from binlake.pump_service.feeder.worker import Parts, Worker
-from binlake.pump_service.workload.definitions import Col, build_column_json
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import build_database_json, build_job_json, build_table_json
+from binlake.testkit.workload.definitions import Col, build_column_json
 from binlake.wire import binlog_pb2 as pb
 
 SOURCE = "shard-1"
@@ -278,6 +278,7 @@ def test_metrics_page_shows_the_workers_counts(world: World) -> None:
     assert 'source="shard-1"' in text
     series = [(name.partition("{")[0], frozenset[str]()) for name in lines]
     assert alert_rules.find_missing_series("binlake-feeders", series) == {}
+    assert alert_rules.find_missing_on_board("feeder", series) == {}
     assert len(alert_rules.rules("binlake-feeders")) == 4
     world.log.trouble = "refused"
     assert 'binlake_feeder_up{source="shard-1"} 0' in render_metrics_page([world.worker], world.publisher)[0]

@@ -16,6 +16,7 @@ from support.pump_calls import write_binlog
 
 from binlake.cluster.placement import NodeStatus
 from binlake.cluster.source import Committed, Locked, RolledBack, Status, Unknown
+from binlake.errors import Permanent
 from binlake.pump_service.pump.dump import as_text
 from binlake.pump_service.pump.server import PumpServer
 from binlake.pump_service.pump.service import State
@@ -153,7 +154,9 @@ def test_every_metric_of_the_original_exists_with_its_type_and_labels(
         assert ours[name][1] <= theirs[name][1], f"labels and buckets of {name}"
 
 
-def test_the_alert_rules_use_series_that_the_page_has(build_pump: MakePump, cluster: MemoryCluster) -> None:  # U-02
+def test_alert_rules_and_board_use_series_that_the_page_has(
+    build_pump: MakePump, cluster: MemoryCluster
+) -> None:  # U-02
     pump = build_pump()
     start = cluster.fetch_ts()
     write(pump, cluster, prewrite(start), commit(start, cluster.fetch_ts()))
@@ -161,6 +164,7 @@ def test_the_alert_rules_use_series_that_the_page_has(build_pump: MakePump, clus
     pump.service.metrics.errors.add("write")
     shown = [sample(line) for line in ask(pump, "GET", "/metrics").body.decode().splitlines() if line[0] != "#"]
     assert alert_rules.find_missing_series("binlake-pumps", shown) == {}
+    assert alert_rules.find_missing_on_board("pump", shown) == {}
 
 
 def sample(line: str) -> tuple[str, frozenset[str]]:
@@ -332,3 +336,42 @@ def test_the_status_page_names_what_blocks_the_pump(build_pump: MakePump, cluste
     assert [one["start_ts"] for one in listed] == [str(start)]
     write(pump, cluster, commit(start, cluster.fetch_ts()))
     until(lambda: not status_text(), "nothing blocks the pump any more")
+
+
+def probe(pump: PumpServer, path: str = "/readyz") -> tuple[int, str]:
+    answer = pump.pages(HttpRequest("GET", path, {}, {}, b""))
+    return answer.status, answer.body.decode()
+
+
+def test_a_pump_is_ready_only_while_it_takes_prewrites(build_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = build_pump()
+    assert (probe(pump), probe(pump, "/healthz")) == ((200, "ok\n"), (200, "ok\n"))
+    cluster.down = True
+    until(lambda: probe(pump)[0] == 503, "the registry cannot be written")
+    assert probe(pump)[1].startswith("registry: ")
+    assert probe(pump, "/healthz") == (200, "ok\n")
+    cluster.down = False
+    until(lambda: probe(pump) == (200, "ok\n"), "the registry is written again")
+    pump.stop()
+    assert probe(pump) == (503, "the pump is paused\n")
+
+
+def test_a_pump_with_a_full_disk_is_not_ready_without_any_write(build_pump: MakePump) -> None:
+    status, text = probe(build_pump(stop_write_at_available_space=1 << 60))
+    assert (status, "disk: " in text, "writes are refused" in text) == (503, True, True)
+
+
+def test_a_pump_whose_disk_failed_a_sync_asks_for_a_restart(
+    build_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pump = build_pump()
+
+    def fail(_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(pump._storage.records._files, "sync", fail)
+    with pytest.raises(Permanent, match="fdatasync"):
+        write(pump, cluster, prewrite(cluster.fetch_ts()))
+    status, text = probe(pump, "/healthz")
+    assert (status, "Input/output" in text) == (503, True)
+    assert probe(pump) == (503, text)

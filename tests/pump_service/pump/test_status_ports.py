@@ -10,13 +10,14 @@ import pytest
 
 from binlake.cluster.placement import EtcdClient, PdClient, Registry
 from binlake.cluster.source import TidbSource
-from binlake.compare.capture import Capture
 from binlake.errors import SourceUnavailable
 from binlake.pump_service.pd import PlacementDriver
 from binlake.pump_service.pump import clients
 from binlake.pump_service.pump.clients import OwnSource
-from binlake.pump_service.replay.outcomes import Outcomes
-from binlake.pump_service.replay.status_server import StatusServer
+from binlake.pump_service.statusport.server import StatusServer
+from binlake.testkit.captures.capture import Capture
+from binlake.testkit.replay.outcomes import Outcomes
+from binlake.testkit.replay.recorded import build_status_server
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 
@@ -29,7 +30,7 @@ def pd(tmp_path: Path) -> Iterator[PlacementDriver]:
 
 def serve(name: str) -> StatusServer:
     capture = Capture(CAPTURES / name)
-    return StatusServer.of_capture(capture, Outcomes.of(capture), lambda: 1 << 62)
+    return build_status_server(capture, Outcomes.of(capture), lambda: 1 << 62)
 
 
 def test_two_clusters_are_not_asked_until_they_are_one(pd: PlacementDriver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,7 @@ def test_after_a_failed_sync_nothing_is_ever_acked_again(tmp_path: Path) -> None
     with pytest.raises(Permanent, match="cannot be written"):
         log.append([b"b"], 2)
     assert "Input/output" in log.failed
+    assert log.error == log.failed
 
 
 def test_a_removed_file_stays_readable_while_open_and_is_a_lost_range_afterwards(tmp_path: Path) -> None:
@@ -190,11 +191,11 @@ def test_a_failed_rotation_is_reported_and_retried(tmp_path: Path, refused: str)
     stored = [bytes([65 + n]) * 60 for n in range(4)]
     for payload in stored:
         log.append([payload], 1)  # durable, and acked
-    assert "no new file" in log.failed
+    assert "no new file" in log.error
     assert log.compute_room_left() > 0  # batches are still batches
     files.refused.clear()
     log.append([b"in the old file still"], 1)
-    assert log.failed == ""
+    assert log.error == ""
     (place,) = log.append([b"in the new one"], 1)
     assert place == Pointer(1, HEAD.size)
     expected = [*stored, b"in the old file still", b"in the new one"]

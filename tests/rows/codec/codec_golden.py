@@ -29,13 +29,13 @@ from typing import Any
 
 import numpy as np
 
-from binlake.compare.capture import Capture
 from binlake.rows.codec import DecodeStats, MutationBatch, RowChange, decode_transaction
 from binlake.rows.codec.jsons import show_json, write_json
 from binlake.rows.codec.values import show_member_text
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import ColumnInfo, SchemaState, TableDef, WindowSchemas
 from binlake.rows.schema import mysqltypes as t
+from binlake.testkit.captures.capture import Capture
 from deploy.local.commitlog import read_log as commit_log
 
 OPS = {"I": "insert", "U": "update", "D": "delete"}

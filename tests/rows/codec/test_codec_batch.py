@@ -10,7 +10,6 @@ import pytest
 from codec_golden import read_log
 from support.tidb_json import INT_PK, Tables, article_table, column, table_def, table_info
 
-from binlake.compare.capture import Capture
 from binlake.errors import WireError
 from binlake.lake.tables import MUTATION
 from binlake.rows.codec import (
@@ -24,6 +23,7 @@ from binlake.rows.codec import (
 from binlake.rows.codec.assemble import format_key_text
 from binlake.rows.codec.batch import MUTATION_SCHEMA
 from binlake.rows.schema import mysqltypes as t
+from binlake.testkit.captures.capture import Capture
 from binlake.tso import compose
 from binlake.wire import binlog_pb2 as pb
 

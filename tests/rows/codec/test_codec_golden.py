@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from codec_golden import compare
 
-from binlake.compare.capture import Capture
+from binlake.testkit.captures.capture import Capture
 
 pytestmark = pytest.mark.long
 

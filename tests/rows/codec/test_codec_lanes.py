@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.tidb_json import Tables, column, index, table_def, table_info
 
-from binlake.compare.capture import Capture
 from binlake.rows.codec import batch, walk
 from binlake.rows.schema import mysqltypes as t
+from binlake.testkit.captures.capture import Capture
 from binlake.wire import binlog_pb2 as pb
 
 pytestmark = pytest.mark.long

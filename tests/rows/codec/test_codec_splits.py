@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.tidb_json import Tables
 
-from binlake.compare.capture import Capture
 from binlake.errors import BinlakeError
 from binlake.rows.codec import MutationBatch, batch
 from binlake.rows.codec.lanes import Lanes
 from binlake.rows.codec.splits import split_all
 from binlake.rows.codec.transaction import ALL_KINDS
 from binlake.rows.schema import TableDef
+from binlake.testkit.captures.capture import Capture
 from binlake.wire import binlog_pb2 as pb
 
 CAPTURES = Path(__file__).parents[2] / "captures"

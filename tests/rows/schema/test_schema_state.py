@@ -11,10 +11,10 @@ import pytest
 from support.jobhistory import in_version_order
 from support.tidb_json import column, db_info, job, table_info
 
-from binlake.compare.capture import Capture
 from binlake.errors import SchemaError
 from binlake.rows.schema import Action, DdlJob, JobState, SchemaState
 from binlake.rows.schema.change import rename_pairs
+from binlake.testkit.captures.capture import Capture
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 T = table_info(10, "t", [column(1, "id"), column(2, "v")])

@@ -1,0 +1,153 @@
+"""Reads the cells of many rows of one table at once: the datums of serialised `Column` messages, and their texts.
+
+Rule: the rows of a group have the same columns in the same order, serialised alike. So the bytes before each value are
+equal in all rows, and only lengths differ. Other rows form separate groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+
+from binlake.base.dictionaries import encode_dictionary
+from binlake.extras.reparo.values import ReadDatum, convert_to_utc
+from binlake.rows.codec import datum as d
+from binlake.rows.codec.columns import build_lane_reader
+from binlake.rows.codec.lanes import Bools, Ints, Lanes, Spots
+from binlake.rows.schema import ColumnInfo
+from binlake.rows.schema import mysqltypes as t
+from binlake.wire import pb_binlog_pb2 as pb
+
+_VALUE, _CHANGED = b"\x22", 0x2A
+"""Tags of the fields with values, which are the last fields of a `Column`."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The datums of one column: for each row, the bytes of `lanes` from `at` to `ends`."""
+
+    lanes: Lanes
+    at: Ints
+    ends: Ints
+
+    def read_datum(self, row: int) -> bytes:
+        """The datum of one row."""
+        return self.lanes.data[self.at[row] : self.ends[row]].tobytes()
+
+
+@dataclass(frozen=True)
+class GroupColumn:
+    """A column of a group: its `head` (a `Column` without values), and the cells of both sides of the rows."""
+
+    head: pb.Column
+    value: Cells
+    changed: Cells | None
+
+
+def split_columns(raws: Sequence[bytes], width: int, *, update: bool) -> list[GroupColumn] | None:
+    """The columns of the rows in the flat list `raws` (`width` columns per row); None if not serialised alike.
+
+    Raises DecodeError.
+    """
+    lanes = Lanes.of(raws)
+    found = []
+    for number in range(width):
+        head = pb.Column.FromString(raws[number])
+        head.ClearField("value")
+        head.ClearField("changed_value")
+        column = _split_column(lanes, slice(number, None, width), head, update=update)
+        if column is None:
+            return None
+        found.append(column)
+    return found
+
+
+def _split_column(lanes: Lanes, rows: slice, head: pb.Column, *, update: bool) -> GroupColumn | None:
+    starts, ends = lanes.starts[rows], lanes.ends[rows]
+    front = np.frombuffer(head.SerializeToString() + _VALUE, np.uint8)
+    if (ends - starts <= len(front)).any():
+        return None
+    if (lanes.read_bytes(starts[:, None] + np.arange(len(front))) != front).any():
+        return None
+    value = _find_cells(lanes, starts + len(front), ends)
+    if value is None:
+        return None
+    if not update:
+        return GroupColumn(head, value, None) if (value.ends == ends).all() else None
+    if (value.ends >= ends).any() or (lanes.read_bytes(value.ends) != _CHANGED).any():
+        return None
+    changed = _find_cells(lanes, value.ends + 1, ends)
+    return GroupColumn(head, value, changed) if changed is not None and (changed.ends == ends).all() else None
+
+
+def _find_cells(lanes: Lanes, at: Ints, ends: Ints) -> Cells | None:
+    """The cells whose lengths are at `at`; None if one is truncated or empty."""
+    sizes = lanes.read_uvarints(at)
+    stop = sizes.next + sizes.values.view(np.int64)
+    whole = sizes.good & (sizes.values > 0) & (sizes.values < 1 << 31) & (stop <= ends)
+    return Cells(lanes, sizes.next, stop) if whole.all() else None
+
+
+def read_texts(cells: Cells, column: ColumnInfo, read: ReadDatum, zone: ZoneInfo) -> pa.Array:
+    """The canonical texts of `cells`. `read` reads single datums if they cannot be read together. Raises CellError."""
+    null = cells.lanes.read_bytes(cells.at) == d.NIL
+    null &= cells.ends - cells.at == 1
+    here = np.flatnonzero(~null)
+    texts = _read_together(cells, here, column, zone)
+    if texts is None:
+        return pa.array(_read_each(cells, read), pa.string())
+    if not null.any():
+        return texts
+    return texts.take(pa.array(np.cumsum(~null) - 1, mask=null))
+
+
+def _read_together(cells: Cells, here: Ints, column: ColumnInfo, zone: ZoneInfo) -> pa.Array | None:
+    """Read the cells `here` together; None if one has a form that the lane readers do not support."""
+    spots = Spots(cells.lanes, here, cells.at[here], cells.ends[here])
+    as_text = column.tp not in t.STRINGS and column.tp != t.BIT and bool((spots.flags == d.COMPACT).all())
+    kind = replace(column, tp=t.VARCHAR, charset="utf8mb4", elems=()) if as_text else column
+    if kind.tp in (t.BIT, t.JSON):
+        return None
+    found = build_lane_reader(kind)(spots)
+    if not _is_whole(found.good, found.next, spots.ends):
+        return None
+    return (
+        _convert_to_utc(found.texts, zone)
+        if as_text and column.tp == t.TIMESTAMP and zone.key != "UTC"
+        else found.texts
+    )
+
+
+def _is_whole(good: Bools, after: Ints, ends: Ints) -> bool:
+    return bool(good.all()) and bool((after == ends).all())
+
+
+def _convert_to_utc(texts: pa.Array, zone: ZoneInfo) -> pa.Array | None:
+    encoded = encode_dictionary(texts)
+    try:
+        moved = [convert_to_utc(text, zone) for text in encoded.dictionary.to_pylist()]
+    except ValueError:
+        return None
+    return pa.array(moved, pa.string()).take(encoded.indices)
+
+
+class CellError(ValueError):
+    """The datum of row number `row` of the group does not fit its column."""
+
+    def __init__(self, row: int, error: Exception) -> None:
+        super().__init__(str(error))
+        self.row = row
+
+
+def _read_each(cells: Cells, read: ReadDatum) -> list[str | None]:
+    found: list[str | None] = []
+    for row in range(len(cells.at)):
+        try:
+            found.append(read(cells.read_datum(row)))
+        except (IndexError, ValueError, KeyError, OverflowError) as error:
+            raise CellError(row, error) from error
+    return found

@@ -1,0 +1,12 @@
+"""Replays a recorded TiDB capture into real pumps, and meanwhile serves the status port of its TiDB.
+
+`schedule` knows the capture's binlogs, `replayer` writes them and leads PD's clock, `recorded` is the capture's status
+port, `command` is `binlake capture`.
+"""
+
+from binlake.pump_service.statusport.server import StatusServer
+from binlake.testkit.replay.clock import ReplayClock
+from binlake.testkit.replay.replayer import Replayer, ReplayResult
+from binlake.testkit.replay.schedule import ReplaySchedule, Step
+
+__all__ = ["ReplayClock", "ReplayResult", "ReplaySchedule", "Replayer", "StatusServer", "Step"]

@@ -1,0 +1,1 @@
+"""The status port of a TiDB, as pumps and windows ask it: `answers` are its texts, `server` serves them."""
