@@ -27,7 +27,7 @@ from binlake.spark_jobs.engine.lakerows import list_window_rows
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lake import replace_window
 from binlake.spark_jobs.job.passed import CannotDeriveAhead, DerivedAhead, MergedWindow
-from binlake.spark_jobs.tables.baserows import build_base_rows, is_base_window
+from binlake.spark_jobs.tables.baserows import build_base_rows, is_base
 from binlake.spark_jobs.tables.compacted import Compacted, read_sealed_before, was_derived
 from binlake.spark_jobs.tables.held import WindowChanges, read_window_changes
 from binlake.spark_jobs.tables.netchange import NetChange, count_groups, find_key_arrivals
@@ -265,11 +265,14 @@ def _is_base(
     net: NetChange,
     sealed: CompactManifest | None,
 ) -> bool:
-    """Whether the rows are left in `mutation`: as sealed for an open window, else if they are all of a full load."""
+    """Whether the rows are left in `mutation`: as sealed for an open window, else if they are all of a full load.
+
+    Not if there is DDL, or if the target's tables may differ from the source's.
+    """
     if sealed is not None:
         return sealed.is_base
-    target = ctx.replication.require_sql_target()
-    return is_base_window(merged, window, target, changes, ctx.rules, net.cells)
+    is_plain = not window.cuts and not merged.ddls and not may_differ(ctx.replication.require_sql_target())
+    return is_plain and is_base(merged, changes, ctx.rules, net.cells)
 
 
 def _leave_in_mutation(

@@ -20,29 +20,16 @@ from binlake.changes.net.columns import NET, combine_into_batch, compute_net_of_
 from binlake.changes.net.events import COLUMNS, read_key_events, split_rows_by_key_form
 from binlake.changes.net.images import Ints
 from binlake.changes.net.runs import start_runs
-from binlake.config.model import Target
 from binlake.lake.tables import CHANGE
 from binlake.rules import Rules
-from binlake.spark_jobs.compact.shaping import may_differ
 from binlake.spark_jobs.engine.rows import FileRows, HeldRows, MappedRows, Rows, Run
 from binlake.spark_jobs.tables.held import WindowChanges
 from binlake.spark_jobs.tables.netchange import MOST_GROUPS, Group
 from binlake.spark_jobs.tables.netrows import NetRows
-from binlake.spark_jobs.tables.sinks import SinkWindow
 from binlake.window.definitions import Cell, SegmentTable
 from binlake.window.derived import Merged
 
 _NAMES = tuple(CHANGE.list_column_names())
-
-
-def is_base_window(
-    merged: Merged, window: SinkWindow, target: Target, changes: WindowChanges, rules: Rules, cells: Sequence[Cell]
-) -> bool:
-    """True if every row of the SQL sink's window is one of a full load, and its net change that row.
-
-    Not if the window has DDL, or if the target's tables may differ from the source's.
-    """
-    return not window.cuts and not merged.ddls and not may_differ(target) and is_base(merged, changes, rules, cells)
 
 
 def is_base(merged: Merged, changes: WindowChanges, rules: Rules, cells: Sequence[Cell]) -> bool:
