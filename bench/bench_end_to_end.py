@@ -20,6 +20,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -166,8 +167,8 @@ def _build_settings(
     for one in given:
         name, _, value = one.partition("=")
         section, _, key = name.partition(".")
-        words = {"true": True, "false": False}
-        wanted.setdefault(section, {})[key] = int(value) if value.isdecimal() else words.get(value, value)
+        is_text = re.fullmatch(r"\d+|true|false|\[.*\]", value) is None
+        wanted.setdefault(section, {})[key] = value if is_text else json.loads(value)
     return wanted
 
 

@@ -12,8 +12,7 @@ import re
 MARK_DIGITS = 12
 """Hex digits of SHA-256 in the mark of a key."""
 SEE_VALUES = (
-    "values of rows are not logged: `binlake audit transaction COMMIT_TS` and the lake's table `statement` have them,"
-    " or set show-row-values = true"
+    "values of rows are not logged: `binlake audit transaction COMMIT_TS` has them, or set show-row-values = true"
 )
 _state = {"shown": False}
 _ROW_VERBS = ("insert", "replace", "update", "delete", "select", "with", "load")

@@ -149,6 +149,12 @@ class Lake(Section):
     path: str = Field(description="root folder, or `s3://bucket/prefix`; tables are under <path>/<replication>/")
     storage: LakeStorage = Field(LakeStorage())
     retention_days: int = Field(400, ge=1, description="days of time travel on mirrors (set when a mirror is created)")
+    keep: tuple[Literal["change", "statement"], ...] = Field(
+        (),
+        description="tables whose rows are always written: `change`, `statement`. Without it, a window that one process"
+        " derives and applies in memory leaves them out: their digests are sealed, and whoever needs the rows derives"
+        " them again",
+    )
 
 
 class TargetTable(TableName):

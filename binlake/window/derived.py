@@ -97,8 +97,8 @@ class CompactManifest(OfWindow):
 
     `ordered`: the target has that mode, so `change` has no rows of the window; `rows`: the number of rows in `change`;
     `merged`: the input; `cuts`: the commit_ts at which its segments start, from the second one; `shapes`: how tables of
-    the target differed from the source's at lo. `is_base`: all rows are of a full load and each is a net change, so
-    `change` has none of them.
+    the target differed from the source's at lo; `change`: the digest of the rows if they are not in the lake (empty:
+    they are).
     """
 
     VERSION: ClassVar[int] = 1
@@ -112,7 +112,7 @@ class CompactManifest(OfWindow):
     merged: Merged
     cuts: tuple[int, ...] = ()
     shapes: Shapes = field(default_factory=Shapes)
-    is_base: bool = False
+    change: str = ""
 
     def to_json(self) -> str:
         """The sealed text."""
@@ -130,8 +130,9 @@ class CompactManifest(OfWindow):
     def _to_body(self) -> dict[str, Any]:
         place = {"replication": self.replication, "sink": self.sink, "lo": self.lo, "hi": self.hi}
         values = {"ordered": self.ordered, "rows": self.rows, "merged": self.merged.to_body()}
-        base = {"base": True} if self.is_base else {}
-        return {**place, **values, **base, "cuts": [str(ts) for ts in self.cuts], "shapes": self.shapes.to_list()}
+        values |= {"cuts": [str(ts) for ts in self.cuts], "shapes": self.shapes.to_list()}
+        # Omitted when empty, so that manifests sealed before it existed keep their digest.
+        return {**place, **values, **({"change": self.change} if self.change else {})}
 
     @classmethod
     def _from_body(cls, raw: Mapping[str, Any]) -> CompactManifest:
@@ -145,7 +146,7 @@ class CompactManifest(OfWindow):
             Merged.from_body(raw["merged"]),
             tuple(int(ts) for ts in raw["cuts"]),
             Shapes.from_list(raw["shapes"]),
-            bool(raw.get("base", False)),
+            str(raw.get("change", "")),
         )
 
 

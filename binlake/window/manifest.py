@@ -77,6 +77,10 @@ class WindowManifest(OfWindow):
         return cls(**{**raw, "members": tuple(MemberProof(**member) for member in raw["members"])})
 
 
+_LATER = ("cuts", "compact", "limits")
+"""Fields of an apply manifest that the first ones did not have."""
+
+
 @dataclass(frozen=True)
 class ApplyManifest(OfWindow):
     """Pinned by convert for one SQL sink before the first write: finalize executes exactly this.
@@ -84,7 +88,9 @@ class ApplyManifest(OfWindow):
     `lo`: also the checkpoint's commitTS that it was made for; `definitions`: the digest of the target's definitions at
     lo; `safe_mode`: the form of the writes (safe or plain); `change` and `statement`: the digests of the derived
     tables; `windows`: the landed windows that it covers; `cuts`: the commit_ts at which its segments start, from the
-    second one; `compact`: the digest of the compact manifest that it is based on (empty: sealed before these existed).
+    second one; `compact`: the digest of the compact manifest that it is based on (empty: sealed before these existed);
+    `limits`: if the rows of `statement` are not in the lake, what their batches were limited to when they were derived
+    (rows, bytes of text, bytes of a packet); empty: they are in the lake.
     """
 
     replication: str
@@ -103,22 +109,21 @@ class ApplyManifest(OfWindow):
     windows: tuple[str, ...]
     cuts: tuple[int, ...] = ()
     compact: str = ""
+    limits: tuple[int, ...] = ()
 
     def to_json(self) -> str:
         """Canonical JSON, timestamps as strings."""
         values = asdict(self)
         values["cuts"] = [str(commit_ts) for commit_ts in self.cuts]
-        # `cuts` and `compact` are omitted when empty, so that manifests sealed before they existed keep their digest.
-        return encode_canonical_json(
-            {key: value for key, value in values.items() if value or key not in ("cuts", "compact")}
-        )
+        # Omitted when empty, so that manifests sealed before they existed keep their digest.
+        return encode_canonical_json({key: value for key, value in values.items() if value or key not in _LATER})
 
     @classmethod
     def from_json(cls, text: str) -> ApplyManifest:
         """Parse what `to_json` wrote. Raises WireError."""
         raw = parse_object(text, cls.__name__)
         cuts = tuple(int(commit_ts) for commit_ts in raw.get("cuts", ()))
-        return cls(**{**raw, "windows": tuple(raw["windows"]), "cuts": cuts})
+        return cls(**{**raw, "windows": tuple(raw["windows"]), "cuts": cuts, "limits": tuple(raw.get("limits", ()))})
 
     def compute_digest(self) -> str:
         """SHA-256 of the canonical JSON, stored at the target with the open window."""

@@ -7,13 +7,14 @@ the version of Binlake has changed. Digests show whether the rows are the same.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import pyarrow.dataset as ds
 import structlog
 
-from binlake.base.lakecolumns import OfSegment
+from binlake.base.lakecolumns import OfSegment, Statement
 from binlake.config import Replication
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, ConfigError
@@ -28,7 +29,9 @@ from binlake.spark_jobs.engine.rows import HeldRows, Rows
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.results import Bounds, StageResult
 from binlake.spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.tables.compacted import read_newest
 from binlake.spark_jobs.tables.pinned import compute_rows_digest, read_target_position
+from binlake.statements.digests import INDEX, compute_digest_of_index
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +60,9 @@ def _with_sink(ctx: StageContext, window: Bounds, merged: StageResult) -> StageR
     sealed = ctx.windows.list_sealed_windows(window.hi)
     if not sealed:
         return merged
-    compared = _compare_digests(ctx, Bounds(*sealed[0]), (CHANGE, STATEMENT), lambda: _derive_sink_rows(ctx, window))
+    own = Bounds(*sealed[0])
+    left_out = _read_left_out(ctx, own)
+    compared = _compare_digests(ctx, own, (CHANGE, STATEMENT), lambda: _derive_sink_rows(ctx, window), left_out)
     state = "changed" if "changed" in (merged.state, compared.state) else "same"
     return replace(merged, state=state, detail={**merged.detail, **compared.detail})
 
@@ -70,18 +75,46 @@ def _derive_sink_rows(ctx: StageContext, window: Bounds) -> list[StageResult]:
 
 
 def _compare_digests(
-    ctx: StageContext, bounds: Bounds, tables: tuple[LakeTable, ...], derive: Callable[[], list[StageResult]]
+    ctx: StageContext,
+    bounds: Bounds,
+    tables: tuple[LakeTable, ...],
+    derive: Callable[[], list[StageResult]],
+    left_out: Mapping[str, tuple[str, int]] = MappingProxyType({}),
 ) -> StageResult:
+    """`left_out`: by table, the sealed digest and number of rows that are not in the lake."""
     versions = {table.name: load_table(ctx.paths.locate_table(table.name)).version() for table in tables}
-    before = [_compute_digest(ctx, table, bounds) for table in tables]
+    before = [left_out.get(table.name) or _compute_digest(ctx, table, bounds) for table in tables]
     rows = derive()[0].rows
-    after = [_compute_digest(ctx, table, bounds) for table in tables]
+    after = [
+        _digest_batches(ctx, bounds)
+        if table is STATEMENT and table.name in left_out
+        else _compute_digest(ctx, table, bounds)
+        for table in tables
+    ]
     changed = [table.name for table, old, new in zip(tables, before, after, strict=True) if old != new]
     if changed:
         log.warning("rebuilt_window_differs", window=bounds.window, tables=changed, versions=versions)
     counts = {table.name: [old[1], new[1]] for table, old, new in zip(tables, before, after, strict=True)}
     detail = {"changed": changed, "rows_before_and_after": counts, "versions_before": versions}
     return StageResult("rebuild", "changed" if changed else "same", bounds.lo, bounds.hi, rows, detail=detail)
+
+
+def _read_left_out(ctx: StageContext, bounds: Bounds) -> dict[str, tuple[str, int]]:
+    """(digest, rows) of what compact and convert last sealed of `bounds` without writing it."""
+    found, sealed = {}, read_newest(ctx, bounds)
+    if sealed.change:
+        found[CHANGE.name] = sealed.change, sealed.rows
+    applied = ctx.windows.read_apply_manifests(bounds.lo, bounds.hi)
+    if applied and applied[-1].limits:
+        found[STATEMENT.name] = applied[-1].statement, applied[-1].rows
+    return found
+
+
+def _digest_batches(ctx: StageContext, bounds: Bounds) -> tuple[str, int]:
+    """(digest as the apply manifest has it, row changes) of the batches in `statement`."""
+    own = ds.field(OfSegment.WINDOW) == bounds.window
+    found = open_dataset(open_table(ctx.paths.locate_table(STATEMENT.name))).to_table(list(INDEX), filter=own)
+    return compute_digest_of_index(found.to_pylist()), sum(found[Statement.ROWS].to_pylist())
 
 
 def _compute_digest(ctx: StageContext, table: LakeTable, bounds: Bounds) -> tuple[str, int]:

@@ -7,7 +7,6 @@ holds open is pinned (hazards R-16). Otherwise the window starts at the checkpoi
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -27,15 +26,15 @@ from binlake.spark_jobs.engine.lakerows import list_window_rows
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lake import replace_window
 from binlake.spark_jobs.job.passed import CannotDeriveAhead, DerivedAhead, MergedWindow
-from binlake.spark_jobs.tables.baserows import build_base_rows, is_base
+from binlake.spark_jobs.tables.again import may_leave_out
 from binlake.spark_jobs.tables.compacted import Compacted, read_sealed_before, was_derived
-from binlake.spark_jobs.tables.held import WindowChanges, read_window_changes
+from binlake.spark_jobs.tables.held import read_window_changes
 from binlake.spark_jobs.tables.netchange import NetChange, count_groups, find_key_arrivals
-from binlake.spark_jobs.tables.netrows import NetRows, WriteGroup
+from binlake.spark_jobs.tables.netrows import HoldGroup, NetRows, WriteGroup
 from binlake.spark_jobs.tables.pinned import (
-    NO_ROWS,
     compute_rows_digest,
     find_next_start,
+    is_next,
     open_manifest,
     read_target_position,
     require_pinned,
@@ -50,12 +49,13 @@ from binlake.spark_jobs.tables.sinks import (
     read_sql_window,
     require_merged,
 )
+from binlake.statements import BatchLimits
 from binlake.target import Position
 from binlake.target.claim.aside import is_aside, may_pass_refused
 from binlake.window import waitingddl
 from binlake.window.cuts import find_end_before_refused, require_outside_ddl, require_pinned_cuts
 from binlake.window.definitions import Cell, LandedDdl, SegmentTable, build_cell, use_bytewise_collations
-from binlake.window.derived import CompactManifest, Merged
+from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest
 from binlake.window.shapes import Shapes
 
@@ -115,17 +115,21 @@ def _derive_window(
     with ctx.hold_lock(BY_NAME["compact"].lock):
         window = read_sql_window(ctx, wanted, merged, given)
         pinned = open_manifest(ctx, wanted, position)
-        is_next = position.window is None and find_next_start(ctx, position) == wanted.lo
-        earlier = None if is_next else read_sealed_before(ctx, wanted, pinned)
+        following = is_next(ctx, wanted, position)
+        earlier = None if following else read_sealed_before(ctx, wanted, pinned)
         ordered = earlier.ordered if pinned and earlier else target.mode == "ordered"
         # In mode ordered every change counts, and convert reads them from `mutation`.
         engine, groups = ctx.choose_engine(size := ctx.measure(wanted)), count_groups(merged.rows, size)
         mutated = read_window_changes(ctx, engine, wanted, merged.rows, given)
         places = mutated.find_touched(window.segments.starts) if mutated else []
         mutated = None if ordered else mutated
+        holds = given is not None and (mutated is None or may_leave_out(engine, wanted, mutated, given))
+        left_out = following and holds and not ordered and CHANGE.name not in ctx.replication.lake.keep
+        if pinned is not None:
+            left_out = earlier is not None and bool(earlier.change)
         named = {place.name for place in places}
         # The configuration may have changed since: a window that is open or passed keeps the shapes it was sealed with.
-        shapes = read_shapes(target, window, named) if is_next else _read_sealed_shapes(ctx, wanted, target, earlier)
+        shapes = read_shapes(target, window, named) if following else _read_sealed_shapes(ctx, wanted, target, earlier)
         window = window.with_shapes(shapes)
         derived = places if mutated else []
         if pinned is not None:
@@ -149,26 +153,22 @@ def _derive_window(
             if shared_places:
                 arrivals = find_key_arrivals(engine, store, net.parts, _build_cells(window, shared_places), groups)
                 unknown = require_own_keys(ctx, window, arrivals, position, strict=strict)
-            before = earlier if pinned is not None else None
-            base = mutated if mutated and _is_base(ctx, merged, window, mutated, net, before) else None
             # A stage that runs alone leaves rendering to convert, which could not be given the result.
-            renders = engine.fuses and given is not None and is_next and base is None
+            renders = engine.fuses and given is not None and following
             renderer = _build_renderer(ctx, window, target, position, derived) if renders else None
-            if base is not None:
-                rows, written, ahead = _leave_in_mutation(ctx, window, base, net.cells, pinned)
+            run = _Run(engine, store)
+            if left_out and not holds and earlier is not None:
+                # The open window's rows are derived again where they are needed.
+                rows, written, ahead = earlier.rows, None, None
+            elif left_out:
+                written, ahead = _hold(ctx, run, window, net, pinned), None
+                rows = written.fold.count
             else:
-                rows, written, ahead = _write(ctx, _Run(engine, store), window, net, pinned, renderer)
+                rows, written, ahead = _write(ctx, run, window, net, pinned, renderer)
     cuts = window.segments.starts
+    change = rowhash.compute_digest(written.fold) if left_out and written is not None else ""
     sealed = CompactManifest(
-        ctx.replication.name,
-        "sql",
-        *(wanted.lo, wanted.hi),
-        ordered,
-        0 if base is not None else rows,
-        merged,
-        cuts,
-        shapes,
-        is_base=base is not None,
+        ctx.replication.name, "sql", wanted.lo, wanted.hi, ordered, rows, merged, cuts, shapes, change
     )
     if pinned is not None:
         sealed = _require_as_pinned(pinned, earlier or sealed)
@@ -224,7 +224,8 @@ def _build_renderer(
 ) -> Renderer | None:
     """How convert will render the net changes of `places`; None if it needs more than their rows."""
     plain = position.forms == "plain"
-    renderer = build_renderer(ctx.replication.name, window, target, position, places, plain=plain)
+    limits = BatchLimits.of(target.batch_rows, position.max_packet)
+    renderer = build_renderer(ctx.replication.name, window, target, limits, places, plain=plain)
     return None if any(table.kept for table in renderer.tables.values()) else renderer
 
 
@@ -257,33 +258,16 @@ def _write(
     return written.fold.count, written, ahead
 
 
-def _is_base(
-    ctx: StageContext,
-    merged: Merged,
-    window: SinkWindow,
-    changes: WindowChanges,
-    net: NetChange,
-    sealed: CompactManifest | None,
-) -> bool:
-    """Whether the rows are left in `mutation`: as sealed for an open window, else if they are all of a full load.
-
-    Not if there is DDL, or if the target's tables may differ from the source's.
-    """
-    if sealed is not None:
-        return sealed.is_base
-    is_plain = not window.cuts and not merged.ddls and not may_differ(ctx.replication.require_sql_target())
-    return is_plain and is_base(merged, changes, ctx.rules, net.cells)
-
-
-def _leave_in_mutation(
-    ctx: StageContext, window: SinkWindow, mutated: WindowChanges, cells: Sequence[Cell], pinned: ApplyManifest | None
-) -> tuple[int, NetRows | None, RenderedAhead | None]:
-    """Remove what an earlier run may have written to `change`: the rows of a full load are read from `mutation`."""
+def _hold(ctx: StageContext, run: _Run, window: SinkWindow, net: NetChange, pinned: ApplyManifest | None) -> NetRows:
+    """The rows of `change` in memory only; their digest is sealed, or is the pinned one. Raises ImmutableWindow."""
+    bounds = window.bounds
+    reduce, groups = net.prepare(run.engine, run.store)
+    held = replace(NetRows.join(run.engine.run(HoldGroup(reduce, bounds.window), groups)), cells=frozenset(net.cells))
     if pinned is not None:
-        require_pinned(CHANGE.name, window.bounds, pinned.change, NO_ROWS)
-    replace_window(ctx.paths, CHANGE, window.bounds.window, (), commit_note(ctx, "compact", window.bounds))
-    net = build_base_rows(mutated, window.bounds.window, cells)
-    return sum(net.sizes.values()), net, None
+        require_pinned(CHANGE.name, bounds, pinned.change, rowhash.compute_digest(held.fold))
+    elif was_derived(ctx, bounds):
+        replace_window(ctx.paths, CHANGE, bounds.window, (), commit_note(ctx, "compact", bounds))
+    return held
 
 
 def _build_cells(window: SinkWindow, places: list[SegmentTable]) -> list[Cell]:

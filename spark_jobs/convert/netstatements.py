@@ -16,23 +16,34 @@ from binlake.spark_jobs.engine.exchange import Split, exchange
 from binlake.spark_jobs.engine.lakerows import list_window_rows
 from binlake.spark_jobs.engine.rows import Rows, read_table
 from binlake.spark_jobs.job.context import StageContext
-from binlake.spark_jobs.tables.baserows import build_base_rows
+from binlake.spark_jobs.tables.again import derive_net_again
 from binlake.spark_jobs.tables.compacted import Compacted
-from binlake.spark_jobs.tables.held import WindowChanges, read_window_changes
+from binlake.spark_jobs.tables.held import read_window_changes
 from binlake.spark_jobs.tables.keeping import find_origins
 from binlake.spark_jobs.tables.netchange import Group, count_groups, find_groups
 from binlake.spark_jobs.tables.netrows import measure_sizes, sum_sizes
 from binlake.spark_jobs.tables.rendered import CHANGE_ARROW, Rendered, RenderGroup, build_renderer
+from binlake.statements import BatchLimits
 from binlake.target import build_too_many_rows_error
-from binlake.window.definitions import SegmentTable, build_cell
+from binlake.window.definitions import SegmentTable
 
 
 def render_net_statements(
-    ctx: StageContext, engine: Engine, given: Compacted, target: Target, *, plain: bool
+    ctx: StageContext,
+    engine: Engine,
+    given: Compacted,
+    target: Target,
+    limits: BatchLimits,
+    *,
+    plain: bool,
+    leaves_out: bool,
 ) -> Rendered:
-    """The statements of `change`, and the fold of its rows. Raises Permanent, SchemaError."""
+    """The statements of `change`, and the fold of its rows. Raises Permanent, SchemaError.
+
+    `leaves_out`: they may stay in memory, if all that they follow from is sealed.
+    """
     window, bounds = given.window, given.window.bounds
-    make = partial(build_renderer, ctx.replication.name, window, target, given.position, plain=plain)
+    make = partial(build_renderer, ctx.replication.name, window, target, limits, plain=plain)
     if given.ahead is not None and given.net is not None and make(given.ahead.renderer.tables) == given.ahead.renderer:
         _require_segments(target, given.net.sizes, bounds.window)
         return given.ahead.rendered
@@ -40,14 +51,13 @@ def render_net_statements(
         groups, sizes = _list_groups(ctx, engine, store, given)
         _require_segments(target, sizes, bounds.window)
         renderer = make(sizes)
-        if any(table.kept for table in renderer.tables.values()):
+        kept = any(table.kept for table in renderer.tables.values())
+        if kept:
             changes = read_window_changes(ctx, engine, bounds, given.manifest.merged.rows, given.merged)
             if changes is not None:
                 renderer = replace(renderer, origins=find_origins(engine, changes, window, renderer.tables))
-        render = RenderGroup(renderer, ctx.paths.locate_table(STATEMENT.name), engine.build_keeper())
-        if given.manifest.is_base:
-            # `change` has no rows of the window.
-            return Rendered.join(engine.run(replace(render, is_folded=True), groups))
+        folder = None if leaves_out and not kept and not renderer.accepted else ctx.paths.locate_table(STATEMENT.name)
+        render = RenderGroup(renderer, folder, engine.build_keeper())
         if given.net is not None and given.net.is_held:
             # What was folded when it was written has not been read again since.
             made = Rendered.join(engine.run(replace(render, is_folded=True), groups))
@@ -58,26 +68,20 @@ def render_net_statements(
 def _list_groups(
     ctx: StageContext, engine: Engine, store: Store, given: Compacted
 ) -> tuple[Sequence[Group], Mapping[SegmentTable, int]]:
-    """(the rows of `change` by group, their number by place): from compact in this process, else from the lake."""
+    """(the rows of `change` by group, their number by place): from compact in this process, else from the lake.
+
+    Rows that are not in the lake are derived again, in this process.
+    """
     if given.net is not None:
         return given.net.groups, given.net.sizes
-    bounds = given.window.bounds
-    if given.manifest.is_base:
-        changes = _require_base_changes(ctx, engine, given)
-        cells = [build_cell(given.window.definitions, given.window.segments, one) for one in changes.find_touched(())]
-        net = build_base_rows(changes, bounds.window, cells)
+    if given.manifest.change:
+        net = derive_net_again(ctx, given.window, given.manifest, given.manifest.change)
         return net.groups, net.sizes
+    bounds = given.window.bounds
     groups = count_groups(given.manifest.merged.rows, ctx.measure(bounds))
     parts = list_window_rows(ctx.paths, CHANGE, bounds.window, engine.task_bytes)
     exchanged = exchange(engine, store, _SplitByGroup(groups), parts)
     return list(exchanged.shares.items()), sum_sizes(exchanged.found)
-
-
-def _require_base_changes(ctx: StageContext, engine: Engine, given: Compacted) -> WindowChanges:
-    """The rows of a window of a full load. Raises DamagedManifest."""
-    changes = read_window_changes(ctx, engine, given.window.bounds, given.manifest.merged.rows, given.merged)
-    assert changes is not None, "compact sealed a window of a full load without rows"
-    return changes
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pyarrow as pa
 import structlog
@@ -27,10 +27,12 @@ from binlake.spark_jobs.convert.ordered import render_ordered_statements
 from binlake.spark_jobs.engine.engine import HELD_BYTES, Keeper
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lake import replace_window
+from binlake.spark_jobs.tables.again import derive_net_again, render_again
 from binlake.spark_jobs.tables.compacted import Compacted, Converted, read_compacted
 from binlake.spark_jobs.tables.pinned import (
     NO_ROWS,
     find_next_start,
+    is_next,
     read_cluster_id,
     read_target_position,
     require_pinned,
@@ -88,20 +90,21 @@ def derive_ahead(ctx: StageContext, compacted: Compacted) -> Converted:
     began = time.monotonic()
     with ctx.hold_lock(BY_NAME["convert"].lock):
         derived = _derive(ctx, compacted)
-        versions = _read_versions(ctx)
+        versions = _read_versions(ctx, derived)
     return replace(derived, versions=versions, seconds_ahead=time.monotonic() - began)
 
 
 def _use_given(ctx: StageContext, given: Compacted | Converted) -> Converted:
     """What was derived ahead, unless another process has written to its tables since; else derive it."""
     if isinstance(given, Converted):
-        return given if given.versions == _read_versions(ctx) else _derive(ctx, given.compacted)
+        return given if given.versions == _read_versions(ctx, given) else _derive(ctx, given.compacted)
     return _derive(ctx, given)
 
 
-def _read_versions(ctx: StageContext) -> tuple[int, ...]:
-    """The newest versions of the tables that compact and convert write."""
-    return tuple(open_table(ctx.paths.locate_table(table.name)).version() for table in (CHANGE, STATEMENT))
+def _read_versions(ctx: StageContext, derived: Converted) -> tuple[int, ...]:
+    """The newest versions of the tables that have the rows of `derived`, which another process may replace."""
+    in_lake = ((CHANGE, not derived.compacted.manifest.change), (STATEMENT, not derived.limits))
+    return tuple(open_table(ctx.paths.locate_table(table.name)).version() for table, is_there in in_lake if is_there)
 
 
 def _derive(ctx: StageContext, given: Compacted) -> Converted:
@@ -111,6 +114,11 @@ def _derive(ctx: StageContext, given: Compacted) -> Converted:
         _require_compacted(given.manifest, window, target)
     else:
         require_pinned_cuts(pinned, window.segments.starts)
+        if pinned.limits:
+            net = given.net or derive_net_again(ctx, window, given.manifest, pinned.change)
+            rows = render_again(ctx, window, target, pinned, net).rows
+            again = read_statements(ctx, window, target, rows)
+            return Converted(given, "", again, pinned.safe_mode, 0, 0, limits=pinned.limits)
     ddls, skipped = _build_ddl_batches(ctx, window, target, given.position.aside)
     if pinned is not None:
         statements = read_statements(ctx, window, target)
@@ -118,8 +126,9 @@ def _derive(ctx: StageContext, given: Compacted) -> Converted:
             require_pinned_texts(window.cuts, ddls, statements.list_ddls())
             return Converted(given, "", statements, pinned.safe_mode, len(ddls), skipped)
     forms = _choose_forms(ctx, given)
-    change, rows = _write(ctx, given, ddls, target, plain=forms == "plain")
-    return Converted(given, change, read_statements(ctx, window, target, rows), forms, len(ddls), skipped)
+    change, rows, limits = _write(ctx, given, ddls, target, plain=forms == "plain")
+    statements = read_statements(ctx, window, target, rows)
+    return Converted(given, change, statements, forms, len(ddls), skipped, limits=limits)
 
 
 def _choose_forms(ctx: StageContext, given: Compacted) -> str:
@@ -134,30 +143,42 @@ def _choose_forms(ctx: StageContext, given: Compacted) -> str:
 
 def _write(
     ctx: StageContext, given: Compacted, ddls: list[StatementBatch], target: Target, *, plain: bool
-) -> tuple[str, pa.Table | None]:
-    """Write the rows (which must match the pinned ones, if any).
+) -> tuple[str, pa.Table | None, tuple[int, ...]]:
+    """Write the rows (which must match the pinned ones, if any), unless only this process needs them.
 
-    Returns the digest of `change`, and the rows if this process has them.
+    Returns the digest of `change`, the rows if this process has them, and the limits of `ApplyManifest`.
     """
     window, pinned = given.window, given.pinned
     bounds, folder = window.bounds, ctx.paths.locate_table(STATEMENT.name)
     engine = ctx.choose_engine_for(bounds)
+    limits = BatchLimits.of(target.batch_rows, given.position.max_packet)
+    leaves_out = not ddls and _may_leave_out(ctx, given)
     if target.mode == "ordered":
         # This mode applies every change, so `change` has no rows of this window.
-        limits = BatchLimits.of(target.batch_rows, given.position.max_packet)
         rendered = render_ordered_statements(ctx, engine, given, target, limits, safe=not plain)
         change = NO_ROWS
     else:
-        rendered = render_net_statements(ctx, engine, given, target, plain=plain)
+        rendered = render_net_statements(ctx, engine, given, target, limits, plain=plain, leaves_out=leaves_out)
         _require_rows(given.manifest, rendered.change.count)
         change = rowhash.compute_digest(rendered.change)
+    if leaves_out and not rendered.parts:
+        if ctx.windows.read_apply_manifests(bounds.lo, bounds.hi):
+            replace_window(ctx.paths, STATEMENT, bounds.window, (), commit_note(ctx, "convert", bounds))
+        return change, rendered.rows, astuple(limits)
     made = Rendered.join(
         [rendered, write_statements([build_statement_table(bounds.window, ddls)], folder, Keeper(HELD_BYTES))]
     )
     if pinned is not None:
         require_pinned(STATEMENT.name, bounds, pinned.statement, compute_digest_of_index(made.index.to_pylist()))
     replace_window(ctx.paths, STATEMENT, bounds.window, made.parts, commit_note(ctx, "convert", bounds))
-    return change, made.rows
+    return change, made.rows, ()
+
+
+def _may_leave_out(ctx: StageContext, given: Compacted) -> bool:
+    """Whether the statements need not be in the lake: this process has the rows, and applies them next."""
+    held = given.net is not None and given.net.is_held
+    wanted = held and given.pinned is None and STATEMENT.name not in ctx.replication.lake.keep
+    return wanted and is_next(ctx, given.window.bounds, given.position)
 
 
 def _build_ddl_batches(
@@ -267,6 +288,7 @@ def _build_manifest(ctx: StageContext, derived: Converted) -> ApplyManifest:
         cuts=window.segments.starts,
         windows=given.manifest.merged.windows,
         compact=given.manifest.compute_digest(),
+        limits=derived.limits,
     )
 
 

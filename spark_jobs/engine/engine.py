@@ -56,6 +56,10 @@ class Engine(Protocol):
         """Whether a run costs so much that tasks should also do what a later stage would do with their rows."""
 
     @property
+    def holds(self) -> bool:
+        """Whether tasks run in this process, so that a reader here can have their rows from memory."""
+
+    @property
     def name(self) -> str:
         """The engine's name for people."""
 
@@ -92,6 +96,7 @@ class LocalEngine:
 
     name = "local"
     fuses = False
+    holds = True
     task_bytes = LOCAL_TASK_BYTES
 
     def __init__(self, held_bytes: int = HELD_BYTES, span: Span = NO_SPAN) -> None:

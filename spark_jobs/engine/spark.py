@@ -44,6 +44,7 @@ class SparkEngine:
     tasks: int = 0
     name = "spark"
     fuses = True
+    holds = False
     task_bytes = SPARK_TASK_BYTES
 
     def describe(self) -> dict[str, object]:

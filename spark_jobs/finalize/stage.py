@@ -22,6 +22,7 @@ from binlake.lake.duetables import DUE, read_due_tables, record_due_tables
 from binlake.lake.windowlog import WindowEvent
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lineage import Sources, Written, build_target_column_lister
+from binlake.spark_jobs.tables.again import derive_net_again, render_again
 from binlake.spark_jobs.tables.compacted import Converted, read_pinned
 from binlake.spark_jobs.tables.pinned import name_target, read_target_position
 from binlake.spark_jobs.tables.sinks import SinkWindow, find_tables_at_end, read_sql_window
@@ -132,11 +133,16 @@ def _require_pinned(
 
 
 def _read_pinned(ctx: StageContext, bounds: Bounds, target: Target, manifest: ApplyManifest) -> LakeStatements:
-    """The statements in the lake, for the window that `manifest` describes."""
+    """The statements of the window that `manifest` describes, in the lake or derived again. Raises ImmutableWindow."""
     with _translate_read_errors(ctx, bounds, "window"):
         compacted = read_pinned(ctx, manifest)
     with _translate_read_errors(ctx, bounds, "ddl", *_SCHEMA):
         window = read_sql_window(ctx, bounds, compacted.merged).with_shapes(compacted.shapes)
+    if manifest.limits:
+        # convert has left them to this process, or to one that has died since.
+        with _translate_read_errors(ctx, bounds, "mutation", *_SCHEMA):
+            net = derive_net_again(ctx, window, compacted, manifest.change)
+            return read_statements(ctx, window, target, render_again(ctx, window, target, manifest, net).rows)
     with _translate_read_errors(ctx, bounds, "statement", *_SCHEMA):
         return read_statements(ctx, window, target)
 

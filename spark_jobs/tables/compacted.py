@@ -49,7 +49,7 @@ class Converted:
     """The `statements` of a window, in the form `forms`; `change`: the digest of its rows (empty: as pinned).
 
     `ddls`, `skipped`: how many DDL statements there are, and how many were left out. `versions`, `seconds_ahead`: set
-    if it was derived ahead. `manifest`: pins the statements; None before they are sealed.
+    if it was derived ahead. `manifest`: pins the statements; None before they are sealed. `limits`: as in the manifest.
     """
 
     compacted: Compacted
@@ -61,6 +61,7 @@ class Converted:
     versions: tuple[int, ...] = ()
     seconds_ahead: float = 0.0
     manifest: ApplyManifest | None = None
+    limits: tuple[int, ...] = ()
 
     @property
     def position(self) -> Position:

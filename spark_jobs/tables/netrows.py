@@ -1,4 +1,4 @@
-"""The rows of `change`, written by tasks, one for each group of keys."""
+"""The rows of `change`, derived by tasks, one for each group of keys: into files of the lake, or into memory only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NetRows:
     """The net changes of a window: files, their fold, the rows by group, and the number of rows (copies) by place.
 
     `places`: the same rows by place; None if one group has too many of them. `cells`: the tables and segments whose
-    changes they are. `is_base`: there are no files, because the rows are read from `mutation`.
+    changes they are.
     """
 
     parts: tuple[Part, ...]
@@ -41,7 +41,6 @@ class NetRows:
     sizes: Mapping[SegmentTable, int]
     places: tuple[tuple[SegmentTable, Rows], ...] | None
     cells: frozenset[Cell] = frozenset()
-    is_base: bool = False
 
     @property
     def is_held(self) -> bool:
@@ -72,6 +71,24 @@ class NetRows:
 
 
 @dataclass(frozen=True)
+class HoldGroup:
+    """Derives the net changes of a group of keys into this process's memory."""
+
+    reduce: Reduce
+    window: str
+
+    def __call__(self, group: Group) -> NetRows:
+        """Raises SchemaError."""
+        number, runs = group
+        made = _Made()
+        rows = tuple(map(HeldRows, _compute_rows(self.reduce(runs), self.window, made)))
+        places = tuple((place, one) for place, one in zip(made.places, rows, strict=True) if place is not None)
+        fold = rowhash.merge_folds(made.folds)
+        whole = len(places) == len(rows)
+        return NetRows((), fold, ((number, rows),) if rows else (), sum_sizes(made.sizes), places if whole else None)
+
+
+@dataclass(frozen=True)
 class WriteGroup:
     """Writes the net changes of a group of keys to files of `change` in `folder`."""
 
@@ -90,7 +107,7 @@ class WriteGroup:
         number, runs = group
         made = _Made()
         kept: list[pa.Table] = []
-        parts = write_parts(self.folder, CHANGE, keeper.keep(self._compute_rows(runs, made), kept))
+        parts = write_parts(self.folder, CHANGE, keeper.keep(_compute_rows(self.reduce(runs), self.window, made), kept))
         fold = rowhash.merge_folds(made.folds)
         rows = tuple(list_written_rows(self.folder, parts))
         pieces = [one for part in parts for one in _list_row_groups(self.folder, part, made.nbytes)]
@@ -99,22 +116,6 @@ class WriteGroup:
         own = ((number, rows),) if fold.count else ()
         net = NetRows(tuple(parts), fold, own, sum_sizes(made.sizes), tuple(places) if whole else None)
         return net, kept if sum(table.num_rows for table in kept) == fold.count else None
-
-    def _compute_rows(self, runs: tuple[Rows, ...], made: _Made) -> Iterator[pa.Table]:
-        """The rows, each table of which becomes a row group."""
-        names = CHANGE.list_column_names()
-        for net in self.reduce(runs):
-            if not net.num_rows:
-                continue
-            rows = net.append_column(Change.WINDOW, pa.repeat(self.window, net.num_rows)).select(names)
-            made.folds.append(rowhash.fold(rowhash.hash_rows(rows, names)))
-            made.sizes.append(sizes := measure_sizes(rows))
-            apart: Iterable[tuple[SegmentTable | None, pa.Table]] = [(None, rows)]
-            for place, own in split_by_place(rows) if len(sizes) <= MOST_PLACES else apart:
-                for first in range(0, own.num_rows, _GROUP_ROWS):
-                    made.places.append(place)
-                    made.nbytes.append((piece := own.slice(first, _GROUP_ROWS)).nbytes)
-                    yield piece
 
 
 @dataclass
@@ -125,6 +126,23 @@ class _Made:
     sizes: list[Mapping[SegmentTable, int]] = field(default_factory=list)
     places: list[SegmentTable | None] = field(default_factory=list)
     nbytes: list[int] = field(default_factory=list)
+
+
+def _compute_rows(reduced: Iterable[pa.Table], window: str, made: _Made) -> Iterator[pa.Table]:
+    """The rows of `reduced` as in `change`; each table becomes a row group."""
+    names = CHANGE.list_column_names()
+    for net in reduced:
+        if not net.num_rows:
+            continue
+        rows = net.append_column(Change.WINDOW, pa.repeat(window, net.num_rows)).select(names)
+        made.folds.append(rowhash.fold(rowhash.hash_rows(rows, names)))
+        made.sizes.append(sizes := measure_sizes(rows))
+        apart: Iterable[tuple[SegmentTable | None, pa.Table]] = [(None, rows)]
+        for place, own in split_by_place(rows) if len(sizes) <= MOST_PLACES else apart:
+            for first in range(0, own.num_rows, _GROUP_ROWS):
+                made.places.append(place)
+                made.nbytes.append((piece := own.slice(first, _GROUP_ROWS)).nbytes)
+                yield piece
 
 
 def _list_row_groups(folder: str, part: Part, sizes: Sequence[int]) -> list[Rows]:

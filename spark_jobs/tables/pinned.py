@@ -92,6 +92,11 @@ def find_next_start(ctx: StageContext, position: Position) -> int:
     return checkpoint
 
 
+def is_next(ctx: StageContext, bounds: Bounds, position: Position) -> bool:
+    """Whether `bounds` begin where the target is, which holds no window open. Raises as `find_next_start`."""
+    return position.window is None and find_next_start(ctx, position) == bounds.lo
+
+
 def open_manifest(ctx: StageContext, bounds: Bounds, position: Position) -> ApplyManifest | None:
     """The manifest of `bounds` if the target holds exactly this window open, else None.
 

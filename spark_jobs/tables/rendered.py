@@ -27,7 +27,6 @@ from binlake.spark_jobs.tables.sinks import SinkWindow
 from binlake.spark_jobs.tables.statements import STATEMENT_ARROW, quote_copy_name
 from binlake.statements import BatchLimits
 from binlake.statements.digests import INDEX
-from binlake.target import Position
 from binlake.target.definitions.forms import Name
 from binlake.target.definitions.shape import find_option
 from binlake.window.definitions import SegmentTable, require_definition
@@ -39,7 +38,7 @@ CHANGE_ARROW = pa.schema([(field.name, field.type) for field in CHANGE.build_arr
 
 @dataclass(frozen=True)
 class Rendered:
-    """Statements of a window, in files of `statement` that are not committed.
+    """Statements of a window, in files of `statement` that are not committed, or in this process only.
 
     `index`: their columns INDEX; `change`: the fold of the rows of `change`; `rows`: the statements, if this process
     has them in memory.
@@ -78,19 +77,19 @@ def build_renderer(
     replication: str,
     window: SinkWindow,
     target: Target,
-    position: Position,
+    limits: BatchLimits,
     places: Iterable[SegmentTable],
     *,
     plain: bool,
 ) -> Renderer:
-    """Renders rows of `places` for a target at `position`; tables with extra columns there also need their origins."""
+    """Renders rows of `places`; tables with extra columns at the target also need their origins."""
     tables = {place: require_definition(window.definitions, window.segments, place) for place in places}
     name = window.bounds.window
     return Renderer(
         name,
         tables,
         target.db_type,
-        BatchLimits.of(target.batch_rows, position.max_packet),
+        limits,
         plain,
         {place: quote_copy_name(target, replication, name, place) for place in tables},
         find_accepted(target, {place.name for place in tables}),
@@ -101,6 +100,12 @@ def find_accepted(target: Target, names: Iterable[Name]) -> frozenset[Name]:
     """Those of `names` for which the configuration accepts a difference from the source's table."""
     options = {name: find_option(target, name) for name in names}
     return frozenset(name for name, option in options.items() if option is not None and option.accept)
+
+
+def hold_statements(tables: Iterable[pa.Table], change: Fold) -> Rendered:
+    """`tables` of statements, in this process only."""
+    rows = pa.concat_tables([STATEMENT_ARROW.empty_table(), *tables])
+    return Rendered((), rows.select(list(INDEX)), change, rows)
 
 
 def write_statements(tables: Iterable[pa.Table], folder: str, keeper: Keeper, change: Fold | None = None) -> Rendered:
@@ -123,10 +128,13 @@ def write_statements(tables: Iterable[pa.Table], folder: str, keeper: Keeper, ch
 
 @dataclass(frozen=True)
 class RenderGroup:
-    """Renders the rows of a group of keys into a file of `statement` in `folder`, and folds them unless it is done."""
+    """Renders the rows of a group of keys, and folds them unless that is done.
+
+    The statements go into a file of `statement` in `folder`; None: they are held in memory instead.
+    """
 
     renderer: Renderer
-    folder: str
+    folder: str | None
     keeper: Keeper
     is_folded: bool = False
 
@@ -135,6 +143,8 @@ class RenderGroup:
         number, parts = group
         rows = read_table(parts, CHANGE_ARROW)
         fold = None if self.is_folded else rowhash.fold(rowhash.hash_rows(rows, CHANGE.list_column_names()))
+        if self.folder is None:
+            return hold_statements(self.renderer(number, rows), rowhash.merge_folds([]) if fold is None else fold)
         return write_statements(self.renderer(number, rows), self.folder, self.keeper, fold)
 
 

@@ -1,4 +1,7 @@
-"""docs/start/own-replication.md: its files and commands, executed as written between two private servers."""
+"""docs/start/own-replication.md: its files and commands, executed as written between two private servers.
+
+Once with this checkout, under Airflow too; once as a stranger does, with the wheel in a clean environment and pip.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from pathlib import Path
 import pytest
 from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 
+from deploy import wheel
 from deploy.local.ports import free_ports, is_open
 from deploy.local.process import Child
 
@@ -21,15 +25,15 @@ pytestmark = [pytest.mark.soak, pytest.mark.mariadb, pytest.mark.e2e]
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "start" / "own-replication.md").read_text(encoding="utf-8")
 SECRETS = {"SOURCE_PASSWORD": "source-secret", "TARGET_PASSWORD": "target-secret"}
-BINLAKE = (sys.executable, "-m", "binlake.cli")
 _PATIENCE_S = 120.0
 
 
 class Reader:
-    """Does what the page says, with other ports and folders than those on the page."""
+    """Does what the page says, with the Python `python`, and other ports and folders than those on the page."""
 
-    def __init__(self, folder: Path, source: MariaDb, target: MariaDb) -> None:
+    def __init__(self, folder: Path, source: MariaDb, target: MariaDb, python: str = sys.executable) -> None:
         self.folder = folder
+        self._binlake = (python, "-m", "binlake.cli")
         self.ports = dict(zip((2379, 8250, 10080), free_ports(3), strict=True))
         self._servers = {"old.example.org": source, "new.example.org": target}
         users = self.list_blocks("sql", "## Users")
@@ -51,8 +55,8 @@ class Reader:
 
     def run(self, *words: str) -> str:
         """The output of `binlake WORDS`, which succeeds."""
-        command = [*BINLAKE, *words]
-        env = {**os.environ, **SECRETS}
+        command = [*self._binlake, *words]
+        env = {name: value for name, value in {**os.environ, **SECRETS}.items() if name != "PYTHONPATH"}
         done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -80,7 +84,7 @@ class Reader:
         """Run the page's three services."""
         with ExitStack() as stack:
             for words, port in zip(self.list_commands("## Three services"), self.ports.values(), strict=True):
-                command = ["env", "-C", str(self.folder), *BINLAKE, *words]
+                command = ["env", "-C", str(self.folder), *self._binlake, *words]
                 child = Child(words[0], command, self.folder, env=SECRETS)
                 stack.callback(child.stop)
                 child.start().wait_until(lambda port=port: is_open(port), _PATIENCE_S)
@@ -94,11 +98,37 @@ class Reader:
         return text.replace("/var/lib/binlake/lake", str(self.folder / "lake"))
 
 
-def test_page_replicates_a_mariadb(tmp_path: Path) -> None:
+@contextmanager
+def two_servers() -> Iterator[tuple[MariaDb, MariaDb]]:
+    """A source with the table that the page uses, and an empty target."""
     with mariadb_in_memory(MariaDb.list_source_options()) as source, mariadb_in_memory() as target:
         execute(source, "CREATE DATABASE shop")
         execute(source, "CREATE TABLE shop.orders (id INT PRIMARY KEY, state VARCHAR(20))")
         execute(source, "INSERT INTO shop.orders VALUES (1, 'new'), (2, 'paid')")
+        yield source, target
+
+
+def test_stranger_installs_the_wheel_by_pip_and_has_the_first_rows(tmp_path: Path) -> None:
+    built = wheel.build()
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    extras = f"binlake[pump,feeder,lake] @ {built.as_uri()}"
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([python, "-m", "pip", "install", "--quiet", extras], cwd=tmp_path, env=env, check=True)
+    installed = time.monotonic()
+    with two_servers() as (source, target):
+        reader = Reader(tmp_path, source, target, str(python))
+        with reader.serve():
+            for words in reader.list_commands("## The first windows"):
+                reader.run(*words)
+            everything = "SELECT * FROM shop.orders ORDER BY id"
+            assert rows(target, everything) == rows(source, everything)
+            print(f"installed in {installed - began:.0f} s, first rows after {time.monotonic() - installed:.0f} s more")
+
+
+def test_page_replicates_a_mariadb(tmp_path: Path) -> None:
+    with two_servers() as (source, target):
         reader = Reader(tmp_path, source, target)
         with reader.serve():
             for words in reader.list_commands("## The first windows"):

@@ -29,10 +29,12 @@ pytestmark = pytest.mark.mariadb
 
 
 class Pieces:
-    """A history of three landed windows; the first is derived but not yet applied."""
+    """A history of three landed windows; the first is derived but not yet applied. The lake has all rows."""
 
     def __init__(self, root: Path, server: MariaDb, landed: Path, **target: Any) -> None:
         self.sink = Sink(None, root, server, landed=landed, **target)
+        self.sink.lakehouse.config["lake"] = {"path": str(root), "keep": ["change", "statement"]}
+        self.sink.ctx = self.sink.lakehouse.context()
         self.ctx = self.sink.ctx
         self.first, self.second, self.third = self.sink.windows
         self.ahead: DerivedAhead | None = None

@@ -91,9 +91,9 @@ def test_any_tasks_write_the_same_changes(
 
 
 def test_rows_from_merge_are_not_read_again_and_changes_are_handed_over(
-    lake: Callable[..., tuple[Lakehouse, Bounds]], monkeypatch: pytest.MonkeyPatch
+    lake: Callable[..., tuple[Lakehouse, Bounds]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    lakehouse, bounds = lake({"mode": "atomic"})
+    lakehouse, bounds = lake({"mode": "atomic"}, lake={"path": str(tmp_path), "keep": ["change"]})
     first, second = _without_spark(lakehouse), _without_spark(lakehouse)
     compact.run(first, bounds)
     read = _changes(first)

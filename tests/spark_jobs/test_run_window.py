@@ -14,7 +14,6 @@ import pytest
 
 from binlake.config import Replication
 from binlake.errors import BinlakeError, LeaseHeld, Permanent, Transient
-from binlake.lake.paths import LakePaths
 from binlake.pipeline import select_stages
 from binlake.rows.schema import SchemaState
 from binlake.spark_jobs.job import runner
@@ -41,10 +40,20 @@ class Derived:
     given: Any
 
 
+class WithoutLake(StageContext):
+    """A context whose stages look at no lake."""
+
+    def begin_chain(self) -> StageContext:
+        return self
+
+    def begin_stage(self, *_: object) -> StageContext:
+        return self
+
+
 def context(*feeds: str, sql: bool = True, mirror: bool = False) -> StageContext:
     stages = select_stages(sql=sql, mirror=mirror, feeds=feeds)
-    replication = SimpleNamespace(list_stages=lambda: stages)
-    return cast("StageContext", SimpleNamespace(replication=replication, begin_chain=lambda: None))
+    replication = cast("Replication", SimpleNamespace(name="orders", list_stages=lambda: stages))
+    return WithoutLake(replication, "run", lambda: pytest.fail("no Spark is needed"))
 
 
 class Stages:
@@ -307,7 +316,8 @@ def test_missing_spark_is_not_a_failure_of_the_window(monkeypatch: pytest.Monkey
     """Nothing is recorded: the caller starts the process again with Spark."""
     no_session = build_session_factory("test", argparse.Namespace(without_spark=True, spark_later=False))
     monkeypatch.setattr(importlib, "import_module", lambda _: SimpleNamespace(run=lambda *_: no_session()))
-    ctx = cast("StageContext", SimpleNamespace(begin_stage=lambda *_: None, paths=LakePaths("/lake")))
+    replication = Replication.model_validate({"name": "orders", "source": {}, "lake": {"path": "/lake"}})
+    ctx = WithoutLake(replication, "run", lambda: pytest.fail("the stage asks by itself"))
     with pytest.raises(SparkNeeded, match="--without-spark"):
         runner.run_stage("merge", ctx, Bounds(0, 1))
 

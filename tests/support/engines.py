@@ -23,6 +23,7 @@ class HostileEngine:
 
     name = "hostile"
     fuses = True
+    holds = False
     task_bytes = 1
 
     def __init__(self, draw: Random) -> None:

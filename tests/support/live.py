@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -75,13 +76,13 @@ class LiveSource:
         """Wait until every pump's registered watermark has passed `ts` (default: now); return that ts."""
         return settle(self.pumps.values(), self.registry, self.pd.fetch_ts() if ts is None else ts)
 
-    def replication(self, **more: Any) -> Replication:
-        """A replication of this source into a lake in this folder."""
+    def replication(self, keep: Sequence[str] = (), **more: Any) -> Replication:
+        """A replication of this source into a lake in this folder; `keep`: tables whose rows are always written."""
         return Replication.model_validate({
             "name": "live",
             "initial-commit-ts": "0",
             "source": {"pd-urls": [self.driver.url], "status-url": self.status_url, "timeout-s": 5},
-            "lake": {"path": str(self.folder / "a läke")},
+            "lake": {"path": str(self.folder / "a läke"), "keep": list(keep)},
             **more,
         })  # fmt: skip
 
