@@ -32,7 +32,7 @@ from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lineage import Gathered, Sources, Written
 from binlake.spark_jobs.job.passed import MergedWindow
 from binlake.spark_jobs.tables.compacted import Compacted, Converted
-from binlake.spark_jobs.tables.held import WindowChanges, read_window_changes
+from binlake.spark_jobs.tables.held import read_window_changes
 from binlake.spark_jobs.tables.netchange import NetChange, count_groups, find_key_arrivals
 from binlake.spark_jobs.tables.netrows import NetRows, split_by_place
 from binlake.spark_jobs.tables.sharedkeys import find_shared_tables, require_own_mirror_keys
@@ -127,7 +127,9 @@ def _apply(
     # Versions as of lo: if a run died after its record, the rerun must not take that window's result for its input.
     known = versions.read_latest(window.lo)
     plan = plan_mirrors(window.lo, window.hi, sink.definitions, sink.ddls, names, known)
-    if changes is not None and _is_base(ctx, merged, changes, plan):
+    # Every row is one of a full load, with a key that no other row has: by routes, tables may share one.
+    is_base = changes is not None and not (changes.holds or changes.earlier or ctx.rules.routes)
+    if is_base and 0 < merged.rows == merged.base:
         plan = replace(plan, components=tuple(replace(one, is_base=True) for one in plan.components))
     groups = count_groups(merged.rows, size)
     net = NetChange(changes.rows if changes else [], plan.cells, groups, bool(ctx.rules.routes))
@@ -136,15 +138,6 @@ def _apply(
         applied = _apply_components(ctx, plan, _derive_rows(engine, store, net, derived))
     sources = Sources(Naming(ctx.rules), lambda: find_tables_at_end(ctx, sink.base, window.hi, sink.ddls))
     return applied, Written(sink.definitions, window.hi, sources, _list_mirror_columns)
-
-
-def _is_base(ctx: StageContext, merged: Merged, changes: WindowChanges, plan: MirrorPlan) -> bool:
-    """True if every row of the window is one of a full load, with a key that no other row has.
-
-    Not for tables without a key, whose equal rows are one net change, nor with routes, by which tables may share one.
-    """
-    has_keys = not ctx.rules.routes and all(cell.identity != "row" for cell in plan.cells)
-    return has_keys and not changes.holds and not changes.earlier and 0 < merged.rows == merged.base
 
 
 def _require_own_keys(ctx: StageContext, engine: Engine, store: Store, window: SinkWindow, net: NetChange) -> None:

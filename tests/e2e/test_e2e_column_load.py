@@ -85,15 +85,12 @@ def test_a_load_and_the_changes_after_it_are_equal(
     cluster: FedCluster, server: MariaDb, mariadb: MariaDb, target: dict[str, Any], mode: str
 ) -> None:
     # S4-02 R-34
-    with server.connect() as link:
-        mixed_transactions(link, "fed", 1, 30)
-    cluster.follow(server)
     sections = {"target": {**target, "mode": mode}, "mirror": {"enabled": True}, "window": SMALL}
     ctx = run_all(cluster, **sections)
     require_equal(ctx, server, mariadb)
-    # Nothing has changed the rows of fed.other, which came in several windows.
-    assert count_commits(ctx, "other", "MERGE") == 0
-    assert count_commits(ctx, "other", "WRITE") >= 4
+    # One version is the empty mirror; the rows came in several windows.
+    assert count_commits(ctx, "t", "MERGE") == count_commits(ctx, "other", "MERGE") == 0
+    assert count_commits(ctx, "other", "WRITE") >= 3
     assert count_commits(ctx, "log", "MERGE") > 0
     with server.connect() as link:
         mixed_transactions(link, "fed", 2, 30)
