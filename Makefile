@@ -10,6 +10,7 @@ PYTHON311 := $(shell for one in /usr/bin/python3.11 /usr/bin/python3 python3.11 
 	"$$one" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && command -v "$$one" && break; done)
 PYTHON := .venv/bin/python
 KEEP ?=
+LAKE ?=
 PYTEST_ARGS ?=
 # Chosen for two cores: each further process loads all tests and starts its own servers, ten seconds of CPU or more.
 # One process runs all tests of a file, and all files that share an expensive fixture (tests/support/sharing.py); the
@@ -38,8 +39,8 @@ setup-tests:  ## Like setup, and the tools that only tests use (etcd, Kafka, MyS
 	@test -n "$(PYTHON311)" || { echo "error: Python 3.11 is needed (Debian: apt-get install python3.11)" >&2; exit 1; }
 	@$(PYTHON311) -m deploy.setup
 
-demo: setup  ## Replicate a recorded TiDB through pumps, Airflow and Spark to MariaDB and compare; KEEP=1 leaves it running, FEED=1 adds Kafka
-	@$(PYTHON) -m deploy.local.demo $(if $(KEEP),--keep) $(if $(FEED),--feed)
+demo: setup  ## Replicate a recorded TiDB through pumps, Airflow and Spark to MariaDB and compare; KEEP=1 leaves it running, FEED=1 adds Kafka, LAKE=s3 takes an object store and a Spark cluster
+	@$(PYTHON) -m deploy.local.demo $(if $(KEEP),--keep) $(if $(FEED),--feed) $(if $(LAKE),--lake $(LAKE))
 
 demo-mysql: setup  ## Replicate two sharded MariaDB servers (full load, then their logs) to one MariaDB during writes and compare; KEEP=1
 	@$(PYTHON) -m deploy.local.demo_mysql $(if $(KEEP),--keep)

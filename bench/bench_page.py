@@ -177,6 +177,7 @@ def _list_requests(version: RowVersion, lo: int, hi: int) -> dict[str, str]:
     base = "/binlake/dags/bench"
     row = f"{base}/row?table={version.db}.{version.table}&json={quote(version.key)}"
     mirrored = f"{base}/table?table=sbtest.sbtest0"
+    changed = f"{base}/diff?table={version.db}.{version.table}"
     return {
         "overview": "/binlake/",
         "replication, PD unreachable": base,
@@ -190,6 +191,8 @@ def _list_requests(version: RowVersion, lo: int, hi: int) -> dict[str, str]:
         "transaction by start_ts": f"{base}/transaction?ts={version.start_ts}",
         "table at a window's end": f"{mirrored}&at={hi}",
         "table inside a window": f"{mirrored}&at={(lo + hi) // 2}",
+        "difference, one window": f"{changed}&from={lo}&to={hi}",
+        "difference, 100 windows": f"{changed}&from={lo}&to={lo + 100 * STEP}",
     }
 
 

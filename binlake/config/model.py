@@ -27,6 +27,7 @@ from binlake.base.sections.security import Security, SqlSecurity
 from binlake.base.sections.values import HostText, NameList, Section, TableName, TsText
 from binlake.config.airflow import Airflow
 from binlake.config.feed import Feed
+from binlake.config.mask import Mask
 from binlake.config.validation import Validation
 from binlake.config.window import Window
 from binlake.errors import ConfigError
@@ -339,6 +340,7 @@ class Replication(Section):
     mirror: Mirror = Field(Mirror())
     feed: tuple[Feed, ...] = Field((), description="feeds of row changes as messages; each is a separate sink")
     validation: Validation = Field(Validation())
+    mask: Mask = Field(Mask())
     airflow: Airflow = Field(Airflow())
 
     @model_validator(mode="after")

@@ -13,17 +13,18 @@ def main() -> None:
     memory, more options of the JVM and folder."""
     folder = Path(os.environ.get("BINLAKE_SPARK_FOLDER", "/var/lib/binlake/spark"))
     folder.mkdir(parents=True, exist_ok=True)
+    master = os.environ.get("SPARK_MASTER", "local[*]")
     command = build_server_command(
         folder,
         15002,
-        master=os.environ.get("SPARK_MASTER", "local[*]"),
+        master=master,
         memory=os.environ.get("SPARK_DRIVER_MEMORY", "4g"),
         java=os.environ.get("SPARK_DRIVER_JAVA", ""),
         # Only the compose network reaches it; its port is published only on the host's loopback.
         bind="0.0.0.0",
     )
     os.chdir(folder)
-    os.execvpe(command[0], command, {**os.environ, **build_environment()})
+    os.execvpe(command[0], command, {**os.environ, **build_environment(master)})
 
 
 if __name__ == "__main__":

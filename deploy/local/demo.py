@@ -19,14 +19,13 @@ from deploy.local.airflow_client import AirflowClient
 from deploy.local.demo_audit import show_audit
 from deploy.local.demo_feed import DemoFeed
 from deploy.local.demo_live import LiveLoad
+from deploy.local.demo_place import OneMachine, Place, StoreAndCluster
 from deploy.local.demo_report import Report
 from deploy.local.demo_run import ROOT, SPARK_CONNECTION, exit_status, run_servers
 from deploy.local.demo_watch import Watch
 from deploy.local.mariadb import MariaDb
-from deploy.local.ports import free_port
 from deploy.local.process import stop_recorded
 from deploy.local.source import CaptureSource
-from deploy.local.spark_connect import SparkConnect
 
 FOLDER = ROOT / ".local" / "demo"
 NAME = "demo"
@@ -34,26 +33,30 @@ NAME = "demo"
 RATE = 300.0
 # What comes in eight seconds at that rate.
 BACKLOG_BYTES = 300 << 10
+PLACES: dict[str, Callable[[Path], Place]] = {
+    "local": OneMachine,
+    "s3": lambda folder: StoreAndCluster(folder, hidden=ROOT),
+}
 
 
 class Demo:
     """All servers of the demo below `folder`, and the replication file that connects them."""
 
-    def __init__(self, capture: Capture, folder: Path, report: Report, *, with_feed: bool = False) -> None:
+    def __init__(
+        self, capture: Capture, folder: Path, report: Report, place: Place, *, with_feed: bool = False
+    ) -> None:
         self.report = report
         self.folder = folder.resolve()
         self.source = CaptureSource(capture, folder / "source")
         self.target = MariaDb(folder / "mariadb")
-        # With its own pages, to which the tasks of the stages and the page of a run link.
-        pages = {"spark.ui.enabled": "true", "spark.ui.port": str(free_port())}
-        self.spark = SparkConnect(folder / "spark", conf=pages)
+        self.place = place
         self.states = list(read_expected_states(capture))
         # Every second state lies inside a window, not at its end, so time travel has to reconstruct it.
         self.inside = self.states[2:-1:2]
         self.stops = [state for state in self.states if state not in self.inside]
         self.feed = DemoFeed(self.folder) if with_feed else None
         self.file = folder / "replications" / f"{NAME}.toml"
-        self.live = LiveLoad(self.folder / "live", self.target, self.file.parent)
+        self.live = LiveLoad(self.folder / "live", self.target, self.file.parent, place.render_lake("live"))
         self.airflow = Airflow(folder / "airflow", self._build_environment())
 
     @property
@@ -62,14 +65,14 @@ class Demo:
         return {
             "pd and two pumps": self.source.start,
             "MariaDB": self.target.start,
-            "Spark Connect, warm": self.spark.start,
+            **self.place.starts,
             **(self.feed.starts if self.feed is not None else {}),
         }
 
     @property
     def ends(self) -> list[Callable[[], object]]:
         """The functions that stop these servers."""
-        own: list[Callable[[], object]] = [self.spark.stop, self.source.stop, self.live.stop, self.target.stop]
+        own: list[Callable[[], object]] = [*self.place.ends, self.source.stop, self.live.stop, self.target.stop]
         return [*own, self.feed.stop] if self.feed is not None else own
 
     def read_replication(self) -> Replication:
@@ -77,7 +80,8 @@ class Demo:
         return load_replication(self.file)
 
     def _build_environment(self) -> dict[str, str]:
-        return {"BINLAKE_REPLICATIONS": str(self.file.parent), **self.spark.as_airflow_connection(SPARK_CONNECTION)}
+        spark = self.place.spark.as_airflow_connection(SPARK_CONNECTION)
+        return {"BINLAKE_REPLICATIONS": str(self.file.parent), **spark, **self.place.env}
 
     def write_replication(self) -> None:
         """Write the file from which the DAG is made."""
@@ -93,9 +97,7 @@ pd-urls = "{self.source.pd_url}"
 status-url = "{self.source.status_url}"
 cluster-id = "{self.source.cluster_id}"
 
-[lake]
-path = "{self.folder / "lake"}"
-
+{self.place.render_lake("lake")}
 [window]
 # Commit_ts at which the capture recorded TiDB's tables; some recorded states lie inside a window on purpose.
 stop-at = [{stops}]
@@ -129,7 +131,15 @@ schedule = ""
         )
 
 
-def run(capture: Capture, folder: Path, keep: bool, *, rate: float = RATE, with_feed: bool = False) -> int:
+def run(
+    capture: Capture,
+    folder: Path,
+    keep: bool,
+    *,
+    rate: float = RATE,
+    with_feed: bool = False,
+    build_place: Callable[[Path], Place] = OneMachine,
+) -> int:
     """Run the demo at `rate` binlogs a second. Returns the exit status.
 
     Raises BinlakeError, ProcessError, KeyboardInterrupt.
@@ -138,7 +148,8 @@ def run(capture: Capture, folder: Path, keep: bool, *, rate: float = RATE, with_
     for name in stop_recorded(folder):
         report.say(f"stopped {name}, which an earlier demo left running")
     shutil.rmtree(folder, ignore_errors=True)
-    demo = Demo(capture, folder, report, with_feed=with_feed)
+    demo = Demo(capture, folder, report, build_place(folder), with_feed=with_feed)
+    demo.place.describe(report)
     demo.write_replication()
     with run_servers(report, demo.starts, demo.airflow, demo.ends, keep):
         report.print_page(demo.airflow.url, demo.airflow.user, demo.airflow.password, NAME)
@@ -146,6 +157,7 @@ def run(capture: Capture, folder: Path, keep: bool, *, rate: float = RATE, with_
         equal = show_audit(demo.read_replication(), demo.file, demo.inside, report) and equal
         if demo.feed is not None:
             equal = demo.feed.show(demo.read_replication(), report) and equal
+        equal = demo.place.show_executors(report) and equal
         if keep:
             _go_on(demo)
         report.print_summary(equal, demo.airflow.url, demo.airflow.user, demo.airflow.password, keep)
@@ -192,9 +204,19 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of all files (emptied first)")
     parser.add_argument("--rate", type=float, default=RATE, help="binlogs of the capture to replay per second")
     parser.add_argument("--feed", action="store_true", help="also send the windows to Kafka, and read them there")
+    parser.add_argument(
+        "--lake", choices=PLACES, default="local", help="s3: lake in an object store, tasks on a Spark cluster"
+    )
     args = parser.parse_args(arguments)
     return exit_status(
-        lambda: run(Capture(args.capture), args.folder.resolve(), args.keep, rate=args.rate, with_feed=args.feed)
+        lambda: run(
+            Capture(args.capture),
+            args.folder.resolve(),
+            args.keep,
+            rate=args.rate,
+            with_feed=args.feed,
+            build_place=PLACES[args.lake],
+        )
     )
 
 

@@ -27,10 +27,13 @@ _POLL_S = 0.5
 
 
 class LiveLoad:
-    """The replication `live`; its files are below `folder`, its configuration is beside the demo's."""
+    """The replication `live`; its files are below `folder`, its configuration is beside the demo's.
 
-    def __init__(self, folder: Path, target: MariaDb, replications: Path) -> None:
-        self._folder = folder
+    `lake`: the section of its lake.
+    """
+
+    def __init__(self, folder: Path, target: MariaDb, replications: Path, lake: str) -> None:
+        self._lake = lake
         self._target = target
         self._file = replications / f"{NAME}.toml"
         self._source = WorkloadSource(folder, pumps=1)
@@ -72,9 +75,7 @@ pd-urls = "{self._source.pd_url}"
 status-url = "{self._source.status_url}"
 cluster-id = "{self._source.cluster_id}"
 
-[lake]
-path = "{self._folder / "lake"}"
-
+{self._lake}
 [window]
 engine = "local"
 

@@ -16,10 +16,11 @@ _START_S = 60.0
 
 
 class S3:
-    """One store; `url` is its endpoint. It accepts any credentials."""
+    """One store; `url` is its endpoint. It accepts any credentials. `folder`: of its log, otherwise a temporary one."""
 
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="binlake-s3-"))
+    def __init__(self, folder: Path | None = None) -> None:
+        self._own = folder is None
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="binlake-s3-"))
         self.port = free_port()
         self.url = f"http://{HOST}:{self.port}"
         command: list[str | Path] = [install(), "-m", "moto.server", "-H", HOST, "-p", str(self.port)]
@@ -33,7 +34,8 @@ class S3:
     def stop(self) -> None:
         """Stop it; all objects are lost."""
         self._service.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._own:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def create_bucket(self, name: str) -> None:
         """Create the bucket; an existing one stays as it is."""

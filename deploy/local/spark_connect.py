@@ -6,6 +6,7 @@ The first query of a JVM costs 17 to 30 s (stack facts, "Connect server"), so `s
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import sysconfig
@@ -17,6 +18,7 @@ import pyarrow as pa
 
 from binlake.base.jvm import archive_options, list_delta_jars
 from binlake.spark_jobs.engine.session import CONF
+from binlake.spark_jobs.engine.spark import SparkEngine
 from deploy.local.ports import HOST, free_port, is_open
 from deploy.local.process import Child, ProcessError
 
@@ -27,13 +29,14 @@ START_S = 300.0
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 # SerialGC with few cores needs less memory and less CPU than G1 (stack facts, "Spark and Delta"). No row of a window
 # passes through the JVM, so the optimizing compiler costs as much as all jobs and does not earn it (bench/README.md).
+_WARM_TASKS = 8
 _JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
 
 
 class SparkConnect:
     """One server below `folder`. `master`: where it runs its tasks; `memory`: size of its JVM's heap.
 
-    `conf` overrides Binlake's settings.
+    `conf` overrides Binlake's settings, `env` the environment.
     """
 
     def __init__(
@@ -44,11 +47,14 @@ class SparkConnect:
         master: str = "local[2]",
         memory: str = "2g",
         conf: dict[str, str] | None = None,
+        env: dict[str, str] | None = None,
     ) -> None:
         self.folder = folder
+        self._alone = is_alone(master)
         self.port = port or free_port()
         command = build_server_command(folder, self.port, master=master, memory=memory, conf=conf)
-        self.server = Child("spark-connect", command, folder, env=build_environment(), cwd=folder)
+        env = build_environment(master) | (env or {})
+        self.server = Child("spark-connect", command, folder, env=env, cwd=folder)
 
     @property
     def url(self) -> str:
@@ -65,7 +71,8 @@ class SparkConnect:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.server.start().wait_until(lambda: is_open(self.port), START_S)
         if warm:
-            warm_up(self.url, self.folder / "warm-up")
+            # The workers of a cluster share no folder with the server, and Spark's own tables need one.
+            warm_up(self.url, self.folder / "warm-up" if self._alone else None)
         return self
 
     def stop(self) -> None:
@@ -96,17 +103,17 @@ def build_server_command(
     ours = CONF | {
         "spark.connect.grpc.binding.address": bind,
         "spark.connect.grpc.binding.port": str(port),
-        "spark.driver.bindAddress": HOST,
-        "spark.driver.host": HOST,
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": f"{_JAVA} {archive_options()} {java} -Dderby.system.home={folder}",
         "spark.jars": ",".join(list_delta_jars()),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "scratch"),
     }
-    if master.startswith("local"):
+    if is_alone(master):
         # As in a session of its own: a new worker need not import what all of them need.
         ours |= {"spark.python.daemon.module": "binlake.spark_jobs.engine.pyworkers"}
+        # Executors of a cluster call the server: there Spark's own settings say at which address.
+        ours |= {"spark.driver.bindAddress": HOST, "spark.driver.host": HOST}
     settings = [text for key, value in (ours | (conf or {})).items() for text in ("--conf", f"{key}={value}")]
     return [find_spark_submit(), "--master", master, *settings, "--class", _CLASS, "spark-internal"]
 
@@ -119,19 +126,22 @@ def find_spark_submit() -> str:
     return found
 
 
-def warm_up(url: str, scratch: Path) -> None:
-    """Make the server load and compile what a window uses: Delta write, overwrite and read, SQL, a Python worker."""
+def warm_up(url: str, scratch: Path | None) -> None:
+    """Make the server load and compile what a window uses: Python workers and, with `scratch`, Delta tables and SQL."""
     from pyspark.sql import SparkSession
 
-    table = str(scratch / "table")
     spark = SparkSession.builder.remote(url).create()
     # Without this, calls to a server that was stopped meanwhile would be retried for minutes.
     spark.client.set_retry_policies([])
     try:
-        run_sample_queries(spark, table)
+        if scratch is None:
+            SparkEngine(spark, "warm-up").run(abs, range(_WARM_TASKS))
+        else:
+            run_sample_queries(spark, str(scratch / "table"))
     finally:
         spark.stop()
-        shutil.rmtree(scratch, ignore_errors=True)
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def run_sample_queries(spark: SparkSession, table: str) -> None:
@@ -148,8 +158,15 @@ def _echo_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     yield from batches
 
 
-def build_environment() -> dict[str, str]:
+def build_environment(master: str) -> dict[str, str]:
     """The variables that the server's process needs in addition to this one's environment."""
-    # Python workers import the same modules as the client: this environment and this checkout.
+    # Python workers import the same modules as the client: this environment and this checkout. Those of a cluster may
+    # have another Python (`binlake spark package`).
     root = str(Path(__file__).resolve().parents[2])
-    return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST, "PYTHONPATH": root}
+    python = {name: os.environ.get(name, sys.executable) for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
+    return {**python, "PYTHONPATH": root, **({"SPARK_LOCAL_IP": HOST} if is_alone(master) else {})}
+
+
+def is_alone(master: str) -> bool:
+    """Whether `master` runs all tasks on this machine."""
+    return master.startswith("local")

@@ -14,6 +14,7 @@ from contextlib import closing
 import structlog
 
 from binlake.base.arguments import add_output
+from binlake.base.progressline import Tell, show_progress, tell_nobody
 from binlake.cluster.source.tidb import StatusPort
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError, SourceUnavailable
@@ -74,20 +75,40 @@ class BootstrapCommand:
         until = args.until or (APPLIED if replication.target is not None else LANDED)
         if until == APPLIED:
             replication.require_sql_target()
-        show = _log_progress if args.output == "json" else lambda state: print(state.text, flush=True)
         if not (args.remote or args.master or args.without_spark or args.spark_later):
             args.master = DEFAULT_MASTER
+        with show_progress("bootstrap") as tell:
+            done = self._load(replication, args, until, build_show(tell, args.output))
+        if args.output == "json":
+            print(json.dumps(done.to_dict()))
+        return 0
+
+    def _load(
+        self, replication: Replication, args: argparse.Namespace, until: str, show: Callable[[Bootstrap], None]
+    ) -> Bootstrap:
         if replication.source.sql is None or _has_feeder(replication):
             if args.at is not None:
                 raise ConfigError(
                     "--at is only for a TiDB source", hint="omit --at: a feeder loads its sources as they are now"
                 )
-            done = follow_bootstrap(replication, until, show)
-        else:
-            done = load_tidb(build_context(replication, "bootstrap", args, args.run_id), until, show, args.at)
-        if args.output == "json":
-            print(json.dumps(done.to_dict()))
-        return 0
+            return follow_bootstrap(replication, until, show)
+        return load_tidb(build_context(replication, "bootstrap", args, args.run_id), until, show, args.at)
+
+
+def build_show(tell: Tell, output: str) -> Callable[[Bootstrap], None]:
+    """Shows each step: as one line on a terminal, which the next step replaces; else as a line or an event of its own.
+
+    The last step is always printed.
+    """
+    if output == "json":
+        return _log_progress
+
+    def show(state: Bootstrap) -> None:
+        if tell is tell_nobody or state.phase != "loading":
+            print(state.text, flush=True)
+        tell(state.text)
+
+    return show
 
 
 def load_tidb(ctx: StageContext, until: str, show: Callable[[Bootstrap], None], at_ts: int | None = None) -> Bootstrap:
@@ -97,7 +118,7 @@ def load_tidb(ctx: StageContext, until: str, show: Callable[[Bootstrap], None], 
     """
     shown: list[Bootstrap] = []
 
-    def show_progress(progress: Progress) -> None:
+    def show_step(progress: Progress) -> None:
         state = Bootstrap("loading", (_load_of(progress.load, progress.rows, progress.tables_read),))
         if not shown or shown[-1] != state:
             shown[:] = [state]
@@ -106,7 +127,7 @@ def load_tidb(ctx: StageContext, until: str, show: Callable[[Bootstrap], None], 
     def apply(bounds: Bounds) -> None:
         run_landed(ctx, bounds)
 
-    load = Loader(ctx, show_progress, apply if until == APPLIED else lambda _: None).load(at_ts)
+    load = Loader(ctx, show_step, apply if until == APPLIED else lambda _: None).load(at_ts)
     if until == APPLIED and (_read_applied_ts(ctx) or 0) < load.base_ts:
         # An earlier attempt died after a seal, or was run only until the lake had the rows.
         run_landed(ctx, Bounds(*ctx.windows.list_landed()[-1]))

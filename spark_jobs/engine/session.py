@@ -35,6 +35,7 @@ CONF = {
     # Land pulls once, and windows are applied under a fence: a task must never run in two copies (hazards R-02).
     "spark.speculation": "false",
 }
+_LOOPBACK = "127.0.0.1"
 
 
 def name_jobs(session: SparkSession, group: str, description: str) -> None:
@@ -60,19 +61,20 @@ def find_pages(session: SparkSession) -> str:
 def start_classic_session(app: str, master: str | None = None, conf: dict[str, str] | None = None) -> SparkSession:
     """A session in this process. If `master` is None, spark-submit sets it; `conf` overrides the defaults."""
     require_one_pyspark()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        os.environ.setdefault(name, sys.executable)
     builder = SparkSession.builder.appName(app)
     if master is not None:
         builder = builder.master(master).config("spark.jars", ",".join(list_delta_jars()))
-        builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
         # Added before the user's own options, not in place of them. No row of a window passes through the JVM, so the
         # optimizing compiler costs as much as all jobs and does not earn it (bench/README.md).
         java = f"-XX:TieredStopAtLevel=1 {archive_options()}".strip()
         builder = builder.config("spark.driver.defaultJavaOptions", java)
         if master.startswith("local"):
-            # On other masters the workers' machines may get this package only with the job, after the daemon has
-            # started.
+            # Executors of a cluster call the driver: there Spark's own settings say at which address.
+            os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+            builder = builder.config("spark.driver.bindAddress", _LOOPBACK)
+            # On other masters the workers' machines need not have this package (see engine/package.py).
             builder = builder.config("spark.python.daemon.module", "binlake.spark_jobs.engine.pyworkers")
     for key, value in {**CONF, **(conf or {})}.items():
         builder = builder.config(key, value)

@@ -210,3 +210,24 @@ def test_ctrl_c_during_the_start_leaves_no_process(tmp_path: Path) -> None:
     assert demo.returncode == 130, told
     assert "all servers have stopped" in told
     assert _list_remaining(folder) == []
+
+
+@pytest.mark.soak
+def test_demo_with_an_object_store_and_a_spark_cluster_is_equal(tmp_path: Path) -> None:  # 36: U-06
+    with _demo(tmp_path / "demo", "--lake", "s3", "--rate", "2000") as process:
+        try:
+            printed, _ = process.communicate(timeout=LIMIT_S)
+        except BaseException:
+            process.send_signal(signal.SIGINT)
+            raise
+    assert process.returncode == 0, printed
+    assert re.search(r"lake: s3://binlake/lake in the store at http://", printed)
+    cluster = re.search(r"tasks of large windows: (spark://\S+), 2 workers", printed)
+    assert cluster
+    assert re.search(r"window 1 \(.* on Spark, \d+ tasks", printed)
+    assert re.search(r"tasks by executor: executor 0 \d+, executor 1 \d+", printed)
+    assert "4 states, 80000 rows compared: equal" in printed
+    assert _list_remaining(tmp_path / "demo") == []
+    # Workers and executors know the cluster only by its master.
+    words = (process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"]))
+    assert not [one for one in words if any(cluster[1] in word for word in one)]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import subprocess
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -20,6 +18,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from support.live import LiveSource
 from support.mariadb import MariaDb
+from support.sparkcluster import count_tasks
 from support.workload import Workload, integer, text
 from test_e2e_window import Make, expected, lake_rows, set_up, some_changes, tables_of, toml
 
@@ -149,7 +148,7 @@ def on_two_executors(ctx: StageContext, folder: Path, *code: str) -> dict[str, C
     assert done.returncode == 0, done.stderr[-4000:]
     (log,) = (home / "events").iterdir()
     with log.open() as lines:
-        return tasks(map(json.loads, lines))
+        return count_tasks(map(json.loads, lines))
 
 
 def spark_home(folder: Path) -> Path:
@@ -175,35 +174,7 @@ def spark_home(folder: Path) -> Path:
     return home
 
 
-def tasks(events: Iterable[dict[str, Any]]) -> dict[str, Counter[str]]:
-    """From Spark's log: the number of successful tasks by executor, for each Python function."""
-    functions: dict[str, set[str]] = {}
-    stages: dict[int, set[str]] = {}
-    found: dict[str, Counter[str]] = defaultdict(Counter)
-    for event in events:
-        match event["Event"].rpartition(".")[2]:
-            case "SparkListenerSQLExecutionStart":
-                functions[str(event["executionId"])] = set(python_functions(event["sparkPlanInfo"]))
-            case "SparkListenerJobStart":
-                query = functions.get(event.get("Properties", {}).get("spark.sql.execution.id", ""), set())
-                for stage in event["Stage Infos"]:
-                    by_python = any("InArrow" in rdd.get("Scope", "") for rdd in stage["RDD Info"])
-                    stages[stage["Stage ID"]] = query if by_python else set()
-            case "SparkListenerTaskEnd" if event["Task End Reason"]["Reason"] == "Success":
-                for function in stages[event["Stage ID"]]:
-                    found[function][event["Task Info"]["Executor ID"]] += 1
-    return found
-
-
-def python_functions(plan: dict[str, Any]) -> Iterator[str]:
-    """The Python functions' names in a plan: `MapInArrow PumpPull(…)`, `FlatMapGroupsInArrow [key, …], <lambda>(…)`."""
-    if "InArrow" in plan["nodeName"]:
-        yield re.findall(r"([^ (]+)\(", plan["simpleString"])[0]
-    for child in plan["children"]:
-        yield from python_functions(child)
-
-
-_KILLER = '''
+KILLER = '''
 """Imported by every Python process of the cluster: kills executors, whose last tasks were done but not reported."""
 import importlib.abc, os, pickle, signal, sys
 
@@ -267,7 +238,7 @@ def test_executors_killed_after_their_work_leave_nothing_behind_that_counts(
     killed, code = tmp_path / "killed", tmp_path / "code"
     killed.mkdir()
     code.mkdir()
-    (code / "sitecustomize.py").write_text(_KILLER)
+    (code / "sitecustomize.py").write_text(KILLER)
     monkeypatch.setenv("KILLED", str(killed))
     ctx = context(target=target, mirror={"enabled": True}, window={"driver-bytes": 0, "max-bytes": 0})
     ran = on_two_executors(ctx, tmp_path, str(code))

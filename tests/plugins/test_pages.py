@@ -7,6 +7,7 @@ import re
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -22,10 +23,13 @@ from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.rows.codec import format_key_text
 from binlake_airflow.pages import audits, views
 from binlake_airflow.pages.audits import _build_change_view
+from binlake_airflow.pages.masking import Masks
 from deploy.local.sample_lake import BASE, S, build_sample, register_cluster
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
+OPEN: Any = SimpleNamespace(masks=Masks(None), audit=None)
+"""A lake of which nothing is hidden."""
 ORDER = BASE + 12 * S + 1
 END = BASE + 40 * S
 SECRETS = ("hunter2-target", "hunter2-source")
@@ -76,7 +80,8 @@ def every_page(name: str) -> list[str]:
 def questions(name: str) -> list[str]:
     """Each page with a request that has an answer."""
     base = f"/binlake{{}}/dags/{name}"
-    asked = ["", f"/row?table=shop.item&key=4&upto={END}", f"/transaction?ts={ORDER}", "/ddl", "/checkpoints",
+    asked = ["", "/tables?q=ite", f"/row?table=shop.item&key=4&upto={END}", f"/transaction?ts={ORDER}", "/ddl",
+             "/checkpoints",
              f"/table?table=shop.item&at={END}", "/runs/scheduled__2026-11-20T10:01:00%2B00:00"]  # fmt: skip
     return [base.format(api) + rest for rest in asked for api in ("", "/api")] + ["/binlake/", "/binlake/api"]
 
@@ -249,7 +254,9 @@ def test_row_links_to_its_transaction_and_run_with_exact_timestamps(
 
 def test_too_long_key_is_cut_and_has_no_link() -> None:
     long, short = format_key_text(["k" * 5000]), format_key_text(["k" * 400])
-    shown = [_build_change_view(RowVersion(1, 1, 0, 1, "d", "t", "update", one, None, {}, {})) for one in (long, short)]
+    shown = [
+        _build_change_view(OPEN, RowVersion(1, 1, 0, 1, "d", "t", "update", one, None, {}, {})) for one in (long, short)
+    ]
     assert [len(one["key"]) < 400 for one in shown] == [True, True]
     assert [one["key_asked"] for one in shown] == [None, short]
 
@@ -327,3 +334,36 @@ def test_unreadable_lake_hides_no_other(server: httpx.Client, shop: Path, bearer
     assert [(one["name"], "problem" in one) for one in listed] == [("away", True), ("broken", True), ("shop", False)]
     assert "there is no lake at its path" in listed[0]["problem"]
     assert "Not readable" in server.get("/binlake/", headers=bearer).text
+
+
+def test_tables_are_found_by_a_part_of_their_name(
+    server: httpx.Client, shop: Path, bearer: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shop.exists()
+
+    def find(**asked: str | int) -> dict[str, object]:
+        answer = server.get("/binlake/api/dags/shop/tables", params=asked, headers=bearer)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    assert find()["found"] == ["shop.item", "shop.log", "shop.pair"]
+    assert find(q="P.I")["found"] == ["shop.item"]
+    assert (find(q="%")["found"], find(q="s?op")["total"]) == ([], 0)
+    monkeypatch.setattr(audits, "_FOUND", 2)
+    first = find(q="shop.")
+    assert (first["found"], first["total"], first["next"]) == (["shop.item", "shop.log"], 3, 2)
+    assert find(q="shop.", first=2)["found"] == ["shop.pair"]
+    for hostile in HOSTILE:
+        if len(hostile) <= 4096:
+            page = server.get("/binlake/dags/shop/tables", params={"q": hostile}, headers=bearer)
+            assert page.status_code == 200
+            assert list_scripts(page.text) == [OWN_SCRIPT]
+    page = server.get("/binlake/dags/shop/tables", params={"q": "item"}, headers=bearer).text
+    assert 'href="/binlake/dags/shop/table?table=shop.item"' in page
+    assert server.get("/binlake/api/dags/shop/tables", params={"first": "x"}, headers=bearer).status_code == 400
+
+
+def test_tables_of_an_empty_lake_are_none(server: httpx.Client, folder: Path, bearer: dict[str, str]) -> None:
+    write_replication(folder, "fresh")
+    answer = server.get("/binlake/api/dags/fresh/tables", headers=bearer)
+    assert (answer.status_code, answer.json()["found"]) == (200, [])

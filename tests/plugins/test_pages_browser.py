@@ -249,7 +249,7 @@ def test_no_page_is_wider_than_the_screen(page: Page, server: httpx.Client, shop
     below = (
         "", "/row?table=shop.item&key=4", f"/transaction?ts={ORDER}", "/table?table=shop.item", "/ddl",
         f"/runs/{RUN}", f"/diff?table=shop.item&from={BASE}", "/act", "/act/verify?tables=shop",
-        f"/act/rollback?commit_ts={ORDER}&review=1",
+        f"/act/rollback?commit_ts={ORDER}&review=1", "/tables", "/tables?q=item",
     )  # fmt: skip
     for path in ("", *(f"dags/{shop}{place}" for place in below)):
         page.goto(f"{server.base_url}/binlake/{path}")
@@ -257,6 +257,51 @@ def test_no_page_is_wider_than_the_screen(page: Page, server: httpx.Client, shop
         cut = "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
         assert width != 390 or page.evaluate(cut) == 0, path
         assert faults(page) == [], path
+
+
+def drag(page: Page, chart: str, start: float, end: float) -> None:
+    """Drag on a chart, between two shares of its width."""
+    script = f"JSON.stringify(document.querySelector('[aria-label={chart}] .plot').getBoundingClientRect())"
+    page.evaluate(f"document.querySelector('[aria-label={chart}]').scrollIntoView()")
+    box = json.loads(str(page.evaluate(script)))
+    y = box["y"] + box["height"] / 2
+    for kind, share in (("mousePressed", start), ("mouseMoved", (start + end) / 2), ("mouseMoved", end),
+                        ("mouseReleased", end)):  # fmt: skip
+        page.call("Input.dispatchMouseEvent", type=kind, x=box["x"] + share * box["width"], y=y, button="left",
+                  buttons=0 if kind == "mouseReleased" else 1, clickCount=1)  # fmt: skip
+
+
+def test_range_dragged_on_a_chart_fills_the_form_of_an_action(page: Page, server: httpx.Client, shop: str) -> None:
+    page.goto(f"{server.base_url}/binlake/dags/{shop}")
+    hidden = "document.querySelector('.picked').hidden"
+    assert page.evaluate(hidden)
+    # Windows at known places of the chart, with bounds that a number would round.
+    windows = [(10 * n, 10 * (n + 1), BASE + 10 * n + 1, BASE + 10 * (n + 1) + 1) for n in range(10)]
+    text = ";".join(" ".join(map(str, one)) for one in windows)
+    page.evaluate(
+        f"document.querySelector('[data-windows]').dataset.windows = '{text}';"
+        "document.querySelectorAll('[data-span]').forEach((one) => one.dataset.span = '0 100')"
+    )
+    drag(page, "Lag", 0.62, 0.35)
+    assert not page.evaluate(hidden)
+    said = "document.querySelector('.picked strong').innerText"
+    assert str(page.evaluate(said)).startswith("4 windows: commits after 2026-11-20 00:00:00 up to")
+    assert page.evaluate("document.querySelectorAll('.band').length") == 1
+    assert faults(page) == []
+    # The picked range is not lost to news, until it is dropped.
+    page.evaluate("document.querySelector('[data-part=charts]').stays = true")
+    drag(page, "Lag", 0.2, 0.2)
+    assert not page.evaluate(hidden)
+    page.follow("Undo the picked range")
+    assert heading(page) == "Undo a range"
+    fields = [str(page.evaluate(f"document.querySelector('[name={name}]').value")) for name in ("from", "to")]
+    assert fields == [str(BASE + 31), str(BASE + 71)]
+    page.goto(f"{server.base_url}/binlake/dags/{shop}")
+    drag(page, "Lag", 0.0, 1.0)
+    page.wait(f"!{hidden}")
+    page.evaluate("document.querySelector('[data-drop]').click()")
+    assert page.evaluate(f"{hidden} && !document.querySelector('.band')")
+    assert page.complaints == []
 
 
 def test_page_in_a_frame_follows_the_theme_around_it(page: Page, server: httpx.Client, shop: str) -> None:

@@ -6,6 +6,7 @@ It is read through delta-rs and Arrow within a time limit. Values are only ever 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -27,7 +28,8 @@ from binlake.rows.schema import TableDef
 from binlake.rules import Rules
 from binlake.window.targets import TargetTables
 from binlake_airflow.pages.history import PAGE
-from binlake_airflow.pages.request import LONGEST, BadRequest, PageRequest
+from binlake_airflow.pages.masking import HIDDEN, Masks, mask_row
+from binlake_airflow.pages.request import LONGEST, BadRequest, NotAllowed, PageRequest
 from binlake_airflow.pages.workers import SEARCH_S
 
 VERSIONS = 20
@@ -37,6 +39,8 @@ FILTERED = 300
 ROWS = 50
 """Rows of a preview."""
 _TABLES = 500
+_FOUND = 100
+"""Tables on one page of a search."""
 _IN_PART = 20
 _TOOK = ("merge", "finalize", "mirror", "publish")
 _LETTERS = 300
@@ -47,9 +51,10 @@ _STATES = StateCache()
 
 
 class Lake:
-    """The lake of one replication, for one request."""
+    """The lake of one replication, for one request; `sees_masked`: its user may see the values of masked columns."""
 
-    def __init__(self, replication: Replication) -> None:
+    def __init__(self, replication: Replication, *, sees_masked: bool = False) -> None:
+        self.masks = Masks(None if sees_masked else replication.mask)
         self.paths = LakePaths.of(replication)
         self.log = WindowLog(self.paths)
         self.audit = _CachedAudit(self.paths, Rules.of(replication), self.log)
@@ -107,6 +112,7 @@ def build_row_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     if key is None:
         return view
     db, table = query.parse_table() or ("", "")
+    require_open_key(lake, db, table)
     upto, after = query.parse_moment("upto"), query.parse_moment("after")
     count = FILTERED if column else VERSIONS
     history = lake.audit.find_newest_of_row(
@@ -117,7 +123,7 @@ def build_row_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     view["looked_at"] = len(history.changes)
     passages = Passages(lake.log.read_events_at((change.commit_ts for change in shown), _TOOK))
     view["versions"] = [
-        {**_build_change_view(change), "passages": _build_passages_view(passages, change.commit_ts)}
+        {**_build_change_view(lake, change), "passages": _build_passages_view(passages, change.commit_ts)}
         for change in reversed(shown)
     ]
     # If the answer is complete, `since` is where the lake starts.
@@ -158,7 +164,7 @@ def build_transaction_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
         "passages": [passage.to_dict() for passage in transaction.passages],
         "total": transaction.total,
         "first": first,
-        "changes": [_build_change_view(change) for change in transaction.changes],
+        "changes": [_build_change_view(lake, change) for change in transaction.changes],
         "next": first + len(transaction.changes) if more else None,
     }  # fmt: skip
     return view
@@ -175,13 +181,19 @@ def build_table_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     at = last if at is None else at
     db, table = query.parse_table() or ("", "")
     preview = preview_rows(lake.audit, lake.log, (db, table), at, ROWS, Budget(SEARCH_S))
+    hidden = lake.masks.find_hidden(db, table, preview.columns)
+    without_keys = lake.masks.hides_key(lake.audit, db, table)
     view["preview"] = {
+        "masked": sorted(hidden),
         "as_of": build_ts_view(preview.ts),
         "columns": list(preview.columns),
-        "rows": [[cut_text(row.get(name)) for name in preview.columns] for row in preview.rows],
+        "rows": [
+            [HIDDEN if name in hidden else cut_text(row.get(name)) for name in preview.columns] for row in preview.rows
+        ],
         # With the key columns of that time: the table may have others today.
         "keys": [
-            build_key_for_link(format_key_text([row.get(name) for name in preview.key_columns])) for row in preview.rows
+            None if without_keys else build_key_for_link(format_key_text([row.get(n) for n in preview.key_columns]))
+            for row in preview.rows
         ],
         "more": preview.more,
         "changes": preview.changes,
@@ -217,6 +229,20 @@ def build_ddls_view(lake: Lake, upto: int | None = None, count: int = PAGE) -> d
     return {"ddls": rows, "older": str(last - 1) if more else None}
 
 
+def find_tables_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
+    """A page of the present tables whose `db.table` contains `q`, without regard to case, by name."""
+    text, first = query.read_text("q"), query.parse_number("first")
+    try:
+        tables = lake.audit.read_tables_at(lake.audit.read_merged_range()[1]).list_names()
+    except LostRange:
+        # An empty lake knows no tables.
+        tables = []
+    names = sorted(name for name in map(".".join, tables) if text.casefold() in name.casefold())
+    found = names[first : first + _FOUND]
+    more = first + len(found) < len(names)
+    return {"q": text, "found": found, "total": len(names), "first": first, "next": first + _FOUND if more else None}
+
+
 def build_table_form(lake: Lake, query: PageRequest) -> dict[str, Any]:
     """The present tables, and the requested one with its columns and those of its key."""
     name = query.parse_table()
@@ -243,9 +269,27 @@ def has_changed(change: RowVersion, column: str) -> bool:
     return change.before.get(column) != change.after.get(column)
 
 
-def _build_change_view(change: RowVersion) -> dict[str, Any]:
+def require_open_key(lake: Lake, db: str, table: str) -> None:
+    """Raises NotAllowed if rows of the table must not be looked up by their key, which has a masked column."""
+    if lake.masks.hides_key(lake.audit, db, table):
+        raise NotAllowed("the key of this table is masked: to look up a row by it needs the right to edit the DAG")
+
+
+def hide_keys_of_validation(lake: Lake, validated: dict[str, Any] | None) -> None:
+    """Hide keys with a masked column among the rows that validation lists."""
+    for row in (validated or {}).get("listed", ()):
+        db, _, table = str(row["table"]).partition(".")
+        if lake.masks.hides_key(lake.audit, db, table):
+            row["key"] = HIDDEN
+
+
+def _build_change_view(lake: Lake, change: RowVersion) -> dict[str, Any]:
     before, after = change.before or {}, change.after or {}
     names = list(dict.fromkeys([*before, *after]))
+    hidden = lake.masks.find_hidden(change.db, change.table, names)
+    if lake.masks.hides_key(lake.audit, change.db, change.table):
+        change = replace(change, key=HIDDEN, new_key=None if change.new_key is None else HIDDEN)
+    is_open = change.key != HIDDEN
     return {
         "commit": build_ts_view(change.commit_ts),
         "start_ts": str(change.start_ts),
@@ -255,20 +299,26 @@ def _build_change_view(change: RowVersion) -> dict[str, Any]:
         "key": cut_text(change.key),
         "new_key": cut_text(change.new_key),
         # The keys for links to the histories.
-        "key_asked": build_key_for_link(change.key),
-        "new_key_asked": build_key_for_link(change.new_key),
-        "columns": [build_column_view(name, change.before, change.after) for name in names[:_COLUMNS]],
+        "key_asked": build_key_for_link(change.key) if is_open else None,
+        "new_key_asked": build_key_for_link(change.new_key) if is_open else None,
+        "columns": [build_column_view(name, change.before, change.after, hidden) for name in names[:_COLUMNS]],
         "hidden": max(len(names) - _COLUMNS, 0),
     }
 
 
-def build_column_view(name: str, before: Row | None, after: Row | None) -> dict[str, Any]:
-    """One column before and after a change."""
+def build_column_view(
+    name: str, before: Row | None, after: Row | None, hidden: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """One column before and after a change; of the columns `hidden` only whether it changed."""
     old, new = (None if image is None else image.get(name) for image in (before, after))
+    shown = [
+        None if image is None else image.get(name) for image in (mask_row(before, hidden), mask_row(after, hidden))
+    ]
     return {
         "name": name,
-        "before": cut_text(old),
-        "after": cut_text(new),
+        "masked": name in hidden,
+        "before": cut_text(shown[0]),
+        "after": cut_text(shown[1]),
         "had": before is not None and name in before,
         "has": after is not None and name in after,
         "changed": before is not None and after is not None and old != new,

@@ -8,6 +8,7 @@ from binlake.audit.diff import KINDS, Limits, RowDifference, TableDifference, di
 from binlake.health.values import build_ts_view
 from binlake.lake.seek import Budget
 from binlake_airflow.pages.audits import Lake, build_column_view, build_key_for_link, build_table_form, cut_text
+from binlake_airflow.pages.masking import HIDDEN
 from binlake_airflow.pages.request import BadRequest, PageRequest
 from binlake_airflow.pages.workers import SEARCH_S
 
@@ -27,6 +28,9 @@ def build_diff_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     if view["table"] is None or not view["from"]:
         return view
     found = find_difference(lake, query)
+    db, table = query.parse_table() or ("", "")
+    hidden = lake.masks.find_hidden(db, table, found.columns)
+    without_keys = lake.masks.hides_key(lake.audit, db, table)
     rows = [row for row in found.rows if not kind or row.kind == kind]
     shown = rows[first : first + PAGE]
     more = first + len(shown) < len(rows)
@@ -35,7 +39,8 @@ def build_diff_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
         "columns": list(found.columns[:_COLUMNS]), "hidden": max(len(found.columns) - _COLUMNS, 0),
         "total": len(rows), "first": first, "next": first + len(shown) if more else None,
         "ddls": [build_ts_view(ts) for ts in found.ddls], "inexact": found.inexact,
-        "rows": [_build_row_view(row, found.columns[:_COLUMNS]) for row in shown],
+        "masked": sorted(hidden),
+        "rows": [_build_row_view(row, found.columns[:_COLUMNS], hidden, without_keys) for row in shown],
     }  # fmt: skip
     return view
 
@@ -52,9 +57,12 @@ def find_difference(lake: Lake, query: PageRequest) -> TableDifference:
     return diff_table(lake.audit, query.parse_table() or ("", ""), lo, hi, limits)
 
 
-def _build_row_view(row: RowDifference, columns: tuple[str, ...]) -> dict[str, Any]:
+def _build_row_view(
+    row: RowDifference, columns: tuple[str, ...], hidden: frozenset[str], without_key: bool
+) -> dict[str, Any]:
     return {
         "kind": row.kind, "op": {"added": "insert", "removed": "delete", "changed": "update"}[row.kind],
-        "key": cut_text(row.key), "key_asked": build_key_for_link(row.key), "copies": row.copies,
-        "columns": [build_column_view(name, row.before, row.after) for name in columns],
+        "key": HIDDEN if without_key else cut_text(row.key),
+        "key_asked": None if without_key else build_key_for_link(row.key), "copies": row.copies,
+        "columns": [build_column_view(name, row.before, row.after, hidden) for name in columns],
     }  # fmt: skip

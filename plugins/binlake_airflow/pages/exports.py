@@ -17,8 +17,9 @@ from binlake.audit.preview import preview_rows
 from binlake.errors import LostRange
 from binlake.lake.rowhistory import Row, RowVersion
 from binlake.lake.seek import Budget
-from binlake_airflow.pages.audits import Lake, has_changed
+from binlake_airflow.pages.audits import Lake, has_changed, require_open_key
 from binlake_airflow.pages.diffs import find_difference
+from binlake_airflow.pages.masking import HIDDEN, mask_row
 from binlake_airflow.pages.request import BadRequest, PageRequest
 
 MOST = 10_000
@@ -67,6 +68,7 @@ def _export_row(lake: Lake, query: PageRequest, table: tuple[str, str]) -> Expor
     key = query.parse_key()
     if key is None:
         raise BadRequest("give the row's key")
+    require_open_key(lake, *table)
     after, column = query.parse_moment("after"), query.read_text("column")
     found = lake.audit.find_newest_of_row(
         *table, key, upto=query.parse_moment("upto"), count=MOST, budget=Budget(SECONDS), most=MOST,
@@ -78,13 +80,14 @@ def _export_row(lake: Lake, query: PageRequest, table: tuple[str, str]) -> Expor
     names = dict.fromkeys(name for change in changes for name in (change.after or change.before or {}))
     head = ("commit_ts", "commit_time", "start_ts", "op")
     columns = [*head, *(f"{side}.{name}" for name in names for side in ("before", "after"))]
-    return Export(columns, [_build_change(change) for change in changes])
+    hidden = lake.masks.find_hidden(*table, names)
+    return Export(columns, [_build_change(change, hidden) for change in changes])
 
 
-def _build_change(change: RowVersion) -> dict[str, str | None]:
+def _build_change(change: RowVersion, hidden: frozenset[str]) -> dict[str, str | None]:
     return {
         "commit_ts": str(change.commit_ts), "commit_time": _format_time(change.commit_ts),
-        "start_ts": str(change.start_ts), "op": change.op, **dict(_name_sides(change.before, change.after)),
+        "start_ts": str(change.start_ts), "op": change.op, **dict(_name_sides(change.before, change.after, hidden)),
     }  # fmt: skip
 
 
@@ -94,23 +97,26 @@ def _export_table(lake: Lake, query: PageRequest, table: tuple[str, str]) -> Exp
     found = preview_rows(lake.audit, lake.log, table, last if at is None else at, MOST, Budget(SECONDS))
     if found.more:
         raise _build_error("binlake audit table", f"the table has more than {MOST:,} rows, or long ones")
-    return Export(found.columns, found.rows)
+    hidden = lake.masks.find_hidden(*table, found.columns)
+    return Export(found.columns, [mask_row(row, hidden) or {} for row in found.rows])
 
 
-def _export_diff(lake: Lake, query: PageRequest, _: tuple[str, str]) -> Export:
+def _export_diff(lake: Lake, query: PageRequest, table: tuple[str, str]) -> Export:
     found, kind = find_difference(lake, query), query.read_text("kind")
+    hidden, without_keys = lake.masks.find_hidden(*table, found.columns), lake.masks.hides_key(lake.audit, *table)
     columns = ["key", "difference", *(f"{side}.{name}" for name in found.columns for side in ("before", "after"))]
     rows = [
-        {"key": row.key, "difference": row.kind, **dict(_name_sides(row.before, row.after))}
+        {"key": HIDDEN if without_keys else row.key, "difference": row.kind,
+         **dict(_name_sides(row.before, row.after, hidden))}
         for row in found.rows if not kind or row.kind == kind
         for _ in range(row.copies)
     ]  # fmt: skip
     return Export(columns, rows)
 
 
-def _name_sides(before: Row | None, after: Row | None) -> Iterator[tuple[str, str | None]]:
+def _name_sides(before: Row | None, after: Row | None, hidden: frozenset[str]) -> Iterator[tuple[str, str | None]]:
     for side, image in (("before", before), ("after", after)):
-        yield from ((f"{side}.{name}", value) for name, value in (image or {}).items())
+        yield from ((f"{side}.{name}", value) for name, value in (mask_row(image, hidden) or {}).items())
 
 
 def _format(value: str | None) -> str:

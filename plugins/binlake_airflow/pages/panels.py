@@ -25,7 +25,10 @@ _MARKS = 20
 
 @dataclass(frozen=True)
 class Panel:
-    """A chart with its title, what it shows in a sentence, its legend (name, class) and its numbers as a table."""
+    """A chart with its title, what it shows in a sentence, its legend (name, class) and its numbers as a table.
+
+    `span`: the range of time (Unix ms) across a chart over time, in which a range can be picked; None for others.
+    """
 
     name: str
     title: str
@@ -33,6 +36,7 @@ class Panel:
     legend: Sequence[tuple[str, str]]
     chart: Markup
     table: Markup
+    span: tuple[int, int] | None = None
 
 
 def build_panels(timeline: Timeline) -> list[Panel]:
@@ -74,7 +78,7 @@ def _build_lag_panel(timeline: Timeline) -> Panel:
     return Panel(
         "lag", "Lag", text, [(one.name, one.kind) for one in series],
         draw_lines("lag", "Lag over time", text, series, axes, _list_marks(timeline)),
-        build_table("Lag over time", series, _format_lag),
+        build_table("Lag over time", series, _format_lag), (timeline["from_ms"], timeline["to_ms"]),
     )  # fmt: skip
 
 
@@ -93,7 +97,7 @@ def _build_rate_panel(
     series, axes = [Series(title, "lake", points)], Axes(timeline["from_ms"], timeline["to_ms"], write, choose_step)
     return Panel(
         name, title, text, [], draw_lines(name, title, text, series, axes, _list_marks(timeline), filled=True),
-        build_table(title, series, write),
+        build_table(title, series, write), (timeline["from_ms"], timeline["to_ms"]),
     )  # fmt: skip
 
 

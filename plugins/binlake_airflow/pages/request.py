@@ -24,17 +24,25 @@ class BadRequest(Exception):
     """The request is invalid; the text says why."""
 
 
+class NotAllowed(Exception):
+    """The user may not see the object."""
+
+
 class NotPossible(Exception):
     """The requested action is not possible in the present state."""
 
 
 @dataclass(frozen=True)
 class PageRequest:
-    """The parts of one request: `path` parameters, `query` parameters; `framed`: shown inside Airflow's page."""
+    """The parts of one request: `path` parameters, `query` parameters; `framed`: shown inside Airflow's page.
+
+    `sees_masked`: the user may see the values of masked columns.
+    """
 
     path: Mapping[str, str]
     query: QueryParams
     framed: bool = False
+    sees_masked: bool = False
 
     def __post_init__(self) -> None:
         values = [*self.path.values(), *(value for _, value in self.query.multi_items())]

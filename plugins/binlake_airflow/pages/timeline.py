@@ -23,8 +23,11 @@ ORDER = ("lake", "target", "mirrors")
 
 
 class Landing(TypedDict):
-    """A window that landed at `at_ms`, since the one before it landed at `from_ms`; `bytes`: None if not recorded."""
+    """A window (`lo`, `hi`] that landed at `at_ms`, since the one before it landed at `from_ms`; `bytes`: None if not
+    recorded. Both bounds are texts: a script would round them."""
 
+    lo: str
+    hi: str
     from_ms: int
     at_ms: int
     rows: int
@@ -121,8 +124,8 @@ def _build_landings(lands: Sequence[EventRow]) -> list[Landing]:
     for event in lands:
         own_ms = event["at_ms"] - int(1000 * event["seconds"])
         from_ms = landings[-1]["at_ms"] if landings else own_ms
-        landings.append({"from_ms": min(from_ms, event["at_ms"]), "at_ms": event["at_ms"], "rows": event["rows"],
-                         "bytes": _read_bytes(event)})  # fmt: skip
+        landings.append({"lo": str(event["lo"]), "hi": str(event["hi"]), "from_ms": min(from_ms, event["at_ms"]),
+                         "at_ms": event["at_ms"], "rows": event["rows"], "bytes": _read_bytes(event)})  # fmt: skip
     return landings
 
 

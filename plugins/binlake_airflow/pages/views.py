@@ -7,17 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 from binlake.config import Replication
-from binlake_airflow.pages.request import PageRequest
+from binlake_airflow.pages.request import NotAllowed, PageRequest
+
+__all__ = ["PAGES", "NotAllowed", "NotFound", "View"]
 
 View = Callable[[Replication, PageRequest], dict[str, Any]]
 _LINES = 5
 _MARKS = 20
 """The newest DDL, which the charts mark."""
 _NO_LAKE = "there is no lake at its path: nothing has landed yet, or the path is not mounted here"
-
-
-class NotAllowed(Exception):
-    """The user may not see the object."""
 
 
 class NotFound(Exception):
@@ -35,12 +33,17 @@ def read_replication_state(replication: Replication) -> dict[str, Any]:
 
 def build_replication_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
     """Landed ts, lag, what blocks it, feeds, nodes, a page of windows, the last DDL and checkpoints."""
-    from binlake_airflow.pages.audits import build_ddls_view, build_incomplete_tables_view
+    from binlake_airflow.pages.audits import (
+        build_ddls_view,
+        build_incomplete_tables_view,
+        hide_keys_of_validation,
+    )
     from binlake_airflow.pages.history import build_checkpoints_view, build_notices_view, build_windows_view
     from binlake_airflow.pages.timeline import read_timeline
 
-    lake, upto = _open_lake(replication), query.parse_moment("upto")
+    lake, upto = _open_lake(replication, query), query.parse_moment("upto")
     status, nodes = _read_status(replication, lake)
+    hide_keys_of_validation(lake, status.get("validated"))
     ddl = build_ddls_view(lake, count=_MARKS)
     return {
         **status,
@@ -88,39 +91,46 @@ def build_checkpoints_page(replication: Replication, query: PageRequest) -> dict
     return build_checkpoints_view(_open_lake(replication).log, query.parse_moment("upto"))
 
 
+def build_tables_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
+    """The tables whose names contain a text."""
+    from binlake_airflow.pages.audits import find_tables_view
+
+    return {**find_tables_view(_open_lake(replication), query), "sql": replication.target is not None}
+
+
 def build_row_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
     """The versions of one row."""
     from binlake_airflow.pages.audits import build_row_view
 
-    return build_row_view(_open_lake(replication), query)
+    return build_row_view(_open_lake(replication, query), query)
 
 
 def build_transaction_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
     """All changes of one transaction."""
     from binlake_airflow.pages.audits import build_transaction_view
 
-    return build_transaction_view(_open_lake(replication), query)
+    return build_transaction_view(_open_lake(replication, query), query)
 
 
 def build_table_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
     """Some rows of a table as of a commit_ts."""
     from binlake_airflow.pages.audits import build_table_view
 
-    return build_table_view(_open_lake(replication), query)
+    return build_table_view(_open_lake(replication, query), query)
 
 
 def build_diff_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
     """The difference of a table between two moments."""
     from binlake_airflow.pages.diffs import build_diff_view
 
-    return build_diff_view(_open_lake(replication), query)
+    return build_diff_view(_open_lake(replication, query), query)
 
 
 def build_export_file(replication: Replication, query: PageRequest) -> dict[str, Any]:
     """A file with what a page shows, whole."""
     from binlake_airflow.pages.exports import build_export
 
-    return build_export(_open_lake(replication), query)
+    return build_export(_open_lake(replication, query), query)
 
 
 def _read_status(replication: Replication, lake: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -131,12 +141,13 @@ def _read_status(replication: Replication, lake: Any) -> tuple[dict[str, Any], d
     return read_health(replication, lake.log, read_orchestration(replication))
 
 
-def _open_lake(replication: Replication) -> Any:
+def _open_lake(replication: Replication, query: PageRequest | None = None) -> Any:
+    """The lake; without the request of somebody who may see them, values of masked columns are hidden."""
     # Imported at call time: the scheduler loads this plugin too and forks tasks, so delta-rs' threads must not run
     # there.
     from binlake_airflow.pages.audits import Lake
 
-    return Lake(replication)
+    return Lake(replication, sees_masked=query is not None and query.sees_masked)
 
 
 PAGES: dict[str, tuple[str, View]] = {
@@ -144,6 +155,7 @@ PAGES: dict[str, tuple[str, View]] = {
     "/dags/{dag_id}/runs/{run_id:path}": ("run.html", build_run_page),
     "/dags/{dag_id}/ddl": ("ddl.html", build_ddl_page),
     "/dags/{dag_id}/checkpoints": ("checkpoints.html", build_checkpoints_page),
+    "/dags/{dag_id}/tables": ("tables.html", build_tables_page),
     "/dags/{dag_id}/row": ("row.html", build_row_page),
     "/dags/{dag_id}/transaction": ("transaction.html", build_transaction_page),
     "/dags/{dag_id}/table": ("table.html", build_table_page),

@@ -239,11 +239,15 @@ async def acted_json(request: Request, user: GetUserDep) -> Response:
 
 async def _answer_acted(request: Request, user: BaseUser) -> Answer:
     def build(replication: Replication, query: PageRequest) -> dict[str, Any]:
-        return build_acted_view(replication, query.path["kind"], query.path["run_id"], user)
+        view = build_acted_view(replication, query.path["kind"], query.path["run_id"], user)
+        # What a command printed may have values of any column.
+        hidden = "" if query.sees_masked or not view["answer"] else _HIDDEN_ANSWER
+        return {**view, "answer": "" if hidden else view["answer"], "answer_hidden": hidden}
 
     return await _answer_replication(request, user, build)
 
 
+_HIDDEN_ANSWER = "hidden, because columns are masked: to see it needs the right to edit the DAG"
 _CHANGES = [Depends(requires_access_dag(method="PUT")), Depends(require_same_origin)]
 
 
@@ -280,10 +284,17 @@ async def _answer_replication(request: Request, user: BaseUser, view: views.View
 
     async def read_view() -> dict[str, Any]:
         replication = await _bounded.run(find_replication)
-        query = PageRequest(request.path_params, request.query_params)
+        query = PageRequest(
+            request.path_params, request.query_params, sees_masked=await _bounded.run(lambda: _sees(user, replication))
+        )
         return await _bounded.run(lambda: view(replication, query), replication.name)
 
     return await _run_view(read_view())
+
+
+def _sees(user: BaseUser, replication: Replication) -> bool:
+    """Whether the user may see the values of masked columns."""
+    return not replication.mask.columns or may_edit(user, replication.name)
 
 
 def _find_replication_name(request: Request) -> str | None:

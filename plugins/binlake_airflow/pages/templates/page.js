@@ -58,7 +58,61 @@
     setTimeout(() => delete button.dataset.copied, 1500);
   }
 
+  const SVG = "http://www.w3.org/2000/svg";
+  const timeOf = (ts) => new Date(Number(BigInt(ts) >> 18n)).toISOString().slice(0, 19).replace("T", " ");
+
+  // A range dragged on a chart is that of the windows that landed in it: a commit_ts stays text, a number would round it.
+  function pickRange(event) {
+    const plot = event.button === 0 && event.target.closest?.("[data-span] .plot");
+    const section = plot && plot.closest("[data-windows]");
+    if (!section) return;
+    const [first, last] = plot.closest("[data-span]").dataset.span.split(" ").map(Number);
+    const box = plot.getBoundingClientRect();
+    const place = (moved) => Math.min(Math.max((moved.clientX - box.left) / box.width, 0), 1);
+    const began = place(event);
+    let band = null;
+    function move(moved) {
+      const [low, high] = [began, place(moved)].sort((a, b) => a - b);
+      if (!band && (high - low) * box.width < 4) return; // A click.
+      if (!band) {
+        dropRange(section);
+        band = plot.appendChild(document.createElementNS(SVG, "rect"));
+        for (const [name, value] of [["class", "band"], ["y", "0"], ["height", "100%"]]) band.setAttribute(name, value);
+      }
+      band.setAttribute("x", `${100 * low}%`);
+      band.setAttribute("width", `${100 * (high - low)}%`);
+      showRange(section, first + low * (last - first), first + high * (last - first));
+    }
+    function end() {
+      removeEventListener("pointermove", move);
+      removeEventListener("pointerup", end);
+      removeEventListener("pointercancel", end);
+    }
+    addEventListener("pointermove", move);
+    addEventListener("pointerup", end);
+    addEventListener("pointercancel", end);
+    event.preventDefault();
+  }
+
+  function showRange(section, from, to) {
+    const windows = section.dataset.windows.split(";").filter(Boolean).map((text) => text.split(" "));
+    const inside = windows.filter(([since, at]) => Number(at) >= from && Number(since) <= to);
+    const picked = section.querySelector(".picked");
+    picked.hidden = !inside.length;
+    if (!inside.length) return;
+    const [lo, hi] = [inside[0][2], inside.at(-1)[3]];
+    picked.querySelector("strong").textContent =
+      `${inside.length} ${inside.length === 1 ? "window" : "windows"}: commits after ${timeOf(lo)} up to ${timeOf(hi)} UTC`;
+    for (const link of picked.querySelectorAll("[data-range]")) link.href = `${link.dataset.range}?from=${lo}&to=${hi}`;
+  }
+
+  function dropRange(section) {
+    for (const band of section.querySelectorAll(".band")) band.remove();
+    section.querySelector(".picked").hidden = true;
+  }
+
   function isUsed(part) {
+    if (part.querySelector(".picked:not([hidden])")) return true;
     const active = document.activeElement;
     if (part.contains(active) && active !== part && active.matches("input, button, summary, a, [tabindex]")) return true;
     const selection = getSelection();
@@ -122,7 +176,10 @@
     document.addEventListener("click", (event) => {
       const button = event.target.closest?.("[data-copy]");
       if (button) copy(button);
+      const drop = event.target.closest?.("[data-drop]");
+      if (drop) dropRange(drop.closest("[data-windows]"));
     });
+    document.addEventListener("pointerdown", pickRange);
     for (const kind of ["pointerover", "focusin"]) {
       document.addEventListener(kind, (event) => {
         const element = event.target.closest?.("[data-time]");
