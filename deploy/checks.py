@@ -204,6 +204,7 @@ def check_citations() -> None:
 def check_links() -> None:
     """Check that links and paths on the pages exist, the site lists each page once, and no table holds a paragraph."""
     problems = [
+        *(f"left of a merge: {place}" for place in docslinks.find_merge_marks(ROOT)),
         *(f"broken link: {link}" for link in docslinks.find_dead_links(ROOT)),
         *(f"no such file: {path}" for path in docslinks.find_dead_paths(ROOT)),
         *(f"not in the nav of zensical.toml exactly once: {page}" for page in docslinks.find_unlisted(ROOT)),

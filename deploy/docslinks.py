@@ -39,6 +39,16 @@ def find_dead_links(root: Path) -> list[str]:
     ]
 
 
+def find_merge_marks(root: Path) -> list[str]:
+    """`page:line` for each line that git left of a conflict."""
+    return [
+        f"{page.relative_to(root)}:{number}"
+        for page in _list_pages(root)
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
+        if line.startswith(("<<<<<<< ", ">>>>>>> "))
+    ]
+
+
 def find_unlisted(root: Path) -> list[str]:
     """Pages of docs/ that `nav` of zensical.toml does not name, and entries of `nav` without a page.
 

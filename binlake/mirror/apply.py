@@ -236,6 +236,9 @@ class _Run:
             replica.merge_keyless(table, net, until - 1)
             self._done.rows += net.num_rows
             return
+        if self._plan.is_base and replica.has_base_only():
+            self._done.rows += replica.append_base(table, slices, until - 1)
+            return
         for net, last in _join_slices(slices):
             replica.merge_keyed(table, net, until - 1 if last else None)
             self._done.rows += net.num_rows

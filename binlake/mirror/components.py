@@ -19,13 +19,17 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class ComponentPlan:
-    """One component: its DDL (the k-th opens segment k), definitions by segment and table, known versions before."""
+    """One component: its DDL (the k-th opens segment k), definitions by segment and table, known versions before.
+
+    `is_base`: its rows are of a full load only: each has a key of its own.
+    """
 
     number: int
     segments: Segments
     ddls: tuple[LandedDdl, ...]
     tables: Mapping[SegmentTable, TableDef]
     known: Mapping[Name, MirrorVersion] = field(default_factory=dict)
+    is_base: bool = False
 
 
 @dataclass(frozen=True)

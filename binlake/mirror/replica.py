@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from binlake.base.lakecolumns import Change, Mirror
 from binlake.errors import LostRange
@@ -29,6 +29,8 @@ from binlake.statements.literal import quote_name
 
 APP = "binlake-mirror"
 UPTO = "binlake.upto"
+BASE = "binlake.base"
+"""In a commit: the mirror has rows of a full load only, each of which was added once."""
 COMPACT_EVERY = 64
 
 Batches = Iterable[pa.RecordBatch]
@@ -79,7 +81,45 @@ class Replica:
         """True when rows were merged up to exactly `upto`, not only a DDL applied."""
         table = self._open()
         history = [] if table is None else table.history()
-        return any(c.get("operation") == "MERGE" and int(c.get(UPTO, -1)) == upto for c in history)
+        return any((c.get("operation") == "MERGE" or BASE in c) and int(c.get(UPTO, -1)) == upto for c in history)
+
+    def has_base_only(self) -> bool:
+        """True when the mirror is empty, or has only rows that `append_base` has added since it was."""
+        table = self._open()
+        return table is not None and (not table.file_uris() or BASE in table.history(1)[0])
+
+    def append_base(self, table: TableDef, nets: Iterable[pa.Table], upto: int) -> int:
+        """Add rows of a full load in one commit, and return their number. They must have keys that no row has.
+
+        A MERGE would read the whole mirror for each part of the load.
+        """
+        count, failures = 0, list[Exception]()
+
+        def read_rows() -> Batches:
+            nonlocal count
+            try:
+                for net in nets:
+                    rows, deleted = _build_rows(table, net)
+                    assert not pc.any(deleted).as_py(), "a full load deletes nothing"
+                    count += rows.num_rows
+                    yield from rows.to_batches()
+            except Exception as error:
+                # delta-rs would only show its text.
+                failures.append(error)
+                raise
+
+        try:
+            write_deltalake(
+                self._require(),
+                pa.RecordBatchReader.from_batches(build_schema(table), read_rows()),
+                mode="append",
+                commit_properties=_build_commit_properties(upto, is_base=True),
+                post_commithook_properties=choose_hooks(self._path, self._require().version()),
+            )
+        except DeltaError as error:
+            raise (failures or [error])[0] from None
+        self._table = None
+        return count
 
     def create(self, table: TableDef, upto: int) -> None:
         """Make the mirror of `table` empty; rows of a former table of that name stay in older versions."""
@@ -220,7 +260,8 @@ class Replica:
 
     def _compact(self, table: DeltaTable) -> int:
         """Join small files and return their number. Like every version, the new one has the position."""
-        properties = build_commit_properties({UPTO: str(self.read_position())})
+        is_base = {BASE: "true"} if BASE in table.history(1)[0] else {}
+        properties = build_commit_properties({UPTO: str(self.read_position()), **is_base})
         return int(table.optimize.compact(commit_properties=properties)["numFilesRemoved"])
 
     def _open(self) -> DeltaTable | None:
@@ -248,7 +289,8 @@ def _build_rows(table: TableDef, net: pa.Table) -> tuple[pa.Table, pa.Array]:
     return build_image_rows(table, images, net.column(Change.LAST_COMMIT_TS).combine_chunks()), deleted
 
 
-def _build_commit_properties(upto: int | None) -> CommitProperties:
+def _build_commit_properties(upto: int | None, *, is_base: bool = False) -> CommitProperties:
     if upto is None:
         return build_commit_properties({})
-    return build_commit_properties({UPTO: str(upto)}, [Transaction(APP, upto)])
+    base = {BASE: "true"} if is_base else {}
+    return build_commit_properties({UPTO: str(upto), **base}, [Transaction(APP, upto)])

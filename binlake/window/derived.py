@@ -19,12 +19,16 @@ from binlake.window.shardlocks import Locks
 
 @dataclass(frozen=True)
 class Merged:
-    """Totals of merged landed `windows`: row changes and DDL, skipped DDL included; `whole`: no row was left out."""
+    """Totals of merged landed `windows`: row changes and DDL, skipped DDL included; `whole`: no row was left out.
+
+    `base`: how many of the rows are of a full load and came in blocks of columns.
+    """
 
     rows: int
     ddls: int
     whole: bool
     windows: tuple[str, ...]
+    base: int = 0
 
     @property
     def empty(self) -> bool:
@@ -40,16 +44,19 @@ class Merged:
             sum(part.ddls for part in every),
             all(part.whole for part in every),
             tuple(window for part in every for window in part.windows),
+            sum(part.base for part in every),
         )
 
     def to_body(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {"rows": self.rows, "ddls": self.ddls, "whole": self.whole, "windows": list(self.windows)}
+        base = {"base": self.base} if self.base else {}
+        return {"rows": self.rows, "ddls": self.ddls, "whole": self.whole, "windows": list(self.windows), **base}
 
     @classmethod
     def from_body(cls, raw: Mapping[str, Any]) -> Merged:
         """Parse what `body` wrote."""
-        return cls(int(raw["rows"]), int(raw["ddls"]), bool(raw["whole"]), tuple(raw["windows"]))
+        base = int(raw.get("base", 0))
+        return cls(int(raw["rows"]), int(raw["ddls"]), bool(raw["whole"]), tuple(raw["windows"]), base)
 
 
 @dataclass(frozen=True)

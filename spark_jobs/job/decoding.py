@@ -51,6 +51,8 @@ LATIN1, ONCE, AWAY = "latin1:", "taken-once:", "taken-away:"
 """Prefixes of the names of three counts, followed by the source's `db.table`: texts read as latin1, transactions whose
 second writes are uncertain, and transactions with rows that may have gone with their partition."""
 BY_TABLE = (LATIN1, ONCE, AWAY)
+BASE = "base"
+"""Name of the count of rows, not left out, that came in blocks of a full load."""
 
 
 @dataclass(frozen=True)
@@ -71,30 +73,37 @@ class Decoder:
     def decode_rows(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
         """Decode batches of (commit_ts, start_ts, payload) to batches of `mutation`.
 
-        After the last batch `left_out` has the counts by reason and those of BY_TABLE. Raises WireError, SchemaError,
-        ConfigError, Permanent.
+        After the last batch `left_out` has the counts by reason, those of BY_TABLE, and BASE. Raises WireError,
+        SchemaError, ConfigError, Permanent.
         """
-        for batch in self._decode(batches, left_out):
+        for batch, is_block in self._decode(batches, left_out):
             remaining = self.expressions.filter_rows(batch)
             if remaining.num_rows < batch.num_rows:
                 left_out[EXPRESSION] += batch.num_rows - remaining.num_rows
+            if is_block:
+                left_out[BASE] += remaining.num_rows
             yield add_columns(remaining, self.added)
 
-    def _decode(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
+    def _decode(
+        self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]
+    ) -> Iterator[tuple[pa.RecordBatch, bool]]:
+        """(rows, whether they were a block of columns), in the order of the transactions."""
         decoded, own = self._build_batch(), 0
         for batch in batches:
             for piece in _split_batch(batch):
                 at = 0
                 for block in find_column_blocks(piece.column(Binlog.PAYLOAD)):
                     own += yield from self._decode_piece(decoded, piece.slice(at, block - at))
-                    yield from decoded.take_batches()
+                    yield from ((rows, False) for rows in decoded.take_batches())
                     own += yield from self._read_block(decoded, piece.slice(block, 1))
                     at = block + 1
                 own += yield from self._decode_piece(decoded, piece.slice(at))
-        yield from decoded.take_batches()
+        yield from ((rows, False) for rows in decoded.take_batches())
         left_out.update(_build_counts(decoded.stats, own))
 
-    def _decode_piece(self, decoded: MutationBatch, piece: pa.RecordBatch) -> Generator[pa.RecordBatch, None, int]:
+    def _decode_piece(
+        self, decoded: MutationBatch, piece: pa.RecordBatch
+    ) -> Generator[tuple[pa.RecordBatch, bool], None, int]:
         """Add transactions to `decoded`, and take its rows when it is full. Returns how many our own side wrote."""
         own = 0
         if not piece.num_rows:
@@ -106,12 +115,14 @@ class Decoder:
             for row in zip(payloads, commits.to_pylist(), starts.to_pylist(), strict=True):
                 own += self._add(decoded, row[0].as_py(), *row[1:])
                 if decoded.is_full:
-                    yield from decoded.take_batches()
+                    yield from ((rows, False) for rows in decoded.take_batches())
         if decoded.is_full:
-            yield from decoded.take_batches()
+            yield from ((rows, False) for rows in decoded.take_batches())
         return own
 
-    def _read_block(self, decoded: MutationBatch, piece: pa.RecordBatch) -> Generator[pa.RecordBatch, None, int]:
+    def _read_block(
+        self, decoded: MutationBatch, piece: pa.RecordBatch
+    ) -> Generator[tuple[pa.RecordBatch, bool], None, int]:
         """The rows of the only transaction of `piece`, a block. Returns 1 if our own side wrote it, else 0."""
         payload, commit_ts, start_ts = (
             piece.column(name)[0].as_py() for name in (Binlog.PAYLOAD, Binlog.COMMIT_TS, Binlog.START_TS)
@@ -119,7 +130,7 @@ class Decoder:
         tables = self.schemas.find_schema_at(commit_ts)
         if self.rules.marks is not None and self.rules.marks.is_ours(payload, commit_ts, start_ts, tables):
             return 1
-        yield from decoded.read_block(payload, commit_ts, start_ts, tables)
+        yield from ((rows, True) for rows in decoded.read_block(payload, commit_ts, start_ts, tables))
         return 0
 
     def _build_batch(self) -> MutationBatch:
@@ -154,14 +165,15 @@ def _build_counts(stats: DecodeStats, own: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Written:
-    """The result of a task: its files in `folder`, the bytes of their rows, counts of what was left out, by reason, and
-    the rows if it holds them."""
+    """The result of a task: its files in `folder`, the bytes of their rows, counts of what was left out, by reason, the
+    rows if it holds them, and how many came in blocks of a full load (`base`)."""
 
     folder: str
     parts: list[Part]
     bytes: int
     left_out: dict[str, int]
     kept: HeldRows | None
+    base: int = 0
 
     def list_rows(self) -> list[Rows]:
         """The rows of `mutation`, to be read."""
@@ -199,7 +211,8 @@ class MergeTask:
         parts = write_parts(self.folder, MUTATION, self.keeper.keep(decode(), kept))
         table = pa.Table.from_batches(kept, MUTATION_SCHEMA)
         whole = table.num_rows == sum(part.rows for part in parts)
-        return Written(self.folder, parts, sum(sizes), dict(left_out), HeldRows(table) if whole else None)
+        base = left_out.pop(BASE, 0)
+        return Written(self.folder, parts, sum(sizes), dict(left_out), HeldRows(table) if whole else None, base)
 
     def _read(self, payloads: Payloads) -> Iterator[pa.RecordBatch]:
         batches = (batch for rows in payloads.rows for batch in rows.read(COLUMNS))

@@ -23,11 +23,13 @@ from binlake.spark_jobs.job.passed import LandedWindow
 
 @dataclass(frozen=True)
 class WrittenRows:
-    """The number of rows written, what was left out by reason, and where the rows are."""
+    """The number of rows written, what was left out by reason, where the rows are, and how many are of a full load that
+    came in blocks (`base`)."""
 
     count: int
     left_out: dict[str, int]
     parts: tuple[Rows, ...]
+    base: int = 0
 
 
 def write_rows(
@@ -58,7 +60,8 @@ def commit_rows(
     for one in written:
         left_out.update(one.left_out)
     found = tuple(rows for one in written for rows in one.list_rows())
-    return WrittenRows(sum(part.rows for part in parts), dict(sorted(left_out.items())), found)
+    base = sum(one.base for one in written)
+    return WrittenRows(sum(part.rows for part in parts), dict(sorted(left_out.items())), found, base)
 
 
 def _list_payloads(

@@ -98,7 +98,7 @@ def _merge(ctx: StageContext, manifest: WindowManifest, landed: LandedWindow | N
         detail |= {"shard_locks": locks.list_waiting(bounds.hi)}
     detail |= ctx.describe_engine()
     detail[VERSIONS] = read_versions(ctx.paths, (MUTATION, DDL), unchanged)
-    merged = Merged(rows, len(planned), not filtered and not skipped, (bounds.window,))
+    merged = Merged(rows, len(planned), not filtered and not skipped, (bounds.window,), written.base)
     sealed = MergeManifest(ctx.replication.name, bounds.lo, bounds.hi, merged, locks)
     event = WindowEvent("merge", bounds.lo, bounds.hi, "done", rows, seconds, ctx.run_id, detail=detail)
     ctx.windows.record(replace(event, manifest=sealed.to_json()))

@@ -127,6 +127,10 @@ def _apply(
     # Versions as of lo: if a run died after its record, the rerun must not take that window's result for its input.
     known = versions.read_latest(window.lo)
     plan = plan_mirrors(window.lo, window.hi, sink.definitions, sink.ddls, names, known)
+    # Every row is one of a full load, with a key that no other row has: by routes, tables may share one.
+    is_base = changes is not None and not (changes.holds or changes.earlier or ctx.rules.routes)
+    if is_base and 0 < merged.rows == merged.base:
+        plan = replace(plan, components=tuple(replace(one, is_base=True) for one in plan.components))
     groups = count_groups(merged.rows, size)
     net = NetChange(changes.rows if changes else [], plan.cells, groups, bool(ctx.rules.routes))
     with engine.open_store(ctx.paths, "mirror") as store:

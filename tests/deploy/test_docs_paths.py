@@ -20,3 +20,10 @@ def test_missing_path_is_named_with_its_line(tmp_path: Path) -> None:
         "docs/index.md:3: binlake/cells/",
         "docs/index.md:3: gone.py",
     ]
+
+
+def test_lines_that_git_left_of_a_conflict_are_found(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    text = "A line.\n<<<<<<< HEAD\nours\n=======\ntheirs\n>>>>>>> main\n"
+    (tmp_path / "docs" / "page.md").write_text(text, encoding="utf-8")
+    assert docslinks.find_merge_marks(tmp_path) == ["docs/page.md:2", "docs/page.md:6"]

@@ -429,3 +429,66 @@ def test_timestamp_becomes_datetime_in_the_sessions_zone_or_the_mirror_is_inexac
     found, mirrors.known = mirrors.known, known
     mirrors.apply(mirrors.plan(10, 20, [modify], {}))
     assert mirrors.known["d", "times"].inexact == found["d", "times"].inexact
+
+
+def base(plan: ComponentPlan) -> ComponentPlan:
+    """The same window, whose rows are of a full load only."""
+    return replace(plan, is_base=True)
+
+
+def operations(mirrors: Mirrors, of: TableDef) -> list[str]:
+    """Of each version, the newest first."""
+    return [str(one["operation"]) for one in DeltaTable(mirrors.paths.locate_mirror(of.db, of.name)).history()]
+
+
+def loaded(first: int, count: int = 3) -> list[dict[str, Any]]:
+    return [change(0, B, "replace", _w(str(n)), 6) for n in range(first, first + count)]
+
+
+def test_parts_of_a_full_load_are_added_once_each(mirrors: Mirrors) -> None:
+    # R-32
+    created = [ddl(5, Action.CREATE_TABLE, [], [B])]
+    first = base(mirrors.plan(0, 10, created, {1: [B]}))
+    parts = [base(mirrors.plan(10 * n, 10 * n + 10, [], {0: [B]})) for n in (1, 2)]
+    for _ in range(2):
+        mirrors.apply(first, *(one | {"segment": 1} for one in loaded(1)))
+        for number, part in enumerate(parts, 1):
+            for _ in range(2):
+                mirrors.apply(part, *loaded(10 * number))
+    assert [row["id"] for row in mirrors.rows(B)] == ["1", "10", "11", "12", "2", "20", "21", "22", "3"]
+    assert "MERGE" not in operations(mirrors, B)
+
+
+def test_a_load_into_a_mirror_that_has_other_rows_is_merged(mirrors: Mirrors) -> None:
+    """Such as one that goes on after a change of what was loaded before: then a key may be there."""
+    mirrors.apply(base(mirrors.plan(0, 10, [], {0: [B]})), *loaded(1))
+    mirrors.apply(mirrors.plan(10, 20, [], {0: [B]}), change(0, B, "replace", {"id": "1", "w": "8"}, 15))
+    mirrors.apply(base(mirrors.plan(20, 30, [], {0: [B]})), *(one | {"last_commit_ts": 25} for one in loaded(3)))
+    assert mirrors.rows(B) == [{"id": "1", "w": "8"}, *(_w(key) for key in "2345")]
+    assert operations(mirrors, B)[:2] == ["MERGE", "MERGE"]
+
+
+def test_a_full_load_goes_on_after_small_files_were_joined(mirrors: Mirrors) -> None:
+    mirrors.apply(base(mirrors.plan(0, 10, [], {0: [B]})), *loaded(1))
+    mirrors.apply(base(mirrors.plan(10, 20, [], {0: [B]})), *loaded(11))
+    assert Replica(mirrors.paths.locate_mirror("d", "b"), 30).maintain(join=True)["joined"] == 2
+    mirrors.apply(base(mirrors.plan(20, 30, [], {0: [B]})), *loaded(21))
+    assert operations(mirrors, B)[:2] == ["WRITE", "OPTIMIZE"]
+    assert len(mirrors.rows(B)) == 9
+
+
+def test_a_full_load_whose_commit_failed_is_added_by_the_next_run(
+    mirrors: Mirrors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = base(mirrors.plan(0, 10, [], {0: [B]}))
+    with monkeypatch.context() as patch:
+        patch.setattr("binlake.mirror.replica._build_rows", _fail)
+        with pytest.raises(OSError, match="power cut"):
+            mirrors.apply(plan, *loaded(1))
+    assert mirrors.rows(B) == []
+    mirrors.apply(plan, *loaded(1))
+    assert mirrors.rows(B) == [_w(key) for key in "123"]
+
+
+def _fail(*_: object) -> Any:
+    raise OSError("power cut")

@@ -1,0 +1,100 @@
+"""A full load as columns: target, source and mirrors are equal, and mirrors add its rows instead of merging them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from deltalake import DeltaTable
+from support.feeding import FedCluster, contents, mixed_transactions
+from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
+
+from binlake.lake.paths import LakePaths
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.job.runner import run_window
+
+pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
+
+SMALL = {"max-bytes": 6000}
+"""Windows of a few transactions."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MariaDb]:
+    with mariadb_in_memory(MariaDb.list_source_options()) as made:
+        yield made
+
+
+@pytest.fixture
+def cluster(server: MariaDb, mariadb: MariaDb, tmp_path: Path) -> Iterator[FedCluster]:
+    """A load of two tables with keys, and of one without a key that has equal rows; 1,500 rows each."""
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 1499) SELECT"
+    execute(mariadb, "DROP DATABASE IF EXISTS fed")
+    execute(
+        server,
+        "DROP DATABASE IF EXISTS fed",
+        "CREATE DATABASE fed CHARACTER SET utf8mb4",
+        "CREATE TABLE fed.t (id INT PRIMARY KEY, u VARCHAR(30) UNIQUE, v DOUBLE)",
+        "CREATE TABLE fed.log (n INT, what VARCHAR(30))",
+        "CREATE TABLE fed.other (id INT PRIMARY KEY, v INT)",
+        "SET SESSION max_recursive_iterations = 20000",
+        f"INSERT INTO fed.t {numbers} i, CONCAT('u', i), i / 7 FROM n",
+        f"INSERT INTO fed.other {numbers} i, i FROM n",
+        f"INSERT INTO fed.log {numbers} i % 5, IF(i % 9, 'base', NULL) FROM n",
+    )
+    snapshot = {"chunk-rows": 150, "form": "columns"}
+    source = {"name": "shard-1", "host": server.host, "port": server.port, "snapshot": snapshot}
+    with FedCluster(tmp_path, server, [source]) as made:
+        made.start_feeder()
+        yield made
+
+
+def _no_spark() -> NoReturn:
+    raise AssertionError("such small windows must not need Spark")
+
+
+def run_all(cluster: FedCluster, **sections: Any) -> StageContext:
+    """Run windows until everything published so far is applied."""
+    ctx = StageContext(cluster.replication(**sections), "test", _no_spark)
+    until = cluster.settle()
+    while (ctx.windows.find_landed_ts() or 0) < until:
+        run_window(ctx)
+    return ctx
+
+
+def count_commits(ctx: StageContext, table: str, operation: str) -> int:
+    """How often a mirror got rows by `operation`."""
+    history = DeltaTable(LakePaths.of(ctx.replication).locate_mirror("fed", table)).history()
+    return sum(one["operation"] == operation for one in history)
+
+
+def require_equal(ctx: StageContext, server: MariaDb, target: MariaDb) -> None:
+    """Target, source and mirrors have the same rows."""
+    assert contents(target, "fed") == contents(server, "fed")
+    for table, columns in {"t": ["id", "u", "v"], "other": ["id", "v"], "log": ["n", "what"]}.items():
+        mirror = DeltaTable(LakePaths.of(ctx.replication).locate_mirror("fed", table)).to_pyarrow_table(columns=columns)
+        found = Counter(tuple(row.values()) for row in mirror.to_pylist())
+        assert found == Counter(rows(server, f"SELECT {', '.join(columns)} FROM fed.{table}"))
+
+
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_a_load_and_the_changes_after_it_are_equal(
+    cluster: FedCluster, server: MariaDb, mariadb: MariaDb, target: dict[str, Any], mode: str
+) -> None:
+    # S4-02 R-34
+    sections = {"target": {**target, "mode": mode}, "mirror": {"enabled": True}, "window": SMALL}
+    ctx = run_all(cluster, **sections)
+    require_equal(ctx, server, mariadb)
+    # One version is the empty mirror; the rows came in several windows.
+    assert count_commits(ctx, "t", "MERGE") == count_commits(ctx, "other", "MERGE") == 0
+    assert count_commits(ctx, "other", "WRITE") >= 3
+    assert count_commits(ctx, "log", "MERGE") > 0
+    with server.connect() as link:
+        mixed_transactions(link, "fed", 2, 30)
+    execute(server, "UPDATE fed.other SET v = v + 1 WHERE id % 3 = 0", "DELETE FROM fed.other WHERE id % 7 = 0")
+    cluster.follow(server)
+    require_equal(run_all(cluster, **sections), server, mariadb)
+    assert count_commits(ctx, "other", "MERGE") > 0
