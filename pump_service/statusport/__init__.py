@@ -1,1 +1,4 @@
-"""The status port of a TiDB, as pumps and windows ask it: `answers` are its texts, `server` serves them."""
+"""The status port of a TiDB, as pumps and windows ask it.
+
+`answers` are its texts, `server` serves them, `arguments` are the options of commands that serve one.
+"""

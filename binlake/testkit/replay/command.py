@@ -13,6 +13,7 @@ from binlake.base.arguments import add_output
 from binlake.cluster.placement import ClockClient, EtcdClient, PdClient, Registry
 from binlake.cluster.pumpclient import PumpClient
 from binlake.errors import ConfigError
+from binlake.pump_service.statusport.arguments import add_status_port, build_status_tls
 from binlake.pump_service.waits import wait_for_event
 from binlake.testkit.captures.capture import Capture
 from binlake.testkit.replay.clock import ReplayClock
@@ -40,7 +41,7 @@ class CaptureCommand:
         replay.add_argument("dir", help="folder of the capture")
         replay.add_argument("--pd-urls", default="http://127.0.0.1:2379", help="PD addresses, comma list")
         replay.add_argument("--rate", type=float, help="binlogs per second (default: as fast as the pumps accept them)")
-        replay.add_argument("--status-addr", default="127.0.0.1:10080", help="HOST:PORT of the capture's status port")
+        add_status_port(replay)
         replay.add_argument("--keep-serving", action="store_true", help="serve the status port until interrupted")
         add_output(replay)
         info = actions.add_parser("info", help="show what it contains")
@@ -63,7 +64,8 @@ def _replay(args: argparse.Namespace) -> int:
     outcomes = Outcomes.of(capture)
     with _open_client(urls, capture) as client, _open_clock(urls) as clock:
         replayer = Replayer(capture, outcomes, client, clock, rate=args.rate)
-        with build_status_server(capture, outcomes, clock.read_ts, args.status_addr) as server:
+        tls = build_status_tls(args)
+        with build_status_server(capture, outcomes, clock.read_ts, args.status_addr, tls=tls) as server:
             with show_progress(capture.name) as progress:
                 result = replayer.run(progress)
             _print(_build_result_json(capture, result, server.url), args.output)

@@ -7,15 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 
 from binlake.pump_service.statusport.answers import History, Json, build_mvcc_body, lock_record, write_record
 from binlake.pump_service.statusport.server import StatusServer
+from binlake.rpc import Tls
 from binlake.testkit.captures.capture import Capture
 from binlake.testkit.replay.outcomes import Outcomes
 
 
 def build_status_server(
-    capture: Capture, outcomes: Outcomes, now: Callable[[], int], addr: str = "127.0.0.1:0"
+    capture: Capture,
+    outcomes: Outcomes,
+    now: Callable[[], int],
+    addr: str = "127.0.0.1:0",
+    *,
+    tls: Tls | None = None,
 ) -> StatusServer:
     """The status port of a recorded TiDB as of `now()`. Raises ConfigError, as StatusServer does."""
-    return StatusServer(capture.meta, History(capture.read_jobs()), Mvcc.of(capture, outcomes), now, addr)
+    return StatusServer(capture.meta, History(capture.read_jobs()), Mvcc.of(capture, outcomes), now, addr, tls=tls)
 
 
 class Mvcc:

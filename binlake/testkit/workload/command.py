@@ -7,7 +7,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,12 @@ import structlog
 
 from binlake import tso
 from binlake.base.arguments import add_output
+from binlake.cluster.control.commands import add_cluster, build_tls
 from binlake.cluster.placement import EtcdClient, PdClient, Registry
 from binlake.cluster.pumpclient import ClientOptions, PumpClient
 from binlake.pump_service.probes import Probes, find_no_reason
 from binlake.pump_service.statusport.answers import History
+from binlake.pump_service.statusport.arguments import add_status_port, build_status_tls
 from binlake.pump_service.statusport.server import StatusServer
 from binlake.pump_service.waits import wait_for_event
 from binlake.testkit.workload.kinds import KINDS
@@ -45,8 +47,8 @@ class WorkloadCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the options with the defaults of Spec."""
         add, spec = parser.add_argument, Spec(transactions=1)
-        add("--pd-urls", default="http://127.0.0.1:2379", help="PD addresses, comma list")
-        add("--status-addr", default="127.0.0.1:10080", help="HOST:PORT of the status port it serves")
+        add_cluster(parser)
+        add_status_port(parser)
         add("--strategy", default="range", help="range, hash or score (docs/understand/pump-client.md)")
         add(
             "--label",
@@ -84,14 +86,17 @@ class WorkloadCommand:
             recording = Recording(args.record, pd.fetch_cluster_id(), spec.seed) if args.record else None
             runner = Runner(spec, client, clock.fetch_ts, transactions, history, recording)
             probed = Probes(find_no_reason, runner.find_trouble)
-            status = StatusServer(meta, history, transactions, lambda: tso.MAX_TS, args.status_addr, probed=probed)
+            status = StatusServer(
+                meta, history, transactions, lambda: tso.MAX_TS, args.status_addr, probed=probed,
+                tls=build_status_tls(args),
+            )  # fmt: skip
             stack.enter_context(status)
             _on_signal(runner.stop)
             print(f"workload: status port {status.url}", flush=True)
             runner.run()
             pending = client.drain(_DRAIN_S)
             if spec.faults.orphans:
-                _settle(_split_words(args.pd_urls), pd.fetch_ts())
+                _settle(args, pd.fetch_ts())
             _write_outputs(runner, spec, args.state, recording)
             _print(summarise(runner, pending, status.url), args.output)
             if args.keep_serving:
@@ -192,17 +197,17 @@ def _add_faults(add: Callable[..., Any]) -> None:
 
 @contextmanager
 def _connect(args: argparse.Namespace) -> Iterator[tuple[PdClient, PumpClient]]:
-    urls = _split_words(args.pd_urls)
-    with closing(PdClient(urls)) as pd, closing(EtcdClient(urls)) as etcd:
-        options = ClientOptions(strategy=args.strategy, label=args.label, socket=args.socket)
+    urls, tls = _split_words(args.pd_urls), build_tls(args)
+    with closing(PdClient(urls, tls=tls)) as pd, closing(EtcdClient(urls, tls=tls)) as etcd:
+        options = ClientOptions(strategy=args.strategy, label=args.label, socket=args.socket, tls=tls)
         with PumpClient(None if args.socket else Registry(etcd), pd.fetch_cluster_id(), options) as client:
             yield pd, client
 
 
-def _settle(urls: Sequence[str], ts: int) -> None:
+def _settle(args: argparse.Namespace, ts: int) -> None:
     """Wait until each online pump has passed `ts`, fetched after the run: then all lost outcomes are resolved."""
     until = time.monotonic() + _SETTLE_S
-    with closing(EtcdClient(urls)) as etcd:
+    with closing(EtcdClient(_split_words(args.pd_urls), tls=build_tls(args))) as etcd:
         registry = Registry(etcd)
         while behind := [p.node_id for p in registry.list_pumps() if p.state == "online" and p.max_commit_ts < ts]:
             if time.monotonic() > until:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.certificates import certificate
 
 from binlake.cluster.pumpclient import PumpReader
 from binlake.pump_service.pd import PlacementDriver
@@ -107,6 +108,17 @@ def test_lost_commits_and_rollbacks_are_resolved_by_the_status_port(source: Sour
     orphans = [found for found in outcomes.by_start.values() if found.orphan]
     assert {bool(found.commit_ts) for found in orphans} == {True, False}
     assert set(source.taken(max(committed))) == committed
+
+
+def test_status_port_has_tls_with_a_certificate(source: Source, tmp_path: Path) -> None:
+    tls = certificate(tmp_path)
+    files = ("--status-ssl-cert", str(tls.cert), "--status-ssl-key", str(tls.key))
+    done = source.run("--transactions", "5", "--output", "json", *files)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["status_url"] == f"https://{source.status}"
+    done = source.run("--transactions", "5", *files[:2])
+    assert done.returncode == 1
+    assert "ssl-key" in done.stderr
 
 
 @pytest.mark.parametrize(
