@@ -65,10 +65,10 @@ class ControlTable:
         if table is None or not is_newest(self.path, table, version):
             self._discard()
 
-    def _discard(self, written: DeltaTable | None = None) -> None:
-        """Let later reads find other rows: those of `written` after a write, else the newest."""
+    def _discard(self, written: DeltaTable | None = None, rows: ControlRows | None = None) -> None:
+        """Let later reads find other rows: those of `written` after a write (`rows`, if known), else the newest."""
         self.views += 1
-        self._pinned, self._written = None, written
+        self._pinned, self._written = rows if self._is_pinned else None, written
 
     def append(self, rows: Sequence[Row]) -> None:
         """Append `rows` (missing columns become NULL) in one commit. Durable when this returns."""
@@ -193,11 +193,11 @@ class ControlTable:
                 storage_options=build_delta_options(self.path),
                 post_commithook_properties=choose_hooks(self.path, -1 if table is None else table.version()),
             )
-            if table is not None:
-                remember_rows(self.path, table, self.schema, data)
+            extended = None if table is None else remember_rows(self.path, table, self.schema, data)
             if table is not None and table.version() % COMPACT_EVERY == 0:
                 self._compact(table)
-            self._discard(table)
+                extended = None
+            self._discard(table, extended)
 
     def _compact(self, table: DeltaTable) -> int:
         try:

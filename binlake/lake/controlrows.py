@@ -98,20 +98,32 @@ def read_control_rows(path: str, table: DeltaTable, schema: pa.Schema) -> Contro
     return cached
 
 
-def remember_rows(path: str, table: DeltaTable, schema: pa.Schema, rows: pa.Table) -> None:
-    """Let a later read know `rows`, which were just written to `table` at `path`, so that it does not read them again.
+def remember_rows(path: str, table: DeltaTable, schema: pa.Schema, rows: pa.Table) -> ControlRows | None:
+    """Let later reads know `rows`, which were just written to `table` at `path`, so that they do not read them again.
 
-    Does nothing if it cannot tell their file: it must be the only one with unknown rows, and have as many.
+    Returns all rows after the write; None if there is more to read, because others have written too, or nothing had
+    been read before. Does nothing if it cannot tell the file of `rows`: it must be the only one with unknown rows, and
+    have as many.
     """
     with _lock:
         cached = _cached.get((path, schema))
     if cached is None:
-        return
-    adds = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes", "num_records"])
+        return None
+    adds = pa.table(table.get_add_actions(flatten=True))
     before = {*cached.adds["path"].to_pylist(), *cached.files}
-    new = [add for add in adds.to_pylist() if add["path"] not in before and unquote(add["path"]) not in before]
-    if [add["num_records"] for add in new] == [rows.num_rows] and new[0]["size_bytes"] <= SMALL_BYTES:
-        cached.files[unquote(new[0]["path"])] = rows
+    listed = adds.select(["path", "size_bytes", "num_records"]).to_pylist()
+    new = [add for add in listed if add["path"] not in before and unquote(add["path"]) not in before]
+    if [add["num_records"] for add in new] != [rows.num_rows] or new[0]["size_bytes"] > SMALL_BYTES:
+        return None
+    cached.files[unquote(new[0]["path"])] = rows
+    version = table.version()
+    if cached.table is not table or (version, adds.num_rows) != (cached.version + 1, cached.adds.num_rows + 1):
+        return None
+    small = pa.concat_tables([cached.small, rows]).combine_chunks()
+    extended = ControlRows(table, version, small, cached.large, adds, cached.files)
+    with _lock:
+        _cached[path, schema] = extended
+    return extended
 
 
 def _read(table: DeltaTable, schema: pa.Schema, before: dict[str, pa.Table]) -> ControlRows:

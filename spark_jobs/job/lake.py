@@ -94,15 +94,21 @@ def overwrite(rows: pa.Table, paths: LakePaths, table: LakeTable, predicate: str
 
 
 def replace_history(
-    paths: LakePaths, table: LakeTable, lo: int, hi: int | None, parts: Sequence[Part], note: Mapping[str, str]
+    paths: LakePaths,
+    table: LakeTable,
+    lo: int,
+    hi: int | None,
+    parts: Sequence[Part],
+    note: Mapping[str, str],
+    opened: DeltaTable | None = None,
 ) -> None:
     """Replace the rows with lo < commit_ts <= hi (None: all above lo) by the files `parts`, in one commit.
 
     The files are in the table's folder. If an old file also has other rows, which maintenance joined with these, their
     rows are copied; later stages of this process still read the files, which VACUUM deletes one day. The caller holds
-    the table's lock. Raises Transient.
+    the table's lock. `opened`: the table, if the caller has opened it under that lock. Raises Transient.
     """
-    opened = open_table(paths.locate_table(table.name))
+    opened = open_table(paths.locate_table(table.name)) if opened is None else opened
     replaced = _find_files_of_range(opened, lo, hi)
     if replaced is not None:
         if parts or replaced:

@@ -17,9 +17,9 @@ import structlog
 from binlake.base import rowhash
 from binlake.errors import ConflictingBinlogs, ImmutableWindow, IncompleteWindow, LostRange
 from binlake.feed.state import list_begins
-from binlake.lake.continuity import LANDED_TABLES, VERSIONS, read_versions, require_all_windows
+from binlake.lake.continuity import LANDED_TABLES, VERSIONS, Opened, read_versions, require_all_windows
 from binlake.lake.payloads import PayloadRange
-from binlake.lake.tables import BINLOG, MUTATION
+from binlake.lake.tables import BINLOG, MUTATION, SCHEMA_CHANGE
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.spark_jobs.engine.engine import Keeper, LocalEngine
@@ -58,13 +58,16 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
             _verify(ctx, sealed)
             return _build_result(sealed, began, "already", {})
         with open_cluster(ctx.replication) as cluster:
-            require_all_windows(ctx.paths, ctx.windows, ("land",))
+            present = require_all_windows(ctx.paths, ctx.windows, ("land",))
             members = _require_members(ctx, cluster, bounds)
             ensure_tables(ctx.paths)
             window = _complete(ctx, cluster, members, bounds, ctx.most_bytes)
-            stored = _store(ctx, window)
+            stored = _store(ctx, window, present)
             manifest = _build_manifest(ctx, cluster, stored.landed, window)
-            _seal(ctx, cluster, manifest, members, time.monotonic() - began)
+            # The other table was only read, unless there was a DDL.
+            unchanged = {} if window.jobs.changes else {SCHEMA_CHANGE.name: present.get(SCHEMA_CHANGE.name)}
+            versions = read_versions(ctx.paths, LANDED_TABLES, unchanged)
+            _seal(ctx, cluster, manifest, members, versions, time.monotonic() - began)
     result = _build_result(manifest, began, "done", {CUT: True} if window.is_cut else {})
     return replace(result, derived=LandedWindow(window.bounds, stored.rows, _take_decoded(ctx, window.pulled)))
 
@@ -116,12 +119,12 @@ class _Complete:
         return sum(proof.entities for proof in self.proofs)
 
 
-def _store(ctx: StageContext, window: _Complete) -> Stored:
-    """Commit the rows and the jobs of `window`. Raises IncompleteWindow, Transient."""
+def _store(ctx: StageContext, window: _Complete, present: Opened) -> Stored:
+    """Commit the rows and the jobs of `window`; `present`: tables as opened. Raises IncompleteWindow, Transient."""
     bounds, stored = window.bounds, window.pulled.sum_stored()
     note = {"run": ctx.run_id, "window": bounds.window, "stage": "land"}
     # Replace all rows above lo: an unsealed attempt with a greater hi may have left rows there.
-    replace_history(ctx.paths, BINLOG, bounds.lo, None, stored.parts, note)
+    replace_history(ctx.paths, BINLOG, bounds.lo, None, stored.parts, note, present.get(BINLOG.name))
     ctx.schemas.append(bounds.hi, window.jobs.changes)
     written = sum(part.rows for part in stored.parts)
     if stored.landed.rows != written:
@@ -258,13 +261,20 @@ def _build_manifest(ctx: StageContext, cluster: Cluster, landed: Landed, window:
     )
 
 
-def _seal(ctx: StageContext, cluster: Cluster, manifest: WindowManifest, members: list[Member], seconds: float) -> None:
+def _seal(
+    ctx: StageContext,
+    cluster: Cluster,
+    manifest: WindowManifest,
+    members: list[Member],
+    versions: Mapping[str, int],
+    seconds: float,
+) -> None:
     # Members are recorded before the seal, so a pump of a sealed window can never be unknown (hazards R-05).
     ctx.members.remember(
         [RememberedMember(m.node_id, m.store_uuid, m.state, m.watermark, manifest.hi) for m in members]
     )
     rows = manifest.dml + manifest.ddls
-    detail = {VERSIONS: read_versions(ctx.paths, LANDED_TABLES), **ctx.describe_engine()}
+    detail = {VERSIONS: versions, **ctx.describe_engine()}
     seal = WindowEvent("land", manifest.lo, manifest.hi, "done", rows, seconds, ctx.run_id, "", "", detail,
                        manifest.to_json())  # fmt: skip
     begins = list_begins(ctx.windows, ctx.replication.feed, manifest.lo, ctx.run_id)

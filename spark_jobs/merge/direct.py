@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from deltalake import DeltaTable
+
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.tables import BINLOG, MUTATION
 from binlake.spark_jobs.engine.engine import Engine
@@ -39,23 +41,29 @@ def write_rows(
     decoder: Decoder,
     note: Mapping[str, str],
     landed: LandedWindow | None = None,
+    opened: DeltaTable | None = None,
 ) -> WrittenRows:
     """Replace the rows of the range by those of `payloads`. The caller holds the table's lock.
 
-    `landed`: the range's rows of `binlog`, if land wrote them in this process.
+    `landed`: the range's rows of `binlog`, if land wrote them in this process; `opened`: as in `replace_history`.
     Raises what a Decoder raises, Transient.
     """
     folder = ctx.paths.locate_table(MUTATION.name)
     task = MergeTask(payloads, decoder, folder, engine.build_keeper())
-    return commit_rows(ctx, engine.run(task, _list_payloads(ctx, engine, payloads, landed)), payloads, note)
+    written = engine.run(task, _list_payloads(ctx, engine, payloads, landed))
+    return commit_rows(ctx, written, payloads, note, opened)
 
 
 def commit_rows(
-    ctx: StageContext, written: Sequence[Written], payloads: PayloadRange, note: Mapping[str, str]
+    ctx: StageContext,
+    written: Sequence[Written],
+    payloads: PayloadRange,
+    note: Mapping[str, str],
+    opened: DeltaTable | None = None,
 ) -> WrittenRows:
     """Replace the rows of the range by those of `written`. Raises Transient."""
     parts = [part for one in written for part in one.parts]
-    replace_history(ctx.paths, MUTATION, payloads.lo, payloads.hi, parts, note)
+    replace_history(ctx.paths, MUTATION, payloads.lo, payloads.hi, parts, note, opened)
     left_out: Counter[str] = Counter()
     for one in written:
         left_out.update(one.left_out)

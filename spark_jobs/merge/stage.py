@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 import structlog
+from deltalake import DeltaTable
 
 from binlake.base.lakecolumns import Binlog, Ddl
 from binlake.errors import ImmutableWindow
@@ -80,7 +81,7 @@ def _merge(ctx: StageContext, manifest: WindowManifest, landed: LandedWindow | N
         unchanged = {name: table for name, table in present.items() if name == DDL.name}
     written = WrittenRows(0, {}, ())
     if manifest.dml:
-        written = _write_mutations(ctx, manifest, schemas, locks, ignored, landed)
+        written = _write_mutations(ctx, manifest, schemas, locks, ignored, landed, present.get(MUTATION.name))
     rows, lost = written.count, written.left_out
     seconds = time.monotonic() - began
     skipped = record_skips(ctx.paths, ctx.windows, ignored, ctx.run_id)
@@ -211,16 +212,17 @@ def _write_mutations(
     locks: Locks,
     ignored: frozenset[int],
     landed: LandedWindow | None,
+    opened: DeltaTable | None,
 ) -> WrittenRows:
     bounds = Bounds(manifest.lo, manifest.hi)
     decoder = Decoder.of_window(schemas, ctx.rules, locks, bounds.lo)
     payloads = PayloadRange(bounds.lo, bounds.hi, ignored, _find_chunked(ctx, manifest))
     decoded, note = landed.decoded if landed is not None else None, _build_note(ctx, bounds)
     if decoded is not None and _would_decode_alike(ctx, decoded, schemas, payloads):
-        return commit_rows(ctx, decoded.written, payloads, note)
+        return commit_rows(ctx, decoded.written, payloads, note, opened)
     if decoded is not None:
         decoded.discard()
-    return write_rows(ctx, ctx.choose_engine(manifest.bytes), payloads, decoder, note, landed)
+    return write_rows(ctx, ctx.choose_engine(manifest.bytes), payloads, decoder, note, landed, opened)
 
 
 def _would_decode_alike(

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from support.examples import seeds
 
 from binlake.lake import control, controlrows
@@ -71,10 +71,9 @@ def test_small_file_is_read_once_for_all_callers(tmp_path: Path, monkeypatch: py
         return read_file(open_file, path, *more)
 
     monkeypatch.setattr(controlrows, "_read_file", count)
+    monkeypatch.setattr(control, "remember_rows", lambda *_: None)  # as if another process had written the rows
     for number in range(20):
         table.append([{"n": number, "kind": "a"}])
-        if number:
-            controlrows._cached[table.path, table.schema].files.popitem()  # as if another process had written the row
         for reader in (table, a_table(tmp_path)):
             assert (len(reader.read_rows()), reader.find_greatest("n")) == (number + 1, number)
     assert len(read) == len(set(read)) == files_of(tmp_path) == 20
@@ -134,3 +133,22 @@ def test_partitions_are_read_whatever_their_names(tmp_path: Path) -> None:
     assert {row["n"]: row["kind"] for row in table.read_rows()} == dict(enumerate([*kinds[:-2], None, None]))
     assert [row["n"] for row in table.read_rows(["n"], ds.field("kind") == "x/y")] == [1]
     assert [row["n"] for row in table.read_newest(["n", "kind"], "n", 2)] == [7, 6]
+
+
+def test_own_writes_extend_what_a_pinned_reader_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # 34
+    a_table(tmp_path).append([{"n": 0, "kind": "a"}])
+    pinned, asked = ControlTable(str(tmp_path / "t"), NUMBERS, pinned=True), []
+    assert len(pinned.read_rows()) == 1
+    read = control.read_control_rows
+    monkeypatch.setattr(control, "read_control_rows", lambda *about: asked.append(about) or read(*about))
+    for number in (1, 2):
+        pinned.append([{"n": number, "kind": "b"}])
+        assert (sorted(row["n"] for row in pinned.read_rows()), asked) == ([*range(number + 1)], [])
+        assert pinned.find_greatest("n") == number
+    # If another process has written in between, its rows are read.
+    write_deltalake(str(tmp_path / "t"), pa.table({"n": [3], "kind": ["c"]}), mode="append")
+    pinned.append([{"n": 4, "kind": "b"}])
+    assert (sorted(row["n"] for row in pinned.read_rows()), len(asked)) == ([0, 1, 2, 3, 4], 1)
+    # Nor does it keep rows that a replacement took away.
+    pinned.replace([{"n": 5, "kind": "a"}])
+    assert [row["n"] for row in pinned.read_rows()] == [5]
