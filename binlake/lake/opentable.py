@@ -71,6 +71,15 @@ def open_table(path: str) -> DeltaTable:
     return table
 
 
+def open_once(path: str) -> DeltaTable:
+    """The table at `path` at its newest version, for a read that this process may not repeat. Raises as `open_table`.
+
+    On a disk it is not cached: its log is read quickly, and the list of a large table's files takes memory. In a store
+    the log takes two requests for each commit since the last checkpoint.
+    """
+    return open_table(path) if is_remote(path) else load_table(path)
+
+
 def _keep(path: str, table: DeltaTable, looked_s: float) -> None:
     commit = _find_commit(path, table.version())
     if commit is not None or is_remote(path):

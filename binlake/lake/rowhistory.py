@@ -22,7 +22,7 @@ from binlake.errors import ConfigError
 from binlake.lake.columntypes import choose_arrow_type
 from binlake.lake.damage import name_damage
 from binlake.lake.dataset import open_dataset
-from binlake.lake.opentable import load_table, open_table
+from binlake.lake.opentable import open_once, open_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MUTATION, LakeTable
 from binlake.rows.codec import format_key_text
@@ -84,7 +84,7 @@ def read_changes(
     if hi <= lo:
         return []
     condition = match_commit_ts(lo, hi) if where is None else match_commit_ts(lo, hi) & where
-    data = open_dataset(load_table(paths.locate_table(MUTATION.name)))
+    data = open_dataset(open_once(paths.locate_table(MUTATION.name)))
     names = _AT_SOURCE if at_source else {}
     named = {name: ds.field(names.get(name, name)) for name in CHANGE_COLUMNS}
     with name_damage(paths.locate_table(MUTATION.name)):

@@ -20,7 +20,7 @@ from deltalake.exceptions import TableNotFoundError
 from binlake.base.lakecolumns import Mutation
 from binlake.lake.damage import name_damage
 from binlake.lake.dataset import open_dataset
-from binlake.lake.opentable import load_table
+from binlake.lake.opentable import open_once
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import CHANGE_COLUMNS, RowVersion, build_row_versions, match_commit_ts
 from binlake.lake.tables import MUTATION
@@ -109,7 +109,7 @@ class _TableCache:
 
     def open_table(self, path: str) -> tuple[ds.Dataset, dict[str, int]]:
         """The table at its newest version, and the greatest commit_ts of each file."""
-        table = load_table(path)
+        table = open_once(path)
         # The versions of a lake recreated at the same path start again, so compare the id too.
         state = (str(table.metadata().id), table.version())
         with self._lock:

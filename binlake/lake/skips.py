@@ -14,7 +14,7 @@ import structlog
 from binlake import tso
 from binlake.base.lakecolumns import Binlog
 from binlake.lake.dataset import open_dataset
-from binlake.lake.opentable import load_table
+from binlake.lake.opentable import open_once
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowEvent, WindowLog
@@ -35,7 +35,7 @@ def record_skips(paths: LakePaths, windows: WindowLog, ignored: Collection[int],
         & ds.field(Binlog.COMMIT_TS).isin(sorted(ignored))
         & (ds.field(Binlog.CHUNK) == 0)
     )
-    landed = open_dataset(load_table(paths.locate_table(BINLOG.name))).to_table(
+    landed = open_dataset(open_once(paths.locate_table(BINLOG.name))).to_table(
         columns=[Binlog.COMMIT_TS, Binlog.START_TS, Binlog.KIND], filter=where
     )
     transactions = sorted(

@@ -21,7 +21,7 @@ from binlake.lake import skips
 from binlake.lake.damage import name_damage
 from binlake.lake.dataset import open_dataset
 from binlake.lake.ddls import read_landed_ddls
-from binlake.lake.opentable import load_table
+from binlake.lake.opentable import open_once
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion, commit_day
 from binlake.lake.seek import Budget, read_changes_of_transaction
@@ -179,7 +179,7 @@ def _read_binlogs(paths: LakePaths, ts: int, landed: tuple[int, int], budget: Bu
 
 
 def _find_binlogs(paths: LakePaths, ts: int, landed: tuple[int, int], budget: Budget | None) -> list[Mapping[str, Any]]:
-    table = load_table(paths.locate_table(BINLOG.name))
+    table = open_once(paths.locate_table(BINLOG.name))
     data = open_dataset(table)
     within = (ds.field(Binlog.COMMIT_TS) > landed[0]) & (ds.field(Binlog.COMMIT_TS) <= landed[1])
     # In a damaged lake, ts may be one transaction's commit_ts and another's start_ts: the commit_ts has precedence.

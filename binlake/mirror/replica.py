@@ -16,12 +16,11 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from binlake.base.lakecolumns import Change, Mirror
 from binlake.errors import LostRange
-from binlake.lake.access import is_remote
 from binlake.lake.columntypes import build_schema
 from binlake.lake.continuity import require_not_restored
 from binlake.lake.dataset import open_dataset
 from binlake.lake.lock import build_commit_properties
-from binlake.lake.opentable import load_table, open_table
+from binlake.lake.opentable import load_table, open_once
 from binlake.lake.store import build_delta_options, choose_hooks
 from binlake.mirror.rows import Reshaper, build_image_rows
 from binlake.rows.schema import TableDef
@@ -267,8 +266,7 @@ class Replica:
     def _open(self) -> DeltaTable | None:
         if self._table is None:
             try:
-                # In a store, replaying a log again for each window would be a request for each commit.
-                self._table = open_table(self._path) if is_remote(self._path) else load_table(self._path)
+                self._table = open_once(self._path)
             except TableNotFoundError:
                 return None
         return self._table

@@ -135,11 +135,16 @@ def test_a_window_of_one_transaction_takes_few_requests(
         monkeypatch.setattr(controlrows, "_cached", {})
         monkeypatch.setattr(lease, "_released", {})
         cold = count_window(1002)
+        rows = Audit(ctx.paths).read_table_as_of("d", "t", ctx.windows.list_landed()[-1][1] - 1).rows
+        asked = count_by_table(proxy.take_requests(), f"lakes/{ctx.replication.name}/")
+    assert len(rows) == len(source.workload.rows["d", "t"])
     assert tables_of(source.workload, mariadb) == expected(source.workload)
-    print(f"requests: {warm.total()} warm, {cold.total()} cold")
+    print(f"requests: {warm.total()} warm, {cold.total()} cold, {asked.total()} a table as of a moment")
     print("\n".join(f"{warm[place]:4} {cold[place]:4} {' '.join(place)}" for place in sorted({*warm, *cold})))
     assert warm.total() < 170
     assert cold.total() < 500
+    # The log of a table that was read before is not read again.
+    assert asked.total() < 60
 
 
 @pytest.mark.soak
