@@ -46,6 +46,7 @@ from deploy.local.sample_lake import SampleLake, build_table
 WINDOWS = 10_000
 STEP = (SPAN_MS << 18) // WINDOWS
 _BATCH = 50
+_FILES = 64
 _MADE = "made"
 ROUNDS = 7
 
@@ -135,7 +136,8 @@ def _write_history(mutations: int, folder: Path, paths: LakePaths) -> None:
     conf = {"spark.driver.memory": "4g", "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "wh")}
     spark = start_classic_session("bench-page", "local[2]", conf)
     ensure_tables(paths)
-    rows = write_synthetic(spark, mutations)
+    # A file for each window would only be joined below, and syncing 10,000 files takes hours on a busy disk.
+    rows = write_synthetic(spark, mutations).coalesce(_FILES)
     rows.select(*MUTATION.list_column_names()).write.format("delta").mode("append").save(paths.locate_table("mutation"))
     binlogs = rows.where(f"seq = {ROWS_OF_A_TRANSACTION - 1}").selectExpr(
         "commit_ts", "start_ts", "0 AS chunk", "commit_date", "'pump-1' AS pump", "'dml' AS kind", "schema_version",

@@ -27,8 +27,8 @@ Ints = NDArray[np.int64]
 VERSION = "2:"
 """The prefix of these digests; older digests, which Spark computed, have no prefix."""
 
-_ROWS = 1 << 16
-"""Rows hashed at once: so many that their numbers stay in the processor's cache."""
+_ROWS = 1 << 14
+"""Rows hashed at once: so many that their numbers stay in the processor's cache, also those of a map's entries."""
 _LONG = 96
 """Longer values (bytes) are hashed by one C call each, which then costs less than word by word for all values."""
 _TOP = 1 << 64

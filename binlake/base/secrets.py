@@ -1,7 +1,8 @@
 """Users and passwords that a file names instead of containing them: `env:NAME`, and `airflow:CONN_ID`.
 
 Rule: both are read from the environment of the process that needs them. `airflow:CONN_ID` is `AIRFLOW_CONN_CONN_ID`, a
-URI or JSON as Airflow itself reads it there; Airflow's tasks put it there from whatever secrets backend has it.
+URI or JSON as Airflow itself reads it there; Airflow's tasks put it there from whatever secrets backend has it. The
+processes of Airflow itself ask Airflow (`ask_for_connections`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
@@ -21,6 +22,14 @@ _CONNECTION = re.compile(rf"\bairflow(?::|%3A)({_ID})", re.IGNORECASE)
 _FIELDS = {"user": "login", "password": "password"}
 
 Field = Literal["user", "password"]
+FetchConnection = Callable[[str], str | None]
+"""Returns the connection of an id, as a URI or JSON; None if there is none."""
+_fetchers: list[FetchConnection] = []
+
+
+def ask_for_connections(fetch: FetchConnection) -> None:
+    """Ask `fetch`, instead of what was given before, for connections that the environment does not have."""
+    _fetchers[:] = [fetch]
 
 
 def names_secret(text: str) -> bool:
@@ -36,6 +45,21 @@ def find_connections(texts: Iterable[str]) -> list[str]:
 def derive_variable(conn_id: str) -> str:
     """The variable of the environment with the Airflow connection `conn_id`."""
     return f"AIRFLOW_CONN_{conn_id.upper()}"
+
+
+def is_defined(text: str) -> bool:
+    """Whether this process knows what `text` names, or `text` is the secret itself."""
+    named = _NAMED.fullmatch(text)
+    return named is None or _find_named(named["kind"], named["name"], os.environ) is not None
+
+
+def _find_named(kind: str, name: str, known: Mapping[str, str]) -> str | None:
+    if kind == "env":
+        return known.get(name)
+    found = known.get(derive_variable(name))
+    if found is None and known is os.environ:
+        return next((fetch(name) for fetch in _fetchers), None)
+    return found
 
 
 def resolve_secret(
@@ -54,8 +78,8 @@ def resolve_secret(
     kind, name = named["kind"], named["name"]
     variable = name if kind == "env" else derive_variable(name)
     place = {**(where or {}), "variable": variable}
-    if variable in known:
-        return known[variable] if kind == "env" else _read_connection(known[variable], key, field, place)
+    if (value := _find_named(kind, name, known)) is not None:
+        return value if kind == "env" else _read_connection(value, key, field, place)
     if kind == "env":
         raise ConfigError(
             f"{key} names an environment variable that is not set", where=place, hint=f"export {variable}=…"

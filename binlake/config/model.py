@@ -133,8 +133,8 @@ class Source(Section):
 
 
 class LakeStorage(Section):
-    """How an object store with the lake is reached. Credentials come from the environment (AWS_ACCESS_KEY_ID,
-    AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN) or the machine's role, never from this file."""
+    """How an object store with the lake is reached. Credentials come from an Airflow connection, the environment
+    (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN) or the machine's role, never from this file."""
 
     endpoint: str = Field(
         "",
@@ -142,6 +142,11 @@ class LakeStorage(Section):
         description="URL of a store other than AWS; empty = AWS_ENDPOINT_URL, else AWS",
     )
     region: str = Field("", description="region; empty = AWS_REGION, else us-east-1")
+    credentials: str = Field(
+        "",
+        pattern=r"^(airflow:[A-Za-z0-9_.\-]+)?$",
+        description="`airflow:CONN_ID`: login and password of this connection are the key id and the secret key",
+    )
 
 
 class Lake(Section):

@@ -1,27 +1,42 @@
 """Where lakes are, and how this process reaches those in an object store. Without Arrow: pages and lineage read paths.
 
-Rule: endpoint and region are those that the replication names, else those of the environment.
+Rule: endpoint and region are those that the replication names, else those of the environment. Credentials are those of
+the Airflow connection that the replication names, else what a store's client finds in the environment or the machine.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from binlake.base.secrets import is_defined, resolve_secret
 
 _REGION = "us-east-1"
 
 
 @dataclass(frozen=True)
 class Access:
-    """How to reach a store; empty: as the environment says, else AWS."""
+    """How to reach a store; empty: as the environment says, else AWS. `credentials`: names an Airflow connection."""
 
     endpoint: str = ""
     region: str = ""
+    credentials: str = ""
 
     @property
     def is_plain(self) -> bool:
         """Whether requests are not encrypted."""
         return self.endpoint.startswith("http://")
+
+    def read_keys(self) -> tuple[str, str] | None:
+        """Key id and secret key of the connection; None: the store's client finds them itself. Raises ConfigError."""
+        if not self.credentials:
+            return None
+        key = "lake.storage.credentials"
+        return resolve_secret(self.credentials, key, "user"), resolve_secret(self.credentials, key)
+
+    def drop_unknown_credentials(self) -> Access:
+        """For an executor, which may have keys or a role of its own instead of the connection."""
+        return self if is_defined(self.credentials) else replace(self, credentials="")
 
 
 _accesses: dict[str, Access] = {}
@@ -42,7 +57,7 @@ def find_access(path: str) -> Access:
     named = next((own for root, own in _accesses.items() if path == root or path.startswith(f"{root}/")), Access())
     endpoint = named.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
     region = named.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", _REGION)
-    return Access(endpoint, region)
+    return Access(endpoint, region, named.credentials)
 
 
 def is_remote(path: str) -> bool:

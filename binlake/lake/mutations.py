@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -27,12 +28,18 @@ def read_touched_tables(paths: LakePaths, lo: int, hi: int, starts: Sequence[int
 
 def find_touched_tables(batches: Iterable[pa.RecordBatch], starts: Sequence[int]) -> list[SegmentTable]:
     """The tables and segments of the row changes in `batches`, sorted; `starts` open segments 1, 2, ..."""
+    return sorted(count_touched_tables(batches, starts))
+
+
+def count_touched_tables(batches: Iterable[pa.RecordBatch], starts: Sequence[int]) -> Counter[SegmentTable]:
+    """The row changes in `batches` by table and segment; `starts` open segments 1, 2, ..."""
     edges = np.asarray(starts, dtype=np.int64)
-    touched: set[SegmentTable] = set()
+    touched: Counter[SegmentTable] = Counter()
     for batch in batches:
         segments = np.searchsorted(edges, np.asarray(batch.column(Mutation.COMMIT_TS)), side="right")
         columns = [pa.array(segments), batch.column(Mutation.DB), batch.column(Mutation.TABLE)]
         rows = pa.Table.from_arrays(columns, names=list(SegmentTable._fields))
-        distinct = rows.group_by(list(SegmentTable._fields)).aggregate([]).to_pylist()
-        touched |= {SegmentTable(**row) for row in distinct}
-    return sorted(touched)
+        counts = rows.group_by(list(SegmentTable._fields)).aggregate([([], "count_all")]).to_pylist()
+        for row in counts:
+            touched[SegmentTable(row["segment"], row["db"], row["table"])] += row["count_all"]
+    return touched

@@ -24,7 +24,8 @@ _RETRY_S = 60.0
 
 def open_objects(path: str, retry_s: float = _RETRY_S) -> S3Store:
     """The objects below `path`, with conditional puts; an error is tried again for `retry_s`."""
-    return _build_objects(path, find_access(path), retry_s)
+    access = find_access(path)
+    return _build_objects(path, access, access.read_keys(), retry_s)
 
 
 def has_object(path: str, name: str) -> bool:
@@ -101,13 +102,15 @@ def translate_errors(place: str) -> Iterator[None]:
 
 
 @lru_cache(maxsize=64)
-def _build_objects(path: str, access: Access, retry_s: float) -> S3Store:
+def _build_objects(path: str, access: Access, keys: tuple[str, str] | None, retry_s: float) -> S3Store:
     from obstore.store import S3Store
 
     bucket, _, prefix = path.partition("://")[2].partition("/")
     config: S3Config = {"region": access.region}
     if access.endpoint:
         config["endpoint"] = access.endpoint
+    if keys is not None:
+        config["access_key_id"], config["secret_access_key"] = keys
     return S3Store(
         bucket,
         prefix=prefix,

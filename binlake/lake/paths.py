@@ -35,7 +35,7 @@ class LakePaths:
             base = str(Path(base).expanduser().absolute())
         root, storage = f"{base}/{replication.name}", replication.lake.storage
         if is_remote(root):
-            register_access(root, Access(storage.endpoint, storage.region))
+            register_access(root, Access(storage.endpoint, storage.region, storage.credentials))
         return cls(root)
 
     @property

@@ -1,7 +1,8 @@
 """How this process reaches the files of a lake: on a local disk, or below `s3://bucket/prefix`.
 
-Rule: endpoint and region are those that the replication names; credentials are never Binlake's: the clients take them
-from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, web identity) or the machine's role.
+Rule: endpoint and region are those that the replication names. Credentials are those of the Airflow connection that it
+names, else the clients take them from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, web
+identity) or the machine's role.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ def build_delta_options(path: str) -> dict[str, str] | None:
     options = {"aws_region": access.region, "aws_conditional_put": "etag", **_RETRIES}
     if access.endpoint:
         options |= {"aws_endpoint_url": access.endpoint, "aws_allow_http": str(access.is_plain).lower()}
+    if (keys := access.read_keys()) is not None:
+        options |= {"aws_access_key_id": keys[0], "aws_secret_access_key": keys[1]}
     return options
 
 
@@ -55,7 +58,8 @@ def open_files(path: str) -> tuple[fs.FileSystem, str]:
     """
     if not is_remote(path):
         return _LOCAL, path
-    return _build_s3_files(find_access(path)), path.partition("://")[2]
+    access = find_access(path)
+    return _build_s3_files(access, access.read_keys()), path.partition("://")[2]
 
 
 def open_parquet(path: str) -> pq.ParquetFile:
@@ -99,10 +103,12 @@ _LOCAL = fs.LocalFileSystem()
 
 
 @lru_cache(maxsize=64)
-def _build_s3_files(access: Access) -> fs.FileSystem:
+def _build_s3_files(access: Access, keys: tuple[str, str] | None) -> fs.FileSystem:
     scheme, _, host = access.endpoint.rpartition("://")
     # The other clients of a store read this variable themselves.
     own = {"tls_ca_file_path": file} if (file := os.environ.get("SSL_CERT_FILE")) else {}
+    if keys is not None:
+        own |= {"access_key": keys[0], "secret_key": keys[1]}
     # Opened late, a small file is one put instead of the three requests of an upload in parts.
     return fs.S3FileSystem(
         region=access.region,

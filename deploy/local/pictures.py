@@ -72,10 +72,16 @@ def _list_events(lo: int, hi: int, rows: int) -> list[dict[str, object]]:
         at_ms += int(1000 * took)
         events.append({
             "lo": lo, "hi": hi, "stage": stage, "sink": sink, "state": "done", "rows": rows, "seconds": took,
-            "run_id": "scheduled__2026-11-20T10:04:00+00:00", "at_ms": at_ms, "blocked_by": "", "detail": "{}",
+            "run_id": "scheduled__2026-11-20T10:04:00+00:00", "at_ms": at_ms, "blocked_by": "",
+            "detail": json.dumps({"hottest": _count_changes(rows)}) if stage == "compact" else "{}",
             "manifest": manifest if stage == "land" else "",
         })  # fmt: skip
     return events
+
+
+def _count_changes(rows: int) -> list[tuple[str, int]]:
+    """As compact records them."""
+    return [("shop.item", rows * 5 // 8), ("shop.orders", rows // 4), ("shop.log", rows // 9)]
 
 
 def _write_replication(folder: Path, etcd: Etcd) -> None:
@@ -110,9 +116,10 @@ def _take(page: Page, url: str, pd: str) -> None:
     # Address, width, height and colour scheme by name.
     pages: dict[str, tuple[str, int, int, Literal["light", "dark"]]] = {
         "overview": (f"{url}/binlake/", _WIDTH, 350, "dark"),
-        "replication": (base, _WIDTH, 1080, "light"),
-        "replication-dark": (base, _WIDTH, 1080, "dark"),
+        "replication": (base, _WIDTH, 1300, "light"),
+        "replication-dark": (base, _WIDTH, 1300, "dark"),
         "replication-narrow": (base, 390, 1100, "light"),
+        "tables": (f"{base}/tables?q=p.i", _WIDTH, 330, "light"),
         "row": (f"{base}/row?table=shop.item&key=4", _WIDTH, 580, "light"),
         "transaction": (f"{base}/transaction?ts={BASE + 12 * S + 1}", _WIDTH, 820, "dark"),
         "diff": (f"{base}/diff?table=shop.item&from={BASE + 10 * S}&to={BASE + 40 * S}", _WIDTH, 560, "light"),

@@ -7,6 +7,7 @@ from urllib.parse import urlparse
 
 from airflow.plugins_manager import AirflowPlugin
 
+from binlake.base.secrets import ask_for_connections
 from binlake_airflow.telemetry.addresses import PAGES, read_base_url
 from binlake_airflow.telemetry.notes import RunNotes
 from binlake_airflow.timetable import BackfillIntervals
@@ -25,6 +26,16 @@ class _Pages:
         from binlake_airflow.pages.web import app
 
         await app(scope, receive, send)
+
+
+def _find_connection(conn_id: str) -> str | None:
+    # Imported when it is needed, as above.
+    from binlake_airflow.operators.connections import find_connection
+
+    return find_connection(conn_id)
+
+
+ask_for_connections(_find_connection)
 
 
 def _build_external_views() -> list[dict[str, Any]]:

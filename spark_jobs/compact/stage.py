@@ -7,6 +7,7 @@ holds open is pinned (hazards R-16). Otherwise the window starts at the checkpoi
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import structlog
@@ -61,6 +62,9 @@ from binlake.window.shapes import Shapes
 
 log = structlog.get_logger(__name__)
 
+_HOTTEST = 10
+"""Tables whose row changes are recorded with a window: those with most."""
+
 
 def run(ctx: StageContext, bounds: Bounds, given: MergedWindow | DerivedAhead | None = None) -> StageResult:
     """Derive `change` for the sink's window that ends at or before `bounds.hi`. Raises BinlakeError.
@@ -98,6 +102,14 @@ def derive_ahead(ctx: StageContext, bounds: Bounds, position: Position, given: M
     return _derive_window(ctx, bounds, target, position, given, is_ahead=True)
 
 
+def find_hottest(touched: Counter[SegmentTable]) -> list[tuple[str, int]]:
+    """The tables with most row changes, and how many; for the page of the replication."""
+    by_table: Counter[str] = Counter()
+    for place, count in touched.items():
+        by_table[".".join(place.name)] += count
+    return sorted(by_table.items(), key=lambda one: (-one[1], one[0]))[:_HOTTEST]
+
+
 def _derive_window(
     ctx: StageContext,
     bounds: Bounds,
@@ -121,7 +133,8 @@ def _derive_window(
         # In mode ordered every change counts, and convert reads them from `mutation`.
         engine, groups = ctx.choose_engine(size := ctx.measure(wanted)), count_groups(merged.rows, size)
         mutated = read_window_changes(ctx, engine, wanted, merged.rows, given)
-        places = mutated.find_touched(window.segments.starts) if mutated else []
+        touched = mutated.count_touched(window.segments.starts) if mutated else Counter()
+        places = sorted(touched)
         mutated = None if ordered else mutated
         holds = given is not None and (mutated is None or may_leave_out(engine, wanted, mutated, given))
         left_out = following and holds and not ordered and CHANGE.name not in ctx.replication.lake.keep
@@ -176,6 +189,7 @@ def _derive_window(
     changed = sorted({place.name for place in places} | {name for ddl in window.cuts for name in ddl.tables})
     detail: dict[str, object] = {"segments": len(cuts) + 1, "tables": len(changed)}
     detail |= {"mutations": merged.rows, "mode": target.mode, **ctx.describe_engine()}
+    detail |= {"hottest": hottest} if (hottest := find_hottest(touched)) else {}
     detail |= {"keys_of_unknown_tables": unknown} if unknown else {}
     detail |= {"of_another_shape": [f"{db}.{table}" for db, table in sorted(shapes.at_lo)]} if shapes else {}
     detail |= _find_waiting_ddl(ctx, wanted, bounds.hi, target, position)

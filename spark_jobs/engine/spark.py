@@ -87,7 +87,8 @@ class SparkEngine:
 class _Work(Generic[Input, Output]):
     """The function that Spark's workers call with the numbers of inputs.
 
-    `accesses`: how to reach lakes in object stores. Their credentials are those of the worker's environment.
+    `accesses`: how to reach lakes in object stores. Their credentials are those of the worker's environment: a
+    secret does not travel with a task.
     """
 
     task: Callable[[Input], Output]
@@ -104,7 +105,7 @@ class _Work(Generic[Input, Output]):
         pa.set_cpu_count(1)
         _spare_modules()
         for root, access in self.accesses:
-            register_access(root, access)
+            register_access(root, access.drop_unknown_credentials())
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 began = time.time_ns()

@@ -6,6 +6,7 @@ lake.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 
 from binlake.base.lakecolumns import Mutation
 from binlake.changes.net.events import COLUMNS, SOURCE
-from binlake.lake.mutations import find_touched_tables
+from binlake.lake.mutations import count_touched_tables
 from binlake.lake.shardlocks import read_locks
 from binlake.lake.tables import MUTATION
 from binlake.spark_jobs.engine.engine import Engine
@@ -54,10 +55,14 @@ class WindowChanges:
 
     def find_touched(self, starts: Sequence[int]) -> list[SegmentTable]:
         """The tables and segments of the row changes, sorted; `starts` open segments 1, 2, ..."""
+        return sorted(self.count_touched(starts))
+
+    def count_touched(self, starts: Sequence[int]) -> Counter[SegmentTable]:
+        """The row changes by table and segment; `starts` open segments 1, 2, ..."""
         names = [Mutation.DB, Mutation.TABLE, Mutation.COMMIT_TS]
         # No column is filled here, as only names and places are read.
         parts = self._apply(_NARROW, [replace(hold, filled={}) for hold in self.holds])
-        return find_touched_tables((batch for rows in parts for batch in rows.read(names)), starts)
+        return count_touched_tables((batch for rows in parts for batch in rows.read(names)), starts)
 
     def _apply(self, needed: tuple[str, ...], holds: Sequence[Hold]) -> list[Rows]:
         every = [*self.parts, *self.earlier]

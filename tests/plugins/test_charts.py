@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from binlake_airflow.pages.charts.bars import draw_bars
 from binlake_airflow.pages.charts.gantt import Bar, Lane, draw_gantt
 from binlake_airflow.pages.charts.lines import HEIGHT, Axes, Mark, Series, build_table, draw_lines, draw_spark
 from binlake_airflow.pages.charts.scale import (
@@ -106,3 +107,18 @@ def test_chart_has_a_title_a_description_and_a_table_of_its_numbers() -> None:
     assert [element.text for element in named] == ["Lag", HOSTILE]
     rows = parse(str(build_table(HOSTILE, series, axes.write))).findall("tbody/tr")
     assert [[cell.text for cell in row][1:] for row in rows] == [["2 s", "7 s"], ["1 s", "–"]]
+
+
+@given(st.lists(st.tuples(texts, numbers), max_size=8))
+def test_bars_hold_every_amount_and_name(amounts: list[tuple[str, float]]) -> None:
+    tree = parse(draw_bars("b", HOSTILE, HOSTILE, amounts, "target", lambda value: f"{value} {HOSTILE}"))
+    assert all(0 <= place <= 100 for place in list_places(tree))
+    assert len(tree.findall(".//rect")) == len(amounts)
+    assert [text for element in tree.iter("text") if (text := element.text or "") and HOSTILE not in text] == [
+        name for name, _ in amounts if name and HOSTILE not in name
+    ]
+
+
+def test_longest_bar_is_the_whole_width_and_others_are_their_share() -> None:
+    tree = parse(draw_bars("b", "t", "d", [("a.b", 400.0), ("a.c", 100.0), ("a.d", 0.0)], "target", str))
+    assert [rect.get("width") for rect in tree.iter("rect")] == ["100.000%", "25.000%", "0.000%"]

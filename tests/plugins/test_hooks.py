@@ -15,11 +15,13 @@ from airflow.sdk.configuration import clear_secrets_backends_cache
 from support.mariadb import MariaDb
 from support.replication_files import write_replication
 
+from binlake.base import secrets
 from binlake.config import load_replication
 from binlake.errors import ConfigError
+from binlake.lake.access import Access
 from binlake.pump_service.pd import PlacementDriver
 from binlake_airflow.hooks.servers import HOOKS
-from binlake_airflow.operators import base
+from binlake_airflow.operators import base, connections
 from binlake_airflow.operators.connections import fetch_connections, read_connections
 from binlake_airflow.operators.waiting import FreeTrigger
 from binlake_airflow.provider import get_provider_info
@@ -152,3 +154,29 @@ def test_connection_that_nobody_defined_is_named(folder: Path, airflow_db: Path)
     assert refused.value.where == {"connection": "nowhere"}
     assert asyncio.run(fetch_connections(replication)) == {}
     assert airflow_db.is_dir()
+
+
+def test_pages_read_a_lake_with_a_connection_that_only_airflow_knows(
+    airflow_db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert airflow_db.is_dir()
+    from airflow.models.connection import Connection
+    from airflow.utils.session import create_session
+
+    from binlake_airflow import plugin
+
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")  # as Airflow's API server sets it
+    monkeypatch.setattr(connections, "_known", {})
+    secrets.ask_for_connections(plugin._find_connection)
+    access = Access("http://store", "", "airflow:store_of_pages")
+    with pytest.raises(ConfigError, match="store_of_pages"):
+        access.read_keys()
+    with create_session() as session:
+        session.add(Connection("store_of_pages", "aws", login="key", password="secret"))
+    assert access.read_keys() == ("key", "secret")
+    with create_session() as session:
+        session.query(Connection).filter_by(conn_id="store_of_pages").delete()
+    assert access.read_keys() == ("key", "secret")  # for a minute
+    monkeypatch.setattr(connections, "_KEEP_S", 0.0)
+    connections._known.clear()
+    assert connections.find_connection("store_of_pages") is None

@@ -49,6 +49,22 @@ def test_lag_and_rates_follow_from_the_recorded_ends() -> None:
     assert json.loads(json.dumps(timeline)) is not None
 
 
+def test_hottest_tables_are_summed_over_the_windows_as_last_derived() -> None:
+    def derived(number: int, late_ms: int, *tables: tuple[str, int]) -> Any:
+        return event("compact", number, late_ms, "sql", detail=json.dumps({"hottest": tables}))
+
+    cold = [(f"d.t{number}", 1) for number in range(9)]
+    events = [*windows(2), derived(0, 2500, ("d.a", 3), (f"d.{NASTY}", 9)), derived(1, 2500, ("d.a", 7), *cold),
+              derived(1, 9000, ("d.a", 8), ("d.b", 1)), event("compact", 0, 2400, "sql")]  # fmt: skip
+    timeline = build_timeline(events, AT + STEP)
+    assert timeline["hottest"] == [("d.a", 11), (f"d.{NASTY}", 9), ("d.b", 1)]
+    panel = build_panels(timeline)[-1]
+    assert (panel.title, panel.span) == ("Hottest tables", None)
+    assert NASTY not in f"{panel.chart}{panel.table}"
+    # Without a target nothing is recorded, and nothing shown.
+    assert "hottest" not in [one.name for one in build_panels(build_timeline(windows(2), AT + STEP))]
+
+
 def test_feed_has_its_own_line_and_a_ddl_its_mark() -> None:
     ddl = {"commit_ts": str(tso.compose(AT + STEP - 1)), "query": f"ALTER {NASTY}", "sql": None}
     before = {**ddl, "commit_ts": str(tso.compose(AT - 10 * STEP))}

@@ -71,7 +71,9 @@ class FreeTrigger(BaseTrigger):
     async def _fetch_secrets(self) -> Mapping[str, str]:
         # Asked here: Airflow's connections belong to the triggerer's loop.
         try:
-            return await fetch_connections(load_replication(self.replication_file, secrets=False)) if self.lease else {}
+            replication = load_replication(self.replication_file, secrets=False)
+            wanted = self.lease or replication.lake.storage.credentials
+            return await fetch_connections(replication) if wanted else {}
         except BinlakeError:
             return {}  # `find_obstacle` reads the file again, and says it
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from binlake.base.durations import format_duration
+from binlake_airflow.pages.charts.bars import draw_bars
 from binlake_airflow.pages.charts.gantt import Bar, Lane, draw_gantt
 from binlake_airflow.pages.charts.lines import Axes, Mark, Series, build_table, draw_lines, draw_spark
 from binlake_airflow.pages.charts.scale import (
@@ -49,7 +50,8 @@ def build_panels(timeline: Timeline) -> list[Panel]:
         panels.append(
             _build_rate_panel(timeline, "bytes", "Bytes a second", _count_bytes, format_size, choose_size_step)
         )
-    return [*panels, _build_stages_panel(timeline["windows"])]
+    panels.append(_build_stages_panel(timeline["windows"]))
+    return [*panels, _build_hottest_panel(timeline)] if timeline["hottest"] else panels
 
 
 def draw_lag_spark(lags: Sequence[Lag]) -> Markup:
@@ -129,6 +131,18 @@ def _build_stages_panel(windows: Sequence[WindowSpan]) -> Panel:
         "stages", "Stages of the last windows", text, [(kind, kind) for kind in kinds],
         draw_gantt("stages", "Stages of the last windows", text, lanes), _build_stages_table(lanes),
     )  # fmt: skip
+
+
+def _build_hottest_panel(timeline: Timeline) -> Panel:
+    tables = [(name, float(count)) for name, count in timeline["hottest"]]
+    title = "Hottest tables"
+    text = f"Row changes for the target in the last {len(timeline['landings'])} windows, of the tables with most."
+    row = Markup('<tr><th scope="row">{}</th><td class="number">{:,.0f}</td></tr>')
+    table = Markup(
+        '<table><caption class="hidden">Hottest tables</caption><thead><tr><th scope="col">Table</th>'
+        '<th scope="col" class="number">Row changes</th></tr></thead><tbody>{}</tbody></table>'
+    ).format(Markup("").join(row.format(*one) for one in tables))
+    return Panel("hottest", title, text, [], draw_bars("hottest", title, text, tables, "target", format_count), table)
 
 
 def _build_lane(window: WindowSpan) -> Lane:

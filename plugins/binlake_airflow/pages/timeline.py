@@ -5,12 +5,13 @@ Two reads, whatever the length of the history: which windows are the newest, and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
 from binlake import tso
 from binlake.errors import WireError
-from binlake.health.values import Events, build_ts_view
+from binlake.health.values import Events, build_ts_view, parse_detail
 from binlake.pipeline import BY_NAME, ENDED, name_task, parse_feed_sink
 from binlake.window.eventrow import EventRow
 from binlake.window.manifest import WindowManifest
@@ -18,6 +19,7 @@ from binlake.window.manifest import WindowManifest
 WINDOWS = 60
 """The newest landed windows that the charts cover."""
 _GANTT = 8
+_HOTTEST = 6
 _PLACES = {"land": "lake", "finalize": "target", "mirror": "mirrors"}
 ORDER = ("lake", "target", "mirrors")
 
@@ -67,7 +69,10 @@ class DdlMark(TypedDict):
 
 
 class Timeline(TypedDict):
-    """All that the charts of one replication show; the times are Unix ms."""
+    """All that the charts of one replication show; the times are Unix ms.
+
+    `hottest`: the tables with most row changes for the target, and how many.
+    """
 
     from_ms: int
     to_ms: int
@@ -75,13 +80,15 @@ class Timeline(TypedDict):
     landings: list[Landing]
     windows: list[WindowSpan]
     ddls: list[DdlMark]
+    hottest: list[tuple[str, int]]
 
 
 def read_timeline(log: Any, now_ms: int, ddls: Sequence[dict[str, Any]] = (), skew_ms: int = 0) -> Timeline:
     """The timeline of the newest windows of `log`; `ddls`: rows of the DDL's view; `skew_ms`: PD's clock minus ours."""
     landed = log.read_newest(("land",), WINDOWS)
     if not landed:
-        return {"from_ms": now_ms, "to_ms": now_ms, "lags": [], "landings": [], "windows": [], "ddls": []}
+        return {"from_ms": now_ms, "to_ms": now_ms, "lags": [], "landings": [], "windows": [], "ddls": [],
+                "hottest": []}  # fmt: skip
     within = (min(event["lo"] for event in landed), landed[0]["hi"])
     return build_timeline(log.read_events(within=within, sealed=True), now_ms, ddls, skew_ms)
 
@@ -108,6 +115,7 @@ def build_timeline(
         "landings": landings,
         "windows": _build_windows(ended),
         "ddls": _build_ddl_marks(lands, ddls),
+        "hottest": _build_hottest(ended),
     }
 
 
@@ -163,6 +171,20 @@ def _build_windows(ended: Sequence[EventRow]) -> list[WindowSpan]:
                 "from_ms": to_ms - 1000 * event["seconds"], "to_ms": to_ms, "rows": event["rows"],
             }  # fmt: skip
     return [{"hi": build_ts_view(hi), "stages": list(stages.values())} for hi, stages in spans.items() if stages]
+
+
+def _build_hottest(ended: Iterable[EventRow]) -> list[tuple[str, int]]:
+    """From what compact recorded of each window; of a window that was derived again the last time counts."""
+    of_window = {
+        (event["lo"], event["hi"]): parse_detail(event).get("hottest") or ()
+        for event in sorted(ended, key=lambda event: event["at_ms"])
+        if event["stage"] == "compact"
+    }
+    changes = Counter[str]()
+    for tables in of_window.values():
+        for name, count in tables:
+            changes[str(name)] += int(count)
+    return sorted(changes.items(), key=lambda one: (-one[1], one[0]))[:_HOTTEST]
 
 
 def _build_ddl_marks(lands: Sequence[EventRow], ddls: Sequence[dict[str, Any]]) -> list[DdlMark]:
