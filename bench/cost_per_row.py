@@ -21,7 +21,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from binlake.window.definitions import SegmentTable
+from binlake.ddl.definitions import SegmentTable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -34,6 +34,7 @@ from sysbench_rows import DB, LOADS, Load
 from binlake.base.rowhash import hash_rows
 from binlake.changes.net.columns import compute_net_changes
 from binlake.config.protocols import AvroOptions
+from binlake.ddl.definitions import Cell, Segments, WindowDefinitions
 from binlake.feed.avro.format import AvroFormat
 from binlake.feed.messages import MessageEncoder
 from binlake.lake.parts import write_parts
@@ -48,7 +49,6 @@ from binlake.spark_jobs.tables.render import Renderer
 from binlake.statements import BatchLimits, TableStatements, build_images_from_maps
 from binlake.testkit.workload.tables import ID
 from binlake.tso import to_datetime
-from binlake.window.definitions import Cell, Segments, WindowDefinitions
 from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq
 

@@ -8,12 +8,12 @@ import pyarrow as pa
 from decode_load import SHAPES, OneTable, build_table, build_transactions
 
 from binlake.config.protocols import AvroOptions, Options
+from binlake.ddl.definitions import Segments, WindowDefinitions
 from binlake.feed.messages import MessageEncoder
 from binlake.feed.protocols import format_of
 from binlake.rows.codec import MutationBatch
 from binlake.rows.schema import TableDef
 from binlake.rules.topics import Dispatcher, Topics
-from binlake.window.definitions import Segments, WindowDefinitions
 
 ROWS = {"narrow": 200_000, "wide": 40_000, "text-heavy": 60_000}
 BATCH = 20_000

@@ -20,6 +20,8 @@ from deltalake.exceptions import DeltaError
 
 from binlake import tso
 from binlake.changes.net import compute_net_changes, encode_row_key
+from binlake.ddl.definitions import WindowDefinitions, derive_key_defaults
+from binlake.ddl.targets import Naming, TargetTables
 from binlake.errors import LostRange, SchemaError
 from binlake.lake.continuity import require_all_windows
 from binlake.lake.damage import name_damage
@@ -45,8 +47,6 @@ from binlake.mirror.versions import IN_PART, MirrorVersion, MirrorVersions
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
-from binlake.window.definitions import WindowDefinitions, derive_key_defaults
-from binlake.window.targets import Naming, TargetTables
 
 _BATCH_ROWS = 16_384
 """Batch size, in rows, when a whole mirror is read."""

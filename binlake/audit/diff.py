@@ -16,12 +16,12 @@ from typing import Literal
 from binlake.audit.audit import Audit, TableAsOf, sort_key
 from binlake.changes.net import compute_net_changes, encode_row_key
 from binlake.changes.net.net import complete_event, split_by_key
+from binlake.ddl.definitions import derive_key_defaults
 from binlake.errors import ConfigError, LostRange, OutOfTime, SchemaError
 from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.rowhistory import Row, RowVersion, match_table, read_changes
 from binlake.lake.seek import Budget, find_at_most
 from binlake.rows.schema import TableDef
-from binlake.window.definitions import derive_key_defaults
 
 Kind = Literal["added", "removed", "changed"]
 KINDS: tuple[Kind, ...] = ("added", "removed", "changed")

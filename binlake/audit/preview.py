@@ -16,6 +16,7 @@ from deltalake.exceptions import DeltaError
 from binlake.audit.audit import Audit, sort_key
 from binlake.base.lakecolumns import Mirror
 from binlake.changes.net import NetChange, compute_net_changes
+from binlake.ddl.definitions import derive_key_defaults
 from binlake.errors import LostRange, OutOfTime
 from binlake.lake.rowhistory import Row, match_table
 from binlake.lake.seek import Budget, find_at_most
@@ -23,7 +24,6 @@ from binlake.lake.windowlog import WindowLog
 from binlake.mirror.rows import read_mirror_texts
 from binlake.mirror.versions import MirrorVersion
 from binlake.rows.schema import TableDef
-from binlake.window.definitions import derive_key_defaults
 
 MOST_CHANGES = 5000
 """The maximum number of row changes between the mirror's state and the commit_ts; above it, a preview is refused."""

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from binlake import tso
 from binlake.config.protocols import CanalJsonOptions
+from binlake.ddl.definitions import LandedDdl
 from binlake.feed.bytecolumns import Part, decode_hex, join_parts
 from binlake.feed.formats import (
     DELETE,
@@ -39,7 +40,6 @@ from binlake.feed.jsontext import (
 from binlake.feed.values import compute_member_numbers, convert_images_to_zone, parse_bits, remove_exponents
 from binlake.rows.schema import Action, ColumnInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.window.definitions import LandedDdl
 
 _TYPES = {INSERT: b"INSERT", UPDATE: b"UPDATE", DELETE: b"DELETE"}
 WATERMARK = "TIDB_WATERMARK"

@@ -10,6 +10,7 @@ from binlake.config.feed import Feed
 from binlake.config.model import Replication
 from binlake.config.protocols import AvroOptions
 from binlake.config.storage import list_storage_warnings
+from binlake.ddl.targets import Naming
 from binlake.errors import BinlakeError, ConfigError
 from binlake.feed.protocols import format_of
 from binlake.feed.registry import Registry
@@ -19,7 +20,6 @@ from binlake.lake.windowlog import WindowLog
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
-from binlake.window.targets import Naming
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
+from binlake.ddl.definitions import LandedDdl
 from binlake.feed.formats import Event, Format
 from binlake.feed.messages import FIRST_PARTITION, MESSAGE_SCHEMA
 from binlake.rules.topics import Topics
-from binlake.window.definitions import LandedDdl
 
 DDL, WATERMARK = "ddl", "watermark"
 """Values of `op` besides the kinds of a row change."""

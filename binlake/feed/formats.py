@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from binlake.base.lakecolumns import Mutation
+from binlake.ddl.definitions import LandedDdl
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.statements.maps import ImageMaps
-from binlake.window.definitions import LandedDdl
 
 Array = Any
 """A pyarrow Array (pyarrow has no stubs)."""

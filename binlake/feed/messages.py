@@ -20,11 +20,11 @@ import xxhash
 from binlake.base.lakecolumns import Message, Mutation
 from binlake.base.rowhash import hash_rows
 from binlake.changes.net.events import group_rows_by_table
+from binlake.ddl.definitions import Segments, WindowDefinitions
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Format, Schemas, find_row_key
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rules.topics import Topics
 from binlake.statements.maps import ImageMaps
-from binlake.window.definitions import Segments, WindowDefinitions
 
 Array = Any
 """A pyarrow Array (pyarrow has no stubs)."""

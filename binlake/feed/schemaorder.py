@@ -12,14 +12,14 @@ from functools import cached_property
 
 from binlake.config.feed import Feed
 from binlake.config.model import Replication
+from binlake.ddl.definitions import LandedDdl, WindowDefinitions
+from binlake.ddl.targets import Naming, TargetTables
 from binlake.errors import ConfigError
 from binlake.feed.protocols import format_of
 from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.rules import Rules
-from binlake.window.definitions import LandedDdl, WindowDefinitions
-from binlake.window.targets import Naming, TargetTables
 
 MayRegister = Callable[[str, str, str, str], bool]
 """(topic, part, schema, newest of the subject) -> whether the schema may follow the newest; `part`: key or value."""

@@ -14,6 +14,7 @@ from typing import Any
 from binlake.cluster.holding import describe_hold, name_consumer
 from binlake.cluster.source.hearing import Hearing
 from binlake.config import Replication
+from binlake.ddl import rewrites
 from binlake.health.orchestration import SYNC, DagFacts, SchedulerFacts
 from binlake.health.problem import (
     CHECK_SCHEDULER,
@@ -33,7 +34,6 @@ from binlake.health.values import Events, build_ts_view, format_utc
 from binlake.lake import baseload
 from binlake.lake.failures import FAILURE, Failure
 from binlake.pipeline import BY_NAME, ENDED
-from binlake.window import rewrites
 
 _LOOK = 25
 """How many of the newest failures are searched; a stage that fails every few seconds fills them all, and is shown."""

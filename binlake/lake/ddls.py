@@ -11,6 +11,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from binlake import tso
 from binlake.base.lakecolumns import Ddl, Statement
+from binlake.ddl.definitions import LandedDdl
 from binlake.lake.damage import name_damage
 from binlake.lake.dataset import open_dataset
 from binlake.lake.opentable import open_once
@@ -18,7 +19,6 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.tables import DDL, STATEMENT, LakeTable
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_name
-from binlake.window.definitions import LandedDdl
 
 _PLAIN = (
     Ddl.COMMIT_TS, Ddl.SINCE, Ddl.START_TS, Ddl.SCHEMA_VERSION, Ddl.JOB_ID, Ddl.ACTION, Ddl.DB, Ddl.TABLE, Ddl.QUERY,

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from binlake.config.model import Target
+from binlake.ddl.definitions import LandedDdl
+from binlake.ddl.rewrites import STAGE, find_rewritten_tables
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.window.definitions import LandedDdl
-from binlake.window.rewrites import STAGE, find_rewritten_tables
 
 DUE = "due_for_comparison"
 """The key of the detail of finalize's event: tables that are due after the window."""

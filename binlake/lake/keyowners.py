@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from binlake.base.lakecolumns import Mutation
+from binlake.ddl.shardlocks import Hold
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import match_keys, match_table, read_rows
 from binlake.lake.tables import MUTATION
-from binlake.window.shardlocks import Hold
 
 _KEYS_A_READ = 100
 _COLUMNS = (

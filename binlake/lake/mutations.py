@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from binlake.base.lakecolumns import Mutation
+from binlake.ddl.definitions import SegmentTable
 from binlake.lake.dataset import open_dataset
 from binlake.lake.opentable import open_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import match_commit_ts
 from binlake.lake.tables import MUTATION
-from binlake.window.definitions import SegmentTable
 
 
 def read_touched_tables(paths: LakePaths, lo: int, hi: int, starts: Sequence[int]) -> list[SegmentTable]:

@@ -18,6 +18,7 @@ import pyarrow.dataset as ds
 from binlake import tso
 from binlake.base.lakecolumns import History, Mutation
 from binlake.changes.net import RowEvent
+from binlake.ddl.definitions import derive_key_defaults
 from binlake.errors import ConfigError
 from binlake.lake.columntypes import choose_arrow_type
 from binlake.lake.damage import name_damage
@@ -27,7 +28,6 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MUTATION, LakeTable
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
-from binlake.window.definitions import derive_key_defaults
 
 Row = dict[str, str | None]
 """Column name -> canonical text."""

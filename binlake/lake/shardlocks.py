@@ -1,10 +1,12 @@
-"""The holds of tables that share a target, as merge sealed them per window (`binlake.window.shardlocks`)."""
+"""The holds of tables that share a target, as merge sealed them per window (`binlake.ddl.shardlocks`)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 
+from binlake.ddl.shardlocks import Locks, Name, Resolution
+from binlake.ddl.targets import Naming, TargetTables
 from binlake.errors import ConfigError
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
@@ -12,8 +14,6 @@ from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rules import Rules
 from binlake.window.derived import MergeManifest
-from binlake.window.shardlocks import Locks, Name, Resolution
-from binlake.window.targets import Naming, TargetTables
 
 STAGE, RESOLVED = "lock", "resolved"
 """Stage and state of the event that an operator continues without tables that others wait for."""

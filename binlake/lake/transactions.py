@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 
 from binlake import tso
 from binlake.base.lakecolumns import Binlog
+from binlake.ddl.definitions import LandedDdl
 from binlake.errors import OutOfTime
 from binlake.lake import skips
 from binlake.lake.damage import name_damage
@@ -28,7 +29,6 @@ from binlake.lake.seek import Budget, read_changes_of_transaction
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import ENDED, name_task
-from binlake.window.definitions import LandedDdl
 from binlake.window.eventrow import EventRow
 from binlake.window.manifest import format_window_name
 

@@ -13,6 +13,7 @@ from itertools import groupby
 import pyarrow as pa
 import structlog
 
+from binlake.ddl.definitions import SegmentTable
 from binlake.errors import SchemaError
 from binlake.lake.paths import LakePaths
 from binlake.mirror.components import ComponentPlan, Name
@@ -22,7 +23,6 @@ from binlake.mirror.replica import Replica
 from binlake.mirror.rows import Reshaper
 from binlake.mirror.versions import IN_PART, MirrorVersion
 from binlake.rows.schema import TableDef
-from binlake.window.definitions import SegmentTable
 
 log = structlog.get_logger()
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from binlake.ddl.definitions import FILTERED, Cell, LandedDdl, Segments, SegmentTable, WindowDefinitions, build_cell
 from binlake.mirror.versions import MirrorVersion
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
-from binlake.window.definitions import FILTERED, Cell, LandedDdl, Segments, SegmentTable, WindowDefinitions, build_cell
 
 Name = tuple[str, str]
 """(db, table) as spelled."""

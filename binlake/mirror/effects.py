@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from binlake.ddl.definitions import EVENTS, LandedDdl, is_left_to_operator
+from binlake.ddl.shapes import fold_table_name
 from binlake.dialect import tokenize_restored
 from binlake.dialect.classify import removes_partition_rows
 from binlake.dialect.columnnames import (
@@ -20,8 +22,6 @@ from binlake.errors import SchemaError
 from binlake.rows.codec.casts import Moment
 from binlake.rows.schema import Action, TableDef
 from binlake.statements.generation import list_recomputed
-from binlake.window.definitions import EVENTS, LandedDdl, is_left_to_operator
-from binlake.window.shapes import fold_table_name
 
 Kind = Literal["create", "adopt", "recover", "truncate", "alter", "copy", "drop", "remove", "inexact"]
 

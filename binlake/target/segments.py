@@ -12,13 +12,13 @@ from typing import Protocol
 
 from binlake.base.dialects import Dialect
 from binlake.config.model import Target
+from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions
 from binlake.dialect.replacement import empties_table, find_replaced_names
 from binlake.errors import Permanent
 from binlake.rows.schema import Action
 from binlake.statements.batch import INJECTED, PHASES, REPLACED, Phase, StatementBatch
 from binlake.target.definitions.definitions import Expected, expect_after_ddl, expect_tables
 from binlake.target.definitions.forms import Name
-from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions
 from binlake.window.manifest import ApplyManifest
 
 # Not repeatable, as they swap or move whole tables.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from binlake.base.dialects import Dialect
+from binlake.ddl.definitions import IGNORED, LandedDdl
 from binlake.dialect import build_inexpressible_error, map_ddl
 from binlake.dialect.replacement import needs_database
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
@@ -14,7 +15,6 @@ from binlake.statements.batch import INJECTED, REPLACED, UNCHECKED, Phase, State
 from binlake.statements.literal import quote_name
 from binlake.statements.requiredrows import Refusal
 from binlake.statements.writtencolumns import is_computed
-from binlake.window.definitions import IGNORED, LandedDdl
 from binlake.window.manifest import ApplyManifest
 
 _KIND_OF_DECISION: Mapping[str, Literal["replaced", "injected"]] = {"replaced": REPLACED, "injected": INJECTED}

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from binlake.base.dialects import Dialect
+from binlake.ddl.definitions import LandedDdl
 from binlake.window.cuts import find_refusal
-from binlake.window.definitions import LandedDdl
 
 KEY = "waits_for_ddl"
 _SHOWN = 200

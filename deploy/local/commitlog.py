@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from binlake.ddl.ddls import build_window_schemas, plan_ddls
+from binlake.ddl.definitions import LandedDdl
 from binlake.rows.codec import MutationBatch
 from binlake.rows.codec.secondwrites import may_be_twice
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rules import Rules
 from binlake.testkit.captures.capture import Capture
 from binlake.testkit.replay.outcomes import Outcomes
-from binlake.window.ddls import build_window_schemas, plan_ddls
-from binlake.window.definitions import LandedDdl
 from binlake.wire import binlog_pb2 as pb
 
 RULES = Rules()

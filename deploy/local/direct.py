@@ -15,6 +15,14 @@ from binlake.base.dialects import Dialect
 from binlake.changes.net import NetChange, RowEvent, compute_net_changes
 from binlake.changes.net.event import Row
 from binlake.config.model import Target
+from binlake.ddl.ddls import build_window_schemas, plan_ddls
+from binlake.ddl.definitions import (
+    LandedDdl,
+    Segments,
+    WindowDefinitions,
+    derive_key_defaults,
+    use_bytewise_collations,
+)
 from binlake.dialect import derive_bytewise_table
 from binlake.errors import Drift, TargetRefused
 from binlake.rows.codec import MutationBatch
@@ -32,14 +40,6 @@ from binlake.target.definitions.definitions import (
 from binlake.target.definitions.remainingrows import find_remaining_rows
 from binlake.target.session.session import Session
 from binlake.window.cuts import build_ddl_batch
-from binlake.window.ddls import build_window_schemas, plan_ddls
-from binlake.window.definitions import (
-    LandedDdl,
-    Segments,
-    WindowDefinitions,
-    derive_key_defaults,
-    use_bytewise_collations,
-)
 from deploy.local.commitlog import RULES, CommitLog, plan_ddl
 from deploy.local.handwork import Handworks, plan_handwork
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from binlake.ddl.definitions import LandedDdl
 from binlake.dialect import MappedDdl, map_ddl
 from binlake.dialect.collations import find_target_collation
 from binlake.dialect.defaults import is_lost_default
@@ -25,7 +26,6 @@ from binlake.rows.schema.delta import Definitions
 from binlake.statements.literal import quote, quote_name, quote_qualified_name
 from binlake.statements.writtencolumns import list_written_columns
 from binlake.testkit.captures.capture import StateAt
-from binlake.window.definitions import LandedDdl
 
 KEPT_IN = "tidb_binlog"
 """The database of the copies: it exists only at the target, at no source."""

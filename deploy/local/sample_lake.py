@@ -18,6 +18,7 @@ from deltalake import write_deltalake
 from binlake import tso
 from binlake.changes.net import RowEvent, compute_net_changes
 from binlake.cluster.placement import EtcdClient, NodeStatus, Registry
+from binlake.ddl.definitions import Cell, SegmentTable, WindowDefinitions
 from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
@@ -29,7 +30,6 @@ from binlake.rows.codec import format_key_text
 from binlake.rows.schema import DbInfo, DdlJob, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
-from binlake.window.definitions import Cell, SegmentTable, WindowDefinitions
 from binlake.window.manifest import format_window_name
 
 Row = Mapping[str, str | None]

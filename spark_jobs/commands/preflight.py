@@ -21,6 +21,7 @@ from binlake.base.exitstatus import Exit
 from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.config.model import Replication, Target
+from binlake.ddl.targets import Naming, TargetTables
 from binlake.feed.checks import FeedReport, check_tables, find_connection_problems, read_landed_tables
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
@@ -31,7 +32,6 @@ from binlake.rules import Rules
 from binlake.spark_jobs.job.cluster import Cluster, open_cluster
 from binlake.target import read_checkpoint_ts
 from binlake.target.apply.preflight import TableReport, build_reports, list_tables
-from binlake.window.targets import Naming, TargetTables
 
 _NO_TABLE = (
     "nothing was compared: no table is selected by the filters, or the source has none yet. A feeder knows a server's"

@@ -15,6 +15,7 @@ from dataclasses import replace
 from binlake.base.arguments import add_output
 from binlake.base.exitstatus import Exit
 from binlake.config import Replication, load_replication
+from binlake.ddl.targets import Naming
 from binlake.errors import ConfigError
 from binlake.lake.aside import record_return, record_set_aside
 from binlake.lake.paths import LakePaths
@@ -30,7 +31,6 @@ from binlake.spark_jobs.job.results import StageResult
 from binlake.target.apply.position import read_checkpoint_ts, read_tables_aside
 from binlake.target.claim.aside import AsideTable
 from binlake.target.commands.setaside import set_aside
-from binlake.window.targets import Naming
 
 
 class TableCommand:

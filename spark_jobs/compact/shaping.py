@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from contextlib import closing
 
 from binlake.config.model import Target
+from binlake.ddl.shapes import Shapes, TableShape
 from binlake.rows.schema import TableDef
 from binlake.spark_jobs.tables.sinks import SinkWindow
 from binlake.target import Session
 from binlake.target.definitions.definitions import expect_tables, read_definitions
 from binlake.target.definitions.forms import Name
 from binlake.target.definitions.shape import derive_shape, find_option
-from binlake.window.shapes import Shapes, TableShape
 
 
 def read_shapes(target: Target, window: SinkWindow, touched: Iterable[Name]) -> Shapes:

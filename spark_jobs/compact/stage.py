@@ -14,6 +14,8 @@ import structlog
 
 from binlake.base import rowhash
 from binlake.config.model import Target
+from binlake.ddl.definitions import Cell, LandedDdl, SegmentTable, build_cell, use_bytewise_collations
+from binlake.ddl.shapes import Shapes
 from binlake.errors import DamagedManifest, ImmutableWindow
 from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.moved import record_return
@@ -55,10 +57,8 @@ from binlake.target import Position
 from binlake.target.claim.aside import is_aside, may_pass_refused
 from binlake.window import waitingddl
 from binlake.window.cuts import find_end_before_refused, require_outside_ddl, require_pinned_cuts
-from binlake.window.definitions import Cell, LandedDdl, SegmentTable, build_cell, use_bytewise_collations
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest
-from binlake.window.shapes import Shapes
 
 log = structlog.get_logger(__name__)
 

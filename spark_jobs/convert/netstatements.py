@@ -9,6 +9,7 @@ from functools import partial
 
 from binlake.base.lakecolumns import Change
 from binlake.config.model import Target
+from binlake.ddl.definitions import SegmentTable
 from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.spark_jobs.engine.blocks import Store
 from binlake.spark_jobs.engine.engine import Engine
@@ -25,7 +26,6 @@ from binlake.spark_jobs.tables.netrows import measure_sizes, sum_sizes
 from binlake.spark_jobs.tables.rendered import CHANGE_ARROW, Rendered, RenderGroup, build_renderer
 from binlake.statements import BatchLimits
 from binlake.target import build_too_many_rows_error
-from binlake.window.definitions import SegmentTable
 
 
 def render_net_statements(

@@ -18,6 +18,7 @@ from binlake.base.lakecolumns import Mutation
 from binlake.changes.net import RowEvent
 from binlake.changes.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions, RowForms
 from binlake.config.model import Target
+from binlake.ddl.definitions import SegmentTable, require_definition
 from binlake.errors import ConfigError
 from binlake.lake.mutations import find_touched_tables
 from binlake.lake.tables import STATEMENT
@@ -32,7 +33,6 @@ from binlake.spark_jobs.tables.rendered import Rendered, write_statements
 from binlake.spark_jobs.tables.statements import build_statement_table
 from binlake.statements import BatchLimits, StatementBatch
 from binlake.target.definitions.forms import Name
-from binlake.window.definitions import SegmentTable, require_definition
 
 _ORDER = (Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ)
 _COLUMNS = [*_ORDER, Mutation.DB, Mutation.TABLE, Mutation.OP, Mutation.BEFORE, Mutation.AFTER]

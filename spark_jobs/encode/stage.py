@@ -15,6 +15,7 @@ from binlake.base import rowhash
 from binlake.base.lakecolumns import Mutation
 from binlake.config.feed import Feed
 from binlake.config.storage import BINLOG_FILES
+from binlake.ddl.definitions import Segments, WindowDefinitions
 from binlake.feed.events import count_unsent, encode_ddls, encode_watermarks
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import MessageEncoder
@@ -47,7 +48,6 @@ from binlake.spark_jobs.tables.sinks import (
     read_target_tables,
     require_merged,
 )
-from binlake.window.definitions import Segments, WindowDefinitions
 
 
 def run(ctx: StageContext, bounds: Bounds, name: str, given: MergedWindow | None = None) -> StageResult:

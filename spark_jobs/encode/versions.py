@@ -8,6 +8,7 @@ import pyarrow.dataset as ds
 
 from binlake.base.lakecolumns import Message
 from binlake.config.feed import Feed
+from binlake.ddl.definitions import LandedDdl
 from binlake.feed.files.versions import TableVersion
 from binlake.feed.formats import DELETE, INSERT, UPDATE
 from binlake.lake.dataset import open_dataset
@@ -17,7 +18,6 @@ from binlake.lake.tables import build_message_table
 from binlake.rows.schema import TableDef
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.tables.sinks import SinkWindow
-from binlake.window.definitions import LandedDdl
 
 Name = tuple[str, str]
 

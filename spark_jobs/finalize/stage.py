@@ -15,6 +15,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow.lib import ArrowException
 
 from binlake.config.model import Target
+from binlake.ddl.targets import Naming
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
 from binlake.lake.aside import record_set_aside
 from binlake.lake.damage import describe_storage_text
@@ -32,7 +33,6 @@ from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.relay import RelayLog
 from binlake.window.cuts import require_pinned_cuts
 from binlake.window.manifest import ApplyManifest
-from binlake.window.targets import Naming
 
 log = structlog.get_logger(__name__)
 

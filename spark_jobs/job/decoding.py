@@ -17,6 +17,9 @@ import structlog
 
 from binlake.base.lakecolumns import Binlog
 from binlake.config import Replication
+from binlake.ddl.addedcolumns import Extra, add_columns, list_extras
+from binlake.ddl.shardlocks import Locks
+from binlake.ddl.targets import Naming
 from binlake.errors import BinlakeError
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.payloads import COLUMNS, PayloadRange, join_chunks
@@ -32,10 +35,6 @@ from binlake.rules.windowrows import build_row_filter
 from binlake.spark_jobs.engine.engine import Keeper
 from binlake.spark_jobs.engine.lakerows import list_written_rows
 from binlake.spark_jobs.engine.rows import HeldRows, Rows
-from binlake.window.added import add_columns
-from binlake.window.extras import Extra, list_extras
-from binlake.window.shardlocks import Locks
-from binlake.window.targets import Naming
 
 log = structlog.get_logger(__name__)
 

@@ -11,10 +11,11 @@ from functools import cached_property
 from typing import Any
 
 from binlake.base.dialects import Dialect
+from binlake.ddl.definitions import WindowDefinitions
+from binlake.ddl.targets import Naming, TargetTables
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.spark_jobs.job.results import StageResult
 from binlake.statements.writtencolumns import list_written_columns
-from binlake.window.definitions import WindowDefinitions
 from binlake.window.lineage import (
     LINEAGE,
     MOST_TABLES,
@@ -26,7 +27,6 @@ from binlake.window.lineage import (
     drop_lineage,
     limit_tables,
 )
-from binlake.window.targets import Naming, TargetTables
 
 Name = tuple[str, str]
 Shown = Callable[[TableDef], tuple[Columns, Sequence[str]]]

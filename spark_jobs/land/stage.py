@@ -15,6 +15,8 @@ from functools import partial
 import structlog
 
 from binlake.base import rowhash
+from binlake.ddl.ddls import build_window_schemas
+from binlake.ddl.shardlocks import Locks
 from binlake.errors import ConflictingBinlogs, ImmutableWindow, IncompleteWindow, LostRange
 from binlake.feed.state import list_begins
 from binlake.lake.continuity import LANDED_TABLES, VERSIONS, Opened, read_versions, require_all_windows
@@ -34,12 +36,10 @@ from binlake.spark_jobs.land.pulled import NOTHING, Pulled, PumpPart, Stored
 from binlake.spark_jobs.land.pulling import pull_window
 from binlake.spark_jobs.land.pump_source import PumpPull
 from binlake.spark_jobs.tables.landed import Landed, read_landed
-from binlake.window.ddls import build_window_schemas
 from binlake.window.manifest import MemberProof, WindowManifest
 from binlake.window.membership import gather_members
 from binlake.window.plan import Member, propose_window
 from binlake.window.remembered import RememberedMember
-from binlake.window.shardlocks import Locks
 
 log = structlog.get_logger(__name__)
 

@@ -18,6 +18,10 @@ import structlog
 from deltalake import DeltaTable
 
 from binlake.base.lakecolumns import Binlog, Ddl
+from binlake.ddl.ddls import build_window_schemas, plan_locked_ddls, require_replacements_used
+from binlake.ddl.definitions import LandedDdl
+from binlake.ddl.injected import add_injections
+from binlake.ddl.shardlocks import Locks
 from binlake.errors import ImmutableWindow
 from binlake.lake.continuity import VERSIONS, Opened, read_versions, require_all_windows
 from binlake.lake.injections import record_late_injections
@@ -35,12 +39,8 @@ from binlake.spark_jobs.job.lake import clear_rows, overwrite
 from binlake.spark_jobs.job.passed import LandedWindow, MergedWindow
 from binlake.spark_jobs.merge.direct import WrittenRows, commit_rows, write_rows
 from binlake.spark_jobs.tables.sinks import build_window_predicate
-from binlake.window.ddls import build_window_schemas, plan_locked_ddls, require_replacements_used
-from binlake.window.definitions import LandedDdl
 from binlake.window.derived import Merged, MergeManifest
-from binlake.window.injected import add_injections
 from binlake.window.manifest import WindowManifest
-from binlake.window.shardlocks import Locks
 from binlake.wire import binlog_pb2
 
 log = structlog.get_logger(__name__)

@@ -18,6 +18,8 @@ import structlog
 
 from binlake.base.lakecolumns import Change
 from binlake.changes.net.columns import NET
+from binlake.ddl.definitions import SegmentTable
+from binlake.ddl.targets import Naming
 from binlake.lake.columntypes import list_delta_columns
 from binlake.lake.continuity import VERSIONS, read_versions, require_all_windows
 from binlake.lake.tables import MIRROR_VERSION
@@ -37,10 +39,8 @@ from binlake.spark_jobs.tables.netchange import NetChange, count_groups, find_ke
 from binlake.spark_jobs.tables.netrows import NetRows, split_by_place
 from binlake.spark_jobs.tables.sharedkeys import find_shared_tables, require_own_mirror_keys
 from binlake.spark_jobs.tables.sinks import SinkWindow, find_tables_at_end, read_mirror_window, require_merged
-from binlake.window.definitions import SegmentTable
 from binlake.window.derived import Merged
 from binlake.window.lineage import Columns
-from binlake.window.targets import Naming
 
 log = structlog.get_logger(__name__)
 

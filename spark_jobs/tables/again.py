@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from binlake.base import rowhash
 from binlake.config.model import Target
+from binlake.ddl.definitions import build_cell
 from binlake.errors import ImmutableWindow
 from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.spark_jobs.engine.engine import Engine, Keeper, LocalEngine
@@ -24,7 +25,6 @@ from binlake.spark_jobs.tables.rendered import Rendered, RenderGroup, build_rend
 from binlake.spark_jobs.tables.sinks import SinkWindow
 from binlake.statements import BatchLimits
 from binlake.statements.digests import compute_digest_of_index
-from binlake.window.definitions import build_cell
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest
 

@@ -16,6 +16,9 @@ import pyarrow.compute as pc
 
 from binlake.base.lakecolumns import Mutation
 from binlake.changes.net.events import COLUMNS, SOURCE
+from binlake.ddl.definitions import SegmentTable
+from binlake.ddl.heldrows import ReleasedRange, apply_holds, find_released_ranges
+from binlake.ddl.shardlocks import Hold
 from binlake.lake.mutations import count_touched_tables
 from binlake.lake.shardlocks import read_locks
 from binlake.lake.tables import MUTATION
@@ -24,9 +27,6 @@ from binlake.spark_jobs.engine.lakerows import list_history_rows
 from binlake.spark_jobs.engine.rows import MappedRows, Rows, pack_rows
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.passed import MergedWindow
-from binlake.window.definitions import SegmentTable
-from binlake.window.heldrows import ReleasedRange, apply_holds, find_released_ranges
-from binlake.window.shardlocks import Hold
 
 _NEEDED = (*COLUMNS, *SOURCE)
 _NARROW = (

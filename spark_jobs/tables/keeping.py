@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.base.lakecolumns import Change
+from binlake.ddl.definitions import SegmentTable, build_cell
 from binlake.rows.schema import TableDef
 from binlake.spark_jobs.engine.engine import Engine
 from binlake.spark_jobs.tables.held import WindowChanges
@@ -29,7 +30,6 @@ from binlake.statements import (
     build_images_from_maps,
     build_images_from_rows,
 )
-from binlake.window.definitions import SegmentTable, build_cell
 
 
 @dataclass(frozen=True)

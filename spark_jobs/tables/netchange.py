@@ -28,12 +28,12 @@ from binlake.changes.net.events import (
 )
 from binlake.changes.net.moves import MOVES, find_moves, find_origins
 from binlake.changes.net.runs import FIELDS, reduce_runs, runs_from_table, runs_to_table, start_runs
+from binlake.ddl.definitions import Cell
 from binlake.rows.codec import MUTATION_SCHEMA
 from binlake.spark_jobs.engine.blocks import Store
 from binlake.spark_jobs.engine.engine import Engine
 from binlake.spark_jobs.engine.exchange import Shares, Split, exchange
 from binlake.spark_jobs.engine.rows import HeldRows, Rows, read_table
-from binlake.window.definitions import Cell
 
 GROUP_ROWS = 100_000
 """Row changes of a group of keys: a task that reduces a group holds its rows a few times."""

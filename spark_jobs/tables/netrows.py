@@ -13,13 +13,13 @@ from binlake.base import rowhash
 from binlake.base.dictionaries import number_values
 from binlake.base.lakecolumns import Change
 from binlake.base.rowhash import Fold
+from binlake.ddl.definitions import Cell, SegmentTable
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.tables import CHANGE
 from binlake.spark_jobs.engine.engine import Keeper
 from binlake.spark_jobs.engine.lakerows import list_written_rows
 from binlake.spark_jobs.engine.rows import FileRows, HeldRows, Rows
 from binlake.spark_jobs.tables.netchange import Group, Reduce
-from binlake.window.definitions import Cell, SegmentTable
 
 MOST_PLACES = 32
 """Tables and segments of a group whose rows are apart in its file; of more of them, each would have too few rows."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.base.lakecolumns import Change
+from binlake.ddl.definitions import SegmentTable
 from binlake.errors import Permanent
 from binlake.rows.schema import TableDef
 from binlake.spark_jobs.tables.keeping import Origins, keep_statements, write_statements
@@ -28,7 +29,6 @@ from binlake.statements import (
     TableStatements,
     build_images_from_maps,
 )
-from binlake.window.definitions import SegmentTable
 
 GROUP_BATCHES = 1 << 20
 """Batch numbers of a group in each phase of a segment."""

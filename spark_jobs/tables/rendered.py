@@ -15,6 +15,7 @@ import structlog
 from binlake.base import rowhash
 from binlake.base.rowhash import Fold
 from binlake.config.model import Target
+from binlake.ddl.definitions import SegmentTable, require_definition
 from binlake.errors import BinlakeError
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.tables import CHANGE, STATEMENT
@@ -29,7 +30,6 @@ from binlake.statements import BatchLimits
 from binlake.statements.digests import INDEX
 from binlake.target.definitions.forms import Name
 from binlake.target.definitions.shape import find_option
-from binlake.window.definitions import SegmentTable, require_definition
 
 log = structlog.get_logger(__name__)
 

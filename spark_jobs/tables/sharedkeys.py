@@ -19,6 +19,7 @@ import structlog
 from binlake.base.redaction import redact_key
 from binlake.changes.net.arrivals import History
 from binlake.config.model import Target
+from binlake.ddl.shardlocks import Hold
 from binlake.errors import SchemaError
 from binlake.lake.keyowners import KeyOwner, find_key_owners
 from binlake.lake.shardlocks import read_locks
@@ -31,7 +32,6 @@ from binlake.target import Position, Session
 from binlake.target.apply.presence import find_present_keys
 from binlake.target.definitions.forms import Name
 from binlake.target.definitions.remainingrows import moves_rows
-from binlake.window.shardlocks import Hold
 
 log = structlog.get_logger(__name__)
 

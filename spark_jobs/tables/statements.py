@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 
 from binlake.base.lakecolumns import Statement
 from binlake.config.model import Target
+from binlake.ddl.definitions import SegmentTable
 from binlake.lake.dataset import open_dataset
 from binlake.lake.mutations import read_touched_tables
 from binlake.lake.opentable import load_table
@@ -30,7 +31,6 @@ from binlake.statements.literal import quote_qualified_name
 from binlake.statements.requiredrows import assume_default_variables
 from binlake.target import SegmentPlan
 from binlake.target.segments import SegmentContent, WindowPlans
-from binlake.window.definitions import SegmentTable
 
 _BATCH = tuple(name for name in STATEMENT.list_column_names() if name != Statement.WINDOW)
 STATEMENT_ARROW = parse_schema(STATEMENT.build_spark_schema())

@@ -9,6 +9,8 @@ import pytest
 from support.mariadb import MariaDb
 from support.windows import target_of
 
+from binlake.ddl.ddls import plan_ddls
+from binlake.ddl.definitions import LandedDdl
 from binlake.dialect import map_ddl
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rules import Rules
@@ -16,8 +18,6 @@ from binlake.target.ddl.proof import judge, read_evidence
 from binlake.target.definitions.definitions import compare_definitions, expect_after_ddl, read_definitions
 from binlake.target.session.session import Session
 from binlake.testkit.captures.capture import Capture
-from binlake.window.ddls import plan_ddls
-from binlake.window.definitions import LandedDdl
 from binlake.wire import binlog_pb2 as pb
 
 CAPTURES = Path(__file__).resolve().parents[1] / "captures"

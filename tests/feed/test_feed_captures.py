@@ -39,6 +39,8 @@ from binlake.config.protocols import (
     PbOptions,
     SlaveBinlogOptions,
 )
+from binlake.ddl.ddls import build_window_schemas, plan_ddls
+from binlake.ddl.definitions import Segments, WindowDefinitions
 from binlake.feed.avro.schema import build_legal_name
 from binlake.feed.messages import ORDER, MessageEncoder, compute_fingerprint
 from binlake.feed.protocols import format_of
@@ -50,8 +52,6 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rules.topics import Dispatcher, Topics
 from binlake.testkit.captures import read_expected_states
 from binlake.testkit.captures.capture import Capture, StateAt
-from binlake.window.ddls import build_window_schemas, plan_ddls
-from binlake.window.definitions import Segments, WindowDefinitions
 from binlake.wire import pb_binlog_pb2 as binlogs
 from binlake.wire import slave_binlog_pb2 as pb
 from deploy.local.commitlog import RULES, read_log

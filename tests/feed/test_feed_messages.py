@@ -18,6 +18,7 @@ from binlake.config.protocols import (
     Options,
     SlaveBinlogOptions,
 )
+from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions
 from binlake.feed import bytecolumns
 from binlake.feed.events import count_unsent, encode_ddls, encode_watermarks
 from binlake.feed.messages import ORDER, MessageEncoder
@@ -26,7 +27,6 @@ from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.rules.topics import Dispatcher, Topics
-from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions
 
 KEYED = table_def(
     table_info(1, "keyed", [column(1, "id", t.LONG, flag=INT_PK), column(2, "v", t.VARCHAR)], pk_is_handle=True)

@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from support.tidb_json import INT_PK, column, index, table_def, table_info
 
+from binlake.ddl.definitions import EVENTS, SYNC_DDL, LandedDdl, Segments, SegmentTable, WindowDefinitions
 from binlake.lake.paths import LakePaths
 from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, plan_mirrors
 from binlake.mirror.effects import PARTITIONS, derive_effects
@@ -22,7 +23,6 @@ from binlake.rows.schema import Action, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.session import SourceSession
-from binlake.window.definitions import EVENTS, SYNC_DDL, LandedDdl, Segments, SegmentTable, WindowDefinitions
 
 MAP = pa.map_(pa.string(), pa.string())
 NET = pa.schema(

@@ -17,6 +17,8 @@ from support.examples import spread
 
 from binlake.changes.net import RowEvent, compute_net_changes, encode_row_key
 from binlake.compare.values import build_canonical_converter, decode_captured_value
+from binlake.ddl.ddls import build_window_schemas, plan_ddls
+from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions, derive_key_defaults
 from binlake.errors import SchemaError
 from binlake.mirror.effects import Effect, derive_effects
 from binlake.mirror.partitions import RemovedPartitions
@@ -25,8 +27,6 @@ from binlake.rows.codec.values import show_member_text
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.testkit.captures import read_expected_states
 from binlake.testkit.captures.capture import Capture
-from binlake.window.ddls import build_window_schemas, plan_ddls
-from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, derive_key_defaults
 from deploy.local.commitlog import RULES, CommitLog, read_log
 from deploy.local.direct import decode_changes
 

@@ -21,11 +21,11 @@ from modelerrors import Crash, Wrong
 from modelwindow import Converter
 
 from binlake.changes.net import RowEvent, compute_net_changes
+from binlake.ddl.definitions import SegmentTable, derive_key_defaults
 from binlake.lake.paths import LakePaths
 from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, plan_mirrors
 from binlake.mirror.rows import read_mirror_texts
 from binlake.rows.schema import Action, TableDef
-from binlake.window.definitions import SegmentTable, derive_key_defaults
 
 _MAP = pa.map_(pa.string(), pa.string())
 _NET = pa.schema([

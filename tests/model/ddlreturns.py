@@ -15,13 +15,13 @@ from modelerrors import Wrong
 from modelrun import Model
 from modelwindow import Converter
 
+from binlake.ddl.definitions import IGNORED, RENAMED_IN
 from binlake.dialect import DdlText, map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.session import SourceSession
 from binlake.statements.literal import quote, quote_qualified_name
 from binlake.target.session.session import Session
-from binlake.window.definitions import IGNORED, RENAMED_IN
 from binlake.window.manifest import ApplyManifest
 
 _HEX = ("BIT", "VARBINARY", "BLOB")

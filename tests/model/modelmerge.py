@@ -22,18 +22,17 @@ from support.workload import Workload, integer, text
 
 from binlake.changes.net import RowEvent
 from binlake.config import Replication
+from binlake.ddl.addedcolumns import add_columns, list_extras
+from binlake.ddl.ddls import build_window_schemas, plan_locked_ddls
+from binlake.ddl.definitions import LandedDdl
+from binlake.ddl.heldrows import apply_holds, find_released_ranges
+from binlake.ddl.shardlocks import Locks
+from binlake.ddl.targets import Naming, TargetTables
 from binlake.rows.codec import MutationBatch
 from binlake.rows.schema import Action
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
 from binlake.testkit.workload.definitions import Col, build_column_json
-from binlake.window.added import add_columns
-from binlake.window.ddls import build_window_schemas, plan_locked_ddls
-from binlake.window.definitions import LandedDdl
-from binlake.window.extras import list_extras
-from binlake.window.heldrows import apply_holds, find_released_ranges
-from binlake.window.shardlocks import Locks
-from binlake.window.targets import Naming, TargetTables
 
 TABLES = (("s1", "t_1"), ("s2", "t_2"), ("s3", "t_3"))
 DB, TABLE = "xs", "t"

@@ -13,6 +13,10 @@ from modelsource import Source
 from binlake.changes.net import RowEvent, compute_net_changes
 from binlake.changes.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions, RowForms
 from binlake.config.model import Target
+from binlake.ddl.ddls import build_window_schemas, plan_ddls
+from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions, derive_key_defaults
+from binlake.ddl.injected import add_injections
+from binlake.ddl.targets import Naming, TargetTables
 from binlake.errors import ImmutableWindow
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rules import Rules
@@ -27,11 +31,7 @@ from binlake.statements import (
 from binlake.target import SegmentPlan
 from binlake.target.segments import SegmentContent, WindowPlans
 from binlake.window.cuts import build_ddl_batch
-from binlake.window.ddls import build_window_schemas, plan_ddls
-from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, derive_key_defaults
-from binlake.window.injected import add_injections
 from binlake.window.manifest import ApplyManifest
-from binlake.window.targets import Naming, TargetTables
 from deploy.local.commitlog import RULES, CommitLog
 from deploy.local.direct import decode_changes
 

@@ -11,6 +11,8 @@ import pytest
 from ddlrun import SHAPE, DdlModel, DdlShape
 from modelerrors import Wrong
 
+from binlake.ddl import deciding, judging
+from binlake.ddl.definitions import RENAMED_IN, LandedDdl
 from binlake.dialect import altertable, clauses, mapping
 from binlake.dialect.conversions import Alter
 from binlake.errors import BinlakeError
@@ -24,8 +26,6 @@ from binlake.target.ddl import intents
 from binlake.target.ddl.proof import Evidence, Verdict
 from binlake.target.definitions import definitions, tableforms
 from binlake.target.session import tables
-from binlake.window import deciding, judging
-from binlake.window.definitions import RENAMED_IN, LandedDdl
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 

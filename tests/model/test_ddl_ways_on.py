@@ -18,6 +18,9 @@ from support.mariadb import MariaDb, execute, rows
 from support.windows import target_of
 
 from binlake.config.model import Target
+from binlake.ddl.ddls import plan_ddls, require_replacements_used
+from binlake.ddl.definitions import LandedDdl
+from binlake.ddl.injected import add_injections
 from binlake.errors import CheckpointConflict, ConfigError, Drift, Permanent, TargetRefused
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
@@ -27,9 +30,6 @@ from binlake.statements import Phase
 from binlake.target import apply_window, read_position
 from binlake.target.commands.ddl import DdlCommand
 from binlake.window.cuts import require_pinned_cuts, require_pinned_texts
-from binlake.window.ddls import plan_ddls, require_replacements_used
-from binlake.window.definitions import LandedDdl
-from binlake.window.injected import add_injections
 from binlake.window.manifest import ApplyManifest
 
 pytestmark = pytest.mark.mariadb

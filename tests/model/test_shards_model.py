@@ -15,9 +15,9 @@ from modelshardlife import draw_life
 from support.mariadb import MariaDb
 from support.windows import target_of
 
+from binlake.ddl import optimistic
 from binlake.errors import BinlakeError
 from binlake.target import apply_window
-from binlake.window import optimistic
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 

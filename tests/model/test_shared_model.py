@@ -24,6 +24,8 @@ from support.windows import target_of
 from support.workload import Workload, integer, text
 
 from binlake.config import Replication
+from binlake.ddl.ddls import build_window_schemas
+from binlake.ddl.definitions import Segments
 from binlake.errors import BinlakeError, SchemaError
 from binlake.lake.paths import LakePaths
 from binlake.rows.codec import MutationBatch
@@ -33,8 +35,6 @@ from binlake.spark_jobs.tables import sharedkeys
 from binlake.spark_jobs.tables.sharedkeys import Arrival
 from binlake.spark_jobs.tables.sinks import SinkWindow
 from binlake.target import apply_window
-from binlake.window.ddls import build_window_schemas
-from binlake.window.definitions import Segments
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 

@@ -9,11 +9,11 @@ import pytest
 from support.tabledefs import col, primary, table
 
 from binlake.config.model import Target
+from binlake.ddl.definitions import LandedDdl
 from binlake.errors import TargetRefused
 from binlake.rows.schema.delta import Definitions
 from binlake.spark_jobs.convert import stage as convert
 from binlake.statements.requiredrows import Refusal
-from binlake.window.definitions import LandedDdl
 
 SIDES = Definitions((), (table("t", col("id"), keys=(primary("id"),), db="app"),))
 SEQUENCE = "CREATE SEQUENCE `t`"

@@ -11,6 +11,8 @@ import pytest
 from support.mariadb import MariaDb
 from support.windows import target_of
 
+from binlake.ddl.ddls import plan_ddls
+from binlake.ddl.definitions import LandedDdl
 from binlake.rows.schema import SchemaState, WindowDdl
 from binlake.spark_jobs.bootstrap.structures import SourceTable, Structures, derive_column_shape, derive_shape
 from binlake.statements.literal import quote_name
@@ -18,8 +20,6 @@ from binlake.target.definitions.definitions import compare_definitions, expect_a
 from binlake.target.session.session import Session
 from binlake.testkit.captures.capture import Capture, StateAt
 from binlake.window.cuts import build_ddl_batch
-from binlake.window.ddls import plan_ddls
-from binlake.window.definitions import LandedDdl
 from deploy.local.commitlog import RULES, read_log
 
 CAPTURES = Path(__file__).parent.parent / "captures"

@@ -12,6 +12,7 @@ import pytest
 from sqlsink import LandedShop, Sink
 from support.mariadb import MariaDb
 
+from binlake.ddl.shapes import Shapes, TableShape
 from binlake.errors import BinlakeError, CheckpointConflict, DamagedManifest, ImmutableWindow
 from binlake.lake.tables import CHANGE
 from binlake.lake.windowlog import WindowEvent
@@ -27,7 +28,6 @@ from binlake.spark_jobs.tables.statements import read_statements
 from binlake.target import apply_window
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest
-from binlake.window.shapes import Shapes, TableShape
 
 pytestmark = [pytest.mark.mariadb]
 

@@ -13,13 +13,13 @@ import pytest
 from deltalake import write_deltalake
 
 from binlake.config import Replication
+from binlake.ddl.definitions import Segments
 from binlake.errors import LostRange
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import DDL
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.window.definitions import Segments
 from binlake.window.derived import CompactManifest, Merged
 from binlake.window.manifest import ApplyManifest
 

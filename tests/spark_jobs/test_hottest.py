@@ -6,9 +6,9 @@ from collections import Counter
 
 import pyarrow as pa
 
+from binlake.ddl.definitions import SegmentTable
 from binlake.lake.mutations import count_touched_tables, find_touched_tables
 from binlake.spark_jobs.compact.stage import _HOTTEST, find_hottest
-from binlake.window.definitions import SegmentTable
 
 
 def batch(*rows: tuple[int, str, str]) -> pa.RecordBatch:

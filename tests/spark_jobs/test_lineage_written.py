@@ -9,16 +9,16 @@ from support.tabledefs import col, primary, table
 from support.workload import Workload, integer, text
 
 from binlake.config import Replication
+from binlake.ddl.definitions import WindowDefinitions
+from binlake.ddl.shapes import TableShape
+from binlake.ddl.targets import Naming, TargetTables
 from binlake.lake.columntypes import list_delta_columns
 from binlake.rows.schema import DdlJob, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
 from binlake.spark_jobs.job.lineage import Gathered, Sources, Written, build_target_column_lister
 from binlake.spark_jobs.job.results import StageResult
-from binlake.window.definitions import WindowDefinitions
 from binlake.window.lineage import LINEAGE, MOST_COLUMNS
-from binlake.window.shapes import TableShape
-from binlake.window.targets import Naming, TargetTables
 
 
 class One:

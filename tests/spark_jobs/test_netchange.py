@@ -16,13 +16,13 @@ from support.examples import seeds
 from binlake.changes.net import RowEvent
 from binlake.changes.net.columns import NET
 from binlake.changes.net.moves import find_moves, find_origins
+from binlake.ddl.definitions import Cell
 from binlake.errors import SchemaError
 from binlake.lake.paths import LakePaths
 from binlake.spark_jobs.engine.engine import Engine, LocalEngine
 from binlake.spark_jobs.engine.rows import HeldRows, Rows
 from binlake.spark_jobs.tables import netchange
 from binlake.spark_jobs.tables.netchange import NetChange, ReduceRows, find_key_arrivals, find_row_origins
-from binlake.window.definitions import Cell
 
 ALONE = [Cell("d", "t", 0, 1, 10, "primary", ("a",), (None,))]
 

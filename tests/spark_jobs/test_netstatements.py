@@ -11,6 +11,7 @@ from support.engines import HostileEngine
 from support.netchanges import WINDOW, changes, definitions
 
 from binlake.config.model import Target
+from binlake.ddl.definitions import SegmentTable
 from binlake.errors import Permanent
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import STATEMENT
@@ -23,7 +24,6 @@ from binlake.spark_jobs.tables.render import Renderer
 from binlake.spark_jobs.tables.rendered import Rendered, RenderGroup
 from binlake.statements import BatchLimits, Phase
 from binlake.statements.digests import compute_digest_of_index
-from binlake.window.definitions import SegmentTable
 
 LIMITS = BatchLimits(rows=7)
 RENDERER = Renderer(WINDOW, definitions(), "mariadb", LIMITS, plain=False)

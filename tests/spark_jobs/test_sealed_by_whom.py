@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from binlake.config.model import Target
+from binlake.ddl.definitions import Segments
 from binlake.errors import CheckpointConflict
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
@@ -17,7 +18,6 @@ from binlake.spark_jobs.convert import stage as convert
 from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds
 from binlake.spark_jobs.tables.compacted import read_current
-from binlake.window.definitions import Segments
 from binlake.window.derived import CompactManifest, Merged
 from binlake.window.manifest import ApplyManifest
 

@@ -14,6 +14,7 @@ from support.tabledefs import col, primary, table
 from support.workload import Workload, integer, text
 
 from binlake.cli import run as main
+from binlake.ddl.shapes import TableShape
 from binlake.errors import ConfigError
 from binlake.spark_jobs.compact import stage as compact
 from binlake.spark_jobs.convert import stage as convert
@@ -22,7 +23,6 @@ from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.tables.compacted import read_newest
 from binlake.target.definitions.forms import build_expected_form
-from binlake.window.shapes import TableShape
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 

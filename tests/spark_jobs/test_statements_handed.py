@@ -14,6 +14,7 @@ from deltalake import write_deltalake
 from support.netchanges import TABLES, WINDOW, changes, definitions
 
 from binlake.config import Replication
+from binlake.ddl.definitions import LandedDdl, Segments, SegmentTable
 from binlake.errors import ImmutableWindow
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import STATEMENT
@@ -27,7 +28,6 @@ from binlake.spark_jobs.tables.sinks import SinkWindow
 from binlake.spark_jobs.tables.statements import LakeStatements, build_statement_table
 from binlake.statements import BatchLimits, Phase
 from binlake.statements.batch import StatementBatch, compute_statement_digest
-from binlake.window.definitions import LandedDdl, Segments, SegmentTable
 from binlake.window.manifest import ApplyManifest
 
 BOUNDS = Bounds(1, 9)

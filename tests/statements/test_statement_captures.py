@@ -12,6 +12,7 @@ from support.mariadb import MariaDb
 from support.windows import target_of
 
 from binlake.base.dialects import Dialect
+from binlake.ddl.ddls import plan_ddls
 from binlake.dialect import map_ddl
 from binlake.rows.schema import ColumnInfo, DdlJob, SchemaState, TableDef, WindowDdl
 from binlake.rows.schema import mysqltypes as t
@@ -21,7 +22,6 @@ from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.definitions.definitions import require_definitions
 from binlake.target.session.session import Session
 from binlake.testkit.captures.capture import Capture
-from binlake.window.ddls import plan_ddls
 
 KEYS = Path(__file__).resolve().parents[1] / "captures" / "keys"
 

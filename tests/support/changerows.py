@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from binlake.changes.net import RowEvent, compute_net_changes
+from binlake.ddl.definitions import Cell
 from binlake.rows.codec import MUTATION_SCHEMA
 from binlake.rows.schema import Identity
-from binlake.window.definitions import Cell
 
 ODD = ["", "a", "A", '"', "\\", "\n", "\x1f", "\x7f", "é", "日", "😀", "null", ",", "0", '","', "\u2028", "a" * 60]
 STARTS = (300, 600)

@@ -13,6 +13,7 @@ from pymysql.cursors import DictCursor
 
 from binlake.base.dialects import Dialect
 from binlake.base.sqllink import show_bytes_too
+from binlake.ddl.ddls import plan_ddls
 from binlake.dialect import map_ddl
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.definitions.descriptions import (
@@ -31,7 +32,6 @@ from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rules import Rules
 from binlake.statements.requiredrows import RequireNoRows
 from binlake.target.session.session import SQL_MODE
-from binlake.window.ddls import plan_ddls
 from deploy.local.mariadb import MariaDb
 
 COPY = "copy_"

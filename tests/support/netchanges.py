@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 from support.tabledefs import col, primary, table
 
+from binlake.ddl.definitions import SegmentTable
 from binlake.lake.tables import CHANGE
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.window.definitions import SegmentTable
 
 KEYED = table("a", col("id", t.LONGLONG, not_null=True), col("text", t.VARCHAR, flen=90), keys=(primary("id"),))
 NAMED = table("ü", col("id", t.VARCHAR, not_null=True, flen=20), col("text", t.VARCHAR, flen=90), keys=(primary("id"),))

@@ -11,6 +11,8 @@ from binlake.base.filestore import LocalStore
 from binlake.binlogfile.index import Index, read_index
 from binlake.config.protocols import PbOptions
 from binlake.config.storage import Storage
+from binlake.ddl.ddls import build_window_schemas, plan_ddls
+from binlake.ddl.definitions import Segments, WindowDefinitions
 from binlake.extras.protocols.pbbinlog import PbBinlogFormat
 from binlake.feed.events import encode_ddls
 from binlake.feed.files.binlogs import BinlogPublisher
@@ -21,8 +23,6 @@ from binlake.rows.schema import SchemaState
 from binlake.rules.topics import Topics
 from binlake.testkit.captures import read_expected_states
 from binlake.testkit.captures.capture import Capture
-from binlake.window.ddls import build_window_schemas, plan_ddls
-from binlake.window.definitions import Segments, WindowDefinitions
 from deploy.local.commitlog import RULES, read_log
 
 

@@ -20,6 +20,11 @@ from support.workload import Row, Workload
 
 from binlake.changes.net import RowEvent, compute_net_changes
 from binlake.config import Replication
+from binlake.ddl.addedcolumns import add_columns, list_extras
+from binlake.ddl.ddls import build_window_schemas, plan_ddls
+from binlake.ddl.definitions import LandedDdl, WindowDefinitions, derive_key_defaults
+from binlake.ddl.injected import add_injections
+from binlake.ddl.targets import Naming, TargetTables
 from binlake.dialect.replacement import Injection
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
@@ -32,14 +37,8 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
 from binlake.target.session.session import Session
 from binlake.target.session.tables import create_tables
-from binlake.window.added import add_columns
-from binlake.window.ddls import build_window_schemas, plan_ddls
-from binlake.window.definitions import LandedDdl, WindowDefinitions, derive_key_defaults
 from binlake.window.derived import Merged, MergeManifest
-from binlake.window.extras import list_extras
-from binlake.window.injected import add_injections
 from binlake.window.manifest import WindowManifest
-from binlake.window.targets import Naming, TargetTables
 from binlake.wire import binlog_pb2 as pb
 
 CLUSTER_ID = 7

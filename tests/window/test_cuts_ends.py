@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from binlake.ddl.deciding import NOTHING
+from binlake.ddl.definitions import LandedDdl
 from binlake.errors import ConfigError
 from binlake.window.cuts import require_outside_ddl
-from binlake.window.deciding import NOTHING
-from binlake.window.definitions import LandedDdl
 
 DDL = LandedDdl(100, 60, 90, 8, 1, 8, "d", "t", "", "DROP INDEX u ON t", "apply", "", NOTHING, NOTHING)
 

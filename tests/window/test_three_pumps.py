@@ -18,7 +18,7 @@ from binlake.cluster.pumpclient import PumpClient, PumpReader
 from binlake.pump_service.pd import PlacementDriver
 from binlake.pump_service.pump.config import PumpConfig
 from binlake.pump_service.pump.server import PumpServer
-from binlake.spark_jobs.plan.stage import _propose
+from binlake.spark_jobs.plan.stage import MeasuredClock, _propose
 from binlake.window.membership import Probe, gather_members
 from binlake.window.plan import Plan, propose_window
 from binlake.wire import build
@@ -145,9 +145,9 @@ def the_stage(race: Race, between: Callable[[], None], stop: int | None = None) 
     """The steps of the stage `plan`; `between` runs right after its first request, whatever that is."""
     events = [between]
 
-    def then(answer: Callable[[], object]) -> Callable[[], object]:
-        def asked() -> object:
-            found = answer()
+    def then(answer: Callable[..., object]) -> Callable[..., object]:
+        def asked(*arguments: int) -> object:
+            found = answer(*arguments)
             for event in events[:1]:
                 events.clear()
                 event()
@@ -166,7 +166,7 @@ def the_stage(race: Race, between: Callable[[], None], stop: int | None = None) 
         replication=SimpleNamespace(window=SimpleNamespace(max_seconds=3600), list_stop_points=lambda: stops),
         stop_ts=None,
     )
-    return _propose(ctx, cluster, race.lo, None)  # type: ignore[arg-type]
+    return _propose(ctx, cluster, MeasuredClock(cluster.pd), race.lo, None)  # type: ignore[arg-type]
 
 
 @pytest.fixture

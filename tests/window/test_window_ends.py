@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from binlake.changes.net import RowEvent, compute_net_changes
+from binlake.ddl.ddls import build_window_schemas, plan_ddls
+from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions, derive_key_defaults
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rows.schema.ahead import compute_effective_ts
 from binlake.testkit.captures.capture import Capture
-from binlake.window.ddls import build_window_schemas, plan_ddls
-from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, derive_key_defaults
 from deploy.local.commitlog import RULES, CommitLog, read_log
 from deploy.local.direct import decode_changes
 

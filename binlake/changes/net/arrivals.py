@@ -14,7 +14,7 @@ from binlake.base.dictionaries import encode_dictionary
 from binlake.changes.net.events import read_key_events, split_rows_by_key_form
 from binlake.changes.net.images import Ints
 from binlake.changes.net.runs import start_runs
-from binlake.window.definitions import Cell
+from binlake.ddl.definitions import Cell
 
 History = tuple[str, str, tuple[str, ...]]
 """Database, table, columns of the identity. Changes with the same history share their keys."""

@@ -19,8 +19,8 @@ from binlake.changes.net.events import read_key_events, split_rows_by_key_form, 
 from binlake.changes.net.images import ABSENT, MAP, Bools, Ints, complete_images, restrict_images
 from binlake.changes.net.net import CONTRADICTION, CONTRADICTION_HINT
 from binlake.changes.net.runs import Runs, Shown, reduce_runs, start_runs
+from binlake.ddl.definitions import Cell, KeyForm
 from binlake.errors import Permanent, SchemaError
-from binlake.window.definitions import Cell, KeyForm
 
 NET = pa.schema(
     [

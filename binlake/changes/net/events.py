@@ -17,9 +17,9 @@ from binlake.base.dictionaries import encode_dictionary
 from binlake.base.lakecolumns import Mutation
 from binlake.changes.net.images import ABSENT, Bools, Images, Ints
 from binlake.changes.net.positions import POSITION, Positions
+from binlake.ddl.definitions import Cell, KeyForm
 from binlake.errors import SchemaError
 from binlake.rows.codec.assemble import format_key_texts
-from binlake.window.definitions import Cell, KeyForm
 
 COLUMNS = (*POSITION, Mutation.DB, Mutation.TABLE, Mutation.BEFORE, Mutation.AFTER)
 """The columns of `mutation` from which the net change is computed."""

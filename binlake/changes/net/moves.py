@@ -10,7 +10,7 @@ import pyarrow as pa
 from binlake.changes.net.events import PLACE, read_key_events, split_rows_by_key_form, take_places
 from binlake.changes.net.lineage import trace_origins
 from binlake.changes.net.positions import POSITION
-from binlake.window.definitions import Cell
+from binlake.ddl.definitions import Cell
 
 MOVES = pa.schema(
     [*PLACE, *((name, pa.int64()) for name in POSITION), ("old_key", pa.string()), ("new_key", pa.string())]

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.config.protocols import OpenProtocolOptions
+from binlake.ddl.definitions import LandedDdl
 from binlake.feed.bytecolumns import Array, Part, decode_hex, encode_fixed_numbers, join_parts
 from binlake.feed.formats import DELETE, UPDATE, Bodies, Changes, Event, RowFormat, choose_columns_to_send, find_row_key
 from binlake.feed.jsontext import (
@@ -26,7 +27,6 @@ from binlake.feed.jsontext import (
 from binlake.feed.values import compute_member_numbers, convert_images_to_zone, parse_bits
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.window.definitions import LandedDdl
 
 VERSION = (1).to_bytes(8, "big")
 ROW, DDL, RESOLVED = 1, 2, 3

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from binlake.base.lakecolumns import Message
 from binlake.config.protocols import PbOptions
+from binlake.ddl.definitions import LandedDdl
 from binlake.feed.bytecolumns import (
     Array,
     Ints,
@@ -45,7 +46,6 @@ from binlake.rows.codec import datum as d
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import Action
-from binlake.window.definitions import LandedDdl
 from binlake.wire import pb_binlog_pb2 as pb
 
 _KINDS = {INSERT: pb.Insert, UPDATE: pb.Update, DELETE: pb.Delete}

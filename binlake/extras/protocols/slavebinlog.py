@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from binlake.base.dictionaries import encode_dictionary
 from binlake.base.lakecolumns import Message
 from binlake.config.protocols import SlaveBinlogOptions
+from binlake.ddl.definitions import LandedDdl
 from binlake.feed.bytecolumns import (
     Array,
     Part,
@@ -39,7 +40,6 @@ from binlake.feed.protobuf import (
 from binlake.feed.values import compute_member_numbers, convert_images_to_zone
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.window.definitions import LandedDdl
 from binlake.wire import slave_binlog_pb2 as pb
 
 _MUTATIONS = {INSERT: pb.Insert, UPDATE: pb.Update, DELETE: pb.Delete}

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from binlake.base.dialects import Dialect
 from binlake.base.lakecolumns import Change
 from binlake.changes.net.columns import compute_net_changes
+from binlake.ddl.definitions import Cell, derive_key_defaults
 from binlake.extras.reparo.ddl import TargetDdl
 from binlake.extras.reparo.rows import WindowRows
 from binlake.extras.reparo.windows import FileWindow
@@ -27,7 +28,6 @@ from binlake.statements import UNCHECKED, BatchLimits, Phase, StatementBatch, Ta
 from binlake.statements.batch import compute_statement_digest
 from binlake.statements.digests import compute_digest_of_index, convert_batch_to_row
 from binlake.target import Expected, SegmentPlan
-from binlake.window.definitions import Cell, derive_key_defaults
 from binlake.window.manifest import ApplyManifest, format_window_name
 
 Name = tuple[str, str]

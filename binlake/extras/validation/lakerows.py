@@ -16,6 +16,7 @@ import pyarrow.dataset as ds
 from binlake.audit.audit import Audit
 from binlake.base.lakecolumns import Mutation
 from binlake.changes.net import compute_net_changes
+from binlake.ddl.definitions import derive_key_defaults
 from binlake.errors import LostRange
 from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.paths import LakePaths
@@ -28,7 +29,6 @@ from binlake.repair.verify.tables import VerifiedTable
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.actions import Action
-from binlake.window.definitions import derive_key_defaults
 
 _FEW = 100
 """Up to this many keys are searched one by one using the files' statistics; more are matched as a set."""

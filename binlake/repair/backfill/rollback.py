@@ -15,6 +15,8 @@ from binlake.audit.audit import Audit
 from binlake.base.redaction import redact_key
 from binlake.changes.net.undo import Undo, undo_changes
 from binlake.config import Replication
+from binlake.ddl.definitions import Base, derive_key_defaults
+from binlake.ddl.targets import Naming
 from binlake.errors import ConfigError, Permanent
 from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.paths import LakePaths
@@ -27,8 +29,6 @@ from binlake.repair.verify.sqltable import SqlTable
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
-from binlake.window.definitions import Base, derive_key_defaults
-from binlake.window.targets import Naming
 
 Side = Literal["source", "target"]
 Name = tuple[str, str]

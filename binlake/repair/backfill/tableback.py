@@ -13,6 +13,7 @@ import structlog
 
 from binlake.audit.audit import Audit
 from binlake.config import Replication
+from binlake.ddl.targets import Naming
 from binlake.dialect import derive_bytewise_table
 from binlake.dialect.createtable import build_create_statements
 from binlake.errors import ConfigError, Drift, IncompleteWindow
@@ -37,7 +38,6 @@ from binlake.target.definitions.definitions import (
     expect_tables,
     read_definitions,
 )
-from binlake.window.targets import Naming
 
 log = structlog.get_logger(__name__)
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from binlake.audit.audit import Audit
 from binlake.base.lakecolumns import Mutation
 from binlake.config import Replication
+from binlake.ddl.targets import Naming
 from binlake.lake.dataset import open_dataset
 from binlake.lake.opentable import load_table
 from binlake.lake.paths import LakePaths
@@ -31,7 +32,6 @@ from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.rules import Rules
 from binlake.target.claim.aside import is_aside
-from binlake.window.targets import Naming
 
 _COLUMNS = (Mutation.DB, Mutation.TABLE, Mutation.TABLE_ID, Mutation.KEY, Mutation.NEW_KEY)
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from binlake.audit.audit import Audit
 from binlake.base.lakecolumns import Mirror
 from binlake.changes.net import NetChange, compute_net_changes
+from binlake.ddl.definitions import derive_key_defaults
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import match_table, read_changes
 from binlake.mirror.rows import read_mirror_texts
@@ -29,7 +30,6 @@ from binlake.repair.verify.texts import Hashes, Texts
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
 from binlake.statements.columns import build_images_from_rows
-from binlake.window.definitions import derive_key_defaults
 
 _MODULUS = 1 << 64
 

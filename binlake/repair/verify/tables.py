@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from binlake.config import Replication
+from binlake.ddl.targets import Naming, TargetTables
 from binlake.dialect import derive_bytewise_table
 from binlake.errors import ConfigError
 from binlake.lake.paths import LakePaths
@@ -16,7 +17,6 @@ from binlake.mirror.versions import MirrorVersions
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.rules import Rules
-from binlake.window.targets import Naming, TargetTables
 
 Name = tuple[str, str]
 

@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 from binlake.base.dialects import Dialect
 from binlake.config.model import Replication, Target, TargetTable
+from binlake.ddl.shapes import TableShape
+from binlake.ddl.targets import TargetTables
 from binlake.dialect import derive_bytewise_table, has_target_collation
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name, fold_pair
@@ -21,8 +23,6 @@ from binlake.target.definitions.forms import Name, TableForm, build_expected_for
 from binlake.target.definitions.shape import derive_shape, find_option, list_refusals
 from binlake.target.definitions.structure import StructureDifference, compare_structures
 from binlake.target.session.session import Session
-from binlake.window.shapes import TableShape
-from binlake.window.targets import TargetTables
 
 Verdict = Literal["alike", "preserve", "partial", "accepted", "coming", "refused", "missing"]
 

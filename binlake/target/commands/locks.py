@@ -16,6 +16,10 @@ import structlog
 from binlake.base.exitstatus import Exit
 from binlake.base.terminal import print_table
 from binlake.config.model import Replication
+from binlake.ddl.shardlocks import Name, Resolution
+from binlake.ddl.shards import Shard, find_unlike_shards
+from binlake.ddl.sharedddl import SharedJudge
+from binlake.ddl.targets import Naming, TargetTables
 from binlake.errors import ConfigError
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
@@ -25,10 +29,6 @@ from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
-from binlake.window.shardlocks import Name, Resolution
-from binlake.window.shards import Shard, find_unlike_shards
-from binlake.window.sharedddl import SharedJudge
-from binlake.window.targets import Naming, TargetTables
 
 log = structlog.get_logger(__name__)
 

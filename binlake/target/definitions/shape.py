@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from binlake.config.model import Target, TargetTable
+from binlake.ddl.shapes import TableShape
 from binlake.rules.patterns import compile_drainer_pattern
 from binlake.target.definitions.forms import Name, TableForm
 from binlake.target.definitions.structure import StructureDifference, compare_structures, find_shared_identity
-from binlake.window.shapes import TableShape
 
 
 def derive_shape(source: TableForm, target: TableForm, option: TargetTable | None, sync_mode: int) -> TableShape:

@@ -13,6 +13,7 @@ from typing import Any
 from binlake.audit.audit import Audit
 from binlake.audit.preview import preview_rows
 from binlake.config import Replication
+from binlake.ddl.targets import TargetTables
 from binlake.errors import LostRange
 from binlake.health.values import build_ts_view
 from binlake.lake.ddls import read_newest_ddls
@@ -26,7 +27,6 @@ from binlake.lake.windowlog import WindowLog
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
 from binlake.rules import Rules
-from binlake.window.targets import TargetTables
 from binlake_airflow.pages.history import PAGE
 from binlake_airflow.pages.masking import HIDDEN, Masks, mask_row
 from binlake_airflow.pages.request import LONGEST, BadRequest, NotAllowed, PageRequest

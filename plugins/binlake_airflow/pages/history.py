@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from binlake.config import Replication
+from binlake.ddl import rewrites
 from binlake.feed.state import STAGE as FEED_STATE
 from binlake.health.positions import list_stage_names
 from binlake.health.values import (
@@ -22,7 +23,7 @@ from binlake.health.values import (
 from binlake.lake import moved
 from binlake.lake.failures import FAILURE, Failure
 from binlake.pipeline import BY_NAME, ENDED, parse_feed_sink
-from binlake.window import asides, rewrites
+from binlake.window import asides
 from binlake.window.eventrow import EventRow
 from binlake_airflow.pages.notices import describe_notice
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from binlake.ddl import rewrites
 from binlake.feed.state import STAGE as FEED_STATE
 from binlake.lake import moved
 from binlake.pipeline import parse_feed_sink
-from binlake.window import asides, incidents, rewrites
+from binlake.window import asides, incidents
 from binlake.window.eventrow import EventRow
 
 Detail = Mapping[str, Any]

@@ -16,9 +16,9 @@ from binlake.changes.net import RowEvent, encode_row_key
 from binlake.changes.net.columns import NET, combine_into_batch, compute_net_changes, compute_net_of_runs
 from binlake.changes.net.events import read_key_events, split_rows_by_key_form
 from binlake.changes.net.runs import reduce_runs, runs_from_table, runs_to_table, start_runs
+from binlake.ddl.definitions import Cell
 from binlake.errors import Permanent, SchemaError
 from binlake.rows.codec.assemble import format_key_texts
-from binlake.window.definitions import Cell
 
 DRAWS = 90
 

@@ -12,10 +12,10 @@ import pytest
 from support.followed import Followed
 from support.mariadb import execute, rows
 
+from binlake.ddl.joined import join_tables
+from binlake.ddl.latecomers import fill_for_others
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.codec.writers import derive_filled_text
-from binlake.window.joined import join_tables
-from binlake.window.latecomers import fill_for_others
 from deploy.local.mariadb import MariaDb
 
 pytestmark = pytest.mark.mariadb

@@ -13,10 +13,10 @@ from support.followed import COPY, Followed
 from support.mariadb import MariaDb
 
 from binlake.config.model import Replication
+from binlake.ddl.ddls import plan_ddls
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rules import Rules
-from binlake.window.ddls import plan_ddls
 
 pytestmark = pytest.mark.mariadb
 

@@ -12,14 +12,14 @@ from support.shop import Shop
 from support.tinylake import TinyLake, fill, set_checkpoint, target_config
 from support.workload import Workload, integer, text
 
+from binlake.ddl.definitions import LandedDdl
+from binlake.ddl.rewrites import STAGE
 from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.duetables import read_due_tables, record_due_tables
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.windowlog import WindowLog
 from binlake.repair.verify import afterddl
 from binlake.repair.verify.afterddl import compare_due_tables
-from binlake.window.definitions import LandedDdl
-from binlake.window.rewrites import STAGE
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 

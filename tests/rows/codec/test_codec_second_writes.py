@@ -13,12 +13,12 @@ import pytest
 from codec_tables import each, ints
 from support.tidb_json import column, db_info, index, job, name, table_info
 
+from binlake.ddl.ddls import build_window_schemas
 from binlake.errors import SchemaError
 from binlake.rows.codec import MutationBatch, MutationBuilder, encode_prewrite_value
 from binlake.rows.codec.secondwrites import SecondWrites
 from binlake.rows.schema import Action, SchemaState, WindowDdl, WindowSchemas
 from binlake.testkit.captures.capture import Capture
-from binlake.window.ddls import build_window_schemas
 from binlake.wire import build
 from deploy.local.commitlog import CommitLog, read_log
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from support.tidb_json import column, db_info, index, job, table_info
 
+from binlake.ddl.ddls import plan_ddls
+from binlake.ddl.definitions import LandedDdl
 from binlake.errors import SchemaError
 from binlake.rows.schema import Action, DdlJob, JobState, SchemaState, WindowDdl, WindowSchemas
 from binlake.rows.schema.actions import UNSUPPORTED
 from binlake.rules import Rules
 from binlake.testkit.captures.capture import Capture, StateAt
-from binlake.window.ddls import plan_ddls
-from binlake.window.definitions import LandedDdl
 from binlake.wire import binlog_pb2 as pb
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -16,6 +16,7 @@ from support.windows import CLUSTER, NAME, Crash, Window, apply, at, crashing
 from binlake.changes.net import RowEvent
 from binlake.changes.ordered import PlanOptions
 from binlake.config.model import Target
+from binlake.ddl.definitions import LandedDdl
 from binlake.errors import CheckpointConflict, Drift, TargetRefused, Transient
 from binlake.rows.schema.delta import Definitions
 from binlake.statements.batch import parse_statement_table
@@ -26,7 +27,6 @@ from binlake.target.claim.aside import read_aside
 from binlake.target.commands.setaside import set_aside
 from binlake.target.definitions.definitions import read_definitions
 from binlake.window.cuts import build_refusing_batch
-from binlake.window.definitions import LandedDdl
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 

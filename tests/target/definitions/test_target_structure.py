@@ -13,6 +13,8 @@ from support.tableinfo import table_info_of
 from support.windows import target_of
 
 from binlake.config.model import TargetTable
+from binlake.ddl.definitions import LandedDdl
+from binlake.ddl.shapes import Shapes, TableShape
 from binlake.rows.schema import DbInfo, Identity, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
@@ -21,8 +23,6 @@ from binlake.target.definitions.forms import TableForm, build_expected_form
 from binlake.target.definitions.shape import derive_shape, list_refusals
 from binlake.target.definitions.structure import StructureDifference, compare_structures, find_shared_identity
 from binlake.target.session.session import Session
-from binlake.window.definitions import LandedDdl
-from binlake.window.shapes import Shapes, TableShape
 
 pytestmark = pytest.mark.mariadb
 

@@ -18,11 +18,11 @@ import pytest
 
 from binlake.changes.net import RowEvent, compute_net_changes
 from binlake.cluster.source.status import Absent, RolledBack, read_status
+from binlake.ddl.definitions import LandedDdl
 from binlake.dialect import map_ddl
 from binlake.rows.schema import Action, DdlJob, SchemaState
 from binlake.testkit.captures import read_expected_states
 from binlake.testkit.captures.capture import Capture
-from binlake.window.definitions import LandedDdl
 from binlake.wire import binlog_pb2 as pb
 from deploy.local.commitlog import CommitLog, plan_ddl, read_log
 
