@@ -36,6 +36,7 @@ _LIMITS = {
 FORMS: Mapping[str, str] = {
     r"^[0-9]*$": "digits only",
     r"^(https?://\S+)?$": "a URL that begins with http:// or https://",
+    r"^(airflow:[A-Za-z0-9_.\-]+)?$": "`airflow:` and the id of an Airflow connection",
     r"^(-1|[0-9]{1,20})$": "a commit_ts, or -1",
     r"^[1-9][0-9]{0,19}$": "a commit_ts above 0",
     r"^(0|[1-9][0-9]{0,19})?$": "a commit_ts",

@@ -67,7 +67,7 @@ class PlacementNode:
     @property
     def broken(self) -> bool:
         """Whether it accepts no more changes of the registry until it is restarted."""
-        return self.store._journal._broken
+        return self.store.is_broken
 
     def _tso(self, message: bytes) -> bytes:
         (count,) = _LONG.unpack(message)
