@@ -75,6 +75,7 @@ def _require(table: str, bounds: Bounds, sealed: str, derived: str) -> None:
         raise ImmutableWindow(
             f"the rows of `{table}` were not written, and those derived again differ from what was sealed",
             where={"window": bounds.window, "sealed": sealed, "derived": derived},
-            hint="if the target holds the window open: run the version of Binlake that sealed it, or restore `mutation`"
-            " by Delta time travel; else run compact and convert again",
+            hint="if the target holds the window open: run the version of Binlake that sealed it, with the file of the"
+            " replication as it was then; or restore `mutation` by Delta time travel; else run compact and convert"
+            " again",
         )
