@@ -15,7 +15,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
-_ROOMS = tuple(str(ROOT / room) for room in ("binlake", "spark_jobs"))
+_OWN, _PUMPS = str(ROOT / "binlake"), str(ROOT / "binlake" / "pump_service")
+"""All code that a window runs; that of pumps, which may run in the same process, is not a window's."""
 _OPENS = frozenset(
     {
         "binlake/lake/opentable.py:open_table",
@@ -55,8 +56,9 @@ def trace_window() -> Iterator[WindowTrace]:
 
     def find_name(code: CodeType) -> str:
         if code not in names:
-            own = code.co_filename.startswith(_ROOMS) and not code.co_name.startswith("<")
-            names[code] = f"{Path(code.co_filename).relative_to(ROOT)}:{code.co_qualname}" if own else ""
+            file = code.co_filename
+            own = file.startswith(_OWN) and not file.startswith(_PUMPS) and not code.co_name.startswith("<")
+            names[code] = f"{Path(file).relative_to(ROOT)}:{code.co_qualname}" if own else ""
         return names[code]
 
     def count(frame: FrameType, event: str, _: object) -> None:
