@@ -25,7 +25,7 @@ _RETRY_S = 60.0
 def open_objects(path: str, retry_s: float = _RETRY_S) -> S3Store:
     """The objects below `path`, with conditional puts; an error is tried again for `retry_s`."""
     access = find_access(path)
-    return _build_objects(path, access, access.read_keys(), retry_s)
+    return build_objects(path, access, access.read_keys(), retry_s)
 
 
 def has_object(path: str, name: str) -> bool:
@@ -102,7 +102,8 @@ def translate_errors(place: str) -> Iterator[None]:
 
 
 @lru_cache(maxsize=64)
-def _build_objects(path: str, access: Access, keys: tuple[str, str] | None, retry_s: float) -> S3Store:
+def build_objects(path: str, access: Access, keys: tuple[str, str] | None, retry_s: float) -> S3Store:
+    """As `open_objects`, for a place that is no lake of this process. `keys`: key id and secret key."""
     from obstore.store import S3Store
 
     bucket, _, prefix = path.partition("://")[2].partition("/")

@@ -16,8 +16,6 @@ from binlake.errors import ConfigError, Permanent, Transient
 from binlake_airflow.hooks.base import CheckedHook, list_tls_files, read_security
 
 if TYPE_CHECKING:
-    from obstore.store import S3Config
-
     from binlake.target import Session
 
 _WAIT_S = 5.0
@@ -94,23 +92,16 @@ class LakeHook(CheckedHook):
         return f"folder {path}: {sum(1 for _ in Path(path).iterdir())} entries"
 
     def _list_bucket(self, connection: Connection, path: str) -> str:
-        from datetime import timedelta
-
         from obstore.exceptions import BaseError
-        from obstore.store import S3Store
+
+        from binlake.lake.access import Access
+        from binlake.lake.objects import build_objects
 
         extra = connection.extra_dejson
-        config: S3Config = {"region": str(extra.get("region", "us-east-1"))}
-        if extra.get("endpoint"):
-            config["endpoint"] = str(extra["endpoint"])
-        if connection.login:
-            config["access_key_id"], config["secret_access_key"] = connection.login, connection.password or ""
+        access = Access(str(extra.get("endpoint") or ""), str(extra.get("region", "us-east-1")))
+        keys = (connection.login, connection.password or "") if connection.login else None
+        store = build_objects(path, access, keys, _WAIT_S)
         bucket, _, prefix = path.partition("://")[2].partition("/")
-        plain = str(extra.get("endpoint", "")).startswith("http://")
-        store = S3Store(
-            bucket, prefix=prefix, config=config, client_options={"allow_http": plain},
-            retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=_WAIT_S)},
-        )  # fmt: skip
         try:
             found = store.list_with_delimiter()
         except (BaseError, FileNotFoundError) as error:
