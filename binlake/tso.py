@@ -28,6 +28,11 @@ def extract_physical(ts: int) -> int:
     return ts >> LOGICAL_BITS
 
 
+def compute_skew_ms(ts: int, asked_s: float, answered_s: float) -> int:
+    """The clock that gave `ts` minus this machine's, which was at `asked_s` before and `answered_s` after (Unix s)."""
+    return extract_physical(ts) - int(1000 * (asked_s + answered_s) / 2)
+
+
 def extract_logical(ts: int) -> int:
     """The logical part of `ts`."""
     return ts & MAX_LOGICAL

@@ -80,8 +80,7 @@ def _measure_skew_ms(urls: Sequence[str], tls: Tls | None, cache_key: tuple[obje
     began = time.time()
     try:
         with contextlib.closing(PdClient(urls, timeout_s=TIMEOUT_S, tls=tls)) as pd:
-            physical_ms = tso.extract_physical(pd.fetch_ts())
-            skew_ms = physical_ms - int(1000 * (began + time.time()) / 2)
+            skew_ms = tso.compute_skew_ms(pd.fetch_ts(), began, time.time())
     except BinlakeError as error:
         log.info("clock_not_readable", error=str(error))
         skew_ms = 0

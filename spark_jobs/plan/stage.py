@@ -163,7 +163,7 @@ class MeasuredClock:
         """As PD's client."""
         asked = time.time()
         ts = self._pd.fetch_ts(count)
-        self.skew_ms = tso.extract_physical(ts) - int(1000 * (asked + time.time()) / 2)
+        self.skew_ms = tso.compute_skew_ms(ts, asked, time.time())
         return ts
 
 
