@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from binlake.base.jvm import archive_options, list_delta_jars
-from binlake.spark_jobs.engine.session import CONF
+from binlake.spark_jobs.engine.session import CONF, is_alone
 from binlake.spark_jobs.engine.spark import SparkEngine
 from deploy.local.ports import HOST, free_port, is_open
 from deploy.local.process import Child, ProcessError
@@ -165,8 +165,3 @@ def build_environment(master: str) -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[2])
     python = {name: os.environ.get(name, sys.executable) for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
     return {**python, "PYTHONPATH": root, **({"SPARK_LOCAL_IP": HOST} if is_alone(master) else {})}
-
-
-def is_alone(master: str) -> bool:
-    """Whether `master` runs all tasks on this machine."""
-    return master.startswith("local")

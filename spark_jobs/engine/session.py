@@ -58,6 +58,11 @@ def find_pages(session: SparkSession) -> str:
     return f"http://{host}:{port}" if enabled == "true" and host and port not in ("", "0") else ""
 
 
+def is_alone(master: str) -> bool:
+    """Whether `master` runs all tasks on this machine."""
+    return master.startswith("local")
+
+
 def start_classic_session(app: str, master: str | None = None, conf: dict[str, str] | None = None) -> SparkSession:
     """A session in this process. If `master` is None, spark-submit sets it; `conf` overrides the defaults."""
     require_one_pyspark()
@@ -70,7 +75,7 @@ def start_classic_session(app: str, master: str | None = None, conf: dict[str, s
         # optimizing compiler costs as much as all jobs and does not earn it (bench/README.md).
         java = f"-XX:TieredStopAtLevel=1 {archive_options()}".strip()
         builder = builder.config("spark.driver.defaultJavaOptions", java)
-        if master.startswith("local"):
+        if is_alone(master):
             # Executors of a cluster call the driver: there Spark's own settings say at which address.
             os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
             builder = builder.config("spark.driver.bindAddress", _LOOPBACK)
