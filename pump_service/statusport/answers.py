@@ -1,4 +1,4 @@
-"""The answers of the capture's TiDB at a time `now`: pure functions that return the JSON text of a real status port.
+"""The answers of a TiDB at a time `now`: pure functions that return the JSON text of a real status port.
 
 Nothing at or after `now` has happened yet: a job is in the history once its FinishedTS has passed; a transaction shows
 a lock from its start_ts, and a write record once its commit_ts has passed (tidb-binlog 10.3, 10.5).
@@ -21,7 +21,7 @@ MAX_HISTORY = 1024
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One transaction, from its P. `commit_ts` 0 = rolled back; `orphan`: the capture has neither its C nor its R."""
+    """One transaction, from its P. `commit_ts` 0 = rolled back; `orphan`: nobody wrote its C or R to a pump."""
 
     start_ts: int
     key: bytes

@@ -182,9 +182,9 @@ class MutationBatch:
             if not tables.is_gone(table_id):
                 raise build_unknown_table_error(table_id, commit_ts)
             self.stats.gone_rows[table_id] += count
-        elif "insert" not in self._look_up_kinds(table):
-            self.stats.event_rows += count if self._look_up_kinds(table) else 0
-            self.stats.table_rows += 0 if self._look_up_kinds(table) else count
+        elif "insert" not in (kinds := self._look_up_kinds(table)):
+            self.stats.event_rows += count if kinds else 0
+            self.stats.table_rows += 0 if kinds else count
         else:
             moments = commit_ts, start_ts, value.schema_version
             columns = build_block_columns(block, table, cast(_Names4, self._look_up_names(table)), moments)
