@@ -1,7 +1,7 @@
 """Synthetic row changes and their transactions as Arrow tables: KEYS keys in TABLES tables, one table a transaction.
 
-Everything follows from a row change's number, so any range of it can be built alone, and again. With Spark 4 million row
-changes took 15 minutes on two busy cores; so 10 million take five.
+Everything follows from a row change's number, so any range of it can be built alone, and again. With Spark 4 million
+row changes took 15 minutes on two busy cores; so 10 million take five.
 """
 
 from __future__ import annotations
