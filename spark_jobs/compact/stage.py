@@ -208,7 +208,7 @@ def _derive_window(
     seconds = time.monotonic() - began
     changed = sorted({place.name for place in places} | {name for ddl in window.cuts for name in ddl.tables})
     detail: dict[str, object] = {"segments": len(cuts) + 1, "tables": len(changed)}
-    detail |= {"mutations": merged.rows, "mode": target.mode, **ctx.describe_engine()}
+    detail |= {"mutations": merged.rows, "mode": target.mode, **ctx.describe_work()}
     detail |= {"hottest": hottest} if (hottest := find_hottest(touched)) else {}
     detail |= {"keys_of_unknown_tables": unknown} if unknown else {}
     detail |= {"of_another_shape": [f"{db}.{table}" for db, table in sorted(shapes.at_lo)]} if shapes else {}
