@@ -23,7 +23,6 @@ from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 from binlake.cli import run
 from binlake.lake.paths import LakePaths
 from binlake.mysqlbinlog.rowimage.replaced import REPLACED
-from binlake.mysqlbinlog.tablerows.columnrows import FEWEST
 from binlake.pump_service.feeder.journal import Journal, LoadedChunk
 from binlake.pump_service.feeder.publisher import Stopped
 from binlake.pump_service.feeder.snapshot.loadstate import read_load_record
@@ -138,7 +137,7 @@ def test_full_load_killed_repeatedly_resumes(
 ) -> None:
     # S4-02 S4-24 R-34: chunks are kept, changes between the snapshots come once; target and mirror are equal
     _build_base(server, mariadb)
-    snapshot = {"chunk-rows": 50 if form == "rows" else FEWEST, "form": form}
+    snapshot = {"chunk-rows": 50, "form": form}
     source = {"name": "shard-1", "host": server.host, "port": server.port, "snapshot": snapshot}
     with FedCluster(tmp_path, server, [source]) as cluster, server.connect() as link:
         kept = [0]
