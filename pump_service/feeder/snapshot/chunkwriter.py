@@ -63,15 +63,16 @@ class ChunkWriter:
             chunk.values.clear()
         self._bytes = 0
         whole = {key: chunk for key, chunk in self._chunks.items() if chunk.end is not None}
-        self._finish([chunk for chunk in whole.values() if self._is_final(chunk)], is_visible=True)
-        self._finish([chunk for chunk in whole.values() if not self._is_final(chunk)], is_visible=False)
+        for is_visible in (True, False):
+            if chunks := [chunk for chunk in whole.values() if self._is_final(chunk) == is_visible]:
+                self.record(chunks, is_visible=is_visible)
         for key in whole:
             del self._chunks[key]
 
     def _is_final(self, chunk: _Chunk) -> bool:
         return self._load.has_one_position and chunk.end is not None and not chunk.end.may_have_moved
 
-    def _finish(self, chunks: Sequence[_Chunk], *, is_visible: bool) -> None:
+    def record(self, chunks: Sequence[_Chunk], *, is_visible: bool) -> None:
         """Record complete chunks, in one durable step, and commit them if they become visible."""
         finished = [
             self._load.finish_chunk(chunk.end, chunk.rows, chunk.batches, is_visible=is_visible)
@@ -82,7 +83,7 @@ class ChunkWriter:
         if is_visible and batches:
             uncommitted = UncommittedBatches(self._source, batches)
             self._publisher.commit(uncommitted, self._load.snapshots[-1].position, chunks=finished)
-        elif finished:
+        else:
             self._load.store_chunks(finished)
 
     def abandon(self) -> None:
