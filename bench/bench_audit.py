@@ -18,34 +18,30 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from history_load import BASE, SPAN_MS, build_mutations, compute_step, cut_by_day
 
 from binlake.lake.dataset import open_dataset
+from binlake.lake.parts import write_parts
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import commit_day, match_commit_ts, match_keys, match_table, read_changes
 from binlake.lake.tables import MUTATION
 from binlake.spark_jobs.commands.maintain import lay_out, list_days
 from binlake.spark_jobs.engine.engine import LocalEngine
-from binlake.spark_jobs.engine.session import start_classic_session
-from binlake.spark_jobs.job.lake import ensure_tables
+from binlake.spark_jobs.job.lake import commit_parts, ensure_tables
 
 WINDOWS = 200
-TABLES = 8
-KEYS = 1_000_000
-ROWS_OF_A_TRANSACTION = 5
-BASE = 470614429184294912
-SPAN_MS = 2 * 86_400_000
 
 
 def main(mutations: int, folder: Path) -> int:
     """Print the cost of each query before and after maintenance."""
-    conf = {"spark.driver.memory": "4g", "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "wh")}
-    spark = start_classic_session("bench-audit", "local[2]", conf)
     paths = LakePaths(str(folder / "lake"))
     ensure_tables(paths)
     began = time.perf_counter()
-    rows = write_synthetic(spark, mutations).select(*MUTATION.list_column_names())
-    rows.write.format("delta").mode("append").save(paths.locate_table("mutation"))
+    folder_of_rows, parts = paths.locate_table(MUTATION.name), []
+    for numbers in cut_by_day(mutations, mutations // WINDOWS):
+        # One file a window, as merge writes it.
+        parts += write_parts(folder_of_rows, MUTATION, [build_mutations(numbers, compute_step(mutations))])
+    commit_parts(paths, MUTATION, parts, [], {"stage": "bench"})
     print(f"{mutations:,} row changes in {WINDOWS} windows: {time.perf_counter() - began:.0f} s", flush=True)
     report(paths, "as windows append")
     began = time.perf_counter()
@@ -54,37 +50,6 @@ def main(mutations: int, folder: Path) -> int:
     print(f"layout: {time.perf_counter() - began:.0f} s")
     report(paths, "after maintain")
     return 0
-
-
-def write_synthetic(spark: SparkSession, mutations: int) -> DataFrame:
-    """Row changes of KEYS keys in TABLES tables, one table per transaction; one file per window, as merge writes it."""
-    step = (SPAN_MS << 18) // (mutations // ROWS_OF_A_TRANSACTION)
-    txn = f"(id div {ROWS_OF_A_TRANSACTION})"
-    commit = f"({BASE} + {txn} * {step})"
-    table = f"pmod(xxhash64({txn}), {TABLES})"
-    key = f"cast(pmod(xxhash64(id, 7), {KEYS}) as string)"
-
-    def render_image(seed: int) -> str:
-        value = f"hex(xxhash64(id, {seed}))"
-        return f"map('id', {key}, 'k', {value}, 'c', concat({value}, {value}), 'pad', hex(xxhash64(id, {seed} + 1)))"
-
-    return spark.range(0, mutations, 1, WINDOWS).selectExpr(
-        f"{commit} AS commit_ts",
-        f"{commit} - (pmod(xxhash64({txn}, 3), 2000) + 1) * {1 << 18} AS start_ts",
-        f"cast(id % {ROWS_OF_A_TRANSACTION} AS int) AS seq",
-        f"cast(timestamp_millis(shiftright({commit}, 18)) AS date) AS commit_date",
-        "7L AS schema_version",
-        "'sbtest' AS source_db",
-        f"concat('sbtest', {table}) AS source_table",
-        "'sbtest' AS db",
-        f"concat('sbtest', {table}) AS table",
-        f"{table} + 100 AS table_id",
-        "CASE id % 3 WHEN 0 THEN 'insert' WHEN 1 THEN 'update' ELSE 'delete' END AS op",
-        f"concat('[\"', {key}, '\"]') AS key",
-        "cast(NULL AS string) AS new_key",
-        f"CASE WHEN id % 3 > 0 THEN {render_image(11)} END AS before",
-        f"CASE WHEN id % 3 < 2 THEN {render_image(21)} END AS after",
-    )
 
 
 def report(paths: LakePaths, name: str) -> None:

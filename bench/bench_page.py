@@ -21,23 +21,32 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import httpx
 import psutil
 import pyarrow as pa
-from bench_audit import BASE, KEYS, ROWS_OF_A_TRANSACTION, SPAN_MS, TABLES, write_synthetic
 from bench_control import STAGES
+from history_load import (
+    BASE,
+    FIRST_KEY,
+    KEYS,
+    SPAN_MS,
+    TABLES,
+    build_binlogs,
+    build_mutations,
+    compute_step,
+    cut_by_day,
+)
 
 from binlake.lake.control import ControlTable
+from binlake.lake.parts import Part
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion, read_changes
-from binlake.lake.tables import BINLOG, MUTATION, WINDOW
+from binlake.lake.tables import BINLOG, MUTATION, WINDOW, LakeTable
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.mirror import MirrorVersion, MirrorVersions
 from binlake.mirror.replica import Replica
 from binlake.mirror.rows import build_typed_rows
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.spark_jobs.commands.maintain import lay_out, list_days
-from binlake.spark_jobs.engine.engine import LocalEngine
-from binlake.spark_jobs.engine.session import start_classic_session
-from binlake.spark_jobs.job.lake import ensure_tables
+from binlake.spark_jobs.commands.maintain import write_clustered
+from binlake.spark_jobs.job.lake import commit_parts, ensure_tables
 from binlake.window.manifest import MemberProof, WindowManifest
 from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
@@ -45,8 +54,9 @@ from deploy.local.sample_lake import SampleLake, build_table
 
 WINDOWS = 10_000
 STEP = (SPAN_MS << 18) // WINDOWS
-_BATCH = 50
-_FILES = 64
+_BATCH = 1000
+_ROWS_OF_A_FILE = 500_000
+"""About maintenance's 32 MiB a file of `mutation`."""
 _MADE = "made"
 ROUNDS = 7
 
@@ -59,20 +69,20 @@ def make(mutations: int, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     paths = LakePaths(str(folder / "lake" / "bench"))
-    for name, step in _list_parts(mutations, folder, paths).items():
+    for name, step in _list_parts(mutations, paths).items():
         began = time.perf_counter()
         step()
         print(f"made {name}: {time.perf_counter() - began:.0f} s", flush=True)
     mark.write_text(str(mutations))
 
 
-def _list_parts(mutations: int, folder: Path, paths: LakePaths) -> dict[str, Callable[[], None]]:
+def _list_parts(mutations: int, paths: LakePaths) -> dict[str, Callable[[], None]]:
     tables = [_build_table(number) for number in range(TABLES)]
     return {
         "definitions": lambda: SampleLake(paths, "sbtest").begin(BASE - 1, *tables),
         "windows": lambda: _write_windows(paths),
         "mirror": lambda: _write_mirror(paths, tables[0]),
-        "row changes": lambda: _write_history(mutations, folder, paths),
+        "row changes": lambda: _write_history(mutations, paths),
     }
 
 
@@ -122,7 +132,7 @@ def _build_manifest(lo: int, hi: int) -> str:
 
 def _write_mirror(paths: LakePaths, table: TableDef) -> None:
     def build_rows() -> Iterator[pa.RecordBatch]:
-        for first in range(0, KEYS, KEYS // 10):
+        for first in range(FIRST_KEY, FIRST_KEY + KEYS, KEYS // 10):
             keys = [str(key) for key in range(first, first + KEYS // 10)]
             texts: dict[str, list[str | None]] = {name: list(keys) for name in ("id", "k", "c", "pad")}
             yield from build_typed_rows(table, texts, [BASE] * len(keys), [0] * len(keys)).to_batches()
@@ -132,22 +142,19 @@ def _write_mirror(paths: LakePaths, table: TableDef) -> None:
     replica.fill(table, build_rows(), _compute_bounds(0)[1])
 
 
-def _write_history(mutations: int, folder: Path, paths: LakePaths) -> None:
-    conf = {"spark.driver.memory": "4g", "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "wh")}
-    spark = start_classic_session("bench-page", "local[2]", conf)
+def _write_history(mutations: int, paths: LakePaths) -> None:
+    """Write the files that `binlake maintain` would write of these rows, without the windows' files before."""
     ensure_tables(paths)
-    # A file for each window would only be joined below, and syncing 10,000 files takes hours on a busy disk.
-    rows = write_synthetic(spark, mutations).coalesce(_FILES)
-    rows.select(*MUTATION.list_column_names()).write.format("delta").mode("append").save(paths.locate_table("mutation"))
-    binlogs = rows.where(f"seq = {ROWS_OF_A_TRANSACTION - 1}").selectExpr(
-        "commit_ts", "start_ts", "0 AS chunk", "commit_date", "'pump-1' AS pump", "'dml' AS kind", "schema_version",
-        "0L AS job_id", "0 AS schema_state", "unhex(repeat(sha2(cast(commit_ts AS string), 512), 6)) AS payload",
-    )  # fmt: skip
-    binlogs.select(*BINLOG.list_column_names()).write.format("delta").mode("append").save(paths.locate_table("binlog"))
-    for table in (MUTATION, BINLOG):
-        for part in list_days(paths.locate_table(table.name)):
-            lay_out(LocalEngine(), paths, table, part)
-    spark.stop()
+    step = compute_step(mutations)
+    builders: tuple[tuple[LakeTable, Callable[[range, int], pa.Table]], ...] = (
+        (MUTATION, build_mutations),
+        (BINLOG, build_binlogs),
+    )
+    for table, build in builders:
+        parts: list[Part] = []
+        for numbers in cut_by_day(mutations, _ROWS_OF_A_FILE):
+            parts += write_clustered(paths.locate_table(table.name), table, build(numbers, step))
+        commit_parts(paths, table, parts, [], {"stage": "bench"})
 
 
 def measure(folder: Path) -> None:

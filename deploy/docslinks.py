@@ -25,6 +25,7 @@ _FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]*`")
 _PATH = re.compile(r"`((?:binlake|pump_service|spark_jobs|plugins|dags|deploy|tests|bench|sql|proto)/[\w./*-]*)`")
 _FILE = re.compile(r"`(\w+\.(?:py|proto))`")
+_DRAWN = re.compile(r"(?<![\w/])([\w/]+\.py)\b")
 _DECISION = re.compile(r"\| (\d+) \| \[.+\]\((decisions/(\d{3})-[a-z0-9-]+\.md)\) \| \d{4}-\d\d-\d\d( or before)? \|")
 _HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
 
@@ -67,9 +68,20 @@ def _list_decisions(root: Path) -> list[str]:
 
 
 def find_dead_paths(root: Path) -> list[str]:
-    """`page:line: path` for each named file or folder of the repository that is missing; `*` matches any name."""
-    known = {path.name for room in _list_folders(root) for path in room.rglob("*.*")}
-    return [
+    """`page:line: path` for each named file or folder of the repository that is missing; `*` matches any name.
+
+    A drawing may name a file by the end of its path.
+    """
+    files = [path for room in _list_folders(root) for path in room.rglob("*.*")]
+    known = {path.name for path in files}
+    drawn = [
+        f"{page.relative_to(root)}:{number}: {path}"
+        for page in sorted((root / "docs").rglob("*.svg"))
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
+        for path in _DRAWN.findall(line)
+        if not any(f"/{file.as_posix()}".endswith(f"/{path}") for file in files)
+    ]
+    return drawn + [
         f"{page.relative_to(root)}:{number}: {path}"
         for page in _list_pages(root)
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)

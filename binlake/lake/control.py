@@ -93,6 +93,20 @@ class ControlTable:
             stored = self._read_stored()
             return self.schema.empty_table().select(names) if stored is None else stored.read(names, where)
 
+    def read_covering(
+        self,
+        columns: Sequence[str],
+        bounds: tuple[str, str],
+        moments: Sequence[int],
+        where: ds.Expression | None = None,
+    ) -> list[dict[str, Any]]:
+        """As `read_rows`, only rows whose range (lo, hi], in the columns `bounds`, holds one of `moments`."""
+        with name_damage(self.path):
+            stored = self._read_stored() if moments else None
+            rows = None if stored is None else stored.read_covering(columns, bounds, moments, where)
+        result: list[dict[str, Any]] = [] if rows is None else rows.to_pylist()
+        return result
+
     def find_greatest(self, column: str, where: ds.Expression | None = None) -> int | None:
         """The greatest value of a BIGINT `column` in rows that match `where`; reads the newest files first."""
         with name_damage(self.path):

@@ -6,14 +6,18 @@ its control tables about sixty times, and without the cache each query read up t
 
 from __future__ import annotations
 
+import heapq
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import count
 from operator import and_
 from typing import cast
 from urllib.parse import unquote
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.acero as acero
 import pyarrow.dataset as ds
@@ -57,18 +61,64 @@ class ControlRows:
         rows = self.small if where is None else _filter_here(self.small, where)
         return rows.select(list(columns))
 
+    def read_covering(
+        self, columns: Sequence[str], bounds: tuple[str, str], moments: Sequence[int], where: ds.Expression | None
+    ) -> pa.Table:
+        """As `read`, only rows whose range holds one of `moments`; `bounds`: the columns of its ends, (lo, hi].
+
+        Row groups without such rows are not read. Arrow would take longer for a condition of twenty ranges than to read
+        all rows between the first and the last one.
+        """
+        wanted, names = np.unique(np.asarray(moments)), list(dict.fromkeys([*columns, *bounds]))
+        rows = [self.read_small(names, where)]
+        if self.large is not None:
+            groups = [
+                group
+                for file in self.large.get_fragments(filter=where)
+                for group in file.split_by_row_group(where, self.large.schema)
+                if _may_cover(group, bounds, wanted)
+            ]
+            chosen = ds.FileSystemDataset(groups, self.large.schema, self.large.format, self.large.filesystem)
+            rows += [chosen.to_table(columns=names, filter=where)] if groups else []
+        found = pa.concat_tables(rows)
+        low, high = (np.searchsorted(wanted, found.column(name).to_numpy(), side="right") for name in bounds)
+        return found.filter(pa.array(high > low)).select(list(columns))
+
     def iterate_newest_first(self, column: str, where: ds.Expression | None) -> Iterator[tuple[int, ds.Fragment]]:
-        """(greatest `column`, file) of the large files that `where` does not exclude, greatest first."""
+        """(greatest `column`, row group) of the large files that `where` does not exclude, greatest first."""
         if self.large is None:
             return
         most: dict[str, int | None] = {}
         if f"max.{column}" in self.adds.column_names:
             paths = map(unquote, self.adds["path"].to_pylist())
             most = dict(zip(paths, self.adds[f"max.{column}"].to_pylist(), strict=True))
-        fragments = [(most.get(fragment.path), fragment) for fragment in self.large.get_fragments(filter=where)]
-        # A file without statistics may have any value, so it comes first.
-        known = [(2**63 - 1 if value is None else value, fragment) for value, fragment in fragments]
-        yield from sorted(known, key=lambda pair: -pair[0])
+        files, numbers = self.large.get_fragments(filter=where), count()
+        # The numbers only make each entry's order definite.
+        waiting = [(-_or_greatest(most.get(file.path)), next(numbers), False, file) for file in files]
+        heapq.heapify(waiting)
+        while waiting:
+            # A file is divided only when its turn comes: most reads end in the newest one.
+            negated, _, is_group, part = heapq.heappop(waiting)
+            if is_group:
+                yield -negated, part
+                continue
+            for group in part.split_by_row_group(where, self.large.schema):
+                greatest = (group.row_groups[0].statistics or {}).get(column, {}).get("max")
+                heapq.heappush(waiting, (-_or_greatest(greatest), next(numbers), True, group))
+
+
+def _may_cover(group: ds.Fragment, bounds: tuple[str, str], wanted: npt.NDArray[np.int64]) -> bool:
+    """Whether a row of a row group may have a range (lo, hi] with one of `wanted`, which is sorted."""
+    known = group.row_groups[0].statistics or {}
+    if not all(name in known for name in bounds):
+        return True
+    least, most = known[bounds[0]]["min"], known[bounds[1]]["max"]
+    return bool(np.searchsorted(wanted, most, side="right") > np.searchsorted(wanted, least, side="right"))
+
+
+def _or_greatest(value: int | None) -> int:
+    """`value`; without statistics, a file or row group may have any value, so it comes first."""
+    return 2**63 - 1 if value is None else value
 
 
 def _filter_here(rows: pa.Table, where: ds.Expression) -> pa.Table:

@@ -320,7 +320,7 @@ WINDOW = _build_control_table(
     Column(
         Window.STAGE,
         "STRING",
-        "plan, land, merge, compact, convert, finalize, validate, mirror, encode, publish; start, base, incident,"
+        "plan, land, merge, compact, convert, finalize, validate, mirror, encode, publish; start, base, disk, incident,"
         " forget, release, skip, backfill, rollback, emit, feed, verify, repair, aside, verify-ddl, validation,"
         " lock, failure",
     ),

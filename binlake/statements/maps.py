@@ -34,7 +34,8 @@ class ImageMaps:
         self._maps = maps
 
     @cached_property
-    def _names(self) -> list[str] | None:
+    def names(self) -> list[str] | None:
+        """The names that all maps have, in order; None if they differ or if there is no map."""
         return _find_common_names(self._maps)
 
     @cached_property
@@ -43,7 +44,7 @@ class ImageMaps:
 
     def take_columns(self, columns: Sequence[str], wanted: Any = None) -> dict[str, Array]:
         """Like `build_images_from_maps`."""
-        maps, names = self._maps, self._names
+        maps, names = self._maps, self.names
         if names is None:
             return _look_up(maps, columns, wanted)
         items, width = maps.items.slice(maps.offsets[0].as_py()), len(names)

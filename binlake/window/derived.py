@@ -98,7 +98,8 @@ class CompactManifest(OfWindow):
     `ordered`: the target has that mode, so `change` has no rows of the window; `rows`: the number of rows in `change`;
     `merged`: the input; `cuts`: the commit_ts at which its segments start, from the second one; `shapes`: how tables of
     the target differed from the source's at lo; `change`: the digest of the rows if they are not in the lake (empty:
-    they are).
+    they are). `base`: the rows came in blocks of a full load, and each is its own net change; `change` then follows
+    from the blocks.
     """
 
     VERSION: ClassVar[int] = 1
@@ -113,6 +114,7 @@ class CompactManifest(OfWindow):
     cuts: tuple[int, ...] = ()
     shapes: Shapes = field(default_factory=Shapes)
     change: str = ""
+    base: bool = False
 
     def to_json(self) -> str:
         """The sealed text."""
@@ -131,8 +133,9 @@ class CompactManifest(OfWindow):
         place = {"replication": self.replication, "sink": self.sink, "lo": self.lo, "hi": self.hi}
         values = {"ordered": self.ordered, "rows": self.rows, "merged": self.merged.to_body()}
         values |= {"cuts": [str(ts) for ts in self.cuts], "shapes": self.shapes.to_list()}
-        # Omitted when empty, so that manifests sealed before it existed keep their digest.
-        return {**place, **values, **({"change": self.change} if self.change else {})}
+        # Omitted when empty, so that manifests sealed before they existed keep their digest.
+        later = {"change": self.change, "base": self.base}
+        return {**place, **values, **{name: value for name, value in later.items() if value}}
 
     @classmethod
     def _from_body(cls, raw: Mapping[str, Any]) -> CompactManifest:
@@ -147,6 +150,7 @@ class CompactManifest(OfWindow):
             tuple(int(ts) for ts in raw["cuts"]),
             Shapes.from_list(raw["shapes"]),
             str(raw.get("change", "")),
+            bool(raw.get("base", False)),
         )
 
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import NotRequired, TypedDict
 
+CPU_SECONDS = "cpu_seconds"
+"""In the detail of a stage's event: the CPU that it took."""
+DISK = "disk"
+"""The stage of events that tell how full disks are."""
+
 
 class EventRow(TypedDict):
     """`stage` of the window (lo, hi] reached `state`. `detail` is JSON, `at_ms` Unix ms; `manifest` only on request."""

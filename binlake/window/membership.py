@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from binlake import tso as oracle
+from binlake.base.diskuse import NOT_KNOWN, DiskUse
 from binlake.cluster.node import NodeStatus
 from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.window.plan import Counters, Member, OpenTransactions
@@ -30,6 +31,7 @@ class Probe:
     lost_commit_ts: tuple[int, ...] = ()
     unmatched: int = 0
     oldest_start_ts: int = 0
+    disk: DiskUse = NOT_KNOWN
 
 
 def gather_members(
@@ -99,7 +101,15 @@ def _build_member(pump: NodeStatus, known: RememberedMember | None, lo: int, pro
     counters = Counters(answer.late_commits, answer.early_commits, answer.status_queries, answer.lost_commit_ts)
     undecided = OpenTransactions(answer.unmatched, answer.oldest_start_ts, answer.last_error)
     return Member(
-        pump.node_id, pump.host, pump.state, watermark, answer.store_uuid or uuid, problem, counters, undecided
+        pump.node_id,
+        pump.host,
+        pump.state,
+        watermark,
+        answer.store_uuid or uuid,
+        problem,
+        counters,
+        undecided,
+        answer.disk,
     )
 
 

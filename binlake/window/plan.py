@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from binlake import tso as oracle
+from binlake.base.diskuse import NOT_KNOWN, DiskUse
 from binlake.window.manifest import WindowManifest
 
 State = Literal["ready", "blocked", "waiting"]
@@ -68,6 +69,7 @@ class Member:
     problem: str = ""
     counters: Counters = Counters()
     open_transactions: OpenTransactions = OpenTransactions()
+    disk: DiskUse = NOT_KNOWN
 
     def is_drained(self, landed_ts: int) -> bool:
         """True when nothing of this member is left to land: it is offline with nothing above `landed_ts`."""

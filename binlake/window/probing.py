@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from binlake.base.diskuse import DiskUse
 from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import WireError
 from binlake.rpc import Tls
@@ -27,4 +28,5 @@ def ask_pump(host: str, cluster_id: int, timeout_s: float, tls: Tls | None = Non
         lost_commit_ts=info.lost_commit_ts,
         unmatched=info.unmatched_prewrites,
         oldest_start_ts=info.oldest_unmatched_start_ts,
+        disk=DiskUse(info.disk_stored, info.disk_free, info.disk_size),
     )

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x62inlake/wire/admin.proto\x12\x0c\x62inlake.wire\"H\n\x0fMeasureRangeReq\x12\x10\n\x08\x61\x66ter_ts\x18\x01 \x01(\x03\x12\x0f\n\x07upto_ts\x18\x02 \x01(\x03\x12\x12\n\npart_bytes\x18\x03 \x01(\x03\"/\n\x10MeasureRangeResp\x12\r\n\x05\x62ytes\x18\x01 \x01(\x03\x12\x0c\n\x04\x63uts\x18\x02 \x03(\x03\"7\n\x0fWriteBinlogsReq\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08payloads\x18\x02 \x03(\x0c\";\n\x10WriteBinlogsResp\x12\'\n\x08refusals\x18\x01 \x03(\x0b\x32\x15.binlake.wire.Refusal\"\'\n\x07Refusal\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\"\t\n\x07InfoReq\"\xa9\x02\n\x08InfoResp\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x12\n\nstore_uuid\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x15\n\rmax_commit_ts\x18\x05 \x01(\x03\x12\r\n\x05gc_ts\x18\x06 \x01(\x03\x12\x1b\n\x13unmatched_prewrites\x18\x07 \x01(\x03\x12!\n\x19oldest_unmatched_start_ts\x18\x08 \x01(\x03\x12\x12\n\nlast_error\x18\t \x01(\t\x12\x14\n\x0clate_commits\x18\n \x01(\x03\x12\x15\n\rearly_commits\x18\x0b \x01(\x03\x12\x16\n\x0estatus_queries\x18\x0c \x01(\x03\x12\x16\n\x0elost_commit_ts\x18\r \x03(\x03\x32\xe0\x01\n\tPumpAdmin\x12\x35\n\x04Info\x12\x15.binlake.wire.InfoReq\x1a\x16.binlake.wire.InfoResp\x12M\n\x0cWriteBinlogs\x12\x1d.binlake.wire.WriteBinlogsReq\x1a\x1e.binlake.wire.WriteBinlogsResp\x12M\n\x0cMeasureRange\x12\x1d.binlake.wire.MeasureRangeReq\x1a\x1e.binlake.wire.MeasureRangeRespb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x62inlake/wire/admin.proto\x12\x0c\x62inlake.wire\"H\n\x0fMeasureRangeReq\x12\x10\n\x08\x61\x66ter_ts\x18\x01 \x01(\x03\x12\x0f\n\x07upto_ts\x18\x02 \x01(\x03\x12\x12\n\npart_bytes\x18\x03 \x01(\x03\"/\n\x10MeasureRangeResp\x12\r\n\x05\x62ytes\x18\x01 \x01(\x03\x12\x0c\n\x04\x63uts\x18\x02 \x03(\x03\"7\n\x0fWriteBinlogsReq\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08payloads\x18\x02 \x03(\x0c\";\n\x10WriteBinlogsResp\x12\'\n\x08refusals\x18\x01 \x03(\x0b\x32\x15.binlake.wire.Refusal\"\'\n\x07Refusal\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\"\t\n\x07InfoReq\"\xe4\x02\n\x08InfoResp\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x12\n\nstore_uuid\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x15\n\rmax_commit_ts\x18\x05 \x01(\x03\x12\r\n\x05gc_ts\x18\x06 \x01(\x03\x12\x1b\n\x13unmatched_prewrites\x18\x07 \x01(\x03\x12!\n\x19oldest_unmatched_start_ts\x18\x08 \x01(\x03\x12\x12\n\nlast_error\x18\t \x01(\t\x12\x14\n\x0clate_commits\x18\n \x01(\x03\x12\x15\n\rearly_commits\x18\x0b \x01(\x03\x12\x16\n\x0estatus_queries\x18\x0c \x01(\x03\x12\x16\n\x0elost_commit_ts\x18\r \x03(\x03\x12\x13\n\x0b\x64isk_stored\x18\x0e \x01(\x03\x12\x11\n\tdisk_free\x18\x0f \x01(\x03\x12\x11\n\tdisk_size\x18\x10 \x01(\x03\x32\xe0\x01\n\tPumpAdmin\x12\x35\n\x04Info\x12\x15.binlake.wire.InfoReq\x1a\x16.binlake.wire.InfoResp\x12M\n\x0cWriteBinlogs\x12\x1d.binlake.wire.WriteBinlogsReq\x1a\x1e.binlake.wire.WriteBinlogsResp\x12M\n\x0cMeasureRange\x12\x1d.binlake.wire.MeasureRangeReq\x1a\x1e.binlake.wire.MeasureRangeRespb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,7 +44,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INFOREQ']._serialized_start=324
   _globals['_INFOREQ']._serialized_end=333
   _globals['_INFORESP']._serialized_start=336
-  _globals['_INFORESP']._serialized_end=633
-  _globals['_PUMPADMIN']._serialized_start=636
-  _globals['_PUMPADMIN']._serialized_end=860
+  _globals['_INFORESP']._serialized_end=692
+  _globals['_PUMPADMIN']._serialized_start=695
+  _globals['_PUMPADMIN']._serialized_end=919
 # @@protoc_insertion_point(module_scope)

@@ -51,7 +51,7 @@ class InfoReq(_message.Message):
     def __init__(self) -> None: ...
 
 class InfoResp(_message.Message):
-    __slots__ = ("cluster_id", "node_id", "store_uuid", "state", "max_commit_ts", "gc_ts", "unmatched_prewrites", "oldest_unmatched_start_ts", "last_error", "late_commits", "early_commits", "status_queries", "lost_commit_ts")
+    __slots__ = ("cluster_id", "node_id", "store_uuid", "state", "max_commit_ts", "gc_ts", "unmatched_prewrites", "oldest_unmatched_start_ts", "last_error", "late_commits", "early_commits", "status_queries", "lost_commit_ts", "disk_stored", "disk_free", "disk_size")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     STORE_UUID_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,9 @@ class InfoResp(_message.Message):
     EARLY_COMMITS_FIELD_NUMBER: _ClassVar[int]
     STATUS_QUERIES_FIELD_NUMBER: _ClassVar[int]
     LOST_COMMIT_TS_FIELD_NUMBER: _ClassVar[int]
+    DISK_STORED_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_FIELD_NUMBER: _ClassVar[int]
+    DISK_SIZE_FIELD_NUMBER: _ClassVar[int]
     cluster_id: int
     node_id: str
     store_uuid: str
@@ -78,4 +81,7 @@ class InfoResp(_message.Message):
     early_commits: int
     status_queries: int
     lost_commit_ts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, cluster_id: _Optional[int] = ..., node_id: _Optional[str] = ..., store_uuid: _Optional[str] = ..., state: _Optional[str] = ..., max_commit_ts: _Optional[int] = ..., gc_ts: _Optional[int] = ..., unmatched_prewrites: _Optional[int] = ..., oldest_unmatched_start_ts: _Optional[int] = ..., last_error: _Optional[str] = ..., late_commits: _Optional[int] = ..., early_commits: _Optional[int] = ..., status_queries: _Optional[int] = ..., lost_commit_ts: _Optional[_Iterable[int]] = ...) -> None: ...
+    disk_stored: int
+    disk_free: int
+    disk_size: int
+    def __init__(self, cluster_id: _Optional[int] = ..., node_id: _Optional[str] = ..., store_uuid: _Optional[str] = ..., state: _Optional[str] = ..., max_commit_ts: _Optional[int] = ..., gc_ts: _Optional[int] = ..., unmatched_prewrites: _Optional[int] = ..., oldest_unmatched_start_ts: _Optional[int] = ..., last_error: _Optional[str] = ..., late_commits: _Optional[int] = ..., early_commits: _Optional[int] = ..., status_queries: _Optional[int] = ..., lost_commit_ts: _Optional[_Iterable[int]] = ..., disk_stored: _Optional[int] = ..., disk_free: _Optional[int] = ..., disk_size: _Optional[int] = ...) -> None: ...

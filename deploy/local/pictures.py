@@ -60,6 +60,7 @@ def _write_recent_windows(paths: LakePaths) -> None:
         for number, (lo, hi) in enumerate(itertools.pairwise(ends))
         for event in _list_events(lo, hi, rows=int(400 + 350 * math.sin(number / 7)))
     ]
+    events += [_build_disk_event(hi, number) for number, hi in enumerate(ends[1:])]
     ControlTable(paths.locate_table(WINDOW.name), WINDOW).append(events)
 
 
@@ -73,10 +74,24 @@ def _list_events(lo: int, hi: int, rows: int) -> list[dict[str, object]]:
         events.append({
             "lo": lo, "hi": hi, "stage": stage, "sink": sink, "state": "done", "rows": rows, "seconds": took,
             "run_id": "scheduled__2026-11-20T10:04:00+00:00", "at_ms": at_ms, "blocked_by": "",
-            "detail": json.dumps({"hottest": _count_changes(rows)}) if stage == "compact" else "{}",
+            "detail": json.dumps({"cpu_seconds": 0.6 * took} | ({"hottest": _count_changes(rows)} if stage == "compact"
+                                 else {})),
             "manifest": manifest if stage == "land" else "",
         })  # fmt: skip
     return events
+
+
+def _build_disk_event(hi: int, number: int) -> dict[str, object]:
+    """The disks' readings with the window `number`: the pumps delete what has landed, the lake grows."""
+    stored = {
+        "lake": (40 + number) << 20,
+        "pump-1": (80 + 5 * (number % 24)) << 20,
+        "pump-2": (60 + 4 * (number % 30)) << 20,
+    }
+    disks = [{"place": place, "stored": size, "free": 61 << 30, "size": 80 << 30} for place, size in stored.items()]
+    return {"lo": hi, "hi": hi, "stage": "disk", "sink": "", "state": "done", "rows": 0, "seconds": 0.0, "run_id": "",
+            "at_ms": tso.extract_physical(hi), "blocked_by": "", "detail": json.dumps({"disks": disks}), "manifest": "",
+            }  # fmt: skip
 
 
 def _count_changes(rows: int) -> list[tuple[str, int]]:

@@ -15,6 +15,7 @@ from enum import StrEnum
 
 import structlog
 
+from binlake.base.diskuse import measure_disk
 from binlake.errors import BinlakeError, ConfigError, Transient
 from binlake.pump_service.pump.groupcommit import Behind, Done
 from binlake.pump_service.pump.heads import parse_binlog
@@ -250,7 +251,7 @@ class PumpService:
     def build_info(self) -> InfoResp:
         """This pump's identity, and up to which timestamp it is complete."""
         count, oldest = self._storage.count_unmatched()
-        counters = self._storage.counters
+        counters, disk = self._storage.counters, measure_disk(self._storage.directory.path)
         return InfoResp(
             cluster_id=self._cluster_id,
             node_id=self.node_id,
@@ -265,6 +266,9 @@ class PumpService:
             early_commits=counters.early_commits,
             status_queries=self.status_queries(),
             lost_commit_ts=self._storage.lost.commit_ts(),
+            disk_stored=disk.stored,
+            disk_free=disk.free,
+            disk_size=disk.size,
         )
 
     def measure_range(self, request: MeasureRangeReq) -> MeasureRangeResp:

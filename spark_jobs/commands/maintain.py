@@ -222,14 +222,18 @@ class LayOutTask:
     def __call__(self, rows: OrderedRows) -> list[Part]:
         """Raises OSError, LostRange."""
         names = [name for name in self.table.list_column_names() if name != History.COMMIT_DATE]
-        ordered = pa.Table.from_batches(rows.read(names, [History.COMMIT_TS]))
-        ordered = ordered.sort_by([(name, "ascending") for name in self.table.clustered_by]).combine_chunks()
-        kinds = parse_schema(self.table.build_spark_schema())
-        day = pa.repeat(pa.scalar(date.fromisoformat(self.day)), ordered.num_rows)
-        dated = ordered.append_column(History.COMMIT_DATE, day).select(kinds.names).cast(kinds)
-        step = max(1, GROUP_BYTES * dated.num_rows // max(1, dated.nbytes))
-        groups = (dated.slice(first, step) for first in range(0, dated.num_rows, step))
-        return write_parts(self.folder, self.table, groups)
+        undated = pa.Table.from_batches(rows.read(names, [History.COMMIT_TS]))
+        day = pa.repeat(pa.scalar(date.fromisoformat(self.day)), undated.num_rows)
+        return write_clustered(self.folder, self.table, undated.append_column(History.COMMIT_DATE, day))
+
+
+def write_clustered(folder: str, table: LakeTable, rows: pa.Table) -> list[Part]:
+    """Write `rows` of one day to a file of `folder`, sorted by `clustered_by`, in row groups of GROUP_BYTES."""
+    kinds = parse_schema(table.build_spark_schema())
+    ordered = rows.sort_by([(name, "ascending") for name in table.clustered_by]).combine_chunks()
+    ordered = ordered.select(kinds.names).cast(kinds)
+    step = max(1, GROUP_BYTES * ordered.num_rows // max(1, ordered.nbytes))
+    return write_parts(folder, table, (ordered.slice(first, step) for first in range(0, ordered.num_rows, step)))
 
 
 def _join(ctx: StageContext, table: LakeTable, part: DayOfFiles) -> int:

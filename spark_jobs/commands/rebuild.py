@@ -17,7 +17,7 @@ import structlog
 from binlake.base.lakecolumns import OfSegment, Statement
 from binlake.config import Replication
 from binlake.config.model import Target
-from binlake.errors import CheckpointConflict, ConfigError
+from binlake.errors import CheckpointConflict, ConfigError, ImmutableWindow
 from binlake.lake.dataset import open_dataset
 from binlake.lake.opentable import load_table, open_table
 from binlake.lake.tables import CHANGE, DDL, MUTATION, STATEMENT, LakeTable
@@ -29,9 +29,12 @@ from binlake.spark_jobs.engine.rows import HeldRows, Rows
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.results import Bounds, StageResult
 from binlake.spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.tables.again import derive_net_again, render_again
 from binlake.spark_jobs.tables.compacted import read_newest
 from binlake.spark_jobs.tables.pinned import compute_rows_digest, read_target_position
+from binlake.spark_jobs.tables.sinks import read_sql_window
 from binlake.statements.digests import INDEX, compute_digest_of_index
+from binlake.window.derived import CompactManifest
 
 log = structlog.get_logger(__name__)
 
@@ -61,8 +64,12 @@ def _with_sink(ctx: StageContext, window: Bounds, merged: StageResult) -> StageR
     if not sealed:
         return merged
     own = Bounds(*sealed[0])
-    left_out = _read_left_out(ctx, own)
-    compared = _compare_digests(ctx, own, (CHANGE, STATEMENT), lambda: _derive_sink_rows(ctx, window), left_out)
+    newest = read_newest(ctx, own)
+    if newest.base:
+        compared = _compare_base(ctx, own, newest, window)
+    else:
+        left_out = _read_left_out(ctx, own, newest)
+        compared = _compare_digests(ctx, own, (CHANGE, STATEMENT), lambda: _derive_sink_rows(ctx, window), left_out)
     state = "changed" if "changed" in (merged.state, compared.state) else "same"
     return replace(merged, state=state, detail={**merged.detail, **compared.detail})
 
@@ -99,9 +106,30 @@ def _compare_digests(
     return StageResult("rebuild", "changed" if changed else "same", bounds.lo, bounds.hi, rows, detail=detail)
 
 
-def _read_left_out(ctx: StageContext, bounds: Bounds) -> dict[str, tuple[str, int]]:
+def _compare_base(ctx: StageContext, bounds: Bounds, sealed: CompactManifest, window: Bounds) -> StageResult:
+    """As `_compare_digests` for rows of a full load, which compact and convert took from their blocks.
+
+    Nothing is written if these still have the sealed digests: a window derived in the general way has other batches.
+    """
+    versions = {table.name: load_table(ctx.paths.locate_table(table.name)).version() for table in (CHANGE, STATEMENT)}
+    applied = ctx.windows.read_apply_manifests(bounds.lo, bounds.hi)
+    sink = read_sql_window(ctx, bounds, sealed.merged).with_shapes(sealed.shapes)
+    rows, changed = sealed.rows, list[str]()
+    try:
+        net = derive_net_again(ctx, sink, sealed, sealed.change)
+        if applied and applied[-1].limits:
+            render_again(ctx, sink, ctx.replication.require_sql_target(), applied[-1], net)
+    except ImmutableWindow as error:
+        log.warning("rebuilt_window_differs", window=bounds.window, reason=error.message, versions=versions)
+        rows, changed = _derive_sink_rows(ctx, window)[0].rows, [CHANGE.name, STATEMENT.name]
+    counts = {table.name: [sealed.rows, rows] for table in (CHANGE, STATEMENT)}
+    detail = {"changed": changed, "rows_before_and_after": counts, "versions_before": versions}
+    return StageResult("rebuild", "changed" if changed else "same", bounds.lo, bounds.hi, rows, detail=detail)
+
+
+def _read_left_out(ctx: StageContext, bounds: Bounds, sealed: CompactManifest) -> dict[str, tuple[str, int]]:
     """(digest, rows) of what compact and convert last sealed of `bounds` without writing it."""
-    found, sealed = {}, read_newest(ctx, bounds)
+    found = {}
     if sealed.change:
         found[CHANGE.name] = sealed.change, sealed.rows
     applied = ctx.windows.read_apply_manifests(bounds.lo, bounds.hi)

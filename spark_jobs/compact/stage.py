@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import structlog
 
 from binlake.base import rowhash
 from binlake.config.model import Target
-from binlake.ddl.definitions import Cell, LandedDdl, SegmentTable, build_cell, use_bytewise_collations
+from binlake.ddl.definitions import (
+    Cell,
+    LandedDdl,
+    SegmentTable,
+    build_cell,
+    require_definition,
+    use_bytewise_collations,
+)
 from binlake.ddl.shapes import Shapes
 from binlake.errors import DamagedManifest, ImmutableWindow
 from binlake.lake.ddls import read_landed_ddls
@@ -30,8 +38,9 @@ from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lake import replace_window
 from binlake.spark_jobs.job.passed import CannotDeriveAhead, DerivedAhead, MergedWindow
 from binlake.spark_jobs.tables.again import may_leave_out
+from binlake.spark_jobs.tables.baserows import BaseBlock, find_base_blocks
 from binlake.spark_jobs.tables.compacted import Compacted, read_sealed_before, was_derived
-from binlake.spark_jobs.tables.held import read_window_changes
+from binlake.spark_jobs.tables.held import WindowChanges, read_window_changes
 from binlake.spark_jobs.tables.netchange import NetChange, count_groups, find_key_arrivals
 from binlake.spark_jobs.tables.netrows import HoldGroup, NetRows, WriteGroup
 from binlake.spark_jobs.tables.pinned import (
@@ -57,7 +66,7 @@ from binlake.target import Position
 from binlake.target.claim.aside import is_aside, may_pass_refused
 from binlake.window import waitingddl
 from binlake.window.cuts import find_end_before_refused, require_outside_ddl, require_pinned_cuts
-from binlake.window.derived import CompactManifest
+from binlake.window.derived import CompactManifest, Merged
 from binlake.window.manifest import ApplyManifest
 
 log = structlog.get_logger(__name__)
@@ -161,6 +170,8 @@ def _derive_window(
             bool(ctx.rules.routes),
             frozenset(_build_cells(window, applied if strict else [])),
         )
+        is_base = earlier.base if pinned and earlier else _may_be_base(window, derived, merged, mutated)
+        blocks = find_base_blocks(net.parts, net.cells) if left_out and holds and is_base and not shared else None
         with engine.open_store(ctx.paths, "compact") as store:
             unknown = 0
             if shared_places:
@@ -174,21 +185,30 @@ def _derive_window(
                 # The open window's rows are derived again where they are needed.
                 rows, written, ahead = earlier.rows, None, None
             elif left_out:
-                written, ahead = _hold(ctx, run, window, net, pinned), None
+                written, ahead = _hold(ctx, run, window, net, pinned, blocks), None
                 rows = written.fold.count
             else:
                 rows, written, ahead = _write(ctx, run, window, net, pinned, renderer)
     cuts = window.segments.starts
     change = rowhash.compute_digest(written.fold) if left_out and written is not None else ""
     sealed = CompactManifest(
-        ctx.replication.name, "sql", wanted.lo, wanted.hi, ordered, rows, merged, cuts, shapes, change
+        ctx.replication.name,
+        "sql",
+        *(wanted.lo, wanted.hi),
+        ordered,
+        rows,
+        merged,
+        cuts,
+        shapes,
+        change,
+        base=blocks is not None,
     )
     if pinned is not None:
         sealed = _require_as_pinned(pinned, earlier or sealed)
     seconds = time.monotonic() - began
     changed = sorted({place.name for place in places} | {name for ddl in window.cuts for name in ddl.tables})
     detail: dict[str, object] = {"segments": len(cuts) + 1, "tables": len(changed)}
-    detail |= {"mutations": merged.rows, "mode": target.mode, **ctx.describe_engine()}
+    detail |= {"mutations": merged.rows, "mode": target.mode, **ctx.describe_work()}
     detail |= {"hottest": hottest} if (hottest := find_hottest(touched)) else {}
     detail |= {"keys_of_unknown_tables": unknown} if unknown else {}
     detail |= {"of_another_shape": [f"{db}.{table}" for db, table in sorted(shapes.at_lo)]} if shapes else {}
@@ -272,11 +292,32 @@ def _write(
     return written.fold.count, written, ahead
 
 
-def _hold(ctx: StageContext, run: _Run, window: SinkWindow, net: NetChange, pinned: ApplyManifest | None) -> NetRows:
-    """The rows of `change` in memory only; their digest is sealed, or is the pinned one. Raises ImmutableWindow."""
+def _may_be_base(window: SinkWindow, places: list[SegmentTable], merged: Merged, mutated: WindowChanges | None) -> bool:
+    """Whether all rows of the window came in blocks of a full load, and no table needs to know more of them."""
+    if mutated is None or mutated.holds or mutated.earlier or merged.rows != merged.base:
+        return False
+    return not any(require_definition(window.definitions, window.segments, place).kept for place in places)
+
+
+def _hold(
+    ctx: StageContext,
+    run: _Run,
+    window: SinkWindow,
+    net: NetChange,
+    pinned: ApplyManifest | None,
+    blocks: Sequence[BaseBlock] | None,
+) -> NetRows:
+    """The rows of `change` in memory only; their digest is sealed, or is the pinned one. Raises ImmutableWindow.
+
+    `blocks`: the rows, if they are known to be their own net changes.
+    """
     bounds = window.bounds
-    reduce, groups = net.prepare(run.engine, run.store)
-    held = replace(NetRows.join(run.engine.run(HoldGroup(reduce, bounds.window), groups)), cells=frozenset(net.cells))
+    if blocks is not None:
+        held = NetRows.of_blocks(blocks, net.cells)
+    else:
+        reduce, groups = net.prepare(run.engine, run.store)
+        held = NetRows.join(run.engine.run(HoldGroup(reduce, bounds.window), groups))
+        held = replace(held, cells=frozenset(net.cells))
     if pinned is not None:
         require_pinned(CHANGE.name, bounds, pinned.change, rowhash.compute_digest(held.fold))
     elif was_derived(ctx, bounds):

@@ -22,8 +22,16 @@ from binlake.spark_jobs.tables.compacted import Compacted
 from binlake.spark_jobs.tables.held import read_window_changes
 from binlake.spark_jobs.tables.keeping import find_origins
 from binlake.spark_jobs.tables.netchange import Group, count_groups, find_groups
-from binlake.spark_jobs.tables.netrows import measure_sizes, sum_sizes
-from binlake.spark_jobs.tables.rendered import CHANGE_ARROW, Rendered, RenderGroup, build_renderer
+from binlake.spark_jobs.tables.netrows import NetRows, measure_sizes, sum_sizes
+from binlake.spark_jobs.tables.render import Renderer, render_blocks
+from binlake.spark_jobs.tables.rendered import (
+    CHANGE_ARROW,
+    Rendered,
+    RenderGroup,
+    build_renderer,
+    hold_statements,
+    write_statements,
+)
 from binlake.statements import BatchLimits
 from binlake.target import build_too_many_rows_error
 
@@ -47,6 +55,12 @@ def render_net_statements(
     if given.ahead is not None and given.net is not None and make(given.ahead.renderer.tables) == given.ahead.renderer:
         _require_segments(target, given.net.sizes, bounds.window)
         return given.ahead.rendered
+    net = given.net
+    if net is None and given.manifest.base:
+        net = derive_net_again(ctx, window, given.manifest, given.manifest.change)
+    if net is not None and net.blocks:
+        _require_segments(target, net.sizes, bounds.window)
+        return _render_blocks(ctx, engine, make(net.sizes), net, leaves_out=leaves_out)
     with engine.open_store(ctx.paths, "convert") as store:
         groups, sizes = _list_groups(ctx, engine, store, given)
         _require_segments(target, sizes, bounds.window)
@@ -63,6 +77,16 @@ def render_net_statements(
             made = Rendered.join(engine.run(replace(render, is_folded=True), groups))
             return replace(made, change=given.net.fold)
         return Rendered.join(engine.run(render, groups))
+
+
+def _render_blocks(
+    ctx: StageContext, engine: Engine, renderer: Renderer, net: NetRows, *, leaves_out: bool
+) -> Rendered:
+    """The statements of the rows of a full load, from their blocks. Raises Permanent, SchemaError."""
+    tables = render_blocks(renderer, net.blocks)
+    if leaves_out and not renderer.accepted:
+        return hold_statements(tables, net.fold)
+    return write_statements(tables, ctx.paths.locate_table(STATEMENT.name), engine.build_keeper(), net.fold)
 
 
 def _list_groups(

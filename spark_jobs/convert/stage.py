@@ -76,7 +76,7 @@ def run(ctx: StageContext, bounds: Bounds, given: Compacted | Converted | None =
     seconds = time.monotonic() - began + derived.seconds_ahead
     state, statements = "done" if is_new else "already", derived.statements
     detail: dict[str, object] = {"batches": statements.count, "ddl": derived.ddls, "ddl_skipped": derived.skipped}
-    detail |= ctx.describe_engine()
+    detail |= ctx.describe_work(derived.cpu_ahead_s)
     event = WindowEvent("convert", bounds.lo, bounds.hi, state, statements.rows, seconds, ctx.run_id, "sql")
     ctx.windows.record(replace(event, detail=detail, manifest=manifest.to_json() if manifest and is_new else ""))
     # finalize needs no rows but the statements, and the next window is derived while it runs.
@@ -91,7 +91,8 @@ def derive_ahead(ctx: StageContext, compacted: Compacted) -> Converted:
     with ctx.hold_lock(BY_NAME["convert"].lock):
         derived = _derive(ctx, compacted)
         versions = _read_versions(ctx, derived)
-    return replace(derived, versions=versions, seconds_ahead=time.monotonic() - began)
+    spent = 0.0 if ctx.cpu is None else ctx.cpu.take_s()
+    return replace(derived, versions=versions, seconds_ahead=time.monotonic() - began, cpu_ahead_s=spent)
 
 
 def _use_given(ctx: StageContext, given: Compacted | Converted) -> Converted:

@@ -109,7 +109,7 @@ def _seal(ctx: StageContext, feed: Feed, window: Bounds, given: MergedWindow | N
     """Encode the window and record it with its manifest."""
     began = time.monotonic()
     manifest = _encode(ctx, feed, window, given)
-    detail = {"feed": feed.name, "ddl_without_message": manifest.ddls, **ctx.describe_engine()}
+    detail = {"feed": feed.name, "ddl_without_message": manifest.ddls, **ctx.describe_work()}
     event = WindowEvent("encode", window.lo, window.hi, "done", manifest.messages, time.monotonic() - began, ctx.run_id,
                         name_feed_sink(feed.name), "", detail,
                         manifest.to_json())  # fmt: skip

@@ -18,6 +18,7 @@ from typing import Any, Generic
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from binlake.base.cpu import CpuShare
 from binlake.base.spans import NO_SPAN, Span
 from binlake.errors import BinlakeError
 from binlake.lake.access import Access, list_accesses, register_access
@@ -27,19 +28,20 @@ from binlake.spark_jobs.engine.blocks import FileStore, Store
 from binlake.spark_jobs.engine.engine import SPARK_TASK_BYTES, Input, Keeper, Output, describe_task, name_task
 from binlake.spark_jobs.engine.session import find_pages, name_jobs
 
-_RESULT = "number INT, began BIGINT, ended BIGINT, result BINARY"
+_RESULT = "number INT, began BIGINT, ended BIGINT, cpu DOUBLE, result BINARY"
 
 
 @dataclass
 class SparkEngine:
     """Runs tasks as Spark jobs of `session`; `label`: what Spark's pages call them. Counts its `jobs` and `tasks`.
 
-    Workers tell when each task ran, by their own clocks; they need no collector of traces.
+    Workers tell when each task ran, by their own clocks, and what CPU it took, which counts for `cpu`.
     """
 
     session: SparkSession
     label: str
     span: Span = NO_SPAN
+    cpu: CpuShare | None = None
     jobs: int = 0
     tasks: int = 0
     name = "spark"
@@ -69,6 +71,8 @@ class SparkEngine:
             for number, began, ended, result in zip(numbers, begins, ends, rows["result"], strict=True):
                 results[number] = pickle.loads(result.as_buffer())
                 job.add(work.__name__, describe_task(number, len(inputs)), began, ended)
+        if self.cpu is not None:
+            self.cpu.add(sum(rows["cpu"].to_pylist()))
         failed = next((results[n] for n in sorted(results) if isinstance(results[n], BinlakeError)), None)
         if failed is not None:
             raise failed
@@ -108,11 +112,12 @@ class _Work(Generic[Input, Output]):
             register_access(root, access.drop_unknown_credentials())
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                began = time.time_ns()
+                began, spent = time.time_ns(), time.process_time()
                 result = pa.array([self._run(number)], pa.binary())
                 times = [pa.array([moment], pa.int64()) for moment in (began, time.time_ns())]
-                columns = [pa.array([number], pa.int32()), *times, result]
-                yield pa.RecordBatch.from_arrays(columns, names=["number", "began", "ended", "result"])
+                cpu = pa.array([time.process_time() - spent], pa.float64())
+                columns = [pa.array([number], pa.int32()), *times, cpu, result]
+                yield pa.RecordBatch.from_arrays(columns, names=["number", "began", "ended", "cpu", "result"])
 
     def _run(self, number: int) -> bytes:
         try:

@@ -74,6 +74,7 @@ def run(ctx: StageContext, bounds: Bounds, given: Converted | None = None) -> St
     state = "done" if applied.state == "applied" else applied.state
     due = read_due_tables(target, ctx.windows) if state == "done" else {}
     detail |= {DUE: sorted(due)} if due else {}
+    detail |= ctx.describe_work()
     ctx.windows.record(
         WindowEvent("finalize", bounds.lo, bounds.hi, state, applied.rows, seconds, ctx.run_id, "sql", "", detail)
     )

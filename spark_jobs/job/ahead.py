@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from binlake.base.cpu import CPU
 from binlake.errors import BinlakeError
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.failures import translate_errors
@@ -66,11 +67,13 @@ class Ahead:
             with translate_errors():
                 merged = wait_for_next()
                 chain, bounds = self._ctx.begin_chain(), merged.bounds
-                stage = chain.begin_stage("compact", bounds)
-                result = _import_stage("compact").derive_ahead(stage, bounds, position, merged)
+                with CPU.begin() as cpu:
+                    stage = replace(chain, cpu=cpu).begin_stage("compact", bounds)
+                    result = _import_stage("compact").derive_ahead(stage, bounds, position, merged)
                 ahead = DerivedAhead(merged, position, result)
-                stage = chain.begin_stage("convert", Bounds(result.lo, result.hi))
-                converted = _import_stage("convert").derive_ahead(stage, result.derived)
+                with CPU.begin() as cpu:
+                    stage = replace(chain, cpu=cpu).begin_stage("convert", Bounds(result.lo, result.hi))
+                    converted = _import_stage("convert").derive_ahead(stage, result.derived)
                 ahead = replace(ahead, result=replace(result, derived=converted))
         except (BinlakeError, CannotDeriveAhead) as error:
             _log_reason(error)

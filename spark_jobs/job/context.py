@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from binlake.base.cpu import CpuShare
 from binlake.base.spans import NO_SPAN, Span
 from binlake.cluster.holding import name_consumer
 from binlake.config import Replication
@@ -19,6 +20,7 @@ from binlake.lake.windowlog import WindowLog
 from binlake.rules import Rules
 from binlake.spark_jobs.engine.engine import Engine, LocalEngine
 from binlake.spark_jobs.job.results import Bounds, StageResult
+from binlake.window.eventrow import CPU_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +48,7 @@ class StageContext:
     continues after a window that land cuts short. `view`: the control tables as a stage sees them; without it, they are
     read again each time. `label`: what Spark's pages call the jobs. `has_spark`: whoever started the run named a Spark.
     `tell` is called, from any thread, with the result of each stage that has ended. `span`: what the run is traced in.
+    `cpu`: what a stage spends, while one runs.
     """
 
     replication: Replication
@@ -59,6 +62,7 @@ class StageContext:
     has_spark: bool = False
     tell: Callable[[StageResult], None] = field(default=lambda _: None, compare=False, repr=False)
     span: Span = field(default=NO_SPAN, compare=False, repr=False)
+    cpu: CpuShare | None = field(default=None, compare=False, repr=False)
 
     def begin_chain(self) -> StageContext:
         """The context of stages that run one after the other: what one has read of control tables, the next knows."""
@@ -90,7 +94,7 @@ class StageContext:
         # Imported late: most runs need no Spark, whose import takes a second.
         from binlake.spark_jobs.engine.spark import SparkEngine
 
-        return SparkEngine(self.make_spark(), self.label, self.span)
+        return SparkEngine(self.make_spark(), self.label, self.span, self.cpu)
 
     def choose_engine(self, size: int) -> Engine:
         """The engine for a stage over `size` bytes of binlogs, as `window.engine` says."""
@@ -108,9 +112,17 @@ class StageContext:
         return self.has_spark and size is not None and size > most
 
     def describe_engine(self) -> dict[str, object]:
-        """For the event of a stage: the engine, its jobs and tasks; empty if this process ran everything."""
+        """The engine, its jobs and tasks; empty if this process ran everything."""
         # Asking the property would make a session.
         return self.spark_engine.describe() if "spark_engine" in vars(self) else {}
+
+    def describe_work(self, cpu_ahead_s: float = 0.0) -> dict[str, object]:
+        """For the event of a stage: the engine, and the CPU seconds since the stage began or recorded an event before.
+
+        `cpu_ahead_s`: what it spent before it began. Servers are not counted: the JVM of Spark, the target, the pumps.
+        """
+        spent = {} if self.cpu is None else {CPU_SECONDS: round(self.cpu.take_s() + cpu_ahead_s, 3)}
+        return {**spent, **self.describe_engine()}
 
     def choose_engine_for(self, bounds: Bounds) -> Engine:
         """As `choose_engine`, for the landed windows of `bounds`."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from binlake.base.cpu import CPU
 from binlake.base.spans import Values
 from binlake.errors import LeaseHeld
 from binlake.feed.state import read_progress, read_state, record_feed_error, record_resume, stops_feed
@@ -46,8 +47,11 @@ def run_stage(
     the feed into state error (S2-39).
     """
     # Neither is a failure: another run has the lock, or the caller starts Spark.
-    with ctx.span.begin(name, _describe_stage(ctx, bounds, feed), tolerated=(LeaseHeld, SparkNeeded)) as span:
-        result = _run_stage(name, replace(ctx, span=span), bounds, start_ts, feed, given)
+    with (
+        ctx.span.begin(name, _describe_stage(ctx, bounds, feed), tolerated=(LeaseHeld, SparkNeeded)) as span,
+        CPU.begin() as cpu,
+    ):
+        result = _run_stage(name, replace(ctx, span=span, cpu=cpu), bounds, start_ts, feed, given)
         span.note(
             {**_describe_window(result.lo, result.hi), "binlake.state": result.state, "binlake.rows": result.rows}
         )

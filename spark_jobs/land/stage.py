@@ -32,6 +32,7 @@ from binlake.spark_jobs.job.lake import ensure_tables, replace_history
 from binlake.spark_jobs.job.passed import LandedWindow
 from binlake.spark_jobs.job.results import CUT
 from binlake.spark_jobs.land.ddljobs import WindowJobs, fetch_jobs
+from binlake.spark_jobs.land.disks import build_disk_events
 from binlake.spark_jobs.land.pulled import NOTHING, Pulled, PumpPart, Stored
 from binlake.spark_jobs.land.pulling import pull_window
 from binlake.spark_jobs.land.pump_source import PumpPull
@@ -274,11 +275,11 @@ def _seal(
         [RememberedMember(m.node_id, m.store_uuid, m.state, m.watermark, manifest.hi) for m in members]
     )
     rows = manifest.dml + manifest.ddls
-    detail = {VERSIONS: versions, **ctx.describe_engine()}
+    detail = {VERSIONS: versions, **ctx.describe_work()}
     seal = WindowEvent("land", manifest.lo, manifest.hi, "done", rows, seconds, ctx.run_id, "", "", detail,
                        manifest.to_json())  # fmt: skip
     begins = list_begins(ctx.windows, ctx.replication.feed, manifest.lo, ctx.run_id)
-    ctx.windows.record_together([seal, *begins])
+    ctx.windows.record_together([seal, *begins, *build_disk_events(ctx, manifest, members)])
     # Publish never before the seal, and do not leave it to the next plan: closing pumps wait for it (hazards R-05), and
     # their GC may delete binlogs up to it.
     cluster.registry.publish_drainer(ctx.drainer_id, manifest.hi, host=_choose_answering_pump(members))

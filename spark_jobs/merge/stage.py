@@ -97,7 +97,7 @@ def _merge(ctx: StageContext, manifest: WindowManifest, landed: LandedWindow | N
     detail |= {"alerts": alerts} if alerts else {}
     if ctx.rules.shard_mode == "pessimistic":
         detail |= {"shard_locks": locks.list_waiting(bounds.hi)}
-    detail |= ctx.describe_engine()
+    detail |= ctx.describe_work()
     detail[VERSIONS] = read_versions(ctx.paths, (MUTATION, DDL), unchanged)
     merged = Merged(rows, len(planned), not filtered and not skipped, (bounds.window,), written.base)
     sealed = MergeManifest(ctx.replication.name, bounds.lo, bounds.hi, merged, locks)

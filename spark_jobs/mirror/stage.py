@@ -92,7 +92,7 @@ def _apply_window(ctx: StageContext, window: Bounds, given: Given, versions: Mir
     versions.record(applied.versions)
     seconds = time.monotonic() - began
     changed = sorted({(v.db, v.table) for v in applied.versions})
-    detail: dict[str, object] = {"tables": len(changed), "unfit": applied.unfit, **ctx.describe_engine()}
+    detail: dict[str, object] = {"tables": len(changed), "unfit": applied.unfit, **ctx.describe_work()}
     detail[VERSIONS] = read_versions(ctx.paths, (MIRROR_VERSION,))
     ctx.windows.record(
         WindowEvent("mirror", window.lo, window.hi, "done", applied.rows, seconds, ctx.run_id, "mirror", "", detail)

@@ -63,7 +63,7 @@ def run(ctx: StageContext, bounds: Bounds, name: str, may_register: MayRegister 
             sent.include(own)
             event = WindowEvent("publish", manifest.lo, manifest.hi, "done", manifest.messages,
                                 time.monotonic() - first, ctx.run_id, sink, "",
-                                {"feed": name, **own.build_detail()})  # fmt: skip
+                                {"feed": name, **own.build_detail(), **ctx.describe_work()})  # fmt: skip
             # The mark of the next window costs no commit of its own.
             ctx.windows.record_together([event, *_begin(ctx, feed, windows[place + 1 : place + 2])])
     if feed.target_ts and windows[-1].hi >= int(feed.target_ts):

@@ -18,10 +18,12 @@ from binlake.spark_jobs.engine.engine import Engine, Keeper, LocalEngine
 from binlake.spark_jobs.engine.rows import HeldRows
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.passed import MergedWindow
+from binlake.spark_jobs.tables.baserows import find_base_blocks
 from binlake.spark_jobs.tables.held import WindowChanges, read_window_changes
 from binlake.spark_jobs.tables.netchange import NetChange, count_groups
 from binlake.spark_jobs.tables.netrows import HoldGroup, NetRows
-from binlake.spark_jobs.tables.rendered import Rendered, RenderGroup, build_renderer
+from binlake.spark_jobs.tables.render import render_blocks
+from binlake.spark_jobs.tables.rendered import Rendered, RenderGroup, build_renderer, hold_statements
 from binlake.spark_jobs.tables.sinks import SinkWindow
 from binlake.statements import BatchLimits
 from binlake.statements.digests import compute_digest_of_index
@@ -47,6 +49,11 @@ def derive_net_again(
     changes = read_window_changes(ctx, engine, bounds, sealed.merged.rows, given)
     places = changes.find_touched(window.segments.starts) if changes else []
     cells = [build_cell(window.definitions, window.segments, place) for place in places]
+    if sealed.base:
+        blocks = find_base_blocks(changes.rows if changes else [], cells)
+        whole = NetRows.of_blocks(blocks or (), cells)
+        _require(CHANGE.name, bounds, digest, rowhash.compute_digest(whole.fold))
+        return whole
     groups = count_groups(sealed.merged.rows, ctx.measure(bounds))
     net = NetChange(changes.rows if changes else [], cells, groups, bool(ctx.rules.routes), frozenset())
     with engine.open_store(ctx.paths, "again") as store:
@@ -64,8 +71,11 @@ def render_again(
     renderer = build_renderer(ctx.replication.name, window, target, limits, net.sizes, plain=plain)
     # What is accepted now need not have been then: a window with such tables is not left out.
     renderer = replace(renderer, accepted=frozenset())
-    task = RenderGroup(renderer, None, Keeper(0), is_folded=True)
-    made = Rendered.join(LocalEngine().run(task, net.groups))
+    if net.blocks:
+        made = hold_statements(render_blocks(renderer, net.blocks), net.fold)
+    else:
+        task = RenderGroup(renderer, None, Keeper(0), is_folded=True)
+        made = Rendered.join(LocalEngine().run(task, net.groups))
     _require(STATEMENT.name, window.bounds, manifest.statement, compute_digest_of_index(made.index.to_pylist()))
     return made
 

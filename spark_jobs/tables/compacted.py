@@ -48,8 +48,9 @@ class Compacted:
 class Converted:
     """The `statements` of a window, in the form `forms`; `change`: the digest of its rows (empty: as pinned).
 
-    `ddls`, `skipped`: how many DDL statements there are, and how many were left out. `versions`, `seconds_ahead`: set
-    if it was derived ahead. `manifest`: pins the statements; None before they are sealed. `limits`: as in the manifest.
+    `ddls`, `skipped`: how many DDL statements there are, and how many were left out. `versions`, `seconds_ahead`,
+    `cpu_ahead_s`: set if it was derived ahead. `manifest`: pins the statements; None before they are sealed. `limits`:
+    as in the manifest.
     """
 
     compacted: Compacted
@@ -60,6 +61,7 @@ class Converted:
     skipped: int
     versions: tuple[int, ...] = ()
     seconds_ahead: float = 0.0
+    cpu_ahead_s: float = 0.0
     manifest: ApplyManifest | None = None
     limits: tuple[int, ...] = ()
 

@@ -19,6 +19,7 @@ from binlake.lake.tables import CHANGE
 from binlake.spark_jobs.engine.engine import Keeper
 from binlake.spark_jobs.engine.lakerows import list_written_rows
 from binlake.spark_jobs.engine.rows import FileRows, HeldRows, Rows
+from binlake.spark_jobs.tables.baserows import BaseBlock, BlockRows, fold_blocks
 from binlake.spark_jobs.tables.netchange import Group, Reduce
 
 MOST_PLACES = 32
@@ -32,7 +33,7 @@ class NetRows:
     """The net changes of a window: files, their fold, the rows by group, and the number of rows (copies) by place.
 
     `places`: the same rows by place; None if one group has too many of them. `cells`: the tables and segments whose
-    changes they are.
+    changes they are. `blocks`: the rows as blocks of a full load instead of groups.
     """
 
     parts: tuple[Part, ...]
@@ -41,6 +42,7 @@ class NetRows:
     sizes: Mapping[SegmentTable, int]
     places: tuple[tuple[SegmentTable, Rows], ...] | None
     cells: frozenset[Cell] = frozenset()
+    blocks: tuple[BaseBlock, ...] = ()
 
     @property
     def is_held(self) -> bool:
@@ -55,6 +57,16 @@ class NetRows:
         )
         groups = tuple((number, rows) for number, _ in self.groups)
         return replace(self, groups=groups, places=None if places is None else tuple(places))
+
+    @classmethod
+    def of_blocks(cls, blocks: Sequence[BaseBlock], cells: Iterable[Cell]) -> NetRows:
+        """The rows of `blocks`, each of which is its own net change."""
+        by_place: dict[SegmentTable, list[BaseBlock]] = {}
+        for block in blocks:
+            by_place.setdefault(block.place, []).append(block)
+        sizes = {place: sum(len(block.maps) for block in own) for place, own in sorted(by_place.items())}
+        places = tuple((place, BlockRows(tuple(own))) for place, own in sorted(by_place.items()))
+        return cls((), fold_blocks(blocks), (), sizes, places, frozenset(cells), tuple(blocks))
 
     @classmethod
     def join(cls, some: Iterable[NetRows]) -> NetRows:

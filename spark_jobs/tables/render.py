@@ -6,7 +6,7 @@ number their batches without knowing each other's.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +18,7 @@ from binlake.base.lakecolumns import Change
 from binlake.ddl.definitions import SegmentTable
 from binlake.errors import Permanent
 from binlake.rows.schema import TableDef
+from binlake.spark_jobs.tables.baserows import BaseBlock
 from binlake.spark_jobs.tables.keeping import Origins, keep_statements, write_statements
 from binlake.spark_jobs.tables.netrows import split_by_place
 from binlake.spark_jobs.tables.statements import build_statement_table
@@ -97,6 +98,19 @@ class Renderer:
             yield Phase.KEEP, had_values
             yield Phase.RESTORE, had_values
 
+    def build_writer(self, place: SegmentTable, first_batch: int) -> TableStatements:
+        """Renders rows of `place` in batches that are numbered from `first_batch` on."""
+        table = self.tables[place]
+        return TableStatements(
+            table,
+            place.segment,
+            dialect=self.dialect,  # type: ignore[arg-type]
+            limits=self.limits,
+            first_batch=first_batch,
+            plain=self.plain,
+            alike=(table.db, table.name) not in self.accepted,
+        )
+
     def _render(self, place: SegmentTable, phase: Phase, rows: pa.Table, first_batch: int) -> Iterable[StatementBatch]:
         table, rows = self.tables[place], rows.combine_chunks()
         if phase in (Phase.KEEP, Phase.RESTORE):
@@ -109,20 +123,22 @@ class Renderer:
                 first_batch=first_batch,
             )
             return keep_statements(writer, table, rows.sort_by(Change.KEY), phase)
-        return _render_batches(
-            TableStatements(
-                table,
-                place.segment,
-                dialect=self.dialect,  # type: ignore[arg-type]
-                limits=self.limits,
-                first_batch=first_batch,
-                plain=self.plain,
-                alike=(table.db, table.name) not in self.accepted,
-            ),
-            table,
-            rows,
-            phase,
-        )
+        return _render_batches(self.build_writer(place, first_batch), table, rows, phase)
+
+
+def render_blocks(renderer: Renderer, blocks: Iterable[BaseBlock]) -> Iterator[pa.Table]:
+    """The batches of the rows of `blocks`, in their order, a table for each block. Raises SchemaError, Permanent."""
+    following: Counter[int] = Counter()
+    for block in blocks:
+        table = renderer.tables[block.place]
+        writer = renderer.build_writer(block.place, following[block.place.segment])
+        images = block.images.take_columns([column.name for column in table.row_columns])
+        if table.find_identity().kind == "row":
+            batches = list(writer.render_inserts(images, [1] * len(block.maps)))
+        else:
+            batches = list(writer.render_writes(images))
+        following[block.place.segment] += len(batches)
+        yield build_statement_table(renderer.window, batches)
 
 
 def _render_batches(writer: TableStatements, table: TableDef, rows: pa.Table, phase: int) -> Iterable[StatementBatch]:

@@ -22,6 +22,17 @@ def test_missing_path_is_named_with_its_line(tmp_path: Path) -> None:
     ]
 
 
+def test_file_that_a_drawing_names_exists(tmp_path: Path) -> None:
+    (tmp_path / "binlake" / "rows").mkdir(parents=True)
+    (tmp_path / "binlake" / "rows" / "codec.py").write_text("")
+    (tmp_path / "docs").mkdir()
+    drawing = tmp_path / "docs" / "way.svg"
+    drawing.write_text("<text>codec.py  rows/codec.py</text>\n")
+    assert docslinks.find_dead_paths(tmp_path) == []
+    drawing.write_text("<text>codec.py</text>\n<text>cells/codec.py  gone.py</text>\n")
+    assert docslinks.find_dead_paths(tmp_path) == ["docs/way.svg:2: cells/codec.py", "docs/way.svg:2: gone.py"]
+
+
 def test_lines_that_git_left_of_a_conflict_are_found(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     text = "A line.\n<<<<<<< HEAD\nours\n=======\ntheirs\n>>>>>>> main\n"

@@ -102,6 +102,13 @@ def test_window_with_ddl_on_two_tables_and_rows_between_equals_the_source(
     found = read_checkpoint(ctx.replication, source.driver.cluster_id)
     assert found is not None
     assert (found.commit_ts, found.consistent) == (bounds.hi, True)
+    # What the page draws: the CPU of each stage, the disks of the lake and of the pumps.
+    events = ctx.windows.read_events(state="done")
+    spent = {event["stage"]: json.loads(event["detail"]).get("cpu_seconds") for event in events}
+    assert all(spent[stage.name] > 0 for stage in ctx.replication.list_stages() if stage.name != "plan"), spent
+    disks = [disk for event in events if event["stage"] == "disk" for disk in json.loads(event["detail"])["disks"]]
+    assert len(disks) == 3
+    assert all(0 < disk["stored"] < disk["size"] and disk["free"] for disk in disks), disks
 
 
 # The driver alone repeats one window; of two, Spark's workers run the second and some stages of the first.

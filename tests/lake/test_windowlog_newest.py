@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
+from deltalake import WriterProperties
 
-from binlake.lake import control
+from binlake.lake import control, controlrows
 from binlake.lake.ddls import read_landed_ddls, read_newest_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
@@ -33,6 +35,32 @@ def test_newest_events_equal_those_of_the_whole_log(tmp_path: Path, monkeypatch:
         60,
     ]
     assert log.read_events_at([]) == []
+
+
+def test_reads_of_single_row_groups_find_what_reads_of_all_rows_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "_WRITER", WriterProperties(max_row_group_size=4))
+    monkeypatch.setattr(controlrows, "SMALL_BYTES", 0)
+    monkeypatch.setattr(control, "COMPACT_EVERY", 5)
+    chance, log, known = random.Random(7), WindowLog(LakePaths(str(tmp_path))), []
+    for _ in range(12):
+        events = [WindowEvent(chance.choice(("land", "merge")), lo, lo + 10, "done", rows=chance.randrange(9))
+                  for lo in chance.choices(range(0, 400, 10), k=9)]  # fmt: skip
+        log.record_together(events)
+        known += events
+    for _ in range(40):
+        moments = chance.choices(range(420), k=chance.randrange(1, 6))
+        found = sorted((row["stage"], row["hi"], row["rows"]) for row in log.read_events_at(moments, ("land",)))
+        assert found == sorted(
+            ("land", one.hi, one.rows)
+            for one in known
+            if one.stage == "land" and any(one.lo < ts <= one.hi for ts in moments)
+        )
+        upto, count = chance.randrange(420), chance.randrange(1, 20)
+        his = sorted((one.hi for one in known if one.stage == "merge" and one.hi <= upto), reverse=True)
+        assert [row["hi"] for row in log.read_newest(("merge",), count, upto)] == his[:count]
+    assert log.find_greatest_hi("land") == max(one.hi for one in known if one.stage == "land")
 
 
 def test_empty_log_has_no_events(tmp_path: Path) -> None:

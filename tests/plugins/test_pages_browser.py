@@ -304,6 +304,48 @@ def test_range_dragged_on_a_chart_fills_the_form_of_an_action(page: Page, server
     assert page.complaints == []
 
 
+def press(page: Page, key: str, *, shift: bool = False) -> None:
+    """Press a key as a person does, in what has the focus."""
+    for kind in ("rawKeyDown", "keyUp"):
+        page.call("Input.dispatchKeyEvent", type=kind, key=key, modifiers=8 if shift else 0)
+
+
+def test_range_is_picked_and_dropped_by_keys_and_said(page: Page, server: httpx.Client, shop: str) -> None:
+    page.goto(f"{server.base_url}/binlake/dags/{shop}")
+    windows = [(10 * n, 10 * (n + 1), BASE + 10 * n + 1, BASE + 10 * (n + 1) + 1) for n in range(30)]
+    text = ";".join(" ".join(map(str, one)) for one in windows)
+    page.evaluate(
+        f"document.querySelector('[data-windows]').dataset.windows = '{text}';"
+        "document.querySelectorAll('[data-span]').forEach((one) => one.dataset.span = '0 300');"
+        "document.querySelector('[aria-label=Lag] [role=slider]').focus()"
+    )
+    said = "document.activeElement.getAttribute('aria-valuetext')"
+
+    def find_bounds() -> list[int]:
+        link = str(page.evaluate("document.querySelector('[data-range]').href"))
+        return [(int(part.partition("=")[2]) - BASE - 1) // 10 for part in link.partition("?")[2].split("&")]
+
+    assert page.evaluate(said) == "no range is picked"
+    for key, shift, picked in (
+        ("ArrowLeft", False, [29, 30]), ("ArrowLeft", False, [28, 29]), ("ArrowLeft", True, [27, 29]),
+        ("ArrowLeft", True, [26, 29]), ("ArrowRight", True, [27, 29]), ("PageDown", True, [17, 29]),
+        ("ArrowRight", False, [18, 19]), ("Home", True, [0, 19]), ("End", False, [29, 30]),
+        ("ArrowRight", False, [29, 30]), ("ArrowLeft", True, [28, 30]),
+    ):  # fmt: skip
+        press(page, key, shift=shift)
+        assert find_bounds() == picked, key
+    assert str(page.evaluate(said)).startswith("2 windows: commits after 2026-11-20 00:00:00 up to")
+    assert page.evaluate(said) == page.evaluate("document.querySelector('.picked[role=status] strong').innerText")
+    assert faults(page) == []
+    press(page, "Escape")
+    assert page.evaluate("document.querySelector('.picked').hidden && !document.querySelector('.band')")
+    assert page.evaluate(said) == "no range is picked"
+    press(page, "ArrowLeft")
+    press(page, "Enter")
+    assert str(page.evaluate("document.activeElement.innerText")).split() == ["Repair", "the", "picked", "range"]
+    assert page.complaints == []
+
+
 def test_page_in_a_frame_follows_the_theme_around_it(page: Page, server: httpx.Client, shop: str) -> None:
     assert shop
     page.goto(f"{server.base_url}/plugin/binlake")

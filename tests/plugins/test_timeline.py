@@ -14,7 +14,7 @@ from binlake.window.manifest import WindowManifest
 from binlake_airflow.pages import words
 from binlake_airflow.pages.notices import describe_notice
 from binlake_airflow.pages.panels import build_panels, draw_lag_spark
-from binlake_airflow.pages.timeline import build_timeline
+from binlake_airflow.pages.timeline import build_disks, build_timeline
 
 AT = 1_795_000_000_000
 STEP = 10_000
@@ -135,3 +135,33 @@ def test_notice_is_a_sentence_without_json(stage: str, state: str, detail: str) 
     assert told.startswith(SENTENCES[stage, state, detail])
     assert told.endswith(".")
     assert not set(told) & set('{}"')
+
+
+def test_the_cpu_of_a_window_is_that_of_its_stages_as_far_as_it_was_recorded() -> None:
+    def spent(stage: str, number: int, late_ms: int, sink: str, seconds: float) -> Any:
+        return event(stage, number, late_ms, sink, detail=json.dumps({"cpu_seconds": seconds}))
+
+    events = [spent("land", 0, 2000, "", 0.25), spent("finalize", 0, 3000, "sql", 0.5), *windows(3)[2:4],
+              spent("land", 2, 2000, "", 1.25), event("finalize", 2, 3000, "sql")]  # fmt: skip
+    timeline = build_timeline(events, AT + 3 * STEP)
+    assert [[stage["cpu_s"] for stage in window["stages"]] for window in timeline["windows"]] == [
+        [1.25, None], [None, None], [0.25, 0.5],
+    ]  # fmt: skip
+    [panel] = [one for one in build_panels(timeline) if one.name == "cpu"]
+    assert "1.00 s a window" in panel.text
+    assert [line.count("<td") for line in str(panel.table).split("<tr>")[2:]] == [2, 2, 2]
+    assert "land: 1.25 s of CPU, 40 rows" in panel.chart
+
+
+def test_disks_are_drawn_over_their_readings_without_pumps_that_are_gone() -> None:
+    def reading(number: int, **stored: int) -> Any:
+        disks = [{"place": place, "stored": size, "free": 3 << 30, "size": 4 << 30} for place, size in stored.items()]
+        return event("disk", number, 0, detail=json.dumps({"disks": disks}))
+
+    disks = build_disks([reading(2, pump=9 << 20, lake=3 << 20), reading(1, old=7, pump=8 << 20, lake=1 << 20)])
+    assert [(disk["place"], [size >> 20 for _, size in disk["points"]]) for disk in disks] == [
+        ("lake", [1, 3]), ("pump", [8, 9]),
+    ]  # fmt: skip
+    [panel] = [one for one in build_panels({**build_timeline(windows(2), AT), "disks": disks}) if one.name == "disk"]
+    assert "lake 3.0 GiB of 4.0 GiB free; pump 3.0 GiB of 4.0 GiB free" in panel.text
+    assert build_disks([]) == []

@@ -33,7 +33,7 @@ _KINDS: dict[Status, type[BinlakeError]] = {
 
 @dataclass(frozen=True)
 class PumpInfo:
-    """A Binlake pump's report about itself (PumpAdmin/Info). Timestamps are TSO; 0 = none."""
+    """A Binlake pump's report about itself (PumpAdmin/Info). Timestamps are TSO, disks bytes; 0: none, or not known."""
 
     cluster_id: int
     node_id: str
@@ -48,6 +48,9 @@ class PumpInfo:
     early_commits: int
     status_queries: int
     lost_commit_ts: tuple[int, ...]
+    disk_stored: int
+    disk_free: int
+    disk_size: int
 
 
 @dataclass(frozen=True)

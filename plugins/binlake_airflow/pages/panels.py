@@ -17,7 +17,7 @@ from binlake_airflow.pages.charts.scale import (
     choose_duration_step,
     choose_size_step,
 )
-from binlake_airflow.pages.timeline import ORDER, Lag, Landing, Timeline, WindowSpan
+from binlake_airflow.pages.timeline import ORDER, Disk, Lag, Landing, Timeline, WindowSpan
 from binlake_airflow.pages.words import format_clock, format_count, format_size
 
 _SINKS = {"": "lake", "sql": "target", "mirror": "mirrors", "feed": "feed"}
@@ -51,6 +51,8 @@ def build_panels(timeline: Timeline) -> list[Panel]:
             _build_rate_panel(timeline, "bytes", "Bytes a second", _count_bytes, format_size, choose_size_step)
         )
     panels.append(_build_stages_panel(timeline["windows"]))
+    panels += _build_cpu_panels(timeline["windows"])
+    panels += _build_disk_panels(timeline["disks"])
     return [*panels, _build_hottest_panel(timeline)] if timeline["hottest"] else panels
 
 
@@ -131,6 +133,65 @@ def _build_stages_panel(windows: Sequence[WindowSpan]) -> Panel:
         "stages", "Stages of the last windows", text, [(kind, kind) for kind in kinds],
         draw_gantt("stages", "Stages of the last windows", text, lanes), _build_stages_table(lanes),
     )  # fmt: skip
+
+
+def _build_cpu_panels(windows: Sequence[WindowSpan]) -> list[Panel]:
+    """The stages of each window one after the other, as long as the CPU that they took; none if it was not recorded."""
+    lanes = [lane for window in windows if (lane := _build_cpu_lane(window)).bars]
+    if not lanes:
+        return []
+    total = sum(bar.seconds for lane in lanes for bar in lane.bars)
+    kinds = list(dict.fromkeys(bar.kind for lane in lanes for bar in lane.bars))
+    title = "CPU of the last windows"
+    text = f"CPU seconds by stage, the newest window on top; {total / len(lanes):,.2f} s a window."
+    return [
+        Panel(
+            "cpu", title, text, [(kind, kind) for kind in kinds], draw_gantt("cpu", title, text, lanes),
+            _build_cpu_table(lanes),
+        )
+    ]  # fmt: skip
+
+
+def _build_cpu_lane(window: WindowSpan) -> Lane:
+    bars: list[Bar] = []
+    began = 0.0
+    for stage in window["stages"]:
+        if (spent := stage["cpu_s"]) is not None:
+            tip = f"{stage['task']}: {spent:,.2f} s of CPU, {stage['rows']:,} rows\n"
+            tip += f"window to {format_clock(window['hi']['time'])}"
+            bars.append(Bar(stage["task"], _SINKS.get(stage["sink"], "feed"), began, spent, tip))
+            began += spent
+    return Lane(window["hi"]["time"][11:19], bars)
+
+
+def _build_cpu_table(lanes: Sequence[Lane]) -> Markup:
+    row = Markup('<tr><th scope="row">{}</th><td>{}</td><td class="number">{:.3f}</td></tr>')
+    rows = Markup("").join(row.format(lane.name, bar.name, bar.seconds) for lane in lanes for bar in lane.bars)
+    head = Markup(
+        '<table><caption class="hidden">CPU of the last windows</caption><thead><tr><th scope="col">Window to</th>'
+        '<th scope="col">Stage</th><th scope="col" class="number">CPU seconds</th></tr></thead>'
+        "<tbody>{}</tbody></table>"
+    )
+    return head.format(rows)
+
+
+def _build_disk_panels(disks: Sequence[Disk]) -> list[Panel]:
+    if not disks:
+        return []
+    series = [Series(disk["place"], "lake" if disk["place"] == "lake" else "pump", disk["points"]) for disk in disks]
+    moments = [at for one in series for at, _ in one.points]
+    free = "; ".join(
+        f"{disk['place']} {format_size(disk['free'])} of {format_size(disk['size'])} free" for disk in disks
+    )
+    text = f"Stored by the pumps and the lake. Of their disks: {free}."
+    axes = Axes(min(moments), max(moments), format_size, choose_size_step)
+    return [
+        Panel(
+            "disk", "Disk", text, [(one.name, one.kind) for one in series],
+            draw_lines("disk", "Disk over time", text, series, axes),
+            build_table("Disk over time", series, format_size),
+        )
+    ]  # fmt: skip
 
 
 def _build_hottest_panel(timeline: Timeline) -> Panel:

@@ -1,6 +1,7 @@
-"""What the charts show, from the events of the last windows in the lake: lag, rows, bytes, stages, DDL.
+"""What the charts show, from the events of the last windows in the lake: lag, rows, bytes, stages, CPU, disks, DDL.
 
-Two reads, whatever the length of the history: which windows are the newest, and all events in their range.
+Three reads, whatever the length of the history: which windows are the newest, all events in their range, and the last
+readings of the disks.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from binlake import tso
 from binlake.errors import WireError
 from binlake.health.values import Events, build_ts_view, parse_detail
 from binlake.pipeline import BY_NAME, ENDED, name_task, parse_feed_sink
-from binlake.window.eventrow import EventRow
+from binlake.window.eventrow import CPU_SECONDS, DISK, EventRow
 from binlake.window.manifest import WindowManifest
 
 WINDOWS = 60
 """The newest landed windows that the charts cover."""
 _GANTT = 8
+_DISKS = 200
+"""Readings of the disks: at one in five minutes, 17 hours."""
 _HOTTEST = 6
 _PLACES = {"land": "lake", "finalize": "target", "mirror": "mirrors"}
 ORDER = ("lake", "target", "mirrors")
@@ -37,7 +40,7 @@ class Landing(TypedDict):
 
 
 class StageSpan(TypedDict):
-    """A stage of a window: when it began and ended (Unix ms)."""
+    """A stage of a window: when it began and ended (Unix ms), and its CPU seconds; None if not recorded."""
 
     task: str
     sink: str
@@ -45,6 +48,7 @@ class StageSpan(TypedDict):
     from_ms: float
     to_ms: float
     rows: int
+    cpu_s: float | None
 
 
 class WindowSpan(TypedDict):
@@ -59,6 +63,15 @@ class Lag(TypedDict):
 
     place: str
     points: list[tuple[int, float]]
+
+
+class Disk(TypedDict):
+    """What a pump or the lake has stored: (Unix ms, bytes); and of its disk the `free` bytes now, and its `size`."""
+
+    place: str
+    points: list[tuple[int, int]]
+    free: int
+    size: int
 
 
 class DdlMark(TypedDict):
@@ -81,6 +94,7 @@ class Timeline(TypedDict):
     windows: list[WindowSpan]
     ddls: list[DdlMark]
     hottest: list[tuple[str, int]]
+    disks: list[Disk]
 
 
 def read_timeline(log: Any, now_ms: int, ddls: Sequence[dict[str, Any]] = (), skew_ms: int = 0) -> Timeline:
@@ -88,9 +102,10 @@ def read_timeline(log: Any, now_ms: int, ddls: Sequence[dict[str, Any]] = (), sk
     landed = log.read_newest(("land",), WINDOWS)
     if not landed:
         return {"from_ms": now_ms, "to_ms": now_ms, "lags": [], "landings": [], "windows": [], "ddls": [],
-                "hottest": []}  # fmt: skip
+                "hottest": [], "disks": []}  # fmt: skip
     within = (min(event["lo"] for event in landed), landed[0]["hi"])
-    return build_timeline(log.read_events(within=within, sealed=True), now_ms, ddls, skew_ms)
+    timeline = build_timeline(log.read_events(within=within, sealed=True), now_ms, ddls, skew_ms)
+    return {**timeline, "disks": build_disks(log.read_newest((DISK,), _DISKS))}
 
 
 def read_lags(log: Events, skew_ms: int = 0) -> list[Lag]:
@@ -116,6 +131,7 @@ def build_timeline(
         "windows": _build_windows(ended),
         "ddls": _build_ddl_marks(lands, ddls),
         "hottest": _build_hottest(ended),
+        "disks": [],
     }
 
 
@@ -169,8 +185,23 @@ def _build_windows(ended: Sequence[EventRow]) -> list[WindowSpan]:
             spans[event["hi"]][task] = {
                 "task": task, "sink": BY_NAME[event["stage"]].sink or "", "state": event["state"],
                 "from_ms": to_ms - 1000 * event["seconds"], "to_ms": to_ms, "rows": event["rows"],
+                "cpu_s": parse_detail(event).get(CPU_SECONDS),
             }  # fmt: skip
     return [{"hi": build_ts_view(hi), "stages": list(stages.values())} for hi, stages in spans.items() if stages]
+
+
+def build_disks(events: Iterable[EventRow]) -> list[Disk]:
+    """From the readings of the disks: the lake first, then the pumps of the last reading."""
+    disks: dict[str, Disk] = {}
+    readings = sorted(events, key=lambda event: event["at_ms"])
+    for event in readings:
+        for one in parse_detail(event)["disks"]:
+            disk = disks.setdefault(one["place"], {"place": one["place"], "points": [], "free": 0, "size": 0})
+            disk["points"].append((event["at_ms"], one["stored"]))
+            disk["free"], disk["size"] = one["free"], one["size"]
+    last = readings[-1]["at_ms"] if readings else 0
+    present = [disk for disk in disks.values() if disk["points"][-1][0] == last]
+    return sorted(present, key=lambda disk: (disk["place"] != "lake", disk["place"]))
 
 
 def _build_hottest(ended: Iterable[EventRow]) -> list[tuple[str, int]]:

@@ -68,6 +68,7 @@
     if (!section) return;
     const [first, last] = plot.closest("[data-span]").dataset.span.split(" ").map(Number);
     const box = plot.getBoundingClientRect();
+    const windows = readWindows(section);
     const place = (moved) => Math.min(Math.max((moved.clientX - box.left) / box.width, 0), 1);
     const began = place(event);
     let band = null;
@@ -76,12 +77,11 @@
       if (!band && (high - low) * box.width < 4) return; // A click.
       if (!band) {
         dropRange(section);
-        band = plot.appendChild(document.createElementNS(SVG, "rect"));
-        for (const [name, value] of [["class", "band"], ["y", "0"], ["height", "100%"]]) band.setAttribute(name, value);
+        band = drawBand(plot);
       }
-      band.setAttribute("x", `${100 * low}%`);
-      band.setAttribute("width", `${100 * (high - low)}%`);
-      showRange(section, first + low * (last - first), first + high * (last - first));
+      placeBand(band, low, high);
+      const [from, to] = [low, high].map((share) => first + share * (last - first));
+      showRange(section, windows.filter(([since, at]) => Number(at) >= from && Number(since) <= to));
     }
     function end() {
       removeEventListener("pointermove", move);
@@ -94,9 +94,62 @@
     event.preventDefault();
   }
 
-  function showRange(section, from, to) {
-    const windows = section.dataset.windows.split(";").filter(Boolean).map((text) => text.split(" "));
-    const inside = windows.filter(([since, at]) => Number(at) >= from && Number(since) <= to);
+  // What the pointer drags, the keys pick window by window: a slider over each chart, which only they use.
+  function offerKeys(within) {
+    for (const figure of within.querySelectorAll("[data-windows] [data-span]")) {
+      const count = readWindows(figure.closest("[data-windows]")).length;
+      const slider = figure.querySelector(".drawing").appendChild(document.createElement("div"));
+      const label = `Pick a range on ${figure.getAttribute("aria-label")}: arrow keys choose a window, with Shift they ` +
+        "extend the range, Enter goes to its actions, Escape drops it";
+      const values = { class: "keys", role: "slider", tabindex: "0", "aria-label": label, "aria-valuemin": "1",
+        "aria-valuemax": String(count), "aria-valuenow": String(count), "aria-valuetext": "no range is picked" };
+      for (const [name, value] of Object.entries(values)) slider.setAttribute(name, value);
+    }
+  }
+
+  const STEPS = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10, Home: -Infinity, End: Infinity };
+
+  function pickByKey(event) {
+    const slider = event.target.closest?.(".keys");
+    if (!slider || event.altKey || event.ctrlKey || event.metaKey) return;
+    const section = slider.closest("[data-windows]");
+    const windows = readWindows(section);
+    if (event.key === "Enter" || event.key === " ") section.querySelector(".picked:not([hidden]) a")?.focus();
+    else if (event.key === "Escape") dropRange(section);
+    else if (event.key in STEPS) {
+      const isFirst = !slider.dataset.at;
+      const step = isFirst && Math.abs(STEPS[event.key]) === 1 ? 0 : STEPS[event.key]; // The first key picks the newest.
+      const at = Math.min(Math.max((isFirst ? windows.length - 1 : Number(slider.dataset.at)) + step, 0), windows.length - 1);
+      const from = event.shiftKey && !isFirst ? Number(slider.dataset.from) : at;
+      dropRange(section);
+      Object.assign(slider.dataset, { at, from });
+      const inside = windows.slice(Math.min(from, at), Math.max(from, at) + 1);
+      const [first, last] = slider.closest("[data-span]").dataset.span.split(" ").map(Number);
+      const [low, high] = [inside[0][0], inside.at(-1)[1]].map((ms) => Math.min(Math.max((ms - first) / (last - first), 0), 1));
+      placeBand(drawBand(slider.closest("[data-span]").querySelector(".plot")), low, high);
+      showRange(section, inside);
+      slider.setAttribute("aria-valuenow", String(at + 1));
+      slider.setAttribute("aria-valuetext", section.querySelector(".picked strong").textContent);
+    } else return;
+    event.preventDefault();
+  }
+
+  function readWindows(section) {
+    return section.dataset.windows.split(";").filter(Boolean).map((text) => text.split(" "));
+  }
+
+  function drawBand(plot) {
+    const band = plot.appendChild(document.createElementNS(SVG, "rect"));
+    for (const [name, value] of [["class", "band"], ["y", "0"], ["height", "100%"]]) band.setAttribute(name, value);
+    return band;
+  }
+
+  function placeBand(band, low, high) {
+    band.setAttribute("x", `${100 * low}%`);
+    band.setAttribute("width", `${100 * (high - low)}%`);
+  }
+
+  function showRange(section, inside) {
     const picked = section.querySelector(".picked");
     picked.hidden = !inside.length;
     if (!inside.length) return;
@@ -108,6 +161,10 @@
 
   function dropRange(section) {
     for (const band of section.querySelectorAll(".band")) band.remove();
+    for (const slider of section.querySelectorAll(".keys")) {
+      delete slider.dataset.at;
+      slider.setAttribute("aria-valuetext", "no range is picked");
+    }
     section.querySelector(".picked").hidden = true;
   }
 
@@ -130,6 +187,7 @@
       }
       nameCells(part);
       old.replaceWith(part);
+      if (part.matches("[data-windows]")) offerKeys(part.parentElement);
     }
   }
 
@@ -173,6 +231,7 @@
   followTheme();
   document.addEventListener("DOMContentLoaded", () => {
     nameCells(document);
+    offerKeys(document);
     document.addEventListener("click", (event) => {
       const button = event.target.closest?.("[data-copy]");
       if (button) copy(button);
@@ -180,6 +239,7 @@
       if (drop) dropRange(drop.closest("[data-windows]"));
     });
     document.addEventListener("pointerdown", pickRange);
+    document.addEventListener("keydown", pickByKey);
     for (const kind of ["pointerover", "focusin"]) {
       document.addEventListener(kind, (event) => {
         const element = event.target.closest?.("[data-time]");
