@@ -212,7 +212,7 @@ def test_source_removed_in_its_full_load_does_not_block_the_others(
     )  # a missing record at the feeder proves nothing
     at = {"host": server.host, "port": server.port, "rename-schema": "{source}_{schema}"}
     read = {"name": "read", "start": {"mode": "now"}, **at}
-    loaded = {"name": "loaded", "snapshot": {"chunk-rows": 50}, **at}
+    loaded = {"name": "loaded", "snapshot": {"chunk-rows": FEWEST, "form": "columns"}, **at}
     with FedCluster(tmp_path, server, [read, loaded]) as cluster:
         cluster.start_feeder(lambda status: [one["state"] for one in status["sources"]] == ["reading", "stopped"])
         cluster.stop_feeder()
@@ -221,7 +221,7 @@ def test_source_removed_in_its_full_load_does_not_block_the_others(
         cluster.start_feeder()
         execute(mariadb, "CREATE DATABASE read_fed")
         cluster.follow(server)
-        run_windows(cluster, target)
+        run_windows(cluster, target, mirror={"enabled": True})
         assert contents(mariadb, "read_fed") == {"more": ["(1,)", "(2,)"]}
         # What was committed stays; its tables are created again below.
         shown = contents(mariadb, "loaded_fed")
@@ -233,8 +233,11 @@ def test_source_removed_in_its_full_load_does_not_block_the_others(
         cluster.sources = [read, loaded]
         cluster.start_feeder()
         assert cluster.status()["removed"] == []
-        run_windows(cluster, target)
+        run_windows(cluster, target, mirror={"enabled": True})
         assert contents(mariadb, "loaded_fed") == contents(server, "fed")
+        mirror = DeltaTable(LakePaths.of(cluster.replication()).locate_mirror("loaded_fed", "t")).to_pyarrow_table()
+        found = sorted(tuple(row.values()) for row in mirror.select(["id", "u", "v"]).to_pylist())
+        assert found == sorted(rows(server, "SELECT id, u, v FROM fed.t"))
 
 
 def _build_base(server: MariaDb, target: MariaDb) -> None:
