@@ -23,7 +23,6 @@ from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 from binlake.cli import run
 from binlake.lake.paths import LakePaths
 from binlake.mysqlbinlog.rowimage.replaced import REPLACED
-from binlake.mysqlbinlog.tablerows.columnrows import FEWEST
 from binlake.pump_service.feeder.journal import Journal
 from binlake.pump_service.feeder.publisher import Stopped
 from binlake.pump_service.feeder.snapshot.chunkwriter import ChunkWriter
@@ -139,7 +138,7 @@ def test_full_load_killed_repeatedly_resumes(
 ) -> None:
     # S4-02 S4-24 R-34: chunks are kept, changes between the snapshots come once; target and mirror are equal
     _build_base(server, mariadb)
-    snapshot = {"chunk-rows": 50 if form == "rows" else FEWEST, "form": form}
+    snapshot = {"chunk-rows": 50, "form": form}
     source = {"name": "shard-1", "host": server.host, "port": server.port, "snapshot": snapshot}
     with FedCluster(tmp_path, server, [source]) as cluster, server.connect() as link:
         kept = [0]
@@ -212,7 +211,7 @@ def test_source_removed_in_its_full_load_does_not_block_the_others(
     )  # a missing record at the feeder proves nothing
     at = {"host": server.host, "port": server.port, "rename-schema": "{source}_{schema}"}
     read = {"name": "read", "start": {"mode": "now"}, **at}
-    loaded = {"name": "loaded", "snapshot": {"chunk-rows": FEWEST, "form": "columns"}, **at}
+    loaded = {"name": "loaded", "snapshot": {"chunk-rows": 50, "form": "columns"}, **at}
     with FedCluster(tmp_path, server, [read, loaded]) as cluster:
         cluster.start_feeder(lambda status: [one["state"] for one in status["sources"]] == ["reading", "stopped"])
         cluster.stop_feeder()

@@ -11,7 +11,6 @@ from support.tidb_json import Tables
 
 from binlake.base.varint import write_uvarint
 from binlake.mysqlbinlog.rowimage.transactions import encode_inserts
-from binlake.mysqlbinlog.tablerows import columnrows
 from binlake.mysqlbinlog.tablerows.columnrows import ColumnWriter
 from binlake.mysqlbinlog.tablerows.rowtexts import RowWriter
 from binlake.rows.codec import decode_transaction, encode_commit_binlog
@@ -85,9 +84,8 @@ def test_columns_have_the_texts_of_rows(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("definition", "texts"), KINDS)
-def test_each_type_alone(definition: d.Json, texts: list[Sent], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_type_alone(definition: d.Json, texts: list[Sent]) -> None:
     """Also with one value only, so that no other value makes the column go the plain way."""
-    monkeypatch.setattr(columnrows, "FEWEST", 1)
     table = table_of(definition)
     for some in [texts, *([text] for text in texts)]:
         packets = [pack([text]) for text in some]
@@ -111,10 +109,10 @@ def test_a_text_of_another_form_is_left_to_the_writer_of_rows(definition: d.Json
     assert by_columns(table_of(definition), [*packets, pack([text])]) is None
 
 
-def test_few_rows_are_left_to_the_writer_of_rows() -> None:
+def test_a_single_row_is_a_block_and_nothing_is_none() -> None:
     table = table_of(d.col("c", t.LONG))
-    assert by_columns(table, [pack([b"1"])] * 63) is None
-    assert by_columns(table, [pack([b"1"])] * 64) is not None
+    assert by_columns(table, []) is None
+    assert by_columns(table, [pack([b"1"])]) is not None
 
 
 def test_a_cut_packet_is_left_to_the_writer_of_rows() -> None:

@@ -326,6 +326,21 @@ def test_range_is_picked_and_dropped_by_keys_and_said(page: Page, server: httpx.
         return [(int(part.partition("=")[2]) - BASE - 1) // 10 for part in link.partition("?")[2].split("&")]
 
     assert page.evaluate(said) == "no range is picked"
+    # The slider lies over its chart, and does not move it.
+    boxes = [
+        json.loads(
+            str(
+                page.evaluate(
+                    f"JSON.stringify(document.querySelector('[aria-label=Lag] {part}').getBoundingClientRect())"
+                )
+            )
+        )
+        for part in (".plot", ".keys", ".axis")
+    ]
+    assert [boxes[0][side] for side in ("x", "y", "width", "height")] == pytest.approx(
+        [boxes[1][side] for side in ("x", "y", "width", "height")]
+    )
+    assert (boxes[2]["y"], boxes[2]["right"]) == pytest.approx((boxes[0]["y"], boxes[0]["x"]))
     for key, shift, picked in (
         ("ArrowLeft", False, [29, 30]), ("ArrowLeft", False, [28, 29]), ("ArrowLeft", True, [27, 29]),
         ("ArrowLeft", True, [26, 29]), ("ArrowRight", True, [27, 29]), ("PageDown", True, [17, 29]),

@@ -32,8 +32,6 @@ from binlake.rows.schema import mysqltypes as t
 
 BLOCK_ROWS, BLOCK_BYTES = 16_384, 4 << 20
 """Most rows and bytes of a block."""
-FEWEST = 64
-"""Fewer rows are not worth a block: its head has the size of some rows."""
 _ODD = (CutShort, ValueError, IndexError, OverflowError, struct.error)
 _ZERO, _POINT, _MINUS = (ord(letter) for letter in "0.-")
 
@@ -54,10 +52,10 @@ class ColumnWriter:
     def write(self, packets: list[bytes]) -> bytes | None:
         """The block as the only entry of a TableMutation's list of inserts.
 
-        None if there are few rows, or if one does not have the form in which servers send it: a row writer names the
-        damaged row, or handles it.
+        A single row is one, too: windows with nothing but blocks cost less. None if a row does not have the form in
+        which servers send it: a row writer names the damaged row, or handles it.
         """
-        if len(packets) < FEWEST or not self._columns:
+        if not packets or not self._columns:
             return None
         try:
             data, words, starts, ends = textlanes.pad_packets(packets)

@@ -72,9 +72,8 @@ class Faults:
 
 
 @pytest.fixture(params=["rows", "columns"])
-def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The form of the values; as columns, however few the rows are."""
-    monkeypatch.setattr("binlake.mysqlbinlog.tablerows.columnrows.FEWEST", 1)
+def form(request: pytest.FixtureRequest) -> str:
+    """The form of the values."""
     return str(request.param)
 
 

@@ -60,7 +60,9 @@ def _draw_bar(bar: Bar, number: int, across: Scale) -> Markup:
     box: Attributes = {"class": f"bar {bar.kind}", "x": format_share(start), "y": y, "height": _BAR, "rx": 2,
            "width": format_share(end - start)}  # fmt: skip
     inside = end - start >= _NAMED
-    name = build_tag("text", {"class": "name", "x": format_share(start), "dx": 6, "y": y + 11}, bar.name)
+    # On a phone a name may be longer than its bar: what does not fit is cut.
+    frame: Attributes = {**box, "class": "inside"}
+    name = build_tag("svg", frame, build_tag("text", {"class": "name", "x": 6, "y": 11}, bar.name))
     parts = [build_tag("title", {}, bar.tip), build_tag("rect", box), *([name] if inside else [])]
     return build_tag("g", {}, *parts)
 

@@ -53,7 +53,6 @@ JSON: Typed = ("JSON", d.col("c", t.JSON), ["""'{"b": [1, 1.5, null, "x"], "a": 
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are written as columns or as blocks of rows, however few, or by the plain writer."""
     if request.param == "columns":
-        monkeypatch.setattr("binlake.mysqlbinlog.tablerows.columnrows.FEWEST", 1)
         monkeypatch.setattr("binlake.pump_service.feeder.snapshot.reading.BlockWriter.write", None)
         monkeypatch.setattr("support.snapshots.FORM", "columns")
     elif request.param == "together":
