@@ -89,6 +89,15 @@ def rows_of(binlogs: Sequence[pb.Binlog]) -> int:
     return sum(len(mutation.inserted_rows) for value in values for mutation in value.mutations)
 
 
+def rows_left(binlogs: Sequence[pb.Binlog], catalog: Catalog) -> int:
+    """The inserted rows of the tables that `catalog` has: those of a table that was dropped are gone."""
+    values = [pb.PrewriteValue.FromString(binlog.prewrite_value) for binlog in binlogs if binlog.prewrite_value]
+    present = [
+        mutation for value in values for mutation in value.mutations if catalog.state.find_table(mutation.table_id)
+    ]
+    return sum(len(mutation.inserted_rows) for mutation in present)
+
+
 def filled(server: MariaDb) -> MariaDb:
     execute(server, f"DROP DATABASE IF EXISTS {DB}", f"CREATE DATABASE {DB}")
     numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100) SELECT i, i FROM n"
