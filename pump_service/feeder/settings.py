@@ -114,7 +114,7 @@ class Snapshot(Section):
     threads: int = Field(4, ge=1, le=64, description="connections that read rows in parallel (DM: mydumpers.threads)")
     chunk_rows: int = Field(20_000, ge=1, description="rows of a chunk, and at most of a transaction that has them")
     form: Literal["rows", "columns"] = Field(
-        "rows",
+        "columns",
         description="how the pumps get the rows: as TiDB's, which any consumer reads, or as columns, which cost less"
         " and which an original Drainer refuses",
     )
