@@ -102,8 +102,8 @@ bench-files: setup  ## Write and restore binlog files: rows/s per core, compared
 bench-feeder: setup  ## Rows/s per core of the feeder on a MySQL and a MariaDB log (reading, encoding, and up to a pump), compared with the log dump tool; lag at 5,000 rows/s
 	@$(PYTHON) bench/bench_feeder.py
 
-bench-snapshot: setup  ## Rows/s and CPU per row of a full load, from SELECT to a pump and by windows to MariaDB, compared with SELECT, dump and REPLACE (SCALE=0.1 READERS=1,4)
-	@$(PYTHON) bench/bench_snapshot.py
+bench-snapshot: setup  ## A full load from MariaDB to MariaDB beside SELECT + REPLACE, mariadb-dump and mydumper: rows/s, CPU, memory (BENCH_ARGS="--rows 5000000 --tables 1 50 --shape narrow wide")
+	@$(PYTHON) bench/bench_snapshot.py $(BENCH_ARGS)
 
 bench-proofs: setup  ## Rollbacks verified by TiKV per second and core, compared with only storing them
 	@$(PYTHON) bench/bench_proofs.py

@@ -130,7 +130,7 @@ def measure(load: Load, way: str, folder: Path, args: argparse.Namespace) -> Mea
             bulk.write(load.list_setup_roles(), load.rows)
         cold_written = bulk.write(load.roles, COLD_TRANSACTIONS)
         source.wait_for(cold_written.last_ts)
-        wire = stack.enter_context(_run_process(job, folder))
+        wire = stack.enter_context(run_process(job, folder))
         cold = _run(wire, cold_written)
         written, cost = _write_load(bulk, load, source)
         before = _measure_sizes(folder / "lake" / "bench")
@@ -190,7 +190,7 @@ def _run(wire: Connection, written: Written) -> Run:
 
 
 @contextlib.contextmanager
-def _run_process(job: Job, folder: Path) -> Iterator[Connection]:
+def run_process(job: Job, folder: Path) -> Iterator[Connection]:
     """The measured process, connected; its log is printed if the body fails."""
     key, log = secrets.token_bytes(16), folder / "windows.log"
     with Listener((HOST, 0), authkey=key) as listener, log.open("wb") as out:

@@ -6,10 +6,12 @@ once. A larger window is read once for its digest and the bounds of parts, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -20,11 +22,30 @@ from binlake.errors import ImmutableWindow
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import ORDER
 from binlake.feed.position import Position
-from binlake.feed.roworder import Ints, compute_order, sort_rows, stack_places
 from binlake.lake.dataset import open_dataset
 from binlake.lake.opentable import open_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MESSAGE, build_message_table
+
+Ints = npt.NDArray[np.int64]
+Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
+
+
+def sort_rows(rows: Rows, columns: Sequence[str]) -> Rows:
+    """`rows` sorted by `columns`."""
+    order = compute_order(stack_places(rows, columns))
+    return rows if (np.diff(order) == 1).all() else rows.take(pa.array(order))
+
+
+def stack_places(rows: pa.RecordBatch | pa.Table, columns: Sequence[str]) -> Ints:
+    """A matrix with each row's values of `columns`."""
+    return np.column_stack([np.asarray(rows.column(name)).astype(np.int64) for name in columns])
+
+
+def compute_order(places: Ints) -> Any:
+    """The indices that sort `places`."""
+    return np.lexsort(places.T[::-1])
+
 
 PART_BYTES = 16 << 20
 """Approximate size of a part (keys and values) in bytes; a few parts are in memory at the same time."""

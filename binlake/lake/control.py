@@ -32,11 +32,6 @@ COMPACT_EVERY = 64
 """Versions between two compactions. Each makes a checkpoint, so that a reader replays fewer commits than this."""
 FILE_BYTES = 4 << 20
 """Compaction does not touch files of this size or larger, so that it does not rewrite the whole history each time."""
-GROUP_ROWS = 1024
-"""Rows of a row group, which has its own statistics: a read of one window decodes about one group."""
-
-_WRITER = WriterProperties(max_row_group_size=GROUP_ROWS, compression="ZSTD")
-
 Row = Mapping[str, Any]
 
 
@@ -50,6 +45,7 @@ class ControlTable:
         self.path = path
         self.schema = definition.build_arrow_schema()
         self._definition = definition
+        self._writer = WriterProperties(max_row_group_size=definition.group_rows, compression="ZSTD")
         self._lock = threading.RLock()
         self._is_pinned = pinned
         self._pinned: ControlRows | None = None
@@ -159,6 +155,11 @@ class ControlTable:
         table = self._open()
         return None if table is None else (str(table.metadata().id), table.version())
 
+    def read_id(self) -> str | None:
+        """The table's id, which a table that is created again does not have; None if it does not exist."""
+        stored = self._read_stored()
+        return None if stored is None else str(stored.table.metadata().id)
+
     def exists(self) -> bool:
         """True when the table has been written."""
         return is_table(self.path)
@@ -203,7 +204,7 @@ class ControlTable:
                 partition_by=list(self._definition.partitioned_by) or None,
                 description=self._definition.comment if table is None else None,
                 configuration=self._definition.build_properties() if table is None else None,
-                writer_properties=_WRITER,
+                writer_properties=self._writer,
                 storage_options=build_delta_options(self.path),
                 post_commithook_properties=choose_hooks(self.path, -1 if table is None else table.version()),
             )
@@ -215,7 +216,7 @@ class ControlTable:
 
     def _compact(self, table: DeltaTable) -> int:
         try:
-            metrics = table.optimize.compact(target_size=FILE_BYTES, writer_properties=_WRITER)
+            metrics = table.optimize.compact(target_size=FILE_BYTES, writer_properties=self._writer)
         except CommitFailedError as error:
             # Another process joined the same files first. The rows have not changed.
             log.info("compaction_left_to_another_process", table=self.path, reason=str(error))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -47,6 +48,7 @@ class SchemaHistory:
         self._snapshots = ControlTable(paths.locate_table(SCHEMA_SNAPSHOT.name), SCHEMA_SNAPSHOT, pinned=pinned)
         self._is_pinned = pinned
         self._states: dict[int, SchemaState] = {}
+        self._bases = StateCache()
         self._views = (0, 0)
 
     def refresh(self) -> None:
@@ -98,7 +100,8 @@ class SchemaHistory:
     def append(self, hi: int, changes: Sequence[tuple[int, DdlJob]]) -> None:
         """Add a window's (commit_ts, job) pairs in commit order; `hi` is its end."""
         self._changes.append([_build_job_row(commit_ts, job) for commit_ts, job in changes])
-        if changes and self._count_jobs_since_snapshot(hi) > SNAPSHOT_EVERY:
+        at = self._find_snapshot_ts(hi)
+        if (changes and self._count_jobs_since(at) > SNAPSHOT_EVERY) or (at is not None and not self._has_names(at)):
             self._write_snapshot(hi, self.read_state_at(hi))
 
     def tidy(self) -> dict[str, int]:
@@ -123,15 +126,35 @@ class SchemaHistory:
 
     def _compute_state_at(self, ts: int) -> SchemaState:
         at = self._find_snapshot_ts(ts)
-        base = SchemaState()
-        if at is not None:
-            rows = self._snapshots.read_rows(
-                where=(ds.field(SchemaSnapshot.TS) == at) & (ds.field(SchemaSnapshot.KIND) != _BEGUN)
-            )
-            base = SchemaState.from_rows(
-                {(r[SchemaSnapshot.KIND], r[SchemaSnapshot.OBJECT_ID]): _parse_state_entry(r) for r in rows}.values()
-            )
+        base = SchemaState() if at is None else self._read_snapshot(at)
         return base.fold(self._read_jobs(-1 if at is None else at, ts))
+
+    def _read_snapshot(self, at: int) -> SchemaState:
+        """The state at `at`, with one object for each table that is asked for."""
+        key = self._snapshots.path, self._snapshots.read_id(), at
+        own = self._bases.get(key)
+        if own is None:
+            own = self._bases.put(
+                key, self._reopen_snapshot(key, at) if self._has_names(at) else self._load_snapshot(at)
+            )
+        return own
+
+    def _load_snapshot(self, at: int) -> SchemaState:
+        """The state of a snapshot of an older version of Binlake, which cannot be read table by table."""
+        return SchemaState.from_rows(_read_snapshot_rows(self._snapshots, at, ds.field(SchemaSnapshot.KIND) != _BEGUN))
+
+    def _reopen_snapshot(self, key: Hashable, at: int) -> SchemaState:
+        known = _snapshots.get(key)
+        if known is None:
+            few = (ds.field(SchemaSnapshot.KIND) < "table") & ~ds.field(SchemaSnapshot.KIND).isin([_BEGUN, "names"])
+            reader = _open_snapshot_tables(self._snapshots.path, at)
+            rows = _read_snapshot_rows(self._snapshots, at, few)
+            known = _snapshots.put(key, SchemaState.from_rows(rows, reader))
+        return known.forget_tables()
+
+    def _has_names(self, at: int) -> bool:
+        where = (ds.field(SchemaSnapshot.TS) == at) & (ds.field(SchemaSnapshot.KIND) == "names")
+        return bool(self._snapshots.read_arrow((SchemaSnapshot.OBJECT_ID,), where).num_rows)
 
     def compute_state_key(self, ts: int) -> tuple[Hashable, ...]:
         """A key of the state at `ts`: equal keys mean equal states."""
@@ -165,8 +188,7 @@ class SchemaHistory:
             (row[SchemaSnapshot.TS] for row in self._snapshots.read_rows((SchemaSnapshot.TS,), where)), default=None
         )
 
-    def _count_jobs_since_snapshot(self, ts: int) -> int:
-        at = self._find_snapshot_ts(ts)
+    def _count_jobs_since(self, at: int | None) -> int:
         return len(
             self._changes.read_rows(
                 (SchemaChange.JOB_ID,), ds.field(SchemaChange.COMMIT_TS) > (-1 if at is None else at)
@@ -177,26 +199,76 @@ class SchemaHistory:
         self._snapshots.append(_build_snapshot_rows(ts, state))
 
 
+@dataclass(frozen=True)
+class SnapshotTables:
+    """The tables of the snapshot at `at`. Implements `binlake.rows.schema.stored.SnapshotReader`."""
+
+    snapshots: ControlTable
+    at: int
+
+    def read_names(self) -> list[str]:
+        """As SnapshotReader."""
+        rows = _read_snapshot_rows(self.snapshots, self.at, ds.field(SchemaSnapshot.KIND) == "names")
+        return [text for _, _, text in rows]
+
+    def read_tables(self, first: int, last: int) -> dict[int, str]:
+        """As SnapshotReader."""
+        key = ds.field(SchemaSnapshot.OBJECT_ID)
+        where = (ds.field(SchemaSnapshot.KIND) == "table") & (key >= first) & (key <= last)
+        return {table_id: text for _, table_id, text in _read_snapshot_rows(self.snapshots, self.at, where)}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _open_snapshot_tables, (self.snapshots.path, self.at)
+
+
+def _open_snapshot_tables(path: str, at: int) -> SnapshotTables:
+    # Not pinned: a state may be asked for long after the files of its time were joined and deleted.
+    return SnapshotTables(ControlTable(path, SCHEMA_SNAPSHOT), at)
+
+
+def _read_snapshot_rows(snapshots: ControlTable, at: int, where: ds.Expression) -> list[tuple[str, int, str]]:
+    """(kind, id, text) of the rows of the snapshot at `at` that match `where`, each once: a run that died before its
+    window was sealed may have written some already."""
+    columns = (SchemaSnapshot.KIND, SchemaSnapshot.OBJECT_ID, SchemaSnapshot.DEFINITION)
+    rows = snapshots.read_arrow(columns, (ds.field(SchemaSnapshot.TS) == at) & where)
+    kinds, keys, texts = (rows.column(name).to_pylist() for name in columns)
+    return list({(kind, key): (kind, key, text) for kind, key, text in zip(kinds, keys, texts, strict=True)}.values())
+
+
 class StateCache:
-    """Caches the last used states for a process with many queries, as reading a large state takes seconds."""
+    """The last used states. Safe to share among threads."""
 
     def __init__(self, most: int = 4) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._states: OrderedDict[tuple[Hashable, ...], SchemaState] = OrderedDict()
+        self._states: OrderedDict[Hashable, SchemaState] = OrderedDict()
 
-    def read_state_at(self, paths: LakePaths, ts: int) -> SchemaState:
-        """As `SchemaHistory.read_state_at`."""
-        history = SchemaHistory(paths)
-        state_key = history.compute_state_key(ts)
+    def get(self, key: Hashable) -> SchemaState | None:
+        """The state that was put with `key`, if it is still here."""
         with self._lock:
-            state = self._states.pop(state_key, None)
-        state = history.read_state_at(ts) if state is None else state
+            if key in self._states:
+                self._states.move_to_end(key)
+            return self._states.get(key)
+
+    def put(self, key: Hashable, state: SchemaState) -> SchemaState:
+        """Keep `state`, and return the one that others have put with `key` in the meantime, else `state`."""
         with self._lock:
-            self._states[state_key] = state
+            kept = self._states.setdefault(key, state)
+            self._states.move_to_end(key)
             while len(self._states) > self._most:
                 self._states.popitem(last=False)
-        return state
+            return kept
+
+    def read_state_at(self, paths: LakePaths, ts: int) -> SchemaState:
+        """As `SchemaHistory.read_state_at`, for a process with many queries."""
+        history = SchemaHistory(paths)
+        key = history.compute_state_key(ts)
+        known = self.get(key)
+        return self.put(key, history.read_state_at(ts)) if known is None else known
+
+
+_snapshots = StateCache()
+"""The last used snapshots, which never change: else each window would read the names of all tables again."""
 
 
 def _split_jobs(jobs: Iterable[tuple[int, DdlJob]], lo: int) -> Iterator[list[tuple[int, DdlJob]]]:
@@ -227,10 +299,6 @@ def _build_snapshot_row(ts: int, kind: str, key: int, text: str) -> dict[str, ob
         SchemaSnapshot.OBJECT_ID: key,
         SchemaSnapshot.DEFINITION: text,
     }
-
-
-def _parse_state_entry(row: dict[str, object]) -> tuple[str, int, str]:
-    return str(row[SchemaSnapshot.KIND]), int(str(row[SchemaSnapshot.OBJECT_ID])), str(row[SchemaSnapshot.DEFINITION])
 
 
 def _build_job_row(commit_ts: int, job: DdlJob) -> dict[str, object]:

@@ -45,6 +45,10 @@ HISTORY_DAYS = 30
 """Days for which replaced files of an append-only table are kept: its newest version has its whole history."""
 WORKING_DAYS = 7
 """The same for tables with a window in progress, and for control tables."""
+GROUP_ROWS = 1024
+"""Rows of a row group of a control table, which has its own statistics: a read of one window decodes about one."""
+DEFINITION_ROWS = 128
+"""The same for tables whose rows have a whole definition each, of which a window needs a few."""
 GROUP_BYTES = 1 << 20
 """Bytes of a row group, which has its own statistics, in a history table: a query for one key reads one per file."""
 
@@ -55,7 +59,8 @@ class LakeTable:
 
     `kept_days`: how long replaced files and old versions stay, for running readers and for restores. `indexed`: the
     columns whose minimum and maximum Delta stores for each file (empty: the first 32). `clustered_by`: the sort order
-    inside the files of a closed day (`binlake maintain`); the commit_ts of these files do not overlap.
+    inside the files of a closed day (`binlake maintain`); the commit_ts of these files do not overlap. `group_rows`: of
+    a control table.
     """
 
     name: str
@@ -65,6 +70,7 @@ class LakeTable:
     kept_days: int = HISTORY_DAYS
     clustered_by: tuple[str, ...] = ()
     indexed: tuple[str, ...] = ()
+    group_rows: int = GROUP_ROWS
 
     def build_properties(self) -> dict[str, str]:
         """Delta's table properties, set at creation (hazards R-33)."""
@@ -305,8 +311,10 @@ def build_message_table(feed: str) -> LakeTable:
     return replace(MESSAGE, name=f"{MESSAGE.name}/{feed}")
 
 
-def _build_control_table(name: str, comment: str, *columns: Column, partitioned_by: tuple[str, ...] = ()) -> LakeTable:
-    return LakeTable(name, comment, columns, partitioned_by, WORKING_DAYS)
+def _build_control_table(
+    name: str, comment: str, *columns: Column, partitioned_by: tuple[str, ...] = (), group_rows: int = GROUP_ROWS
+) -> LakeTable:
+    return LakeTable(name, comment, columns, partitioned_by, WORKING_DAYS, group_rows=group_rows)
 
 
 _SOURCE_DB = Column(SchemaChange.DB, "STRING", "database at the source")
@@ -364,15 +372,21 @@ SCHEMA_CHANGE = _build_control_table(
     Column(SchemaChange.TABLE_ID, "BIGINT", "table id at the source"),
     Column(SchemaChange.QUERY, "STRING", "text of the DDL"),
     Column(SchemaChange.JOB, "STRING", "JSON of the job, with the definition after it"),
+    group_rows=DEFINITION_ROWS,
 )
 
 SCHEMA_SNAPSHOT = _build_control_table(
     "schema_snapshot",
     "One object of a complete schema state, so that no reader must fold all jobs",
     Column(SchemaSnapshot.TS, "BIGINT", "commit_ts of the state"),
-    Column(SchemaSnapshot.KIND, "STRING", "state, schema or table"),
+    Column(
+        SchemaSnapshot.KIND,
+        "STRING",
+        "state, schema, table; names: of all tables; gone, alias, dropped: of former ones; begun",
+    ),
     Column(SchemaSnapshot.OBJECT_ID, "BIGINT", "id at the source"),
     Column(SchemaSnapshot.DEFINITION, "STRING", "JSON of the object"),
+    group_rows=DEFINITION_ROWS,
 )
 
 BASE_CHUNK = _build_control_table(

@@ -2,6 +2,8 @@
 
 Order for a row change: table lists, event filter (both before it is decoded), routing, expression filter (S4-07). All
 rules use the source's names.
+
+With loopback control (tidb-binlog 5.11) a mark shows which transactions a pair of replications wrote.
 """
 
 from __future__ import annotations
@@ -23,13 +25,38 @@ from binlake.base.sections.rules import (
 )
 from binlake.dialect.replacement import Injection, parse_injections, parse_replacements
 from binlake.errors import ConfigError
+from binlake.rows.codec.transaction import TableLookup, decode_raw_changes
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name
 from binlake.rules.events import DML, EventFilter
 from binlake.rules.expressions import ExpressionFilter
-from binlake.rules.loopback import MarkReader
 from binlake.rules.routes import Routes
 from binlake.rules.tables import BlockAllow, TableChoice, TableFilter
+
+
+class MarkReader:
+    """Recognizes the transactions that this pair of replications wrote."""
+
+    def __init__(self, config: Loopback) -> None:
+        self._name = config.mark_schema.lower(), config.mark_table.lower()
+        self._channel = str(config.channel_id)
+
+    def is_mark(self, db: str, table: str) -> bool:
+        """True for the mark table, and for its database if `table` is empty."""
+        return (db.lower(), table.lower() or self._name[1]) == self._name
+
+    def is_ours(self, payload: bytes, commit_ts: int, start_ts: int, tables: TableLookup) -> bool:
+        """True if the transaction changed the mark row of this channel. Raises WireError, SchemaError."""
+        _, changes = decode_raw_changes(payload, commit_ts, start_ts, tables, wanted=self._mark_columns)
+        for _, _, _, before, after in changes:
+            names, values = after or before or ((), [])
+            channels = [value for name, value in zip(names, values, strict=True) if name.lower() == "channel_id"]
+            if channels == [self._channel]:
+                return True
+        return False
+
+    def _mark_columns(self, table: TableDef) -> tuple[str, ...]:
+        return ("insert", "update", "delete") if self.is_mark(table.db, table.name) else ()
 
 
 class ConfiguredSource(Protocol):

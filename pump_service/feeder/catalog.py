@@ -8,7 +8,7 @@ After a failure in between the process ends, and the catalog is rebuilt from the
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from binlake.errors import BinlakeError
@@ -20,6 +20,7 @@ from binlake.mysqlbinlog.definitions.tablemaps import check_table_map, is_sequen
 from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames, build_name_clash_error
 from binlake.mysqlbinlog.model import Flavor, Statement, TableMap
 from binlake.mysqlbinlog.rowimage.transactions import Guard
+from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.pump_service.feeder.following import Follower
 from binlake.pump_service.feeder.foreignkeys import ForeignKeys
 from binlake.pump_service.feeder.tracker import Tracker
@@ -89,16 +90,19 @@ class Catalog:
             self._guards[source] = self.version, guard
         return guard
 
-    def adopt(self, source: str, databases: Sequence[DatabaseDescription]) -> list[SchemaChange]:
+    def adopt(
+        self, source: str, databases: Sequence[DatabaseDescription], outdated: Collection[Name] = ()
+    ) -> list[SchemaChange]:
         """Take over the first definitions of a source.
 
-        Tables that an unfinished load left behind are kept if they are the same, else dropped and created again.
+        Tables that an unfinished load left behind are kept if they are the same and not among `outdated`, else dropped
+        and created again.
         """
         names, writer = self._sources[source], self._writer
         _refuse_name_clashes(names, databases)
         restore, restore_keys = writer.save_state(), self._keys[source].save_state()
         try:
-            changes = self._drop_outdated(names, databases)
+            changes = self._drop_outdated(names, databases, outdated)
             for database in databases:
                 if names.leaves_out(database.name, ""):
                     continue
@@ -160,10 +164,16 @@ class Catalog:
         names = {fold_name(column.name) for column in parent.columns} if parent is not None else set()
         return cascade if names.issuperset(cascade.columns) else replace(cascade, columns=())
 
-    def _drop_outdated(self, names: SourceNames, databases: Sequence[DatabaseDescription]) -> list[SchemaChange]:
+    def _drop_outdated(
+        self, names: SourceNames, databases: Sequence[DatabaseDescription], named: Collection[Name]
+    ) -> list[SchemaChange]:
         now = {(table.db, table.name): table.create for database in databases for table in database.tables}
         known = [table for database in self._writer.describe_databases(names) for table in database.tables]
-        outdated = [table for table in known if now.get((table.db, table.name)) != table.create]
+        outdated = [
+            table
+            for table in known
+            if (table.db, table.name) in named or now.get((table.db, table.name)) != table.create
+        ]
         return [
             self._writer.drop_table(names, self._writer.require_table(names, table.db, table.name))
             for table in outdated

@@ -3,7 +3,7 @@
 One rule makes publishing exactly once: the outcome of a batch and the position after it are one durable step, taken
 after every prewrite is acknowledged and before any commit is sent. After a crash, a batch in the journal is committed
 and its commits are sent again; any other batch is rolled back, and its source is read again from before it. Chunks of
-a full load stay undecided across restarts, until one such step commits all of them.
+a full load that cannot be committed yet stay undecided across restarts, until one such step commits all of them.
 
 A batch has consecutive start_ts and consecutive commit_ts, so about fifty bytes hold the outcome of thousands of
 transactions: they are kept for `keep-days`.
@@ -24,25 +24,11 @@ from typing import Any
 from binlake.base.filelock import FileLock
 from binlake.errors import Permanent, SharedFailure
 from binlake.mysqlbinlog.model import Position
+from binlake.pump_service.feeder.journaltables import TABLES, delete_load, put_load_tables
 from binlake.pump_service.feeder.openbatches import OpenBatches
 
 Json = dict[str, Any]
 
-_TABLES = """
-CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS batch (
-  first_start INTEGER PRIMARY KEY, count INTEGER NOT NULL, first_commit INTEGER NOT NULL, unsent TEXT);
-CREATE INDEX IF NOT EXISTS batch_unsent ON batch (first_start) WHERE unsent IS NOT NULL;
-CREATE TABLE IF NOT EXISTS place (
-  source TEXT PRIMARY KEY, file TEXT NOT NULL, offset INTEGER NOT NULL, gtids TEXT NOT NULL,
-  last_id TEXT NOT NULL, time_ms INTEGER NOT NULL, commit_ts INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS job (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS load_table (
-  source TEXT, db TEXT, name TEXT, body TEXT NOT NULL, PRIMARY KEY (source, db, name)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS load_batch (
-  first_start INTEGER PRIMARY KEY, source TEXT NOT NULL, db TEXT NOT NULL, name TEXT NOT NULL,
-  snapshot INTEGER NOT NULL, count INTEGER NOT NULL, body TEXT NOT NULL);
-"""
 _FORMAT = "1"
 _MAX_TS = 1 << 62  # above all timestamps and ids
 _FORMAT_FACT, _ID, _FORGOTTEN, _REMOVED = "format", "id", "forgotten_ts", "commit_ts of removed sources"
@@ -187,10 +173,12 @@ class Journal:
         jobs: Iterable[Json] = (),
         facts: Mapping[str, str] | None = None,
         loaded: str = "",
+        chunks: Sequence[LoadedChunk] = (),
     ) -> None:
         """Durable when it returns: each batch is committed from its first commit_ts on; see the module's docstring.
 
-        `loaded`: the source whose full load this commits: its chunks are deleted.
+        `loaded`: the source whose full load has nothing open any more: what is recorded of it is deleted. `chunks`:
+        what is then recorded, without batches, of chunks that this commits.
         """
         with self._run_transaction() as db:
             self._note_stored(db)
@@ -202,7 +190,8 @@ class Journal:
             self._put_positions(db, positions)
             db.executemany("REPLACE INTO fact VALUES (?, ?)", (facts or {}).items())
             if loaded:
-                _delete_load(db, loaded)
+                delete_load(db, loaded)
+            put_load_tables(db, [(chunk.table, chunk.body) for chunk in chunks])
         for batch, _ in batches:
             self._open.remove(batch.first_start)
 
@@ -252,13 +241,13 @@ class Journal:
             db.execute("REPLACE INTO fact VALUES (?, ?)", (_FORGOTTEN, str(line)))
             return dropped
 
-    # -- full loads: their chunks are prewritten and undecided, until `commit` or `drop_chunks`
+    # -- full loads: chunks that are prewritten and undecided, until `commit` or `drop_chunks`
 
     def store_chunks(self, chunks: Sequence[LoadedChunk]) -> None:
         """Durable when it returns: the prewrites of `chunks` stay open after this process ends."""
         with self._run_transaction() as db:
+            put_load_tables(db, [(chunk.table, chunk.body) for chunk in chunks])
             for chunk in chunks:
-                db.execute("REPLACE INTO load_table VALUES (?, ?, ?, ?)", (*chunk.table, chunk.body))
                 db.executemany(
                     "INSERT INTO load_batch VALUES (?, ?, ?, ?, ?, ?, ?)",
                     [
@@ -278,8 +267,10 @@ class Journal:
         for snapshot, first_start, body in self._query(query, source):
             yield snapshot, Batch.from_json(first_start, body)
 
-    def drop_chunks(self, source: str, tables: Iterable[tuple[str, str]] | None = None) -> None:
-        """Roll back the chunks of `tables` (None: of all) and delete them."""
+    def drop_chunks(
+        self, source: str, tables: Iterable[tuple[str, str]] | None = None, facts: Mapping[str, str] | None = None
+    ) -> None:
+        """Roll back the chunks of `tables` (None: of all) and delete them; `facts` are set in the same step."""
         names = list(self.read_load_tables(source)) if tables is None else list(tables)
         dropped: list[int] = []
         with self._run_transaction() as db:
@@ -288,6 +279,7 @@ class Journal:
                 dropped += [first for (first,) in db.execute(query, (source, *name))]
                 for table in ("load_batch", "load_table"):
                     db.execute(f"DELETE FROM {table} WHERE source = ? AND db = ? AND name = ?", (source, *name))
+            db.executemany("REPLACE INTO fact VALUES (?, ?)", (facts or {}).items())
         for first in dropped:
             self._open.remove(first)
 
@@ -301,7 +293,7 @@ class Journal:
             # The registry recognises the newest folder by this last commit_ts.
             last = db.execute("SELECT max(commit_ts) FROM place WHERE source = ?", (source,)).fetchone()[0] or 0
             removed = str(max(last, int(self.read_fact(_REMOVED) or 0)))
-            _delete_load(db, source)
+            delete_load(db, source)
             db.execute("DELETE FROM place WHERE source = ?", (source,))
             db.executemany("REPLACE INTO fact VALUES (?, ?)", [*facts.items(), (_REMOVED, removed)])
         return self._open.disown(ended)
@@ -340,7 +332,7 @@ class Journal:
 
     def _prepare(self) -> None:
         with self._run_transaction() as db:
-            for statement in _TABLES.split(";"):
+            for statement in TABLES.split(";"):
                 db.execute(statement)
             for name, value in ((_FORMAT_FACT, _FORMAT), (_ID, str(uuid.uuid4()))):
                 db.execute("INSERT OR IGNORE INTO fact VALUES (?, ?)", (name, value))
@@ -393,8 +385,3 @@ class Journal:
         return SharedFailure(
             f"the feeder's journal fails: {error}", where={"file": self._path}, hint="is the disk full, or read-only?"
         )
-
-
-def _delete_load(db: sqlite3.Connection, source: str) -> None:
-    for table in ("load_batch", "load_table"):
-        db.execute(f"DELETE FROM {table} WHERE source = ?", (source,))

@@ -20,7 +20,7 @@ import structlog
 
 from binlake.errors import SourceUnavailable
 from binlake.mysqlbinlog.model import Position
-from binlake.pump_service.feeder.journal import Batch, Journal, Json, ReadPosition
+from binlake.pump_service.feeder.journal import Batch, Journal, Json, LoadedChunk, ReadPosition
 from binlake.rows.schema.actions import PUBLIC
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
@@ -179,9 +179,10 @@ class Publisher:
         facts: Mapping[str, str] | None = None,
         *,
         is_load: bool = False,
+        chunks: Sequence[LoadedChunk] = (),
     ) -> int:
-        """Commit all of `uncommitted` in order, together with `facts`; returns the last commit_ts. `is_load`: this is
-        a full load."""
+        """Commit all of `uncommitted` in order, together with `facts`; returns the last commit_ts. `is_load`: these are
+        all open chunks of a full load; `chunks`: what is recorded of it besides."""
         firsts, finished = self._assign_commit_ts(uncommitted)
         jobs = [job(start_ts, finished) for start_ts, job in uncommitted.jobs]
         if self._fenced:
@@ -193,6 +194,7 @@ class Publisher:
             jobs=jobs,
             facts=facts,
             loaded=uncommitted.source if is_load else "",
+            chunks=chunks,
         )
         for batch, first_commit in firsts:
             self._send_commits(batch, first_commit)

@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from binlake.pump_service.feeder.journal import Journal
-from binlake.pump_service.feeder.snapshot.loadstate import build_load_facts, read_load_record
+from binlake.pump_service.feeder.snapshot.loadstate import build_load_facts, build_outdated_facts, read_load_record
 from binlake.pump_service.feeder.status import describe_position
 
 log = structlog.get_logger()
@@ -45,7 +45,8 @@ def roll_back_removed_loads(journal: Journal, named: Collection[str]) -> None:
             log.info("source_not_configured", source=source, has_place=source in journal.read_positions())
             continue
         shown = {name: load[name] for name in _SHOWN if name in load}
-        count = journal.roll_back_load(source, {_ENDED + source: json.dumps(shown), **build_load_facts(source, {})})
+        facts = build_load_facts(source, {}) | build_outdated_facts(journal, source)
+        count = journal.roll_back_load(source, {_ENDED + source: json.dumps(shown), **facts})
         log.warning(
             "load_of_removed_source_rolled_back", source=source, transactions=count, **shown,
             reason="it is not in the configuration; it is loaded again if it is configured again",

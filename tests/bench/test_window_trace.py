@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scale_world import DB, open_world
 from support.live import LiveSource
-from support.mariadb import MariaDb, rows
+from support.mariadb import MariaDb, execute, rows
 from support.workload import integer
 from window_trace import trace_window
 
@@ -46,3 +47,30 @@ def test_one_insert_opens_each_table_a_few_times(mirror: bool, tmp_path: Path, e
     print(f"one INSERT, {'with' if mirror else 'without'} mirrors: {last.describe()}")
     assert len(last.calls) <= MOST_FUNCTIONS[mirror], last.describe()
     assert last.opens.total() <= MOST_OPENS[mirror], last.describe()
+
+
+def test_a_window_costs_as_much_with_many_live_tables(tmp_path: Path, empty_mariadb: MariaDb) -> None:
+    """A row, then a DDL, of one table among few and among many: as many calls of functions."""
+    few, many = (_count_calls(tmp_path / str(tables), empty_mariadb, tables) for tables in (4, 600))
+    print(f"calls for a row and for a DDL: {few} with 4 live tables, {many} with 600")
+    assert all(own <= 1.1 * other for own, other in zip(many, few, strict=True)), (few, many)
+
+
+def _count_calls(folder: Path, server: MariaDb, tables: int) -> tuple[int, int]:
+    target = {"db-type": "mariadb", "host": server.host, "port": server.port, "user": server.user,
+              "password": server.password, "checkpoint-schema": f"ck_{tables}"}  # fmt: skip
+    with open_world(folder, server) as world:
+        world.create_tables(tables)
+        world.create_at_target("t0", "t1")
+        replication = world.live.replication(target=target, **{"initial-commit-ts": str(world.started)})
+        counts = []
+        for number in range(4):
+            world.insert("t0")
+            if number == 3:
+                world.live.workload.add_column(DB, "t1", integer(f"c{tables}"))
+            world.live.settle()
+            with trace_window() as trace:
+                run_window(StageContext(replication, "trace", _refuse_spark))
+            counts.append(trace.calls.total())
+        execute(server, f"DROP DATABASE {DB}")
+    return counts[2], counts[3]

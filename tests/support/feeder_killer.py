@@ -25,6 +25,7 @@ from binlake.pump_service.feeder.publisher import Publisher
 from binlake.pump_service.feeder.registration import Registration
 from binlake.pump_service.feeder.service import Feeder
 from binlake.pump_service.feeder.settings import read_settings
+from binlake.pump_service.feeder.snapshot.chunkwriter import ChunkWriter
 
 CALLS: dict[str, tuple[type, str]] = {
     "prewrites": (PumpClient, "write_prewrites"),
@@ -37,7 +38,7 @@ CALLS: dict[str, tuple[type, str]] = {
     "register": (Registration, "begin"),
 }
 STEPS = [f"{when} {call}" for call in CALLS for when in ("before", "after")]
-_CALLS = CALLS | {"chunks": (Journal, "store_chunks")}
+_CALLS = CALLS | {"chunks": (ChunkWriter, "record")}
 _REQUEST = "binlake.pump_service.feeder.snapshot.chunkwriter._PREWRITE_BYTES"
 """Where the size of a request is defined; reduced here so that a load of few rows needs many requests."""
 

@@ -11,7 +11,7 @@ from support.windows import NAME, Window
 
 from binlake.changes.net import RowEvent, compute_net_changes, encode_row_key
 from binlake.changes.net.event import Op
-from binlake.changes.net.lineage import trace_origins
+from binlake.changes.net.moves import trace_origins
 from binlake.rows.schema import TableDef
 from binlake.statements import (
     BatchLimits,

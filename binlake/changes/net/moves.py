@@ -1,16 +1,31 @@
-"""The updates of a window that change a key, and the origins of keys that follow from them (`changes.net.lineage`)."""
+"""The updates of a window that change a key, and the origins of keys that follow from them.
+
+The value of a column that only the target has moves with its row: from the key that the row had when the segment began.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from binlake.changes.net.events import PLACE, read_key_events, split_rows_by_key_form, take_places
-from binlake.changes.net.lineage import trace_origins
 from binlake.changes.net.positions import POSITION
 from binlake.ddl.definitions import Cell
+
+
+def trace_origins(moves: Iterable[tuple[str, str]]) -> dict[str, str | None]:
+    """Key -> the different key that its row had before the segment; None: the row is new.
+
+    `moves`: (old key, new key) in commit order. No two keys have the same origin, so unique values stay unique.
+    """
+    origins: dict[str, str | None] = {}
+    for old, new in moves:
+        origins[new] = origins.get(old, old)
+        origins[old] = None
+    return {key: origin for key, origin in origins.items() if origin != key}
+
 
 MOVES = pa.schema(
     [*PLACE, *((name, pa.int64()) for name in POSITION), ("old_key", pa.string()), ("new_key", pa.string())]

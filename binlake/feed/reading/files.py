@@ -1,4 +1,7 @@
-"""Reads the files of a feed up to its checkpoint: each table in the order of its changes; binlog files in order."""
+"""Reads the files of a feed up to its checkpoint: each table in the order of its changes; binlog files in order.
+
+A binlog file is read as one event for each row change or DDL.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from typing import Any
 import fastavro
 
 from binlake.base.filestore import Store
+from binlake.binlogfile.framing import build_damage_error
+from binlake.binlogfile.reading import DELETE, INSERT, UPDATE, Ddl, FilePosition, RowEvent, decode_value, read_items
 from binlake.config.protocols import AvroOptions, CsvOptions, Options, PbOptions
 from binlake.errors import Permanent, WireError
 from binlake.feed.files.layout import (
@@ -22,11 +27,35 @@ from binlake.feed.files.layout import (
     parse_index_number,
 )
 from binlake.feed.files.publisher import read_checkpoint
-from binlake.feed.reading.binlogs import read_binlog_files
 from binlake.feed.reading.csvfile import decode_csv_file
 from binlake.feed.reading.decoders import build_row_event
 from binlake.feed.reading.events import Event, Record
 from binlake.feed.reading.jsonprotocols import decode_canal_json
+
+_OPS = {INSERT: "c", UPDATE: "u", DELETE: "d"}
+
+
+def read_binlog_files(store: Store) -> Iterator[Event]:
+    """All events of the folder, in commit order. Raises Permanent, Transient."""
+    for item in read_items(store):
+        place = f"{item.place.file}@{item.place.offset}"
+        if isinstance(item, Ddl):
+            yield Event(place, item.commit_ts, item.db, "", "ddl", message={"sql": item.sql})
+        else:
+            for event in item.events:
+                yield _build_row_event(place, item.commit_ts, item.place, event)
+
+
+def _build_row_event(place: str, commit_ts: int, position: FilePosition, event: RowEvent) -> Event:
+    try:
+        row = {column.name: decode_value(column, column.value) for column in event.columns}
+        changed: dict[str, Any] = {c.name: decode_value(c, c.changed) for c in event.columns if c.changed is not None}
+    except ValueError as error:
+        raise build_damage_error(str(error), position.file, position.offset) from error
+    update = event.kind == UPDATE
+    return Event(place, commit_ts, event.db, event.table, _OPS[event.kind], None, changed if update else row,
+                 row if update else None)  # fmt: skip
+
 
 Columns = Callable[[str, str, int], list[str]]
 """(db, table, version) -> the names of the table's columns in this version."""

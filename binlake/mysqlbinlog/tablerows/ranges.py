@@ -63,6 +63,11 @@ class Ranges:
             todo = [part if part.snapshot >= 0 else replace(part, snapshot=_UNREAD) for part in self._all]
         return [(part.low, part.high, part.snapshot) for part in _join_neighbours(todo)]
 
+    def count_as_one(self) -> None:
+        """Count every range that is read as read in the first snapshot."""
+        with self._lock:
+            self._all = _join_neighbours([replace(part, snapshot=min(part.snapshot, 0)) for part in self._all])
+
     @property
     def snapshots(self) -> list[int]:
         """The snapshots in which parts of the table were read, in order."""

@@ -23,7 +23,7 @@ def apply_job(tables: SchemaTables, job: DdlJob, commit_ts: int = 0) -> None:
 
     Raises SchemaError if the job lacks data that it needs.
     """
-    before = tables.by_id.get(job.table_id)
+    before = tables.get(job.table_id)
     _APPLY.get(job.type, _replace)(tables, job)
     if job.type in REARRANGING and before is not None:
         _note_reorganized(tables, job, commit_ts, before)
@@ -31,7 +31,7 @@ def apply_job(tables: SchemaTables, job: DdlJob, commit_ts: int = 0) -> None:
 
 def note_rolled_back(tables: SchemaTables, job: DdlJob) -> None:
     """Note in `tables` that a job which was rolled back may have affected the log of row changes in the meantime."""
-    before = tables.by_id.get(job.table_id)
+    before = tables.get(job.table_id)
     if job.type in REARRANGING and before is not None:
         _note_reorganized(tables, job, 0, before)
 
@@ -101,7 +101,7 @@ def _fix_current_date(info: Mapping[str, Any], tables: SchemaTables, job: DdlJob
     open_days = [c["id"] for c in dates if str(c.get("origin_default")).upper() == "CURRENT_DATE"]
     if not open_days:
         return info
-    known = tables.by_id.get(info["id"])
+    known = tables.get(info["id"])
     former = {c.id: c.origin_default for c in (known.all_columns if known is not None else ())}
     today = tso.commit_date(job.finished_ts)
     days = {column: former.get(column) or today for column in open_days}
@@ -114,7 +114,7 @@ _STEPS_AFTER = {Action.DROP_PARTITION: 2, Action.TRUNCATE_PARTITION: 0}
 
 
 def _empty_partitions(tables: SchemaTables, job: DdlJob) -> None:
-    info, before = _require_info(job), tables.by_id.get(job.table_id)
+    info, before = _require_info(job), tables.get(job.table_id)
     if before is None or not before.partition_ids or not info.get("partition"):
         # The feeder's definitions may lack partitions. No transaction of an older version follows its DDL.
         tables.put(info, job.schema_id)
@@ -141,7 +141,7 @@ def _create_tables(tables: SchemaTables, job: DdlJob) -> None:
 def _exchange_partition(tables: SchemaTables, job: DdlJob) -> None:
     """The plain table (job.table_id) and one partition swap ids; the job names only the partitioned table (1.14)."""
     info = _require_info(job)
-    before, plain = tables.by_id.get(info["id"]), tables.by_id.get(job.table_id)
+    before, plain = tables.get(info["id"]), tables.get(job.table_id)
     if before is None or plain is None:
         raise SchemaError(
             "EXCHANGE PARTITION names a table that the schema history does not have", where=_describe_job(job)
@@ -187,7 +187,7 @@ def _find_default_db(tables: SchemaTables, job: DdlJob, pairs: list[tuple[_Name,
     # The session's database is that of the first source table that the text names without a database.
     seen: set[int] = set()
     for ((db, _), _), info in zip(pairs, job.multiple_table_infos, strict=True):
-        table = tables.by_id.get(info["id"])
+        table = tables.get(info["id"])
         if not db and table is not None and table.id not in seen:
             return table.db
         seen.add(info["id"])

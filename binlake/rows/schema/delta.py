@@ -52,14 +52,12 @@ def _build_database(db_id: int, name: str) -> DbInfo:
 def find_touched(before: SchemaState, after: SchemaState) -> tuple[Definitions, Definitions]:
     """(before, after): the definitions of every database and table that differs; tables are compared by object
     identity."""
-    return _build_side(before, after), _build_side(after, before)
+    touched = after.list_touched(before)
+    return _build_side(before, after, touched), _build_side(after, before, touched)
 
 
-def _build_side(mine: SchemaState, other: SchemaState) -> Definitions:
-    databases = tuple(db for db in mine.list_databases() if db not in other.list_databases())
-    tables = _select_only_in(mine.list_tables(), {id(table) for table in other.list_tables()})
-    return Definitions(databases, tables)
-
-
-def _select_only_in(tables: Sequence[TableDef], others: set[int]) -> tuple[TableDef, ...]:
-    return tuple(table for table in tables if id(table) not in others)
+def _build_side(mine: SchemaState, other: SchemaState, touched: Sequence[int]) -> Definitions:
+    others = {db.id: db for db in other.list_databases()}
+    databases = tuple(db for db in mine.list_databases() if db != others.get(db.id))
+    both = ((mine.get_table(key), other.get_table(key)) for key in touched)
+    return Definitions(databases, tuple(own for own, else_ in both if own is not None and own is not else_))

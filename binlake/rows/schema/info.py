@@ -237,7 +237,9 @@ class TableDef:
     taker: TableDef | None = field(default=None, repr=False)
 
     @classmethod
-    def from_json(cls, data: Json, db: DbInfo, emptied: Emptied | None = None) -> TableDef:
+    def from_json(
+        cls, data: Json, db: DbInfo, emptied: Emptied | None = None, reorganized: Reorganized | None = None
+    ) -> TableDef:
         """Parse binlog.TableInfo of a job; raises SchemaError naming the table if a field is missing or invalid."""
         try:
             return cls(
@@ -256,6 +258,7 @@ class TableDef:
                 comment=data.get("comment") or "",
                 raw=data,
                 emptied=emptied,
+                reorganized=reorganized,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SchemaError(

@@ -6,21 +6,27 @@ return new ones. `binlake.rows.schema.change` makes the changes.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from binlake.errors import SchemaError
 from binlake.rows.schema.change import apply_job, note_rolled_back
-from binlake.rows.schema.emptied import Emptied
 from binlake.rows.schema.info import DbInfo, TableDef
 from binlake.rows.schema.job import DdlJob
 from binlake.rows.schema.names import fold_name
-from binlake.rows.schema.reorganized import Reorganized
+from binlake.rows.schema.stored import (
+    SnapshotIndex,
+    SnapshotReader,
+    StoredTables,
+    dump_names,
+    dump_row,
+    load_row,
+    parse_table,
+)
 from binlake.rows.schema.tables import SchemaTables
 
-RowKind = Literal["state", "schema", "table", "gone", "alias", "dropped"]
+RowKind = Literal["state", "schema", "table", "gone", "alias", "dropped", "names"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,10 @@ class SchemaState:
     def find_table(self, table_id: int) -> TableDef | None:
         """The definition of a logical table id, or None. An id that PARTITION BY replaced leads to its successor."""
         return self._tables.find_table(table_id)
+
+    def get_table(self, table_id: int) -> TableDef | None:
+        """The definition of exactly this id, or None."""
+        return self._tables.get(table_id)
 
     def is_gone(self, table_id: int) -> bool:
         """True if the table was dropped or truncated recently: its late changes are ignored (tidb-binlog 1.14)."""
@@ -53,12 +63,17 @@ class SchemaState:
 
     def list_tables(self) -> list[TableDef]:
         """All tables, views and sequences by id."""
-        return [self._tables.by_id[key] for key in sorted(self._tables.by_id)]
+        found = map(self._tables.get, self._tables.list_ids())
+        return [table for table in found if table is not None]
+
+    def list_touched(self, before: SchemaState) -> list[int]:
+        """The ids of the tables that may have other definitions than in `before`, sorted; few if this follows it."""
+        return sorted(self._tables.list_touched(before._tables))
 
     @property
     def objects(self) -> int:
         """Number of databases, tables, views and sequences; the size of a snapshot depends on it."""
-        return len(self._tables.databases) + len(self._tables.by_id)
+        return len(self._tables.databases) + len(self._tables)
 
     def apply(self, job: DdlJob, commit_ts: int = 0) -> SchemaState:
         """The schema after `job`; the same schema if the job changed nothing or is already included.
@@ -95,43 +110,53 @@ class SchemaState:
         after = replace(self, version=min(self.version, max(job.schema_version - 1, 0))).apply(job, commit_ts)
         return replace(after, version=max(self.version, after.version), commit_ts=max(self.commit_ts, after.commit_ts))
 
+    def forget_tables(self) -> SchemaState:
+        """The same schema without the definitions that were read from its snapshot: they are read again when needed."""
+        tables = self._tables.copy()
+        tables.stored = StoredTables(tables.stored.index)
+        return replace(self, _tables=tables)
+
     def to_rows(self) -> Iterator[tuple[RowKind, int, str]]:
-        """(kind, object id, JSON text) rows, from which `from_rows` restores this state."""
-        yield "state", 0, _dump({"version": self.version, "commit_ts": str(self.commit_ts)})
+        """(kind, object id, JSON text) rows, from which `from_rows` restores this state.
+
+        The tables come last, by id. The text of one that has not changed since the snapshot is that of the snapshot.
+        """
+        yield "state", 0, dump_row({"version": self.version, "commit_ts": str(self.commit_ts)})
         for db in self.list_databases():
-            yield "schema", db.id, _dump(db.raw)
-        for table in self.list_tables():
-            left = {"emptied": table.emptied, "reorganized": table.reorganized}
-            known = {name: value.to_json() for name, value in left.items() if value is not None}
-            yield "table", table.id, _dump({"schema_id": table.db_id, "info": table.raw, **known})
+            yield "schema", db.id, dump_row(db.raw)
         for table_id, version in self._tables.gone.items():
-            yield "gone", table_id, _dump({"version": version})
+            yield "gone", table_id, dump_row({"version": version})
         for old, new in self._tables.aliases.items():
-            yield "alias", old, _dump({"id": new})
+            yield "alias", old, dump_row({"id": new})
         for db_id, infos in self._tables.dropped.items():
-            yield "dropped", db_id, _dump({"infos": infos})
+            yield "dropped", db_id, dump_row({"infos": infos})
+        for number, text in enumerate(dump_names(self._tables.list_names())):
+            yield "names", number, text
+        for table_id in self._tables.list_ids():
+            yield "table", table_id, self._tables.dump_table(table_id)
 
     @classmethod
-    def from_rows(cls, rows: Iterable[tuple[str, int, str]]) -> SchemaState:
-        """Restore the state from rows in any order; raises SchemaError for an unknown kind or an unreadable row."""
+    def from_rows(cls, rows: Iterable[tuple[str, int, str]], reader: SnapshotReader | None = None) -> SchemaState:
+        """Restore the state from rows in any order; raises SchemaError for an unknown kind or an unreadable row.
+
+        With `reader` the rows of the kinds `names` and `table` are not among them: it reads those that are needed.
+        """
         parsed: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         for kind, object_id, text in rows:
-            parsed.setdefault(kind, []).append((object_id, _load(kind, object_id, text)))
-        return _assemble(parsed)
+            parsed.setdefault(kind, []).append((object_id, load_row(kind, object_id, text)))
+        return _assemble(parsed, reader)
 
 
-def _assemble(parsed: dict[str, list[tuple[int, dict[str, Any]]]]) -> SchemaState:
-    unknown = set(parsed) - {"state", "schema", "table", "gone", "alias", "dropped"}
+def _assemble(parsed: Mapping[str, list[tuple[int, dict[str, Any]]]], reader: SnapshotReader | None) -> SchemaState:
+    unknown = set(parsed) - {"state", "schema", "table", "gone", "alias", "dropped", "names"}
     if unknown or len(parsed.get("state", ())) != 1:
         raise SchemaError("a schema snapshot is not complete", where={"kinds": sorted(parsed)})
-    tables = SchemaTables()
-    for _, raw in parsed.get("schema", ()):
-        tables.databases[raw["id"]] = DbInfo.from_json(raw)
+    databases = {raw["id"]: DbInfo.from_json(raw) for _, raw in parsed.get("schema", ())}
+    tables = SchemaTables(databases)
+    if reader is not None:
+        tables.stored = StoredTables(SnapshotIndex(reader, dict(databases)))
     for _, raw in parsed.get("table", ()):
-        tables.put(raw["info"], raw["schema_id"], Emptied.from_json(raw.get("emptied")))
-        reorganized = Reorganized.from_json(raw.get("reorganized"))
-        if reorganized is not None:
-            tables.note_reorganized(raw["info"]["id"], reorganized)
+        tables.add(parse_table(raw, databases))
     # JSON rows come in any order; the versions say which tombstone is older.
     gone = sorted((raw["version"], key) for key, raw in parsed.get("gone", ()))
     tables.gone.update((key, version) for version, key in gone)
@@ -139,17 +164,3 @@ def _assemble(parsed: dict[str, list[tuple[int, dict[str, Any]]]]) -> SchemaStat
     tables.dropped.update((key, tuple(raw["infos"])) for key, raw in parsed.get("dropped", ()))
     head = parsed["state"][0][1]
     return SchemaState(int(head["version"]), int(head["commit_ts"]), tables)
-
-
-def _dump(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _load(kind: str, object_id: int, text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise SchemaError("a row of a schema snapshot is not JSON", where={"kind": kind, "id": object_id}) from error
-    if not isinstance(value, dict):
-        raise SchemaError("a row of a schema snapshot is not a JSON object", where={"kind": kind, "id": object_id})
-    return value

@@ -1,13 +1,21 @@
-"""`binlake capture`: replays a recorded capture into the pumps, or shows what it contains."""
+"""`binlake capture`: replays a recorded capture into the pumps, or shows what it contains.
+
+Its progress is a bar on a terminal, otherwise a line every few seconds.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from binlake.base.arguments import add_output
 from binlake.cluster.placement import ClockClient, EtcdClient, PdClient, Registry
@@ -16,12 +24,40 @@ from binlake.errors import ConfigError
 from binlake.pump_service.statusport.arguments import add_status_port, build_status_tls
 from binlake.pump_service.waits import wait_for_event
 from binlake.testkit.captures.capture import Capture
+from binlake.testkit.replay import replayer
 from binlake.testkit.replay.clock import ReplayClock
 from binlake.testkit.replay.outcomes import Outcomes
-from binlake.testkit.replay.progress import show_progress
 from binlake.testkit.replay.recorded import build_status_server
 from binlake.testkit.replay.replayer import Replayer, ReplayResult
 from binlake.testkit.replay.schedule import ReplaySchedule
+
+_EVERY_S = 5.0
+
+
+@contextmanager
+def show_progress(name: str) -> Iterator[replayer.Progress]:
+    """A function that takes (acked, total) and shows them on stderr."""
+    if not sys.stderr.isatty():
+        yield _ProgressLines(name)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda acked, total: bar.update(task, completed=acked, total=total)
+
+
+class _ProgressLines:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._began = time.monotonic()
+        self._printed_at = self._began
+
+    def __call__(self, acked: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._printed_at >= _EVERY_S:
+            self._printed_at = now
+            speed = acked / (now - self._began)
+            print(f"{self._name}: {acked} of {total} binlogs, {speed:.0f} per second", file=sys.stderr, flush=True)
 
 
 class CaptureCommand:

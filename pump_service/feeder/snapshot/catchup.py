@@ -3,7 +3,7 @@
 The load is committed in this order: the rows of the first snapshot, their changes in the log up to the second
 snapshot, the rows of the second, the changes of both up to the third, and so on (`changefilter`). So at each point in
 between, the committed rows are part of a state that the source had: no key occurs twice, and no window mixes two
-states.
+states. A new snapshot is read only when the log was read up to it: then all rows that were read have its position.
 """
 
 from __future__ import annotations
@@ -187,7 +187,8 @@ class CatchUp:
 
     def _read_until(self, key: tuple[str, str], snapshot: int) -> list[int]:
         """The snapshots up to `snapshot` in which ranges of a table were read, one entry for each range."""
-        return [number for _, _, number in self._stored[key][1] if number <= snapshot] if key in self._stored else []
+        _, ranges = self._stored.get(key, (None, []))
+        return [number for _, _, number in ranges if 0 <= number <= snapshot]
 
     def _encode(self, snapshot: int, transactions: Sequence[SourceTransaction], link: Link) -> list[Outgoing]:
         parts: dict[int, PartlyReadTable] = {}
@@ -269,7 +270,8 @@ def _find_exchanged_table(single: SingleStatement) -> tuple[str, str] | None:
 
 
 def _is_read(snapshots: Mapping[str, int], until: int) -> IsRead:
-    return lambda text: snapshots[text] <= until
+    # -1: not read yet.
+    return lambda text: 0 <= snapshots[text] <= until
 
 
 class _SnapshotBoundary:

@@ -1,7 +1,12 @@
-"""Prewrites the values of a snapshot as they are read, and records each chunk once all of it is acknowledged."""
+"""Prewrites the values of a snapshot as they are read, and records each chunk once all of it is acknowledged.
+
+A chunk is committed in the same step, so that windows carry it while others are read. If the name of its table may have
+moved, it stays open: the log must be read first (`catchup`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from binlake.mysqlbinlog.tablerows.link import Name
@@ -58,13 +63,28 @@ class ChunkWriter:
             chunk.values.clear()
         self._bytes = 0
         whole = {key: chunk for key, chunk in self._chunks.items() if chunk.end is not None}
-        if not whole:
-            return
-        self._load.store_chunks(
-            [(chunk.end, chunk.rows, chunk.batches) for chunk in whole.values() if chunk.end is not None]
-        )
+        for is_visible in (True, False):
+            if chunks := [chunk for chunk in whole.values() if self._is_final(chunk) == is_visible]:
+                self.record(chunks, is_visible=is_visible)
         for key in whole:
             del self._chunks[key]
+
+    def _is_final(self, chunk: _Chunk) -> bool:
+        return self._load.has_one_position and chunk.end is not None and not chunk.end.may_have_moved
+
+    def record(self, chunks: Sequence[_Chunk], *, is_visible: bool) -> None:
+        """Record complete chunks, in one durable step, and commit them if they become visible."""
+        finished = [
+            self._load.finish_chunk(chunk.end, chunk.rows, chunk.batches, is_visible=is_visible)
+            for chunk in chunks
+            if chunk.end is not None
+        ]
+        batches = [batch for chunk in chunks for batch in chunk.batches]
+        if is_visible and batches:
+            uncommitted = UncommittedBatches(self._source, batches)
+            self._publisher.commit(uncommitted, self._load.snapshots[-1].position, chunks=finished)
+        else:
+            self._load.store_chunks(finished)
 
     def abandon(self) -> None:
         """Roll back the incomplete chunks."""

@@ -30,7 +30,7 @@ class KeySnapshots:
         self._known: dict[str, int] = {}
 
     def find_snapshots(self, texts: Iterable[str]) -> dict[str, int]:
-        """The snapshot of each key, by its canonical text. Raises SourceRefused, and pymysql's errors."""
+        """The snapshot of each key, by its canonical text; -1: not read yet. Raises SourceRefused, pymysql's errors."""
         wanted = set(texts)
         new = sorted(wanted - self._known.keys())
         for first in range(0, len(new), _AT_ONCE):

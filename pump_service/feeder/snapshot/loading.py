@@ -1,18 +1,18 @@
 """The full load of a source at its first start: its definitions, then all its rows, then its log from that position on.
 
 The definitions are published first, as DDL, so that mirror and target create the tables. The rows are prewritten as
-they are read and stay open: one durable step commits all of them, together with the position from which the log is
-read. Prewritten chunks survive an interrupted attempt (`loadstate`): the next attempt reads the rest in a new snapshot,
-and reads from the log how the rows that were already read have changed since (`catchup`). No row is visible before the
-durable step.
+they are read, and each chunk is committed (`chunkwriter`), so that windows carry it while others are read. Chunks
+survive an interrupted attempt (`loadstate`): the next one takes a new snapshot, commits how the rows that were already
+read have changed in the log up to it (`catchup`), and then reads the rest. So the visible rows are at each commit_ts a
+part of what the source had at one position. The log is read from the position of the last snapshot.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 import structlog
@@ -77,7 +77,7 @@ class Loader:
         """Returns when all rows are committed and the journal has the position after them.
 
         Raises SourceUnavailable, Transient, Stopped: called again, it continues; SourceRefused, SchemaError: it starts
-        over. Whatever it raises, nothing of the load is visible.
+        over, and drops the tables that already have rows.
         """
         while True:
             load = LoadState(self.journal, self.source.name)
@@ -108,13 +108,8 @@ class Loader:
             progress, maybe_moved = self._start_progress({}, load), set(load.tables)
         else:
             progress, maybe_moved = self._read_rest(load)
-        uncommitted = UncommittedBatches(self.source.name)
-        try:
-            self._order_batches(load, uncommitted, progress, maybe_moved)
+        with self._order_batches(load, progress, maybe_moved) as uncommitted:
             self._commit(uncommitted, load, progress)
-        except BaseException:
-            self.publisher.abandon(uncommitted)
-            raise
 
     def _start_progress(self, guesses: Mapping[Name, int], load: LoadState) -> Progress:
         progress = Progress.of(guesses, load.tables, load.from_ts, load.began)
@@ -139,6 +134,8 @@ class Loader:
                 "snapshot_started", source=self.source.name, tables=len(tables), gtids=snapshot.position.gtids,
                 number=len(load.snapshots) - 1, tables_left=len(left),
             )  # fmt: skip
+            if load.has_rows and not load.has_one_position:
+                self._catch_up(load, progress)
             rows = self.source.snapshot.chunk_rows
             reader = SnapshotReader(
                 snapshot,
@@ -163,24 +160,42 @@ class Loader:
                 keeper.abandon()
         return progress, reader.maybe_moved
 
+    def _catch_up(self, load: LoadState, progress: Progress) -> None:
+        """Commit what the log has changed, up to the last snapshot, in rows that were read before it."""
+        name, position = self.source.name, load.snapshots[-1].position
+        with self._order_batches(load, progress, set()) as uncommitted:
+            facts, chunks = load.join_snapshots()
+            if uncommitted.batches:
+                self.publisher.commit(uncommitted, position, facts, is_load=True, chunks=chunks)
+            else:
+                self.journal.commit([], {}, facts=facts, loaded=name, chunks=chunks)
+        progress.state = "reading"
+
+    @contextmanager
     def _order_batches(
-        self, load: LoadState, uncommitted: UncommittedBatches, progress: Progress, maybe_moved: set[Name]
-    ) -> None:
-        """Put the load's batches in commit order: the rows of each snapshot, then their changes in the log."""
-        batches = load.read_batches()
+        self, load: LoadState, progress: Progress, maybe_moved: set[Name]
+    ) -> Iterator[UncommittedBatches]:
+        """The load's open batches in commit order: the rows of each snapshot, then their changes in the log, which are
+        rolled back if the body of the `with` does not commit."""
+        batches, of_log = load.read_batches(), UncommittedBatches(self.source.name)
         changes: dict[int, list[Batch]] = {number: [] for number in batches}
-        if len(load.snapshots) > 1 or maybe_moved:
-            progress.state = "catching up"
-            flavor = self.catalog.look_up_flavor(self.source.name)
-            end = self._read_log_end(load.snapshots[-1]) if maybe_moved else None
-            catch_up = CatchUp(
-                self.source, self.server_id, flavor, load.snapshots, load.tables, self.catalog,
-                lambda: open_session(OneServer(self.source).connect, flavor), self.stopped, maybe_moved, end,
-                progress.report_trouble,
-            )  # fmt: skip
-            for number, outgoing in catch_up.read():
-                changes[number] += self.publisher.prewrite(uncommitted, outgoing)
-        uncommitted.batches[:] = [batch for number in sorted(batches) for batch in (*batches[number], *changes[number])]
+        try:
+            if len(load.snapshots) > 1 or maybe_moved:
+                progress.state = "catching up"
+                flavor = self.catalog.look_up_flavor(self.source.name)
+                end = self._read_log_end(load.snapshots[-1]) if maybe_moved else None
+                catch_up = CatchUp(
+                    self.source, self.server_id, flavor, load.snapshots, load.tables, self.catalog,
+                    lambda: open_session(OneServer(self.source).connect, flavor), self.stopped, maybe_moved, end,
+                    progress.report_trouble,
+                )  # fmt: skip
+                for number, outgoing in catch_up.read():
+                    changes[number] += self.publisher.prewrite(of_log, outgoing)
+            ordered = [batch for number in sorted(batches) for batch in (*batches[number], *changes[number])]
+            yield UncommittedBatches(self.source.name, ordered)
+        except BaseException:
+            self.publisher.abandon(of_log)
+            raise
 
     def _read_log_end(self, snapshot: SnapshotPosition) -> Position:
         """Where the log of the snapshot's server ends; raises CannotCombineSnapshots if another server answers."""
@@ -226,7 +241,7 @@ class Loader:
         name, catalog = self.source.name, self.catalog
         from_ts = load.from_ts or self.publisher.fetch_ts(name)
         with catalog.lock:
-            changes = catalog.adopt(name, databases)
+            changes = catalog.adopt(name, databases, load.outdated)
             texts = {(table.db, table.name): table.create for database in databases for table in database.tables}
             definitions = {
                 table: definition

@@ -1,7 +1,8 @@
 """The state of an unfinished load in the journal: its snapshots, and the ranges of keys that were read in each.
 
-Chunks whose prewrites are acknowledged stay in the journal, so that an interrupted load reads only the rest, in a new
-snapshot. `catchup` combines what several snapshots have read into one state.
+An interrupted load reads only the rest, in a new snapshot: before, the log brings what was read up to it (`catchup`),
+and everything counts as read in one snapshot again. If a table with committed rows has to be read again, the journal
+keeps its name until it is dropped and created again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from binlake.pump_service.feeder.snapshot.reading import Value
 from binlake.pump_service.feeder.snapshot.tableload import TableLoad
 
 Facts = dict[str, str]
+_OUTDATED = "outdated rows of "
+"""Prefix of the fact, completed by the source's name, with the tables of `read_outdated_tables`."""
 
 
 def read_load_record(journal: Journal, source: str) -> dict[str, Any]:
@@ -31,6 +34,19 @@ def read_load_record(journal: Journal, source: str) -> dict[str, Any]:
         record["rows"] = sum(table["rows"] for table in tables)
         record["tables_done"] = sum(table["done"] for table in tables)
     return record
+
+
+def read_outdated_tables(journal: Journal, source: str) -> list[Name]:
+    """The tables that have rows of a load which was given up: they must be dropped before they are loaded again."""
+    return [(db, table) for db, table in json.loads(journal.read_fact(_OUTDATED + source) or "[]")]
+
+
+def build_outdated_facts(journal: Journal, source: str, tables: Iterable[Name] | None = None) -> Facts:
+    """The facts by which those of `tables` (None: all of the load) that have visible rows are outdated too."""
+    stored = {name: TableLoad.from_json(body) for name, body in journal.read_load_tables(source).items()}
+    given_up = stored if tables is None else tables
+    outdated = [name for name in given_up if name in stored and stored[name].is_visible]
+    return {_OUTDATED + source: json.dumps(sorted({*read_outdated_tables(journal, source), *outdated}))}
 
 
 def build_load_facts(source: str, record: Mapping[str, Any]) -> Facts:
@@ -89,34 +105,63 @@ class LoadState:
         if not self.has_rows:
             self.snapshots = []
 
+    @property
+    def has_one_position(self) -> bool:
+        """Whether everything that was read is at the position of the last snapshot: no change in the log comes before
+        rows that are read now."""
+        return len(self.snapshots) == 1
+
+    @property
+    def outdated(self) -> list[Name]:
+        """See `read_outdated_tables`."""
+        return read_outdated_tables(self._journal, self._source)
+
     def read_again(self, tables: Iterable[Name]) -> None:
-        """Roll back what was read of `tables`."""
+        """Roll back what was read of `tables`; those with visible rows are outdated."""
         names = list(tables)
-        self._journal.drop_chunks(self._source, names)
+        self._journal.drop_chunks(self._source, names, build_outdated_facts(self._journal, self._source, names))
         for name in names:
             self.tables.pop(name, None)
 
     def start_snapshot(self, position: SnapshotPosition, from_ts: int) -> Facts:
-        """Add the snapshot at `position`, which is read next; returns the facts that record it."""
+        """Add the snapshot at `position`, which is read next; returns the facts that record it. They must become
+        durable together with the definitions, in which outdated tables are dropped."""
         self.snapshots.append(position)
         self.from_ts = from_ts
+        return {**self._build_facts(), _OUTDATED + self._source: "[]"}
+
+    def join_snapshots(self) -> tuple[Facts, list[LoadedChunk]]:
+        """Count everything that was read as read in the last snapshot, because the log was read up to there; returns
+        what the journal must record together with the changes in the log."""
+        del self.snapshots[:-1]
+        read = {name: table for name, table in self.tables.items() if table.ranges.snapshots}
+        for table in read.values():
+            table.ranges.count_as_one()
+            table.is_visible |= table.rows > 0
+        chunks = [LoadedChunk((self._source, *name), table.to_json(), 0, ()) for name, table in read.items()]
+        return self._build_facts(), chunks
+
+    def _build_facts(self) -> Facts:
         snapshots = [
             {"position": list(asdict(snapshot.position).values()), "server": snapshot.server}
             for snapshot in self.snapshots
         ]
-        record = {"state": "loading", "from_ts": str(from_ts), "began": self.began, "snapshots": snapshots}
+        record = {"state": "loading", "from_ts": str(self.from_ts), "began": self.began, "snapshots": snapshots}
         return build_load_facts(self._source, {**record, "tables": self._total})
 
-    def store_chunks(self, chunks: Sequence[tuple[Value, int, Sequence[Batch]]]) -> None:
-        """Record the prewritten chunks that these values complete: (last value, rows of the chunk, batches)."""
-        snapshot, stored = len(self.snapshots) - 1, list[LoadedChunk]()
-        for value, rows, batches in chunks:
-            table = self.tables[value.name]
-            table.ranges.finish(value.chunk.low, value.chunk.high, snapshot)
-            table.rows += rows
-            table.chunks += 1
-            stored.append(LoadedChunk((self._source, *value.name), table.to_json(), snapshot, batches))
-        self._journal.store_chunks(stored)
+    def finish_chunk(self, value: Value, rows: int, batches: Sequence[Batch], *, is_visible: bool) -> LoadedChunk:
+        """The chunk that `value` completes, with its `rows` and prewritten batches; the caller stores it, or commits
+        it (`is_visible`)."""
+        snapshot, table = len(self.snapshots) - 1, self.tables[value.name]
+        table.ranges.finish(value.chunk.low, value.chunk.high, snapshot)
+        table.rows += rows
+        table.chunks += 1
+        table.is_visible |= is_visible and rows > 0
+        return LoadedChunk((self._source, *value.name), table.to_json(), snapshot, batches)
+
+    def store_chunks(self, chunks: Sequence[LoadedChunk]) -> None:
+        """Record chunks that stay open."""
+        self._journal.store_chunks(chunks)
 
     def read_batches(self) -> dict[int, list[Batch]]:
         """The prewritten batches by snapshot."""
@@ -126,10 +171,10 @@ class LoadState:
         return batches
 
     def forget(self) -> None:
-        """Roll back everything: the load starts again."""
-        self._journal.drop_chunks(self._source)
+        """Roll back everything: the load starts again. Tables with visible rows are outdated."""
         record = {"state": "loading", "from_ts": str(self.from_ts), "began": self.began}
-        self._journal.set_facts(build_load_facts(self._source, record))
+        facts = build_load_facts(self._source, record) | build_outdated_facts(self._journal, self._source)
+        self._journal.drop_chunks(self._source, facts=facts)
 
 
 def _format_fact_name(source: str) -> str:

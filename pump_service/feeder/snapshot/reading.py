@@ -60,13 +60,15 @@ class SnapshotChanged(Transient):
 @dataclass(frozen=True, slots=True)
 class Value:
     """A serialised PrewriteValue with `rows` inserts of one table. `is_last`: the last one of `chunk`; it is empty for
-    a chunk without rows."""
+    a chunk without rows. `may_have_moved`: with the last one, whether the table's name may have moved since the
+    snapshot was taken, so that these may be rows of another table."""
 
     name: Name
     rows: int
     value: bytes
     chunk: Chunk
     is_last: bool = False
+    may_have_moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +160,12 @@ class SnapshotReader:
             ask(link, "ROLLBACK TO SAVEPOINT chunk")
             self._progress.add_chunk(work.table.name)
             if work.end_chunk():
-                if not self._moves or count_moves(link) != self._moves:
+                if self._may_have_moved(link):
                     self.maybe_moved.add(work.table.name)
                 self._progress.finish(work.table.name)
+
+    def _may_have_moved(self, link: Link) -> bool:
+        return not self._moves or count_moves(link) != self._moves
 
     def _read_chunk(self, link: Link, table: SourceTable, chunk: Chunk) -> None:
         last = Value(table.name, 0, b"", chunk)
@@ -175,7 +180,7 @@ class SnapshotReader:
             raise
         if read_create_text(link, table.name) != mask_four_byte_characters(table.text):
             raise SnapshotChanged(table.name)
-        self._hand_over(replace(last, is_last=True))
+        self._hand_over(replace(last, is_last=True, may_have_moved=self._may_have_moved(link)))
 
     def _read_values_of_chunk(self, link: Link, table: SourceTable, chunk: Chunk) -> Iterator[Value]:
         packets = query_rows(link, build_chunk_query(table, chunk, self._invalid_text))

@@ -18,7 +18,7 @@ from binlake.config.feed import Feed
 from binlake.config.protocols import CsvOptions
 from binlake.errors import ConfigError, Transient
 from binlake.extras.changefeed import actions
-from binlake.extras.changefeed.document import read_document
+from binlake.extras.changefeed.section import read_document
 
 ARTICLE = "\n[sink]\ndispatchers = [\n {matcher = ['*.*'], topic = \"tidb_{schema}_{table}\"},\n]\n"
 CREATE = "cdc cli changefeed create --pd=http://127.0.0.1:2379 "

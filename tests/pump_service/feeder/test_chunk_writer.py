@@ -27,7 +27,7 @@ POSITION = SnapshotPosition(Position("bin.000001", 40, ""), "server-1")
 class Loading:
     """A ChunkWriter over a journal and pumps in memory; a prewrite goes out with every 10 bytes."""
 
-    def __init__(self, journal: Journal, snapshots: int = 1) -> None:
+    def __init__(self, journal: Journal, snapshots: int = 2) -> None:
         self.journal, self.pumps = journal, MemoryPumps()
         self.load = LoadState(journal, "s1")
         self.load.fit_tables({A: 7, B: 8})
@@ -61,6 +61,47 @@ def loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loading
         yield Loading(journal)
 
 
+@pytest.fixture
+def first(tmp_path: Path) -> Iterator[Loading]:
+    """The writer of a load's first snapshot."""
+    with closing(Journal(tmp_path)) as journal:
+        yield Loading(journal, snapshots=1)
+
+
+def read_commits(loading: Loading) -> list[bytes]:
+    values = {prewrite.start_ts: prewrite.prewrite_value for prewrite in loading.pumps.of_type(pb.Prewrite)}
+    return [values[commit.start_ts] for commit in loading.pumps.of_type(pb.Commit)]
+
+
+def test_a_chunk_of_the_first_snapshot_is_committed_with_its_record(first: Loading) -> None:
+    whole, part = first.claim(A, "5"), first.claim(B, "")
+    first.add(A, whole, b"a1")
+    first.add(B, part, b"b1")
+    first.writer.flush()
+    assert read_commits(first) == []
+    first.add(A, whole, b"a2", rows=4, is_last=True)
+    first.writer.flush()
+    assert read_commits(first) == [b"a1", b"a2"]
+    assert first.read() == {"a": ([("", "5", 0), ("5", "", -1)], 5, 1)}
+    assert LoadState(first.journal, "s1").read_batches() == {0: []}
+    assert first.journal.read_positions()["s1"].position == POSITION.position
+    # If the table must be read again, its name stays until the definitions have dropped it.
+    again = LoadState(first.journal, "s1")
+    again.read_again([A, B])
+    assert LoadState(first.journal, "s1").outdated == [A]
+    first.journal.set_facts(again.start_snapshot(POSITION, 1))
+    assert LoadState(first.journal, "s1").outdated == []
+
+
+def test_a_chunk_whose_table_may_have_moved_stays_open(first: Loading) -> None:
+    chunk = first.claim(A, "")
+    first.writer.add(Value(A, 1, b"a1", chunk, is_last=True, may_have_moved=True))
+    first.writer.flush()
+    assert (read_commits(first), first.journal.find_outcome(100)) == ([], -1)
+    first.load.forget()
+    assert LoadState(first.journal, "s1").outdated == []
+
+
 def test_a_chunk_is_stored_only_once_all_of_it_is_prewritten(loading: Loading) -> None:  # R-34
     first, other = loading.claim(A, "5"), loading.claim(B, "")
     loading.add(A, first, b"a1234", rows=2)
@@ -72,24 +113,25 @@ def test_a_chunk_is_stored_only_once_all_of_it_is_prewritten(loading: Loading) -
     assert loading.read() == {}
     loading.writer.flush()
     assert loading.values()[3:] == [b"a2"]
-    assert loading.read() == {"a": ([("", "5", 0), ("5", "", -1)], 9, 1)}
+    assert loading.read() == {"a": ([("", "5", 1), ("5", "", -1)], 9, 1)}
     # Its batches are stored with it, those of the other table are open in this process.
-    [batches] = LoadState(loading.journal, "s1").read_batches().values()
+    none, batches = LoadState(loading.journal, "s1").read_batches().values()
+    assert none == []
     assert [(batch.first_start, batch.count) for batch in batches] == [(100, 2), (103, 1)]
     assert [loading.journal.find_outcome(start) for start in range(100, 105)] == [-1, -1, -1, -1, 0]
     # The next chunk of the table is separate.
     more = loading.claim(A, "")
     loading.add(A, more, b"0123456789", is_last=True)
     loading.add(B, other, b"0123456789", is_last=True)
-    assert loading.read() == {"a": ([("", "", 0)], 10, 2), "b": ([("", "", 0)], 2, 1)}
+    assert loading.read() == {"a": ([("", "", 1)], 10, 2), "b": ([("", "", 1)], 2, 1)}
 
 
 def test_a_chunk_without_rows_is_stored_and_nothing_is_sent(loading: Loading) -> None:
     loading.add(A, loading.claim(A, ""), b"", rows=0, is_last=True)
     loading.writer.flush()
-    assert (loading.values(), loading.read()) == ([], {"a": ([("", "", 0)], 0, 1)})
+    assert (loading.values(), loading.read()) == ([], {"a": ([("", "", 1)], 0, 1)})
     loading.writer.flush()
-    assert loading.read() == {"a": ([("", "", 0)], 0, 1)}
+    assert loading.read() == {"a": ([("", "", 1)], 0, 1)}
 
 
 def test_bytes_are_counted_since_the_last_request(loading: Loading) -> None:

@@ -186,7 +186,7 @@ def test_no_snapshot_is_taken_of_two_servers_at_one_address(
 def test_a_load_with_all_rows_read_continues_at_a_server_that_is_behind(
     topology: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two snapshots of the primary, killed before they are combined; then a replica at the first one's position."""
+    """Two snapshots of the primary, killed before the last step; then a replica at the first one's position."""
     primary, pumps, clock = filled(topology.primary), DyingPumps(), CountingClock()
     with TcpLink(primary.host, primary.port) as link:
         source, small = source_settings(topology, link), {"chunk-rows": 10, "threads": 1}
@@ -197,7 +197,7 @@ def test_a_load_with_all_rows_read_continues_at_a_server_that_is_behind(
         topology.stop_replicating()
         execute(primary, f"UPDATE {DB}.t SET v = -v WHERE id IN (1, 99)", f"DELETE FROM {DB}.t WHERE id = 2")
         with monkeypatch.context() as patch:
-            patch.setattr(Loader, "_order_batches", _kill)
+            patch.setattr(Loader, "_commit", _kill)
             loaded = Loaded(primary, tmp_path, pumps, clock, source, **small)
             with closing(loaded), pytest.raises(KeyboardInterrupt):
                 loaded.load()

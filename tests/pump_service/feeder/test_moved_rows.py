@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from feeder_helpers import CountingClock
-from loading_helpers import DB, SERVER_ID, DyingPumps, Loaded, committed, rows_of
+from loading_helpers import DB, SERVER_ID, DyingPumps, Loaded, committed, rows_left, rows_of
 from support.mariadb import MariaDb, MySql, execute, rows
 
 from binlake.errors import SourceUnavailable
@@ -22,6 +21,7 @@ from binlake.mysqlbinlog.gtid import MariaDbGtidSet, MySqlGtidSet
 from binlake.mysqlbinlog.model import Flavor
 from binlake.pump_service.feeder.connection import open_log
 from binlake.pump_service.feeder.server import connect, read_log_end
+from binlake.pump_service.feeder.snapshot.chunkwriter import ChunkWriter
 from binlake.pump_service.feeder.snapshot.loading import Loader
 from binlake.pump_service.feeder.snapshot.loadstate import LoadState, SnapshotPosition
 from binlake.rows.codec import decode_transaction, encode_commit_binlog
@@ -129,15 +129,16 @@ def test_a_name_moved_before_a_kill_in_the_last_step_is_loaded_correctly(
 def test_a_name_moved_between_two_snapshots_is_loaded_correctly(
     either: MariaDb, tmp_path: Path, statement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pumps, clock, store_chunks = DyingPumps(), CountingClock(), LoadState.store_chunks
+    pumps, clock, flush = DyingPumps(), CountingClock(), ChunkWriter.flush
 
-    def store_a(load: LoadState, *chunks: Any) -> None:
-        store_chunks(load, *chunks)
+    def flush_until_a_is_read(writer: ChunkWriter) -> None:
+        flush(writer)
+        load = writer._load
         if load.tables[DB, "a"].ranges.is_complete and not load.is_read:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(LoadState, "store_chunks", store_a)
+        patched.setattr(ChunkWriter, "flush", flush_until_a_is_read)
         assert load(either, tmp_path, pumps, clock) == 0
     execute(either, statement)
     assert load(either, tmp_path, pumps, clock) > 1
@@ -200,7 +201,7 @@ def test_a_server_that_lacks_transactions_already_read_is_refused(
             return
         loaded.load()
         assert len(loaded.progress) == 1
-    assert rows_of(committed(pumps)) == 156
+        assert rows_left(committed(pumps), loaded.catalog) == 156
 
 
 def _ahead(flavor: Flavor, gtids: str, *, is_same: bool) -> str:
@@ -238,18 +239,20 @@ def test_rows_that_depend_on_a_table_not_read_yet_are_read_again(
         "INSERT INTO a VALUES (1, 1), (2, 2), (3, 2)", "CREATE TABLE _first (id INT PRIMARY KEY)",
         "INSERT INTO _first SELECT seq FROM seq_1_to_150", "ANALYZE TABLE _first, a, z",
     )  # fmt: skip
-    pumps, clock, store_chunks = DyingPumps(), CountingClock(), LoadState.store_chunks
+    pumps, clock, flush = DyingPumps(), CountingClock(), ChunkWriter.flush
 
-    def store_a(load: LoadState, *chunks: Any) -> None:
-        store_chunks(load, *chunks)
+    def flush_until_a_is_read(writer: ChunkWriter) -> None:
+        flush(writer)
+        load = writer._load
         if load.tables[DB, "a"].ranges.is_complete and not load.is_read:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(LoadState, "store_chunks", store_a)
+        patched.setattr(ChunkWriter, "flush", flush_until_a_is_read)
         assert load(server, tmp_path, pumps, clock) == 0
     execute(server, statement)
     assert load(server, tmp_path, pumps, clock) == attempts
     expected = 150 + sum(rows(server, f"SELECT COUNT(*) FROM {DB}.{name}")[0][0] for name in "az")
-    assert rows_of(committed(pumps)) == expected
+    with closing(Loaded(server, tmp_path, pumps, clock)) as loaded:
+        assert rows_left(committed(pumps), loaded.catalog) == expected
     execute(server, f"DROP DATABASE {DB}")

@@ -13,7 +13,7 @@ from binlake.cluster.source.status import Absent, Committed, Locked, RolledBack,
 from binlake.pump_service.feeder.journal import Journal, LoadedChunk, ReadPosition
 from binlake.pump_service.feeder.publisher import Publisher, UncommittedBatches
 from binlake.pump_service.feeder.removed import FLAVOR, describe_removed, list_known_sources, roll_back_removed_loads
-from binlake.pump_service.feeder.snapshot.loadstate import build_load_facts, read_load_record
+from binlake.pump_service.feeder.snapshot.loadstate import build_load_facts, read_load_record, read_outdated_tables
 from binlake.pump_service.feeder.status import JournalTransactions
 from binlake.pump_service.statusport.answers import format_go_json
 from binlake.wire import binlog_pb2 as pb
@@ -92,6 +92,15 @@ def test_the_load_of_a_removed_source_is_rolled_back_at_the_pumps_once(world: Wo
     assert world.publisher.roll_back_previous() == 0
     assert world.journal.read_last_commit_ts() == last
     assert describe_removed(world.journal, [OTHER, LOADED]) == []
+
+
+def test_tables_with_visible_rows_are_created_again_when_the_source_returns(world: World) -> None:
+    shown = LoadedChunk((LOADED, "d", "shown"), BODY.replace("}", ', "visible": true}'), 0, ())
+    world.journal.store_chunks([shown])
+    world.restart()
+    roll_back_removed_loads(world.journal, [OTHER])
+    world.restart()
+    assert read_outdated_tables(world.journal, LOADED) == [("d", "shown")]
 
 
 def test_after_a_kill_the_next_process_sends_the_rollbacks(world: World) -> None:

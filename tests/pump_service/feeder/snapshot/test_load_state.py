@@ -47,7 +47,8 @@ def store_chunk(load: LoadState, table: tuple[str, str], low: str, high: str, fi
     assert claimed.low == low
     ranges.claim(claimed, high)
     value = Value(table, 0, b"", Chunk(low, high, ""), is_last=True)
-    load.store_chunks([(value, rows, [Batch(first_start, ("k", "l"), ("p", "p"))])])
+    batches = [Batch(first_start, ("k", "l"), ("p", "p"))]
+    load.store_chunks([load.finish_chunk(value, rows, batches, is_visible=False)])
 
 
 def test_a_load_continues_from_the_journal(journal: Journal) -> None:
