@@ -137,7 +137,7 @@ def _read_beginnings(texts: pa.Array) -> tuple[Bytes, Bytes]:
 
 
 def _build_decoding_conversion(column: ColumnInfo, write: Write) -> _Convert:
-    """As `_build_plain_conversion`, for bytes of a text: each one in which bytes are replaced is written, and counts."""
+    """As `_build_plain_conversion`, for bytes of a text: each in which bytes are replaced is written, and counts."""
     plainly, to_utf8 = _build_plain_conversion(column, write), build_utf8_writer(column.charset)
     assert to_utf8 is not None
 
