@@ -42,6 +42,7 @@ class FeederCommand:
         "binlake feeder status --config /etc/binlake/feeder.toml",
         "binlake feeder check --config /etc/binlake/feeder.toml --output json",
         "binlake feeder pause-load --config /etc/binlake/feeder.toml --source shard-1",
+        "binlake feeder resume-load --config /etc/binlake/feeder.toml --source shard-1",
     )
     help = "read MySQL and MariaDB servers and send their transactions to the pumps"
 
