@@ -11,16 +11,22 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, overload
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from binlake.audit.audit import Audit, TableAsOf, sort_key
+from binlake.audit.netcolumns import NetColumns, compute_net_columns
+from binlake.base.lakecolumns import Mutation
 from binlake.changes.net import compute_net_changes, encode_row_key
 from binlake.changes.net.net import complete_event, split_by_key
 from binlake.ddl.definitions import derive_key_defaults
 from binlake.errors import ConfigError, LostRange, OutOfTime, SchemaError
 from binlake.lake.ddls import read_landed_ddls
-from binlake.lake.rowhistory import Row, RowVersion, match_table, read_changes
-from binlake.lake.seek import Budget, find_at_most
+from binlake.lake.rowhistory import Row, RowVersion, build_row_versions, match_table, read_change_table
+from binlake.lake.seek import Budget, read_at_most
+from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
 
 Kind = Literal["added", "removed", "changed"]
@@ -38,6 +44,56 @@ class RowDifference:
     copies: int = 1
 
 
+class KeyDifferences(Sequence[RowDifference]):
+    """The differences that columns tell, sorted by key; a row is made when it is asked for."""
+
+    def __init__(self, net: NetColumns, places: Sequence[int] | None = None) -> None:
+        self._net = net
+        self._places = _sort_keys(net.keys) if places is None else places
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """The kind of each difference."""
+        return [self._find_kind(place) for place in self._places]
+
+    def select(self, kind: str) -> KeyDifferences:
+        """Those of one kind."""
+        return KeyDifferences(self._net, [place for place in self._places if self._find_kind(place) == kind])
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, where: int) -> RowDifference: ...
+    @overload
+    def __getitem__(self, where: slice) -> Sequence[RowDifference]: ...
+    def __getitem__(self, where: int | slice) -> RowDifference | Sequence[RowDifference]:
+        if isinstance(where, slice):
+            return KeyDifferences(self._net, self._places[where])
+        return self._build(self._places[where])
+
+    def _build(self, place: int) -> RowDifference:
+        net = self._net
+        key = format_key_text([values[place].as_py() for values in net.keys])
+        before, after = (
+            None if row < 0 else dict(net.changes.column(name)[int(row)].as_py())
+            for name, row in ((Mutation.BEFORE, net.old[place]), (Mutation.AFTER, net.new[place]))
+        )
+        return RowDifference(key, self._find_kind(place), before, after)
+
+    def _find_kind(self, place: int) -> Kind:
+        return "added" if self._net.old[place] < 0 else "removed" if self._net.new[place] < 0 else "changed"
+
+
+def _sort_keys(keys: Sequence[pa.Array]) -> list[int]:
+    """The places of `keys`, column by column, in the order of `sort_key`."""
+    if len(keys) == 1 and pc.all(pc.match_substring_regex(keys[0], "^-?[0-9]{1,18}$")).as_py():
+        numbers: list[int] = pc.sort_indices(keys[0].cast(pa.int64())).to_pylist()
+        return numbers
+    rows = list(zip(*(values.to_pylist() for values in keys), strict=True))
+    return sorted(range(len(rows)), key=lambda place: sort_key(rows[place]))
+
+
 @dataclass(frozen=True)
 class TableDifference:
     """The differences between `lo` and `hi` (commit_ts), sorted by key; `columns`: those of both states, in order.
@@ -48,14 +104,22 @@ class TableDifference:
     lo: int
     hi: int
     columns: tuple[str, ...]
-    rows: tuple[RowDifference, ...]
+    rows: Sequence[RowDifference]
     ddls: tuple[int, ...]
     inexact: str = ""
 
     def count(self) -> dict[Kind, int]:
         """How many keys of each kind."""
-        found = Counter(row.kind for row in self.rows)
+        found = Counter(self.rows.kinds if isinstance(self.rows, KeyDifferences) else (row.kind for row in self.rows))
         return {kind: found[kind] for kind in KINDS}
+
+    def select(self, kind: str) -> Sequence[RowDifference]:
+        """The differences of one kind; all for an empty text."""
+        if not kind:
+            return self.rows
+        if isinstance(self.rows, KeyDifferences):
+            return self.rows.select(kind)
+        return tuple(row for row in self.rows if row.kind == kind)
 
 
 @dataclass(frozen=True)
@@ -83,24 +147,32 @@ def diff_table(audit: Audit, name: tuple[str, str], lo: int, hi: int, limits: Li
     audit.require_no_held_rows((definition.db, definition.name), lo, hi)
     changes = _read_changes(audit, definition, lo, hi, limits)
     columns = tuple(column.name for column in definition.row_columns)
-    return TableDifference(lo, hi, columns, _sort(_diff_changes(definition, changes)), ())
+    return TableDifference(lo, hi, columns, _diff_changes(definition, changes), ())
 
 
-def _read_changes(audit: Audit, definition: TableDef, lo: int, hi: int, limits: Limits | None) -> Sequence[RowVersion]:
+def _read_changes(audit: Audit, definition: TableDef, lo: int, hi: int, limits: Limits | None) -> pa.Table:
     where = match_table(definition.db, definition.name)
     if limits is None:
-        return read_changes(audit.paths, lo, hi, where)
-    found = find_at_most(audit.paths, lo, hi, where, limits.changes, limits.budget)
-    if found.whole:
-        return found.changes
+        return read_change_table(audit.paths, lo, hi, where)
+    found, late = read_at_most(audit.paths, lo, hi, where, limits.changes, limits.budget)
+    if found is not None:
+        return found
     place = {"table": f"{definition.db}.{definition.name}", "from": lo, "to": hi}
     hint = "choose moments that are nearer to each other, or use `binlake audit diff`, which has no limit"
-    if found.late:
+    if late:
         raise OutOfTime("the row changes between these moments took too long to read", where=place, hint=hint)
     raise LostRange(f"more than {limits.changes:,} row changes lie between these moments", where=place, hint=hint)
 
 
-def _diff_changes(definition: TableDef, changes: Iterable[RowVersion]) -> Iterator[RowDifference]:
+def _diff_changes(definition: TableDef, changes: pa.Table) -> Sequence[RowDifference]:
+    identity = definition.find_identity()
+    net = None if identity.kind == "row" else compute_net_columns(changes, identity.columns)
+    if net is None:
+        return _sort(_diff_events(definition, build_row_versions([changes])))
+    return KeyDifferences(net)
+
+
+def _diff_events(definition: TableDef, changes: Iterable[RowVersion]) -> Iterator[RowDifference]:
     identity, filled = definition.find_identity(), derive_key_defaults(definition)
     events = [change.to_event() for change in changes]
     if identity.kind == "row":

@@ -23,7 +23,7 @@ from opentelemetry.trace import Span as OtelSpan
 from opentelemetry.trace import StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from binlake.base.spans import Span, Values
+from binlake.base.spans import EXPORTERS, Span, Values, find_exporter
 from binlake.errors import BinlakeError, ConfigError
 
 FLUSH_S = 5.0
@@ -110,7 +110,8 @@ def _build_resource() -> Resource:
 
 def _build_exporter() -> SpanExporter:
     """The exporter of the protocol that the environment names; without one, HTTP, as the specification says."""
-    protocol = next(filter(None, map(os.environ.get, _PROTOCOLS)), "http/protobuf")
+    named = EXPORTERS[find_exporter() or "otlp"]
+    protocol = named or next(filter(None, map(os.environ.get, _PROTOCOLS)), "http/protobuf")
     if protocol == "http/protobuf":
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 

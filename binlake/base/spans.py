@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry: off unless `OTEL_TRACES_EXPORTER` is `otlp`, and then by the standard `OTEL_*` environment.
+"""Spans of OpenTelemetry: off unless `OTEL_TRACES_EXPORTER` names one of OTLP, and then by the standard environment.
 
 Rule: a span is passed to what happens in it, as any other value; while traces are off it is NO_SPAN, which does nothing
 and needs no package.
@@ -15,6 +15,9 @@ Values = Mapping[str, str | int | float | bool]
 """Attributes of a span. A commit_ts is a text: programs that read JSON round large numbers."""
 
 EXPORTER_VARIABLE = "OTEL_TRACES_EXPORTER"
+EXPORTERS = {"otlp": "", "otlp_proto_http": "http/protobuf", "otlp_proto_grpc": "grpc"}
+"""The exporters of OTLP by the names of OpenTelemetry's Python packages, and the protocol that a name decides. Airflow
+speaks gRPC for the plain name, whatever `OTEL_EXPORTER_OTLP_PROTOCOL` says."""
 PARENT_VARIABLE = "TRACEPARENT"
 """The span to which those of this process belong, as W3C's Trace Context writes it: set by who started it."""
 
@@ -56,5 +59,10 @@ NO_SPAN = NoSpan()
 
 def are_traces_wanted() -> bool:
     """Whether the environment asks for traces by OTLP."""
-    wanted = {name.strip().lower() for name in os.environ.get(EXPORTER_VARIABLE, "").split(",")}
-    return "otlp" in wanted and os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
+    return find_exporter() is not None and os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
+
+
+def find_exporter() -> str | None:
+    """The first exporter of OTLP that the environment names."""
+    wanted = (name.strip().lower() for name in os.environ.get(EXPORTER_VARIABLE, "").split(","))
+    return next((name for name in wanted if name in EXPORTERS), None)

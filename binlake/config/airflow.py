@@ -110,6 +110,9 @@ class Airflow(Section):
         " seconds of commit time, an empty window goes to every sink; 0 = all windows do",
     )
     pool: str = Field("default_pool", min_length=1, description="pool of all tasks; it must exist in Airflow")
+    priority: int = Field(
+        1, ge=1, le=1000, description="priority_weight of all tasks: which of several replications gets a free slot"
+    )
     owner: str = Field("binlake", min_length=1, description="owner of all DAGs")
     tags: NameList = Field((), description="tags in addition to `binlake`, the DAG's kind and the engine")
     deadline_s: int | None = Field(

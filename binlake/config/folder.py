@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from binlake.config.defaults import NAME as DEFAULTS
+from binlake.config.defaults import read_defaults
 from binlake.config.load import load_replication
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
@@ -33,12 +36,21 @@ def find_replications_folder() -> Path:
 
 
 def find_replications(folder: Path | None = None) -> ReplicationFolder:
-    """Read every `*.toml` of `folder`, without secrets. If two files have one replication name, both are errors."""
+    """Read every `*.toml` of `folder`, without secrets. If two files have one replication name, both are errors.
+
+    Defaults that cannot be read are an error too, and then of all files.
+    """
     good: dict[Path, Replication] = {}
     broken: dict[Path, ConfigError] = {}
-    for path in sorted((folder or find_replications_folder()).glob("*.toml")):
+    folder = folder or find_replications_folder()
+    files = [path for path in sorted(folder.glob("*.toml")) if path.name != DEFAULTS]
+    try:
+        defaults = read_defaults(folder)
+    except ConfigError as error:
+        return ReplicationFolder({}, dict.fromkeys([folder / DEFAULTS, *files], error))
+    for path in files:
         try:
-            good[path] = load_replication(path, secrets=False)
+            good[path] = load_replication(path, secrets=False, defaults=defaults)
         except ConfigError as error:
             broken[path] = error
     for path in _find_duplicate_names(good):
@@ -48,11 +60,21 @@ def find_replications(folder: Path | None = None) -> ReplicationFolder:
     return ReplicationFolder({path: item for path, item in good.items() if path not in broken}, broken)
 
 
+def find_replication_of(name: str, folder: Path | None = None) -> ReplicationFolder:
+    """The replication `name` alone, if its file has its name, as is the custom; otherwise all of the folder."""
+    path = (folder or find_replications_folder()) / f"{name}.toml"
+    try:
+        replication = load_replication(path, secrets=False)
+    except ConfigError:
+        return find_replications(folder)
+    return ReplicationFolder({path: replication}, {}) if replication.name == name else find_replications(folder)
+
+
 def find_replication(name: str) -> Replication | None:
     """The replication called `name`; None if no valid file describes it."""
-    return next((item for item in find_replications().good.values() if item.name == name), None)
+    return next((item for item in find_replication_of(name).good.values() if item.name == name), None)
 
 
 def _find_duplicate_names(good: Mapping[Path, Replication]) -> list[Path]:
-    names = [item.name for item in good.values()]
-    return [path for path, item in good.items() if names.count(item.name) > 1]
+    counts = Counter(item.name for item in good.values())
+    return [path for path, item in good.items() if counts[item.name] > 1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from pydantic import BaseModel, ValidationError
@@ -13,6 +13,7 @@ from binlake.base.redaction import show_row_values
 from binlake.base.secrets import Field, resolve_secret
 from binlake.base.tomlfile import build_readable_error, read_toml
 from binlake.config.ddlchoices import merge_ddl_choices
+from binlake.config.defaults import NAME, lay_over, read_defaults
 from binlake.config.feedfiles import merge_feed_files
 from binlake.config.model import Replication
 from binlake.config.problems import find_notifier_problems, find_problems
@@ -24,9 +25,15 @@ Server = TypeVar("Server", bound=BaseModel)
 
 
 def load_replication(
-    path: str | Path, *, secrets: bool = True, environ: Mapping[str, str] | None = None
+    path: str | Path,
+    *,
+    secrets: bool = True,
+    environ: Mapping[str, str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> Replication:
     """The replication described by the TOML file `path`. Raises ConfigError.
+
+    `defaults`: what the files of its folder share, if the caller has read it.
 
     Named passwords of databases are read from `environ` (None: this process's); those of feeds where a feed connects.
     With `secrets` False they stay unresolved: a caller that only reads names and locations (a DAG
@@ -35,7 +42,7 @@ def load_replication(
     (binlake.base.redaction).
     """
     path = Path(path)
-    replication = _read_model(path)
+    replication = _read_model(path, defaults)
     problems = find_problems(replication)
     if problems:
         raise _build_problems_error(problems, path)
@@ -64,9 +71,9 @@ def check_replication(path: str | Path) -> Replication:
     return replication
 
 
-def _read_model(path: Path) -> Replication:
+def _read_model(path: Path, defaults: Mapping[str, Any] | None = None) -> Replication:
     try:
-        raw = read_toml(path)
+        own = read_toml(path)
     except FileNotFoundError:
         raise ConfigError(
             "replication file not found", where={"file": path}, hint="see `replications/` for an example"
@@ -75,10 +82,14 @@ def _read_model(path: Path) -> Replication:
         raise ConfigError(
             f"the replication file cannot be read: {error.strerror}", where={"file": path}, hint="name one TOML file"
         ) from None
+    shared = read_defaults(path.parent) if defaults is None else defaults
     try:
-        replication = Replication.model_validate(raw)
+        replication = Replication.model_validate(lay_over(shared, own))
     except ValidationError as error:
-        raise build_readable_error(error, Replication, path) from None
+        readable = build_readable_error(error, Replication, path)
+        if shared:
+            readable.where["defaults"] = str(path.parent / NAME)
+        raise readable from None
     return merge_ddl_choices(merge_feed_files(replication, path), path)
 
 

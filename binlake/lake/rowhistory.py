@@ -81,14 +81,19 @@ def read_changes(
 
     `at_source`: with the source's table names.
     """
-    if hi <= lo:
-        return []
+    return [] if hi <= lo else build_row_versions([read_change_table(paths, lo, hi, where, at_source=at_source)])
+
+
+def read_change_table(
+    paths: LakePaths, lo: int, hi: int, where: ds.Expression | None = None, *, at_source: bool = False
+) -> pa.Table:
+    """As `read_changes`, as a table (CHANGE_COLUMNS) in any order."""
     condition = match_commit_ts(lo, hi) if where is None else match_commit_ts(lo, hi) & where
     data = open_dataset(open_once(paths.locate_table(MUTATION.name)))
     names = _AT_SOURCE if at_source else {}
     named = {name: ds.field(names.get(name, name)) for name in CHANGE_COLUMNS}
     with name_damage(paths.locate_table(MUTATION.name)):
-        return build_row_versions([data.to_table(columns=named, filter=condition)])
+        return data.to_table(columns=named, filter=condition)
 
 
 def build_row_versions(tables: Iterable[pa.Table]) -> list[RowVersion]:

@@ -86,6 +86,17 @@ def find_at_most(paths: LakePaths, lo: int, hi: int, where: ds.Expression, most:
     return Slice(tuple(search.read_above(lo, most)[0]), lo, whole=True)
 
 
+def read_at_most(
+    paths: LakePaths, lo: int, hi: int, where: ds.Expression, most: int, budget: Budget
+) -> tuple[pa.Table | None, bool]:
+    """As `find_at_most`, as a table (CHANGE_COLUMNS) in any order; None if there are more, or (True) time ran out."""
+    search = _Search(paths, match_commit_ts(lo, hi) & where)
+    since, late = search.search_down(lo, hi, most + 1, budget)
+    if late or since != lo or search.count(lo) > most:
+        return None, late
+    return search.read_tables_above(lo), False
+
+
 def read_changes_of_transaction(
     paths: LakePaths, commit_ts: int, start_ts: int, first: int = 0, count: int | None = None
 ) -> tuple[list[RowVersion], int]:
@@ -174,10 +185,10 @@ class _Query:
         chunks: list[pa.Array] = self._read_columns(groups, [Mutation.SEQ], here)[Mutation.SEQ].chunks
         return chunks
 
-    def read(self, matches: _Matches, since: int, more: ds.Expression) -> list[RowVersion]:
+    def read(self, matches: _Matches, since: int, more: ds.Expression) -> pa.Table:
         """The matches above `since` that also satisfy `more`."""
         groups = matches.select_groups(pc.field(Mutation.COMMIT_TS) > since)
-        return build_row_versions([self._read_columns(groups, list(CHANGE_COLUMNS), self._wanted & more)])
+        return self._read_columns(groups, list(CHANGE_COLUMNS), self._wanted & more)
 
     def _select_groups(self, files: Sequence[_File]) -> list[ds.Fragment]:
         """The row groups whose statistics do not exclude matches."""
@@ -248,8 +259,14 @@ class _Search:
             numbers = numbers.take(pc.array_sort_indices(numbers))
             last = numbers[len(numbers) - (len(moments) - most) - 1].as_py()
             more &= (ds.field(Mutation.COMMIT_TS) > oldest) | (ds.field(Mutation.SEQ) <= last)
-        changes = [change for matches in self._matches for change in self._query.read(matches, since, more)]
-        return sorted(changes, key=lambda change: change.place), len(moments) - len(changes)
+        changes = build_row_versions(self._query.read(matches, since, more) for matches in self._matches)
+        return changes, len(moments) - len(changes)
+
+    def read_tables_above(self, since: int) -> pa.Table:
+        """All matches above `since`, in any order."""
+        more = ds.field(Mutation.COMMIT_TS) > since
+        tables = [self._query.read(matches, since, more) for matches in self._matches]
+        return pa.concat_tables(tables) if tables else MUTATION.build_arrow_schema().empty_table()
 
     def _list_matched_ts(self, since: int) -> pa.Array:
         """The commit_ts of the matches above `since`, ascending."""

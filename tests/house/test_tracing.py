@@ -12,7 +12,7 @@ import structlog
 from support.collector import Collector
 
 from binlake.base import otlpspans
-from binlake.base.spans import NO_SPAN, Span
+from binlake.base.spans import NO_SPAN, Span, are_traces_wanted
 from binlake.base.tracing import open_traces
 from binlake.errors import ConfigError, LeaseHeld, Permanent
 from deploy.local.ports import free_port
@@ -117,6 +117,18 @@ def test_a_collector_that_is_gone_is_one_warning_and_no_failure(monkeypatch: pyt
     with structlog.testing.capture_logs() as logs, open_traces() as root, root.begin("window", {}):
         pass
     assert ("traces_not_sent", 0.3) in [(line["event"], line.get("waited_s")) for line in logs]
+
+
+@pytest.mark.parametrize(
+    ("named", "module"), [("otlp", ".grpc."), ("otlp_proto_http", ".http."), ("console, otlp_proto_grpc", ".grpc.")]
+)
+def test_the_exporters_name_decides_the_protocol_before_the_environment(
+    monkeypatch: pytest.MonkeyPatch, named: str, module: str
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", named)
+    assert are_traces_wanted()
+    assert module in type(otlpspans._build_exporter()).__module__
 
 
 @pytest.mark.usefixtures("collector")

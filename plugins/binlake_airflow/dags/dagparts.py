@@ -118,6 +118,9 @@ def _build_task_defaults(file: ReplicationFile) -> dict[str, Any]:
     return {
         "owner": airflow.owner,
         "pool": airflow.pool,
+        "priority_weight": airflow.priority,
+        # Not Airflow's `downstream`: it would prefer the first stages of some window to the last ones of another.
+        "weight_rule": "absolute",
         "retries": airflow.retries,
         "retry_delay": timedelta(seconds=airflow.retry_delay_s),
         "retry_policy": ExceptionRetryPolicy(

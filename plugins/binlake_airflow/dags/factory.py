@@ -9,7 +9,7 @@ from pathlib import Path
 from airflow.sdk import DAG
 
 from binlake.config import load_replication
-from binlake.config.folder import find_replications
+from binlake.config.folder import find_replication_of, find_replications
 from binlake.errors import ConfigError
 from binlake_airflow.dags.dagparts import ReplicationFile
 from binlake_airflow.dags.sidedags import build_side_dags
@@ -24,9 +24,12 @@ class BuiltDags:
     broken: Mapping[Path, ConfigError]
 
 
-def build_all(folder: Path | None = None) -> BuiltDags:
-    """The DAGs of all replication files in `folder` (default: the configured folder); a broken file has no DAG."""
-    replications = find_replications(folder)
+def build_all(folder: Path | None = None, only: str | None = None) -> BuiltDags:
+    """The DAGs of all replication files in `folder` (default: the configured folder); a broken file has no DAG.
+
+    `only`: a DAG's id. Those of other replications need not be there: a task reads the DAG file for its own.
+    """
+    replications = find_replication_of(only.partition(".")[0], folder) if only else find_replications(folder)
     dags: dict[str, DAG] = {}
     broken = dict(replications.broken)
     for path, replication in replications.good.items():

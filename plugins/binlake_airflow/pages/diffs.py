@@ -31,7 +31,7 @@ def build_diff_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     db, table = query.parse_table() or ("", "")
     hidden = lake.masks.find_hidden(db, table, found.columns)
     without_keys = lake.masks.hides_key(lake.audit, db, table)
-    rows = [row for row in found.rows if not kind or row.kind == kind]
+    rows = found.select(kind)
     shown = rows[first : first + PAGE]
     more = first + len(shown) < len(rows)
     view["diff"] = {

@@ -108,7 +108,7 @@ def _export_diff(lake: Lake, query: PageRequest, table: tuple[str, str]) -> Expo
     rows = [
         {"key": HIDDEN if without_keys else row.key, "difference": row.kind,
          **dict(_name_sides(row.before, row.after, hidden))}
-        for row in found.rows if not kind or row.kind == kind
+        for row in found.select(kind)
         for _ in range(row.copies)
     ]  # fmt: skip
     return Export(columns, rows)

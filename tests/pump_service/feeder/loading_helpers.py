@@ -45,10 +45,12 @@ class DyingPumps(MemoryPumps):
 class Loaded:
     """A feeder's parts around a loader of `server`, in one folder; created anew for each start, as in a new process.
 
-    `source`: settings besides the server's address; `snapshot`: settings of the load; `families` may be set before it.
+    `source`: settings besides the server's address; `snapshot`: settings of the load; `families` and
+    `is_paused` may be set before it.
     """
 
     families: tuple[Dialect, ...] = ()
+    is_paused: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class Loaded:
 
     def load(self) -> None:
         arguments = self.journal, self.publisher, self.catalog, threading.Event(), self.progress.append
-        Loader(self.source, *arguments, server_id=SERVER_ID, families=self.families).load()
+        Loader(self.source, *arguments, server_id=SERVER_ID, families=self.families, is_paused=self.is_paused).load()
 
     def close(self) -> None:
         self.journal.close()
