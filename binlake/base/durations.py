@@ -12,3 +12,9 @@ def format_duration(seconds: float) -> str:
         if seconds >= size * least:
             return f"{seconds / size:.0f} {unit}"
     return f"{max(seconds, 0):.0f} s"
+
+
+def format_pace(rows_per_second: float, seconds_left: float | None) -> str:
+    """`, 1,200 rows/s, 3 min left`: what follows the state of a full load; "" if neither is known."""
+    pace = f", {rows_per_second:,.0f} rows/s" if rows_per_second else ""
+    return pace + (f", {format_duration(seconds_left)} left" if seconds_left else "")

@@ -49,6 +49,9 @@ def build_sources_view(hearing: Hearing, now_ms: int) -> dict[str, Any]:
     }
 
 
+_LOAD = ("state", "rows", "rows_estimated", "bytes", "rows_per_second", "seconds_left", "tables_done", "tables")
+
+
 def _build_source_row(source: HeardSource, now_ms: int) -> dict[str, Any]:
     last = int(source.last_commit_ts or 0)
     load = source.load or {}
@@ -58,5 +61,5 @@ def _build_source_row(source: HeardSource, now_ms: int) -> dict[str, Any]:
         "lag_seconds": source.lag_s,
         "heard_at": None if source.heard_s is None else format_utc(now_ms - int(source.heard_s * 1000)),
         "last": build_ts_view(last) if tso.extract_physical(last) else None,
-        "load": {name: load.get(name, 0) for name in ("state", "rows", "tables_done", "tables")} if load else None,
+        "load": {name: load.get(name, 0) for name in _LOAD} if load else None,
     }  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 from binlake.base.arguments import add_output
+from binlake.base.durations import format_pace
 from binlake.errors import ConfigError
 from binlake.pump_service.feeder.checks.report import has_failures, print_report, report_values, run_checks
 from binlake.pump_service.feeder.journal import Journal
@@ -21,6 +22,7 @@ from binlake.pump_service.feeder.removed import describe_removed
 from binlake.pump_service.feeder.service import STATUS_PATH, Feeder
 from binlake.pump_service.feeder.settings import FeederFile, read_settings
 from binlake.pump_service.feeder.snapshot.loadstate import read_load_record
+from binlake.pump_service.feeder.snapshot.pausing import set_paused
 from binlake.pump_service.feeder.status import describe_position
 from binlake.rpc import Tls
 
@@ -39,20 +41,26 @@ class FeederCommand:
         "binlake feeder run --config /etc/binlake/feeder.toml",
         "binlake feeder status --config /etc/binlake/feeder.toml",
         "binlake feeder check --config /etc/binlake/feeder.toml --output json",
+        "binlake feeder pause-load --config /etc/binlake/feeder.toml --source shard-1",
+        "binlake feeder resume-load --config /etc/binlake/feeder.toml --source shard-1",
     )
     help = "read MySQL and MariaDB servers and send their transactions to the pumps"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The actions `run`, `check` and `status`."""
+        """The actions `run`, `check`, `status`, `pause-load` and `resume-load`."""
         actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
         run = actions.add_parser("run", help="run until a signal ends it")
         status = actions.add_parser("status", help="show each source: its server, file, position, GTIDs and lag")
         check = actions.add_parser(
             "check", help="look at each source and the tracker: ok, warn or fail, and the remedy"
         )
+        pause = actions.add_parser("pause-load", help="a full load reads nothing more until it is resumed")
+        resume = actions.add_parser("resume-load", help="let a full load that was paused continue")
+        for subparser in (pause, resume):
+            subparser.add_argument("--source", required=True, metavar="NAME", help="the source whose load it is")
         for subparser in (status, check):
             add_output(subparser)
-        for subparser in (run, status, check):
+        for subparser in (run, status, check, pause, resume):
             subparser.add_argument(
                 "--config", type=Path, default=Path("feeder.toml"), metavar="FILE", help="feeder.toml"
             )
@@ -67,6 +75,8 @@ class FeederCommand:
             return _check(settings, args.output)
         if args.action == "status":
             return show_status(settings, args.output)
+        if args.action in ("pause-load", "resume-load"):
+            return _set_paused(settings, args.source, paused=args.action == "pause-load")
         feeder = Feeder(settings)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: feeder.stop())
@@ -81,6 +91,16 @@ def _check(settings: FeederFile, output: str) -> int:
     else:
         print_report(report)
     return 1 if has_failures(report) else 0
+
+
+def _set_paused(settings: FeederFile, source: str, *, paused: bool) -> int:
+    names = [known.name for known in settings.source]
+    if source not in names:
+        raise ConfigError("feeder.toml has no such source", where={"source": source}, hint=f"one of {', '.join(names)}")
+    is_new = set_paused(settings.data_dir, source, paused=paused)
+    state = "paused" if paused else "not paused"
+    print(f"{source}: its full load is {state}" + ("" if is_new else ", as before"))
+    return 0
 
 
 def show_status(settings: FeederFile, output: str) -> int:
@@ -100,7 +120,8 @@ def show_status(settings: FeederFile, output: str) -> int:
                 print(f"  {name.replace('_', '-')}: {source[name]}")
         if load := source.get("load"):
             rows, tables = f"{load.get('rows', 0):,} rows", f"{load.get('tables_done', 0)} of {load.get('tables', 0)}"
-            print(f"  load: {load['state']}, {rows}, {tables} tables")
+            pace = format_pace(load.get("rows_per_second") or 0.0, load.get("seconds_left"))
+            print(f"  load: {load['state']}, {rows}, {tables} tables{pace}")
     for table, texts in status.get("replaced_texts", {}).items():
         print(f"replaced texts of {table} (invalid-text) since the start: {texts:,}")
     return found

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from binlake.mysqlbinlog.rowimage.replaced import REPLACED
 from binlake.pump_service.feeder.publisher import Publisher
+from binlake.pump_service.feeder.snapshot.progress import Progress
 from binlake.pump_service.feeder.worker import Worker
 from binlake.pump_service.prometheus import CONTENT_TYPE, Instrument, Reading, render_page
 
 _LABEL = "source"
 
 
-def render_metrics_page(workers: Sequence[Worker], publisher: Publisher) -> tuple[str, str]:
-    """The page and its content type."""
+def render_metrics_page(
+    workers: Sequence[Worker], publisher: Publisher, loads: Mapping[str, Progress]
+) -> tuple[str, str]:
+    """The page and its content type; `loads`: the progress of each source's full load."""
     instruments: list[Instrument] = [
         Reading(f"binlake_feeder_{name}", text, _build_reader_by_source(workers, read), _LABEL, kind)
         for name, text, kind, read in _READINGS
@@ -35,7 +40,19 @@ def render_metrics_page(workers: Sequence[Worker], publisher: Publisher) -> tupl
             REPLACED.get_counts, "table", "counter",
         ),
     ]  # fmt: skip
+    states = {name: progress.to_json() for name, progress in loads.items()}
+    instruments += [
+        Reading(
+            f"binlake_feeder_load_{name}", text, functools.partial(_read_numbers, states, name), _LABEL,
+        )
+        for name, text in _LOADS
+    ]  # fmt: skip
     return render_page(instruments).decode(), CONTENT_TYPE
+
+
+def _read_numbers(states: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, float]:
+    """The number of each source's load that is known."""
+    return {name: float(state[key]) for name, state in states.items() if state[key] is not None}
 
 
 def _build_reader_by_source(
@@ -62,3 +79,12 @@ _READINGS: tuple[tuple[str, str, str, Callable[[Worker], float]], ...] = (
     ),
     ("connections_total", "Connections made to the source.", "counter", lambda worker: worker.connections),
 )  # fmt: skip
+_LOADS = (
+    ("rows", "Rows that a full load has read."),
+    ("rows_estimated", "Rows that a full load will have, as the source estimates."),
+    ("bytes", "Bytes of the prewrites of a full load."),
+    ("tables", "Tables of a full load."),
+    ("tables_done", "Tables that a full load has read."),
+    ("rows_per_second", "Rows per second of a full load, since it was last begun or continued."),
+    ("seconds_left", "Seconds until a full load has read all rows, at its present rate."),
+)

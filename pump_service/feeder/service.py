@@ -36,6 +36,7 @@ from binlake.pump_service.feeder.server import ask, build_tracker_arguments, con
 from binlake.pump_service.feeder.settings import FeederFile, SourceFile
 from binlake.pump_service.feeder.snapshot.loading import Loader, needs_load
 from binlake.pump_service.feeder.snapshot.loadstate import read_load_record
+from binlake.pump_service.feeder.snapshot.pausing import read_paused
 from binlake.pump_service.feeder.snapshot.progress import Progress
 from binlake.pump_service.feeder.startposition import SERVER_FACT
 from binlake.pump_service.feeder.status import (
@@ -128,7 +129,7 @@ class Feeder:
         meta = {"version": VERSION, "case": "feeder", "seed": self._settings.name}
         pages = {
             STATUS_PATH: lambda: (json.dumps(self._describe(journal, publisher, cluster_id)), "application/json"),
-            "/metrics": lambda: render_metrics_page(self.workers, publisher),
+            "/metrics": lambda: render_metrics_page(self.workers, publisher, self._loads),
         }
         server = StatusServer(
             meta, JournalHistory(journal), JournalTransactions(journal, names), lambda: tso.MAX_TS,
@@ -181,7 +182,10 @@ class Feeder:
                 watch = functools.partial(self._watch_load, source.name)
                 server_id = self._settings.choose_server_id(source)
                 families = self._settings.target_families
-                loader = Loader(source, journal, parts.publisher, catalog, self._stopped, watch, server_id, families)
+                loader = Loader(
+                    source, journal, parts.publisher, catalog, self._stopped, watch, server_id, families,
+                    lambda: source.name in read_paused(self._settings.data_dir),
+                )  # fmt: skip
                 self._retry(lambda: _warn_about_hidden_databases(source), source.name)
                 self._retry(loader.load, source.name)
             elif source.name not in journal.read_positions():

@@ -112,9 +112,12 @@ class Snapshot(Section):
     """How a snapshot is read."""
 
     threads: int = Field(4, ge=1, le=64, description="connections that read rows in parallel (DM: mydumpers.threads)")
+    rows_per_second: int = Field(
+        0, ge=0, description="rows that the load reads in a second, at most, on average over its ranges; 0 = no limit"
+    )
     chunk_rows: int = Field(20_000, ge=1, description="rows of a chunk, and at most of a transaction that has them")
     form: Literal["rows", "columns"] = Field(
-        "rows",
+        "columns",
         description="how the pumps get the rows: as TiDB's, which any consumer reads, or as columns, which cost less"
         " and which an original Drainer refuses",
     )

@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from binlake.base.durations import format_pace
 from binlake.cluster.source.tidb import StatusPort
 from binlake.config.model import Replication
 from binlake.errors import CheckpointConflict, ConfigError, SourceUnavailable, WireError
@@ -32,7 +33,8 @@ _NUMBERS = ("rows", "rows_estimated", "tables", "tables_done", "from_ts", "commi
 
 @dataclass(frozen=True)
 class Load:
-    """The full load of one source, in (`from_ts`, `commit_ts`]; 0 = unknown. `state` as the feeder reports it."""
+    """The full load of one source, in (`from_ts`, `commit_ts`]; 0 = unknown. `state` as the feeder reports it.
+    `seconds_left`: until all rows are read; None = not known."""
 
     source: str
     state: str
@@ -42,6 +44,8 @@ class Load:
     tables_done: int
     from_ts: int
     commit_ts: int
+    rows_per_second: float = 0.0
+    seconds_left: float | None = None
 
     @property
     def text(self) -> str:
@@ -50,7 +54,8 @@ class Load:
             return f"{self.source}: {self.rows:,} rows of {self.tables} tables"
         share = 100 * self.rows // max(self.rows_estimated, self.rows, 1)
         rows = f"{self.rows:,} of about {self.rows_estimated:,} rows ({share} %)"
-        return f"{self.source}: {self.state}, {rows}, {self.tables_done} of {self.tables} tables"
+        pace = format_pace(self.rows_per_second, self.seconds_left)
+        return f"{self.source}: {self.state}, {rows}, {self.tables_done} of {self.tables} tables{pace}"
 
 
 @dataclass(frozen=True)
@@ -160,4 +165,6 @@ def _parse_load(source: Mapping[str, Any]) -> Load:
         **counts,
         from_ts=int(load.get("from_ts", 0)),
         commit_ts=int(load.get("commit_ts", 0)),
+        rows_per_second=float(load.get("rows_per_second") or 0),
+        seconds_left=load.get("seconds_left"),
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from binlake.base.durations import format_duration
+from binlake.base.durations import format_duration, format_pace
 from binlake.health.survey import ORDER
 
 _TONES = {
@@ -118,7 +118,8 @@ def _parse(moment: str) -> datetime:
 
 FILTERS = {
     "tone": choose_tone, "behind": format_behind, "ago": format_ago, "since": format_since, "clock": format_clock,
-    "size": format_size, "count_short": format_count, "plural": format_plural, "worst_first": sort_worst_first,
+    "size": format_size, "count_short": format_count, "plural": format_plural, "pace": format_pace,
+    "worst_first": sort_worst_first,
     "state_of": find_state, "summary": summarise,
     "spent": format_spent, "at_source": shift_to_source,
 }  # fmt: skip

@@ -26,6 +26,7 @@ class _Chunk:
     values: list[Value] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
     rows: int = 0
+    bytes: int = 0
     end: Value | None = None
 
 
@@ -44,6 +45,7 @@ class ChunkWriter:
         if value.rows:
             chunk.values.append(value)
             chunk.rows += value.rows
+            chunk.bytes += len(value.value)
         if value.is_last:
             chunk.end = value
         self._bytes += len(value.value)
@@ -75,7 +77,7 @@ class ChunkWriter:
     def record(self, chunks: Sequence[_Chunk], *, is_visible: bool) -> None:
         """Record complete chunks, in one durable step, and commit them if they become visible."""
         finished = [
-            self._load.finish_chunk(chunk.end, chunk.rows, chunk.batches, is_visible=is_visible)
+            self._load.finish_chunk(chunk.end, chunk.rows, chunk.batches, is_visible=is_visible, size=chunk.bytes)
             for chunk in chunks
             if chunk.end is not None
         ]

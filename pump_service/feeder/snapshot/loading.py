@@ -43,6 +43,7 @@ from binlake.pump_service.feeder.snapshot.opening import Snapshot, open_session,
 from binlake.pump_service.feeder.snapshot.progress import Progress
 from binlake.pump_service.feeder.snapshot.reading import SnapshotChanged, SnapshotReader, SourceTable
 from binlake.pump_service.feeder.snapshot.structures import count_moves, describe_source, estimate_rows
+from binlake.pump_service.feeder.snapshot.throttle import Throttle
 from binlake.pump_service.feeder.sourceerrors import build_source_error
 from binlake.pump_service.feeder.startposition import SERVER_FACT, read_identity
 
@@ -50,6 +51,7 @@ log = structlog.get_logger()
 
 _TRIES = 10  # times a snapshot is opened before giving up because DDL keeps running
 _RETRY_S = 1.0  # before a snapshot that DDL invalidated is taken again
+_PAUSE_POLL_S = 1.0
 
 
 def needs_load(journal: Journal, source: SourceFile) -> bool:
@@ -59,10 +61,15 @@ def needs_load(journal: Journal, source: SourceFile) -> bool:
     return source.start.mode == "snapshot"
 
 
+class _Paused(Exception):
+    """The load is to pause: its snapshot ends."""
+
+
 @dataclass
 class Loader:
     """Loads `source`, whose log is read as replica `server_id`; `watch` is called with the progress of each attempt at
-    its start; `families`: the kinds of servers that the rows go to, as far as known."""
+    its start; `families`: the kinds of servers that the rows go to, as far as known; `is_paused`: whether the load
+    is to read nothing for now."""
 
     source: SourceFile
     journal: Journal
@@ -72,6 +79,8 @@ class Loader:
     watch: Callable[[Progress], None]
     server_id: int = 0
     families: tuple[Dialect, ...] = ()
+    is_paused: Callable[[], bool] = lambda: False
+    _look_at: float = 0.0
 
     def load(self) -> None:
         """Returns when all rows are committed and the journal has the position after them.
@@ -83,6 +92,8 @@ class Loader:
             load = LoadState(self.journal, self.source.name)
             try:
                 self._continue(load)
+            except _Paused:
+                self._wait_while_paused(LoadState(self.journal, self.source.name))
             except SnapshotChanged as error:
                 load.read_again([error.table])
                 self._wait_before_retry(error)
@@ -102,7 +113,18 @@ class Loader:
         if self.stopped.wait(_RETRY_S):
             raise Stopped from error
 
+    def _wait_while_paused(self, load: LoadState) -> None:
+        progress = self._start_progress({}, load)
+        progress.state = "paused"
+        log.info("load_paused", source=self.source.name, rows=sum(table.rows for table in load.tables.values()))
+        while self.is_paused():
+            if self.stopped.wait(_PAUSE_POLL_S):
+                raise Stopped
+        log.info("load_resumed", source=self.source.name)
+
     def _continue(self, load: LoadState) -> None:
+        if self.is_paused():
+            raise _Paused
         if load.is_read:
             # Read by an earlier process; which names may have moved is no longer known.
             progress, maybe_moved = self._start_progress({}, load), set(load.tables)
@@ -147,18 +169,28 @@ class Loader:
                 most_rows=rows,
                 invalid_text=self.source.invalid_text,
                 form=self.source.snapshot.form,
+                throttle=Throttle(self.source.snapshot.rows_per_second),
             )
             keeper = ChunkWriter(self.publisher, self.source.name, load, began_ms)
+            progress.begin_reading()
             try:
                 with closing(reader.read_values()) as values:
                     for value in values:
-                        if self.stopped.is_set():
-                            raise Stopped
+                        self._require_to_go_on()
                         keeper.add(value)
                 keeper.flush()
             finally:
                 keeper.abandon()
         return progress, reader.maybe_moved
+
+    def _require_to_go_on(self) -> None:
+        if self.stopped.is_set():
+            raise Stopped
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + _PAUSE_POLL_S
+            if self.is_paused():
+                raise _Paused
 
     def _catch_up(self, load: LoadState, progress: Progress) -> None:
         """Commit what the log has changed, up to the last snapshot, in rows that were read before it."""
@@ -169,7 +201,6 @@ class Loader:
                 self.publisher.commit(uncommitted, position, facts, is_load=True, chunks=chunks)
             else:
                 self.journal.commit([], {}, facts=facts, loaded=name, chunks=chunks)
-        progress.state = "reading"
 
     @contextmanager
     def _order_batches(

@@ -33,6 +33,7 @@ def read_load_record(journal: Journal, source: str) -> dict[str, Any]:
         tables = [json.loads(body) for body in journal.read_load_tables(source).values()]
         record["rows"] = sum(table["rows"] for table in tables)
         record["tables_done"] = sum(table["done"] for table in tables)
+        record["bytes"] = sum(table.get("bytes", 0) for table in tables)
     return record
 
 
@@ -149,13 +150,16 @@ class LoadState:
         record = {"state": "loading", "from_ts": str(self.from_ts), "began": self.began, "snapshots": snapshots}
         return build_load_facts(self._source, {**record, "tables": self._total})
 
-    def finish_chunk(self, value: Value, rows: int, batches: Sequence[Batch], *, is_visible: bool) -> LoadedChunk:
-        """The chunk that `value` completes, with its `rows` and prewritten batches; the caller stores it, or commits
-        it (`is_visible`)."""
+    def finish_chunk(
+        self, value: Value, rows: int, batches: Sequence[Batch], *, is_visible: bool, size: int = 0
+    ) -> LoadedChunk:
+        """The chunk that `value` completes, with its `rows`, their bytes (`size`) and prewritten batches; the caller
+        stores it, or commits it (`is_visible`)."""
         snapshot, table = len(self.snapshots) - 1, self.tables[value.name]
         table.ranges.finish(value.chunk.low, value.chunk.high, snapshot)
         table.rows += rows
         table.chunks += 1
+        table.bytes += size
         table.is_visible |= is_visible and rows > 0
         return LoadedChunk((self._source, *value.name), table.to_json(), snapshot, batches)
 

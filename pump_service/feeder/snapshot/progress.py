@@ -1,4 +1,8 @@
-"""The progress of a full load: rows and chunks of each table, for the status port."""
+"""The progress of a full load: rows, bytes, rate and expected end of each table, for the status port.
+
+The rate is that of the present attempt. Tables are read one after the other, the largest first, so the expected end of
+a table is that of all rows up to its last one, by the server's estimates.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +18,19 @@ from binlake.pump_service.feeder.snapshot.tableload import TableLoad
 
 @dataclass
 class TableProgress:
-    """`estimated`: the server's estimate of the rows; `done`: all chunks are read."""
+    """`estimated`: the server's estimate of the rows; `bytes`: of their prewrites; `done`: all chunks are read."""
 
     estimated: int
     rows: int = 0
+    bytes: int = 0
     chunks: int = 0
     done: bool = False
 
 
 @dataclass
 class Progress:
-    """Progress of one load; thread-safe. `state`: `reading`, `catching up` (with the log, if read in several
-    snapshots), `committing` or `done`: then it lies in (`from_ts`, `commit_ts`]. `began`: Unix seconds of the first
+    """Progress of one load; thread-safe. `state`: `reading`, `catching up` (with the log, up to a new snapshot),
+    `paused`, `committing` or `done`: then it lies in (`from_ts`, `commit_ts`]. `began`: Unix seconds of the first
     attempt. `trouble`: why the log cannot be read just now; "" while it can.
     """
 
@@ -36,6 +41,8 @@ class Progress:
     began: float = field(default_factory=time.time)
     trouble: str = ""
     _has_read: bool = False
+    _new_rows: int = 0
+    _reading_since: float = field(default_factory=time.monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -52,12 +59,20 @@ class Progress:
             for name, load in tables.items():
                 table = self.tables[name]
                 table.rows, table.chunks, table.done = load.rows, load.chunks, load.ranges.is_complete
+                table.bytes = load.bytes
 
-    def add_rows(self, name: Name, rows: int) -> None:
-        """Count more rows of a table."""
+    def add_rows(self, name: Name, rows: int, size: int) -> None:
+        """Count more rows of a table, and the bytes of their prewrite."""
         with self._lock:
             self.tables[name].rows += rows
+            self.tables[name].bytes += size
+            self._new_rows += rows
             self._has_read = True
+
+    def begin_reading(self) -> None:
+        """The rate counts from here on."""
+        with self._lock:
+            self.state, self._new_rows, self._reading_since = "reading", 0, time.monotonic()
 
     def add_chunk(self, name: Name) -> None:
         """Count one more chunk of a table."""
@@ -83,7 +98,12 @@ class Progress:
     def to_json(self) -> dict[str, Any]:
         """For the status port: the load as a whole, and each table."""
         with self._lock:
-            tables = {f"{db}.{table}": {**vars(progress)} for (db, table), progress in self.tables.items()}
+            rate = self._new_rows / max(time.monotonic() - self._reading_since, 1e-3) if self.state == "reading" else 0
+            left = _expect_ends(self.tables, rate)
+            ends = [seconds for seconds in left.values() if seconds is not None]
+            tables = {
+                ".".join(name): {**vars(progress), "seconds_left": left[name]} for name, progress in self.tables.items()
+            }
         return {
             "state": self.state,
             "from_ts": str(self.from_ts),
@@ -93,5 +113,18 @@ class Progress:
             "tables_done": sum(table["done"] for table in tables.values()),
             "rows": sum(table["rows"] for table in tables.values()),
             "rows_estimated": sum(max(table["estimated"], table["rows"]) for table in tables.values()),
+            "bytes": sum(table["bytes"] for table in tables.values()),
+            "rows_per_second": round(rate, 1),
+            "seconds_left": max(ends, default=0.0) if len(ends) == len(left) else None,
             "by_table": tables,
         }
+
+
+def _expect_ends(tables: Mapping[Name, TableProgress], rate: float) -> dict[Name, float | None]:
+    """The seconds until each table is read, at `rate` rows a second; None = not known, 0 = it is."""
+    ends: dict[Name, float | None] = {}
+    rows = 0
+    for name, table in sorted(tables.items(), key=lambda item: item[1].estimated, reverse=True):
+        rows += 0 if table.done else max(table.estimated - table.rows, 0)
+        ends[name] = 0.0 if table.done else round(rows / rate, 1) if rate else None
+    return ends

@@ -32,6 +32,7 @@ from binlake.pump_service.feeder.server import Link, ask
 from binlake.pump_service.feeder.snapshot.opening import Snapshot
 from binlake.pump_service.feeder.snapshot.progress import Progress
 from binlake.pump_service.feeder.snapshot.structures import count_moves, read_create_text
+from binlake.pump_service.feeder.snapshot.throttle import Throttle
 from binlake.rows.schema import TableDef
 from binlake.statements.literal import quote_qualified_name
 
@@ -86,6 +87,7 @@ class SnapshotReader:
 
     `moves`: the result of `count_moves` before the snapshot was opened. `maybe_moved`: tables whose name may have moved
     by their last chunk; complete once everything is read. `form`: whether values have rows as TiDB's, or columns.
+    `throttle`: None = no limit.
     """
 
     def __init__(
@@ -100,8 +102,10 @@ class SnapshotReader:
         moves: tuple[int, ...] = (),
         invalid_text: InvalidText = "refuse",
         form: Form = "rows",
+        throttle: Throttle | None = None,
     ) -> None:
         self._snapshot = snapshot
+        self._throttle = throttle or Throttle(0)
         self._form = form
         self._version = schema_version
         self._progress = progress
@@ -152,6 +156,7 @@ class SnapshotReader:
         while True:
             # A statement, also the one that finds the bound, keeps its lock against DDL until the transaction ends,
             # or until a rollback to a savepoint (MySQL; MariaDB keeps the lock).
+            self._wait_for_throttle()
             ask(link, "SAVEPOINT chunk")
             chunk = work.begin_chunk(link)
             if chunk is None:
@@ -163,6 +168,11 @@ class SnapshotReader:
                 if self._may_have_moved(link):
                     self.maybe_moved.add(work.table.name)
                 self._progress.finish(work.table.name)
+
+    def _wait_for_throttle(self) -> None:
+        while wait_s := self._throttle.find_wait_s():
+            if self._stopped.wait(min(wait_s, _POLL_S)):
+                raise _Stopped
 
     def _may_have_moved(self, link: Link) -> bool:
         return not self._moves or count_moves(link) != self._moves
@@ -188,7 +198,8 @@ class SnapshotReader:
             write = self._write_columns if self._form == "columns" else self._write_rows
             for rows, value in write(table.definition, packets):
                 yield Value(table.name, rows, value, chunk)
-                self._progress.add_rows(table.name, rows)
+                self._progress.add_rows(table.name, rows, len(value))
+                self._throttle.add_rows(rows)
         except SourceRefused as error:
             error.where.setdefault("table", ".".join(table.name))
             raise

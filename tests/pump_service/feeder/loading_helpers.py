@@ -20,6 +20,7 @@ from binlake.pump_service.feeder.settings import SourceFile
 from binlake.pump_service.feeder.snapshot.loading import Loader
 from binlake.pump_service.feeder.snapshot.progress import Progress
 from binlake.pump_service.feeder.tracker import ScratchServer
+from binlake.rows.codec.columnblocks import count_block_rows, is_column_block
 from binlake.wire import binlog_pb2 as pb
 
 DB = "snapload"
@@ -44,10 +45,12 @@ class DyingPumps(MemoryPumps):
 class Loaded:
     """A feeder's parts around a loader of `server`, in one folder; created anew for each start, as in a new process.
 
-    `source`: settings besides the server's address; `snapshot`: settings of the load; `families` may be set before it.
+    `source`: settings besides the server's address; `snapshot`: settings of the load; `families` and
+    `is_paused` may be set before it.
     """
 
     families: tuple[Dialect, ...] = ()
+    is_paused: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class Loaded:
 
     def load(self) -> None:
         arguments = self.journal, self.publisher, self.catalog, threading.Event(), self.progress.append
-        Loader(self.source, *arguments, server_id=SERVER_ID, families=self.families).load()
+        Loader(self.source, *arguments, server_id=SERVER_ID, families=self.families, is_paused=self.is_paused).load()
 
     def close(self) -> None:
         self.journal.close()
@@ -86,7 +89,7 @@ def committed(pumps: MemoryPumps) -> list[pb.Binlog]:
 
 def rows_of(binlogs: Sequence[pb.Binlog]) -> int:
     values = [pb.PrewriteValue.FromString(binlog.prewrite_value) for binlog in binlogs if binlog.prewrite_value]
-    return sum(len(mutation.inserted_rows) for value in values for mutation in value.mutations)
+    return sum(count_inserts(mutation) for value in values for mutation in value.mutations)
 
 
 def rows_left(binlogs: Sequence[pb.Binlog], catalog: Catalog) -> int:
@@ -95,7 +98,12 @@ def rows_left(binlogs: Sequence[pb.Binlog], catalog: Catalog) -> int:
     present = [
         mutation for value in values for mutation in value.mutations if catalog.state.find_table(mutation.table_id)
     ]
-    return sum(len(mutation.inserted_rows) for mutation in present)
+    return sum(map(count_inserts, present))
+
+
+def count_inserts(mutation: pb.TableMutation) -> int:
+    """The inserted rows, also those of blocks."""
+    return sum(count_block_rows(row) if is_column_block(row) else 1 for row in mutation.inserted_rows)
 
 
 def filled(server: MariaDb) -> MariaDb:

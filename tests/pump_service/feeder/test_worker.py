@@ -22,6 +22,7 @@ from binlake.pump_service.feeder.metrics import render_metrics_page
 from binlake.pump_service.feeder.publisher import Publisher, read_key
 from binlake.pump_service.feeder.service import Feeder
 from binlake.pump_service.feeder.settings import FeederFile, SourceFile
+from binlake.pump_service.feeder.snapshot.progress import Progress
 from binlake.pump_service.feeder.worker import Parts, Worker
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -262,7 +263,16 @@ def test_metrics_page_shows_the_workers_counts(world: World) -> None:
     while not world.worker.counts.last_ms:
         threading.Event().wait(0.01)
     REPLACED.add("d.of_this_test", "v")
-    text, _ = render_metrics_page([world.worker], world.publisher)
+    load = Progress.of({("d", "t"): 900}, [("d", "t")])
+    load.add_rows(("d", "t"), 300, 4096)
+    text, _ = render_metrics_page([world.worker], world.publisher, {"shard-1": load})
+    assert 'binlake_feeder_load_rows{source="shard-1"} 300' in text
+    assert 'binlake_feeder_load_bytes{source="shard-1"} 4096' in text
+    assert 'binlake_feeder_load_tables_done{source="shard-1"} 0' in text
+    assert 'binlake_feeder_load_seconds_left{source="shard-1"}' in text
+    load.state = "paused"
+    paused = render_metrics_page([world.worker], world.publisher, {"shard-1": load})[0]
+    assert 'binlake_feeder_load_seconds_left{source="shard-1"}' not in paused
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     shown: dict[str, Any] = {name.partition("{")[0]: value for name, value in lines.items()}
     assert shown["binlake_feeder_transactions_total"] == "2"
@@ -281,7 +291,7 @@ def test_metrics_page_shows_the_workers_counts(world: World) -> None:
     assert alert_rules.find_missing_on_board("feeder", series) == {}
     assert len(alert_rules.rules("binlake-feeders")) == 4
     world.log.trouble = "refused"
-    assert 'binlake_feeder_up{source="shard-1"} 0' in render_metrics_page([world.worker], world.publisher)[0]
+    assert 'binlake_feeder_up{source="shard-1"} 0' in render_metrics_page([world.worker], world.publisher, {})[0]
 
 
 def test_a_statement_is_replaced_or_skipped_as_configured(world: World) -> None:

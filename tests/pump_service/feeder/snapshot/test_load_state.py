@@ -66,7 +66,7 @@ def test_a_load_continues_from_the_journal(journal: Journal) -> None:
     }
     assert not again.is_read
     assert read_load_record(journal, "s1") == {
-        "state": "loading", "from_ts": "77", "began": load.began, "tables": 2, "rows": 10, "tables_done": 1,
+        "state": "loading", "from_ts": "77", "began": load.began, "tables": 2, "rows": 10, "tables_done": 1, "bytes": 0,
         "snapshots": [{"position": ["bin.000001", 40, "0-1-9"], "server": "server-1"}],
     }  # fmt: skip
     # The next snapshot reads the rest.
