@@ -117,7 +117,7 @@ class Snapshot(Section):
     )
     chunk_rows: int = Field(20_000, ge=1, description="rows of a chunk, and at most of a transaction that has them")
     form: Literal["rows", "columns"] = Field(
-        "rows",
+        "columns",
         description="how the pumps get the rows: as TiDB's, which any consumer reads, or as columns, which cost less"
         " and which an original Drainer refuses",
     )

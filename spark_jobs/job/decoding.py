@@ -35,6 +35,7 @@ from binlake.rules.windowrows import build_row_filter
 from binlake.spark_jobs.engine.engine import Keeper
 from binlake.spark_jobs.engine.lakerows import list_written_rows
 from binlake.spark_jobs.engine.rows import HeldRows, Rows
+from binlake.wire import binlog_pb2 as pb
 
 log = structlog.get_logger(__name__)
 
@@ -91,10 +92,10 @@ class Decoder:
         for batch in batches:
             for piece in _split_batch(batch):
                 at = 0
-                for block in find_column_blocks(piece.column(Binlog.PAYLOAD)):
+                for block, value in find_column_blocks(piece.column(Binlog.PAYLOAD)):
                     own += yield from self._decode_piece(decoded, piece.slice(at, block - at))
                     yield from ((rows, False) for rows in decoded.take_batches())
-                    own += yield from self._read_block(decoded, piece.slice(block, 1))
+                    own += yield from self._read_block(decoded, piece.slice(block, 1), value)
                     at = block + 1
                 own += yield from self._decode_piece(decoded, piece.slice(at))
         yield from ((rows, False) for rows in decoded.take_batches())
@@ -120,16 +121,19 @@ class Decoder:
         return own
 
     def _read_block(
-        self, decoded: MutationBatch, piece: pa.RecordBatch
+        self, decoded: MutationBatch, piece: pa.RecordBatch, value: pb.PrewriteValue
     ) -> Generator[tuple[pa.RecordBatch, bool], None, int]:
-        """The rows of the only transaction of `piece`, a block. Returns 1 if our own side wrote it, else 0."""
-        payload, commit_ts, start_ts = (
-            piece.column(name)[0].as_py() for name in (Binlog.PAYLOAD, Binlog.COMMIT_TS, Binlog.START_TS)
-        )
+        """The rows of the only transaction of `piece`, a block. Returns 1 if our own side wrote it, else 0.
+
+        `value`: the transaction's, which is parsed only once.
+        """
+        commit_ts, start_ts = (piece.column(name)[0].as_py() for name in (Binlog.COMMIT_TS, Binlog.START_TS))
         tables = self.schemas.find_schema_at(commit_ts)
-        if self.rules.marks is not None and self.rules.marks.is_ours(payload, commit_ts, start_ts, tables):
-            return 1
-        yield from ((rows, True) for rows in decoded.read_block(payload, commit_ts, start_ts, tables))
+        if self.rules.marks is not None:
+            payload = piece.column(Binlog.PAYLOAD)[0].as_py()
+            if self.rules.marks.is_ours(payload, commit_ts, start_ts, tables):
+                return 1
+        yield from ((rows, True) for rows in decoded.read_block(value, commit_ts, start_ts, tables))
         return 0
 
     def _build_batch(self) -> MutationBatch:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from binlake.base.dictionaries import encode_dictionary
 from binlake.base.varint import write_uvarint
-from binlake.mysqlbinlog.rowimage.charsets import InvalidText
+from binlake.mysqlbinlog.rowimage.charsets import InvalidText, build_utf8_writer
 from binlake.mysqlbinlog.rowimage.lanes import Bytes
 from binlake.mysqlbinlog.rowimage.pieces import Values
 from binlake.mysqlbinlog.rowimage.together import CutShort
@@ -80,9 +80,9 @@ def _cut(data: Bytes, values: Values) -> pa.Array:
 
 
 def _choose_conversion(column: ColumnInfo, write: Write, *, as_bytes: bool) -> _Convert:
-    plainly = _build_plain_conversion(column, write)
     if as_bytes:
-        return plainly
+        return _build_decoding_conversion(column, write)
+    plainly = _build_plain_conversion(column, write)
     if column.tp in t.STRINGS:
         return _convert_bytes if column.is_binary else _read_utf8
     if column.tp in t.INTEGERS:
@@ -134,6 +134,24 @@ def _read_beginnings(texts: pa.Array) -> tuple[Bytes, Bytes]:
     data = np.frombuffer(b"".join((memoryview(buffer), b"\0\0")) if buffer is not None else b"\0\0", np.uint8)
     sizes = np.diff(at)
     return np.where(sizes > 0, data[at[:-1]], 0), np.where(sizes > 1, data[at[:-1] + 1], 0)
+
+
+def _build_decoding_conversion(column: ColumnInfo, write: Write) -> _Convert:
+    """As `_build_plain_conversion`, for bytes of a text: each in which bytes are replaced is written, and counts."""
+    plainly, to_utf8 = _build_plain_conversion(column, write), build_utf8_writer(column.charset)
+    assert to_utf8 is not None
+
+    def convert(texts: pa.Array) -> pa.Array:
+        found = plainly(texts)
+        for value, count in zip(*pc.value_counts(texts.drop_null()).flatten(), strict=True):
+            try:
+                to_utf8(value.as_py())
+            except UnicodeDecodeError:
+                for _ in range(count.as_py() - 1):
+                    write(value.as_py())
+        return found
+
+    return convert
 
 
 def _build_plain_conversion(column: ColumnInfo, write: Write) -> _Convert:

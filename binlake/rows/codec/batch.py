@@ -168,14 +168,13 @@ class MutationBatch:
         return self._count - had
 
     def read_block(
-        self, payload: bytes, commit_ts: int, start_ts: int, tables: TableLookup
+        self, value: pb.PrewriteValue, commit_ts: int, start_ts: int, tables: TableLookup
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a transaction that `find_column_blocks` has found, after filters; counts what these leave out.
 
         The batch must be empty, so that rows stay in order. Raises WireError, SchemaError.
         """
         assert not self._count, "take the rows of the transactions before a block first"
-        value = split(payload, commit_ts, start_ts)
         table_id, block, count = get_block(value)
         table = tables.find_table(table_id)
         if table is None:

@@ -61,30 +61,32 @@ def read_column_block(block: bytes, table: TableDef) -> list[pa.Array]:
     return [batch.column(name) for name in wanted]
 
 
-def find_column_blocks(binlogs: pa.BinaryArray) -> list[int]:
-    """The numbers of those `binlogs` whose rows are a block: its only mutation has nothing else."""
+def find_column_blocks(binlogs: pa.BinaryArray) -> list[tuple[int, pb.PrewriteValue]]:
+    """(number, value) of those `binlogs` whose rows are a block: its only mutation has nothing else."""
     if not len(binlogs):
         return []
     _, offsets, values = binlogs.buffers()
     bounds = np.frombuffer(offsets, np.int32)[binlogs.offset : binlogs.offset + len(binlogs) + 1]
     low, high = int(bounds[0]), int(bounds[-1])
     data = values.slice(low, high - low).to_pybytes() if values is not None else b""
-    found: list[int] = []
+    found: list[tuple[int, pb.PrewriteValue]] = []
     at = data.find(MARK)
     # One search in all bytes: without a block, this is all that it costs.
     while at >= 0:
         number = int(np.searchsorted(bounds, at + low, side="right")) - 1
-        if _has_block(binlogs[number].as_py()):
-            found.append(number)
+        value = _parse_block(binlogs[number].as_py())
+        if value is not None:
+            found.append((number, value))
         at = data.find(MARK, int(bounds[number + 1]) - low)
     return found
 
 
-def _has_block(binlog: bytes) -> bool:
+def _parse_block(binlog: bytes) -> pb.PrewriteValue | None:
     try:
         value = pb.PrewriteValue.FromString(pb.Binlog.FromString(binlog).prewrite_value)
     except DecodeError:
         # Values of a damaged binlog may have any bytes; its decoder reports the damage.
-        return False
+        return None
     rows = [row for mutation in value.mutations for row in mutation.inserted_rows]
-    return len(value.mutations) == 1 and len(value.mutations[0].sequence) == 1 and is_column_block(b"".join(rows))
+    is_alone = len(value.mutations) == 1 and len(value.mutations[0].sequence) == 1
+    return value if is_alone and is_column_block(b"".join(rows)) else None

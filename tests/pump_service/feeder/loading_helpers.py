@@ -20,6 +20,7 @@ from binlake.pump_service.feeder.settings import SourceFile
 from binlake.pump_service.feeder.snapshot.loading import Loader
 from binlake.pump_service.feeder.snapshot.progress import Progress
 from binlake.pump_service.feeder.tracker import ScratchServer
+from binlake.rows.codec.columnblocks import count_block_rows, is_column_block
 from binlake.wire import binlog_pb2 as pb
 
 DB = "snapload"
@@ -88,7 +89,7 @@ def committed(pumps: MemoryPumps) -> list[pb.Binlog]:
 
 def rows_of(binlogs: Sequence[pb.Binlog]) -> int:
     values = [pb.PrewriteValue.FromString(binlog.prewrite_value) for binlog in binlogs if binlog.prewrite_value]
-    return sum(len(mutation.inserted_rows) for value in values for mutation in value.mutations)
+    return sum(count_inserts(mutation) for value in values for mutation in value.mutations)
 
 
 def rows_left(binlogs: Sequence[pb.Binlog], catalog: Catalog) -> int:
@@ -97,7 +98,12 @@ def rows_left(binlogs: Sequence[pb.Binlog], catalog: Catalog) -> int:
     present = [
         mutation for value in values for mutation in value.mutations if catalog.state.find_table(mutation.table_id)
     ]
-    return sum(len(mutation.inserted_rows) for mutation in present)
+    return sum(map(count_inserts, present))
+
+
+def count_inserts(mutation: pb.TableMutation) -> int:
+    """The inserted rows, also those of blocks."""
+    return sum(count_block_rows(row) if is_column_block(row) else 1 for row in mutation.inserted_rows)
 
 
 def filled(server: MariaDb) -> MariaDb:

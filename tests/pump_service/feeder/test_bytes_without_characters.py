@@ -20,6 +20,8 @@ from binlake.mysqlbinlog.rowimage.plain import find_changed_columns
 from binlake.mysqlbinlog.rowimage.replaced import REPLACED, ReplacedTexts
 from binlake.mysqlbinlog.rowimage.shape import derive_shape
 from binlake.mysqlbinlog.rowimage.transactions import encode_transactions
+from binlake.rows.codec.columnblocks import is_column_block, read_column_block
+from binlake.rows.schema import TableDef
 from binlake.wire import binlog_pb2 as pb
 
 pytestmark = pytest.mark.mariadb
@@ -67,14 +69,25 @@ def _both_ways(
                 encode()
             assert (found.value.message, found.value.where) == (refusal.message, refusal.where)
             raise refusal
-        [logged] = _inserts(encode())
-        [read] = _inserts([one.prewrite_value for one in committed(pumps)])
+        table = loaded.catalog.find_table("s1", DB, "t")
+        assert table is not None
+        [logged] = _inserts(encode(), table)
+        [read] = _inserts([one.prewrite_value for one in committed(pumps)], table)
         return [*read, *logged]
 
 
-def _inserts(values: list[bytes]) -> list[list[bytes]]:
+def _inserts(values: list[bytes], table: TableDef) -> list[list[bytes]]:
+    """The inserted rows of each mutation; of a block, the texts of each row."""
     parsed = [pb.PrewriteValue.FromString(value) for value in values if value]
-    return [list(mutation.inserted_rows) for value in parsed for mutation in value.mutations]
+    mutations = [mutation for value in parsed for mutation in value.mutations]
+    return [[row for entry in mutation.inserted_rows for row in _list_rows(entry, table)] for mutation in mutations]
+
+
+def _list_rows(entry: bytes, table: TableDef) -> list[bytes]:
+    if not is_column_block(entry):
+        return [entry]
+    columns = [column.to_pylist() for column in read_column_block(entry, table)]
+    return ["".join(texts).encode() for texts in zip(*columns, strict=True)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from feeder_helpers import CountingClock
-from loading_helpers import DB, DyingPumps, Loaded, committed
+from loading_helpers import DB, DyingPumps, Loaded, committed, count_inserts
 from support.hostile import HOSTILE, ask, hostile
 from support.mariadb import MariaDb, MySql
 
@@ -137,7 +137,7 @@ def _check_load(server: MariaDb, folder: Path) -> None:
     loaded = Loaded(server, folder / "load", pumps, CountingClock())
     loaded.load()
     rows = [
-        len(mutation.inserted_rows)
+        count_inserts(mutation)
         for prewrite in committed(pumps)
         for mutation in pb.PrewriteValue.FromString(prewrite.prewrite_value).mutations
     ]
