@@ -61,8 +61,13 @@ def find_replications(folder: Path | None = None) -> ReplicationFolder:
 
 
 def find_replication_of(name: str, folder: Path | None = None) -> ReplicationFolder:
-    """The replication `name` alone, if its file has its name, as is the custom; otherwise all of the folder."""
+    """The replication `name` alone, if its file has its name, as is the custom; otherwise all of the folder.
+
+    `name` may come from a request: a file outside the folder is not read.
+    """
     path = (folder or find_replications_folder()) / f"{name}.toml"
+    if "\0" in name or path.name != f"{name}.toml":
+        return find_replications(folder)
     try:
         replication = load_replication(path, secrets=False)
     except ConfigError:

@@ -21,7 +21,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.rows.codec import format_key_text
-from binlake_airflow.pages import audits, views
+from binlake_airflow.pages import audits, views, web
 from binlake_airflow.pages.audits import _build_change_view
 from binlake_airflow.pages.masking import Masks
 from deploy.local.sample_lake import BASE, S, build_sample, register_cluster
@@ -250,6 +250,27 @@ def test_row_links_to_its_transaction_and_run_with_exact_timestamps(
     for key in ('["1","AB01"]', '["2","AB01"]'):
         assert f"json={quote(key)}" in page.text
     assert "under this key and name" in page.text
+
+
+def test_a_transaction_is_shown_table_by_table_a_line_a_row() -> None:
+    def build(seq: int, table: str, op: str, **columns: str) -> dict[str, Any]:
+        before, after = (None if op == gone else columns for gone in ("insert", "delete"))
+        key = f'["{columns["id"]}"]'
+        return _build_change_view(OPEN, RowVersion(5, 4, seq, 1, "d", table, op, key, None, before, after))
+
+    changes = [build(0, "b", "insert", id="1"), build(1, "a", "update", id="2", x="7"), build(2, "b", "delete", id="3")]
+    moment = {"commit_ts": "5", "time": "2026-11-20T00:00:00.000+00:00"}
+    found = {
+        "commit": moment, "start": moment, "kind": "dml", "schema_version": 1, "pumps": ["p"], "bytes": 9, "remark": "",
+        "ddl": [], "passages": [], "total": 3, "first": 0, "next": None, "changes": changes,
+    }  # fmt: skip
+    text = web._pages.get_template("transaction.html").render(
+        layout="fragment.html", root="/", dag_id="d", path="/t", view={"ts": "5", "transaction": found}, may_act=False
+    )
+    assert re.findall(r"<h3><code>(.*?)</h3>", text) == ["d.a</code>, 1 row change", "d.b</code>, 2 row changes"]
+    assert re.findall(r'<tr class="(\w+)">', text) == ["update", "insert", "delete"]
+    heads = [re.findall(r'<th scope="col">(\w+)</th>', head) for head in text.split("<thead>")[2:]]
+    assert heads == [["Row", "Change", "id", "x", "Number"], ["Row", "Change", "id", "Number"]]
 
 
 def test_too_long_key_is_cut_and_has_no_link() -> None:

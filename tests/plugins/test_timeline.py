@@ -165,3 +165,9 @@ def test_disks_are_drawn_over_their_readings_without_pumps_that_are_gone() -> No
     [panel] = [one for one in build_panels({**build_timeline(windows(2), AT), "disks": disks}) if one.name == "disk"]
     assert "lake 3.0 GiB of 4.0 GiB free; pump 3.0 GiB of 4.0 GiB free" in panel.text
     assert build_disks([]) == []
+    # Pumps differ by their lines, not by words only.
+    many = build_disks([reading(1, lake=1, a=1, b=1, c=1, d=1)])
+    [panel] = [one for one in build_panels({**build_timeline(windows(2), AT), "disks": many}) if one.name == "disk"]
+    assert panel.legend == [
+        ("lake", "lake"), ("a", "pump"), ("b", "pump second"), ("c", "pump third"), ("d", "pump"),
+    ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 from markupsafe import Markup
 
@@ -21,6 +22,8 @@ from binlake_airflow.pages.timeline import ORDER, Disk, Lag, Landing, Timeline, 
 from binlake_airflow.pages.words import format_clock, format_count, format_size
 
 _SINKS = {"": "lake", "sql": "target", "mirror": "mirrors", "feed": "feed"}
+_PUMPS = ("pump", "pump second", "pump third")
+"""Classes of pumps: one colour, dashed in other ways."""
 _MARKS = 20
 
 
@@ -178,7 +181,11 @@ def _build_cpu_table(lanes: Sequence[Lane]) -> Markup:
 def _build_disk_panels(disks: Sequence[Disk]) -> list[Panel]:
     if not disks:
         return []
-    series = [Series(disk["place"], "lake" if disk["place"] == "lake" else "pump", disk["points"]) for disk in disks]
+    lake = [Series(disk["place"], "lake", disk["points"]) for disk in disks if disk["place"] == "lake"]
+    pumps = (disk for disk in disks if disk["place"] != "lake")
+    series = lake + [
+        Series(disk["place"], kind, disk["points"]) for disk, kind in zip(pumps, cycle(_PUMPS), strict=False)
+    ]
     moments = [at for one in series for at, _ in one.points]
     free = "; ".join(
         f"{disk['place']} {format_size(disk['free'])} of {format_size(disk['size'])} free" for disk in disks
