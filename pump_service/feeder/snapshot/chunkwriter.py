@@ -6,6 +6,7 @@ moved, it stays open: the log must be read first (`catchup`).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ from binlake.pump_service.feeder.snapshot.reading import Value
 
 _PREWRITE_BYTES = 4 << 20
 """Bytes of values that are prewritten together."""
+_FLUSH_S = 2.0
+"""Seconds after which fewer bytes are prewritten: a load that is limited, or of small tables, goes on to be seen."""
 
 
 @dataclass
@@ -38,6 +41,7 @@ class ChunkWriter:
         self._chunks: dict[tuple[Name, str], _Chunk] = {}
         self._bytes = 0
         self._number = 0
+        self._due = time.monotonic() + _FLUSH_S
 
     def add(self, value: Value) -> None:
         """Add the next value; it is prewritten together with others."""
@@ -51,9 +55,17 @@ class ChunkWriter:
         self._bytes += len(value.value)
         if self._bytes >= _PREWRITE_BYTES:
             self.flush()
+        else:
+            self.flush_if_due()
+
+    def flush_if_due(self) -> None:
+        """`flush` what has waited for long."""
+        if time.monotonic() >= self._due:
+            self.flush()
 
     def flush(self) -> None:
         """Prewrite the added values, and record the complete chunks."""
+        self._due = time.monotonic() + _FLUSH_S
         with_values = [chunk for chunk in self._chunks.values() if chunk.values]
         outgoing = [
             Outgoing(self._build_id(), self._began_ms, value.value) for chunk in with_values for value in chunk.values

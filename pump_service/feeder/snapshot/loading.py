@@ -159,6 +159,12 @@ class Loader:
             if load.has_rows and not load.has_one_position:
                 self._catch_up(load, progress)
             rows = self.source.snapshot.chunk_rows
+            keeper = ChunkWriter(self.publisher, self.source.name, load, began_ms)
+
+            def wait() -> None:
+                self._require_to_go_on()
+                keeper.flush_if_due()
+
             reader = SnapshotReader(
                 snapshot,
                 left,
@@ -170,8 +176,8 @@ class Loader:
                 invalid_text=self.source.invalid_text,
                 form=self.source.snapshot.form,
                 throttle=Throttle(self.source.snapshot.rows_per_second),
+                idle=wait,
             )
-            keeper = ChunkWriter(self.publisher, self.source.name, load, began_ms)
             progress.begin_reading()
             try:
                 with closing(reader.read_values()) as values:

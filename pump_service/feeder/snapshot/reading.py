@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -87,7 +87,7 @@ class SnapshotReader:
 
     `moves`: the result of `count_moves` before the snapshot was opened. `maybe_moved`: tables whose name may have moved
     by their last chunk; complete once everything is read. `form`: whether values have rows as TiDB's, or columns.
-    `throttle`: None = no limit.
+    `throttle`: None = no limit. `idle`: called by the thread that takes the values, while it waits for one.
     """
 
     def __init__(
@@ -103,8 +103,9 @@ class SnapshotReader:
         invalid_text: InvalidText = "refuse",
         form: Form = "rows",
         throttle: Throttle | None = None,
+        idle: Callable[[], None] = lambda: None,
     ) -> None:
-        self._snapshot = snapshot
+        self._snapshot, self._idle = snapshot, idle
         self._throttle = throttle or Throttle(0)
         self._form = form
         self._version = schema_version
@@ -129,7 +130,11 @@ class SnapshotReader:
         try:
             running = len(threads)
             while running:
-                item = self._ready.get()
+                try:
+                    item = self._ready.get(timeout=_POLL_S)
+                except queue.Empty:
+                    self._idle()
+                    continue
                 if isinstance(item, BaseException):
                     raise item
                 if item is None:

@@ -164,3 +164,16 @@ def test_transaction_ids_are_unique_across_snapshots(tmp_path: Path) -> None:
         assert [key.split("|", 1)[1] for key in keys] == [
             f"s1|snapshot-bin.000001:40-2-{number}|1700000000000" for number in (1, 2, 3)
         ]
+
+
+def test_what_has_waited_for_long_is_prewritten(first: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = chunkwriter.time.monotonic()
+    chunk = first.claim(A, "")
+    first.add(A, chunk, b"1", is_last=True)
+    first.writer.flush_if_due()
+    assert read_commits(first) == []
+    monkeypatch.setattr(chunkwriter.time, "monotonic", lambda: now + 3)
+    first.writer.flush_if_due()
+    assert read_commits(first) == [b"1"]
+    first.add(A, Chunk("", "", ""), b"2")
+    assert len(first.values()) == 1

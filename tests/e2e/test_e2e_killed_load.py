@@ -1,0 +1,124 @@
+"""A full load as columns whose feeder and pump are killed with -9, as processes, while windows run and rows change."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import httpx
+import pytest
+from deltalake import DeltaTable
+from support.feeding import contents, mixed_transactions
+from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
+from support.windows import wait_until
+
+from binlake.config.model import Replication
+from binlake.errors import SourceUnavailable
+from binlake.lake.paths import LakePaths
+from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.job.runner import run_window
+from deploy.local.source import FeederSource
+
+pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
+_ROWS = 2000
+_WAIT_S = 90.0
+
+
+@pytest.fixture
+def server() -> Iterator[MariaDb]:
+    with mariadb_in_memory(MariaDb.list_source_options()) as made:
+        numbers = f"WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {_ROWS - 1}) SELECT"
+        execute(
+            made,
+            "CREATE DATABASE fed CHARACTER SET utf8mb4",
+            "CREATE TABLE fed.t (id INT PRIMARY KEY, u VARCHAR(30) UNIQUE, v DOUBLE)",
+            "CREATE TABLE fed.log (n INT, what VARCHAR(30))",
+            "SET SESSION max_recursive_iterations = 20000",
+            f"INSERT INTO fed.t {numbers} i, CONCAT('u', i), i / 7 FROM n",
+            "INSERT INTO fed.log VALUES (1, 'base'), (1, 'base')",
+        )
+        yield made
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[FeederSource]:
+    made = FeederSource(tmp_path / "cluster", pumps=2)
+    try:
+        yield made.start()
+    finally:
+        made.stop()
+
+
+def read_load(cluster: FeederSource) -> dict[str, Any]:
+    """The load on the feeder's page; {} while there is none."""
+    try:
+        sources = cluster.fetch_feeder_status()["sources"]
+    except (httpx.HTTPError, json.JSONDecodeError):
+        return {}
+    return dict(sources[0].get("load", {})) if sources else {}
+
+
+def _no_spark() -> NoReturn:
+    raise AssertionError("such small windows must not need Spark")
+
+
+def test_target_source_and_mirror_are_equal_after_kills(
+    cluster: FeederSource, server: MariaDb, mariadb: MariaDb, target: dict[str, Any]
+) -> None:
+    # S4-24 R-34
+    execute(mariadb, "DROP DATABASE IF EXISTS fed")
+    settings = (
+        f'[tracker]\nhost = "{server.host}"\nport = {server.port}\n[[source]]\nname = "s1"\nhost = "{server.host}"\n'
+        f'port = {server.port}\nignore-tables = ["mysql.*"]\n'
+        'snapshot = { threads = 2, chunk-rows = 50, form = "columns", rows-per-second = 150 }\n'
+    )
+    ctx = StageContext(build_replication(cluster, target), "test", _no_spark)
+    cluster.feed(settings)
+    pump, feeder = cluster.parts[1], cluster.parts[-1]
+    for number, killed in enumerate((pump, feeder, pump), 1):
+        # Windows carry what was read, and the load goes on.
+        wait_until(lambda at=number * _ROWS // 5: run_and_count(ctx, mariadb) >= at, seconds=_WAIT_S)  # type: ignore[misc]
+        assert read_load(cluster).get("state") != "done"
+        killed.kill9()
+        with server.connect() as link:
+            mixed_transactions(link, "fed", number, 20)
+        killed.start()
+    wait_until(lambda: read_load(cluster).get("state") == "done", seconds=_WAIT_S)
+    with server.connect() as link:
+        mixed_transactions(link, "fed", 9, 20)
+    wait_until(lambda: run_and_compare(ctx, server, mariadb), seconds=_WAIT_S)
+    for table, columns in {"t": ["id", "u", "v"], "log": ["n", "what"]}.items():
+        mirror = DeltaTable(LakePaths.of(ctx.replication).locate_mirror("fed", table)).to_pyarrow_table(columns=columns)
+        assert Counter(tuple(row.values()) for row in mirror.to_pylist()) == Counter(
+            rows(server, f"SELECT {', '.join(columns)} FROM fed.{table}")
+        )
+
+
+def build_replication(cluster: FeederSource, target: dict[str, Any]) -> Replication:
+    return Replication.model_validate(
+        {
+            "name": "shop",
+            "initial-commit-ts": "0",
+            "source": {"pd-urls": [cluster.pd_url], "status-url": cluster.status_url},
+            "lake": {"path": str(cluster.folder / "lake")},
+            "target": target,
+            "mirror": {"enabled": True},
+        }
+    )
+
+
+def run_and_count(ctx: StageContext, target: MariaDb) -> int:
+    """Run the next window, unless a process that was killed does not answer yet; the rows of the target then."""
+    with suppress(SourceUnavailable):
+        run_window(ctx)
+    return len(contents(target, "fed").get("t", [])) if "fed" in target.list_databases() else 0
+
+
+def run_and_compare(ctx: StageContext, server: MariaDb, target: MariaDb) -> bool:
+    """Run the next window; whether the target is equal then."""
+    run_window(ctx)
+    return contents(target, "fed") == contents(server, "fed")
