@@ -58,8 +58,12 @@ class Preview:
         return self.base.inexact
 
 
-def preview_rows(audit: Audit, log: WindowLog, name: tuple[str, str], ts: int, count: int, budget: Budget) -> Preview:
-    """`count` rows of the table `name` (db, table) after all changes at or below `ts`.
+def preview_rows(
+    audit: Audit, log: WindowLog, name: tuple[str, str], ts: int, count: int, budget: Budget, first: int = 0
+) -> Preview:
+    """`count` rows of the table `name` (db, table) after all changes at or below `ts`, without the `first` ones.
+
+    The order in which rows are left out is the same in each call, so that they can be read page by page.
 
     Raises as Audit.read_table_as_of, LostRange if too much changed between the mirror's state and `ts`, and OutOfTime.
     """
@@ -68,16 +72,17 @@ def preview_rows(audit: Audit, log: WindowLog, name: tuple[str, str], ts: int, c
     base = audit.find_base_version(definition.db, definition.name, ts)
     net, changes = _read_net_changes(audit, log, definition, base, ts, budget)
     changed = (dict(change.after) for change in net if change.after is not None for _ in range(change.copies))
-    rows = list(itertools.islice(changed, count + 1))
+    wanted = first + count
+    rows = list(itertools.islice(changed, wanted + 1))
     try:
-        unchanged, full = _read_unchanged_rows(audit, definition, base, net, count + 1 - len(rows))
+        unchanged, full = _read_unchanged_rows(audit, definition, base, net, wanted + 1 - len(rows))
     except (DeltaError, FileNotFoundError) as error:
         raise audit.build_version_gone_error(base) from error
     rows += unchanged
     columns = tuple(column.name for column in definition.row_columns)
     key = definition.find_identity().columns
-    shown = sorted(rows[:count], key=lambda row: sort_key([row.get(name) for name in key]))
-    return Preview(ts, columns, tuple(shown), len(rows) > count or not full, changes, base, tuple(key))
+    shown = sorted(rows[first:wanted], key=lambda row: sort_key([row.get(name) for name in key]))
+    return Preview(ts, columns, tuple(shown), len(rows) > wanted or not full, changes, base, tuple(key))
 
 
 def _read_net_changes(

@@ -51,6 +51,16 @@ def test_short_preview_has_rows_of_the_table_and_says_that_there_are_more(shop: 
     assert all(row in whole.rows for row in found.rows)
 
 
+@pytest.mark.parametrize("ts", [BASE + 10 * S, BASE + 12 * S, BASE + 36 * S])
+def test_pages_of_a_preview_are_together_the_table(shop: LakePaths, ts: int) -> None:
+    audit, log = Audit(shop), WindowLog(shop)
+    whole = preview_rows(audit, log, ("shop", "item"), ts, 100, Budget(60))
+    pages = [preview_rows(audit, log, ("shop", "item"), ts, 7, Budget(60), first) for first in range(0, 49, 7)]
+    rows = [row for page in pages for row in page.rows]
+    assert sorted(map(repr, rows)) == sorted(map(repr, whole.rows))
+    assert [page.more for page in pages] == [7 * (number + 1) < len(whole.rows) for number in range(7)]
+
+
 def test_too_many_changes_since_the_mirror_are_refused_with_a_remedy(
     shop: LakePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:

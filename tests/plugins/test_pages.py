@@ -273,6 +273,26 @@ def test_a_transaction_is_shown_table_by_table_a_line_a_row() -> None:
     assert heads == [["Row", "Change", "id", "x", "Number"], ["Row", "Change", "id", "Number"]]
 
 
+def test_a_table_is_shown_page_by_page_up_to_a_limit(
+    server: httpx.Client, shop: Path, bearer: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shop.exists()
+    monkeypatch.setattr(audits, "ROWS", 15)
+    at, shown, first, pages = BASE + 10 * S, [], 0, 0
+    while True:
+        pages += 1
+        found = server.get(f"/binlake/api/dags/shop/table?table=shop.item&at={at}&first={first}", headers=bearer).json()
+        shown += [row[0] for row in found["preview"]["rows"]]
+        text = server.get(f"/binlake/dags/shop/table?table=shop.item&at={at}&first={first}", headers=bearer).text
+        first = found["preview"]["next"]
+        assert (f"table=shop.item&amp;at={at}&amp;first={first}" in text) is (first is not None)
+        if first is None:
+            break
+    assert (pages, sorted(map(int, shown))) == (3, list(range(1, 41)))
+    answer = server.get("/binlake/api/dags/shop/table?table=shop.item&first=1951", headers=bearer)
+    assert (answer.status_code, "the file has more" in answer.json()["error"]) == (400, True)
+
+
 def test_too_long_key_is_cut_and_has_no_link() -> None:
     long, short = format_key_text(["k" * 5000]), format_key_text(["k" * 400])
     shown = [

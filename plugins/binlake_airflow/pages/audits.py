@@ -38,6 +38,8 @@ FILTERED = 300
 """Versions of a row that are looked at for those that changed one column."""
 ROWS = 50
 """Rows of a preview."""
+_FURTHEST = 1950
+"""The last page of a preview begins there: each page reads those before it too."""
 _TABLES = 500
 _FOUND = 100
 """Tables on one page of a search."""
@@ -180,7 +182,10 @@ def build_table_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     at = query.parse_moment("at")
     at = last if at is None else at
     db, table = query.parse_table() or ("", "")
-    preview = preview_rows(lake.audit, lake.log, (db, table), at, ROWS, Budget(SEARCH_S))
+    first = query.parse_number("first")
+    if first > _FURTHEST:
+        raise BadRequest(f"pages show the first {_FURTHEST + ROWS:,} rows; the file has more")
+    preview = preview_rows(lake.audit, lake.log, (db, table), at, ROWS, Budget(SEARCH_S), first)
     hidden = lake.masks.find_hidden(db, table, preview.columns)
     without_keys = lake.masks.hides_key(lake.audit, db, table)
     view["preview"] = {
@@ -196,6 +201,8 @@ def build_table_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
             for row in preview.rows
         ],
         "more": preview.more,
+        "first": first,
+        "next": first + ROWS if preview.more and len(preview.rows) == ROWS and first < _FURTHEST else None,
         "changes": preview.changes,
         "inexact": preview.inexact,
         "mirror": {"delta_version": preview.base.delta_version, **build_ts_view(preview.base.hi)},
