@@ -113,7 +113,7 @@ def measure(load: Load, way: str, folder: Path, args: argparse.Namespace) -> Mea
         stack.callback(source.stop)
         source.start()
         target = stack.enter_context(MariaDb(folder / "mariadb", options=SERVER))
-        spark, jobs = stack.enter_context(_connect(folder / "spark")) if way == "connect" else (None, "")
+        spark, jobs = stack.enter_context(_connect(folder / "spark", args.cores)) if way == "connect" else (None, "")
         pd = PdClient([source.pd_url])
         stack.callback(pd.close)
         wires = [stack.enter_context(contextlib.closing(pump_load.Bulk(pump, WRITE))) for pump in source.pumps]
@@ -145,11 +145,11 @@ def measure(load: Load, way: str, folder: Path, args: argparse.Namespace) -> Mea
 
 
 @contextlib.contextmanager
-def _connect(folder: Path) -> Iterator[tuple[SparkConnect, str]]:
+def _connect(folder: Path, cores: int) -> Iterator[tuple[SparkConnect, str]]:
     """A warm server, and the address of its web pages, which count its jobs."""
     pages = free_port()
     conf = {"spark.ui.enabled": "true", "spark.ui.port": str(pages)}
-    with SparkConnect(folder, memory=SPARK_MEMORY, conf=conf) as spark:
+    with SparkConnect(folder, master=f"local[{cores}]", memory=SPARK_MEMORY, conf=conf) as spark:
         yield spark, f"http://{HOST}:{pages}"
 
 
@@ -241,6 +241,7 @@ def _parse_arguments() -> argparse.Namespace:
                         help="multiples of the size (1,10)")  # fmt: skip
     parser.add_argument("--way", type=_build_word_parser(WAYS), default=["plain"], help=f"{','.join(WAYS)} (plain)")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="replication setting")
+    parser.add_argument("--cores", type=int, default=2, help="threads of the Connect server (2)")
     parser.add_argument("--floors", type=int, default=3, help="measurements of the floor; the best counts (3)")
     parser.add_argument("--flame", type=Path, metavar="FOLDER", help="write flame graphs of each warm stage there")
     parser.add_argument("--json", type=Path, help="write the figures to this file")

@@ -74,7 +74,7 @@ def main() -> int:
 def _measure_sizes(way: str, scales: Sequence[float]) -> list[Measured]:
     found = []
     for scale in scales:
-        options = argparse.Namespace(set=["window.max-bytes=0"] * (way == "plain"), floors=1, flame=None)
+        options = argparse.Namespace(set=["window.max-bytes=0"] * (way == "plain"), floors=1, flame=None, cores=2)
         with tempfile.TemporaryDirectory(prefix="binlake-engine-") as folder, contextlib.chdir(folder):
             one = measure(LOADS["a"].with_scale(scale), way, Path(folder), options)
         found.append(one)

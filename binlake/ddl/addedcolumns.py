@@ -69,7 +69,7 @@ def _find_extras_of_state(
 ) -> Iterator[tuple[TableDef, _Values]]:
     tables = TargetTables(state, naming, shown)
     shared = {source.id: group for group in tables.list_shared() for source in group}
-    for table in naming.select_replicated(state.list_tables()):
+    for table in _list_candidates(state, naming, shared):
         extracted = naming.rules.routes.extract_columns(table.db, table.name, table.source)
         values = {e.column: e.value for e in extracted}
         if table.id in shared and (table.db, table.name) not in held:
@@ -78,6 +78,13 @@ def _find_extras_of_state(
             values |= _find_missing_values(table, target)
         if values:
             yield table, values
+
+
+def _list_candidates(state: SchemaState, naming: Naming, shared: Collection[int]) -> list[TableDef]:
+    """The replicated tables whose rows may get columns; only if rows tell where they come from, this can be any."""
+    if naming.rules.routes.extracts:
+        return naming.select_replicated(state.list_tables())
+    return naming.select_replicated(table for key in sorted(shared) if (table := state.get_table(key)) is not None)
 
 
 def _find_missing_values(table: TableDef, target: TableDef) -> _Values:

@@ -97,26 +97,34 @@ class TargetTables:
     def __init__(self, state: SchemaState, naming: Naming, shown: Mapping[Name, TableDef] | None = None) -> None:
         self._state = state
         self._naming = naming
-        self._sources: dict[Name, dict[int, TableDef]] = {}
+        self._sources: dict[Name, dict[int, str]] = {}
         self._databases: dict[int, str] = {}
+        self._changed: dict[int, TableDef] = {}
         self._own: dict[int, TableDef] = {}
         if naming.rules.routes:
-            tables = state.list_tables()
-            if shown:
-                shown_as = ((shown.get(fold_pair((table.db, table.name))), table) for table in tables)
-                tables = [table if other is None else as_table(other, table) for other, table in shown_as]
-            self.change(Definitions((), ()), Definitions(tuple(state.list_databases()), tuple(tables)))
-            if shown:
-                self._own |= {table.id: table for table in naming.select_replicated(state.list_tables())}
+            self._group(state)
+            for name, other in (shown or {}).items():
+                table = state.find(*name)
+                if table is not None and naming.rules.keeps(table.db, table.name):
+                    self._changed[table.id] = as_table(other, table)
+
+    def _group(self, state: SchemaState) -> None:
+        """Group the source's tables by target. This reads no definitions: one is read when it is asked for."""
+        rules, databases = self._naming.rules, {db.id: db.name for db in state.list_databases()}
+        for table_id, db_id, name in state.list_names():
+            if rules.keeps(databases[db_id], name):
+                self._look_up_sources(databases[db_id], name)[table_id] = databases[db_id]
+        self._databases = {key: name for key, name in databases.items() if rules.keeps(name, "")}
 
     def change(self, before: Definitions, after: Definitions) -> None:
         """Follow a DDL that removes and adds these definitions of the source."""
         if not self._naming.rules.routes:
             return
         for table in self._naming.select_replicated(before.tables):
-            self._look_up_sources(table).pop(table.id, None)
+            self._look_up_sources(table.db, table.name).pop(table.id, None)
         for table in self._naming.select_replicated(after.tables):
-            self._look_up_sources(table)[table.id] = self._own[table.id] = table
+            self._put(table)
+            self._own[table.id] = table
         for database in before.databases:
             self._databases.pop(database.id, None)
         for database in after.databases:
@@ -126,16 +134,22 @@ class TargetTables:
     def show(self, table: TableDef) -> None:
         """Use this definition, which the target has, for a source table."""
         if self._naming.rules.keeps(table.db, table.name):
-            self._look_up_sources(table)[table.id] = table
+            self._put(table)
+
+    def _put(self, table: TableDef) -> None:
+        self._look_up_sources(table.db, table.name)[table.id] = table.db
+        self._changed[table.id] = table
 
     def find_source_definition(self, table: TableDef) -> TableDef:
-        """The table's definition at the source, whatever `show` has set."""
-        return self._own[table.id]
+        """The table's definition at the source, whatever `show` has set. Raises KeyError."""
+        known = self._own.get(table.id) or self._state.get_table(table.id)
+        if known is None:
+            raise KeyError(table.id)
+        return known
 
     def list_sources(self, table: TableDef) -> list[TableDef]:
         """All source tables that share the target of `table`, sorted by id."""
-        sources = self._look_up_sources(table)
-        return [sources[key] for key in sorted(sources)]
+        return self._read(self._look_up_sources(table.db, table.name))
 
     def list_neighbours(self, tables: Iterable[TableDef]) -> dict[int, list[TableDef]]:
         """The `sources` of each of `tables` that is replicated, by its id; empty without routes."""
@@ -147,15 +161,14 @@ class TargetTables:
         if not self._naming.rules.routes:
             known = self._state.find(db, table)
             return [known] if known is not None else []
-        sources = self._sources.get(fold_pair((db, table)), {})
-        return [sources[key] for key in sorted(sources)]
+        return self._read(self._sources.get(fold_pair((db, table)), {}))
 
     def find(self, db: str, table: str) -> TableDef | None:
         """The definition of the target's `db`.`table` (case-insensitive), or None."""
         if not self._naming.rules.routes:
             return self._state.find(db, table)
         sources = self._sources.get(fold_pair((db, table)))
-        return self._merge(sources.values()) if sources else None
+        return self._merge(sources) if sources else None
 
     def list_names(self) -> list[Name]:
         """(db, table) at the target of every replicated table, sorted."""
@@ -168,11 +181,11 @@ class TargetTables:
         """The definitions of all replicated targets."""
         if not self._naming.rules.routes:
             return self._naming.select_replicated(self._state.list_tables())
-        return [self._merge(sources.values()) for sources in self._sources.values() if sources]
+        return [self._merge(sources) for sources in self._sources.values() if sources]
 
     def list_shared(self) -> list[list[TableDef]]:
         """The source tables of each target that has more than one."""
-        return [list(sources.values()) for sources in self._sources.values() if len(sources) > 1]
+        return [self._read(sources) for sources in self._sources.values() if len(sources) > 1]
 
     def is_database_made(self, database: str) -> bool:
         """Whether a CREATE DATABASE of the source creates the target's `database`."""
@@ -186,13 +199,19 @@ class TargetTables:
             fold_name(n) for n in self._databases.values() if fold_name(self._naming.map_database(n)) == target
         }
         groups = (tables for (db, _), tables in self._sources.items() if db == target)
-        return databases | {fold_name(table.db) for tables in groups for table in tables.values()}
+        return databases | {fold_name(db) for tables in groups for db in tables.values()}
 
-    def _merge(self, sources: Iterable[TableDef]) -> TableDef:
-        return self._naming.merge([self._naming.map_definition(source) for source in sources])
+    def _merge(self, sources: Iterable[int]) -> TableDef:
+        return self._naming.merge([self._naming.map_definition(source) for source in self._read(sources)])
 
-    def _look_up_sources(self, table: TableDef) -> dict[int, TableDef]:
-        return self._sources.setdefault(fold_pair(self._naming.map_table(table.db, table.name)), {})
+    def _read(self, sources: Iterable[int]) -> list[TableDef]:
+        """The definitions of the source tables of these ids, sorted by id."""
+        found = (self._changed.get(key) or self._state.get_table(key) for key in sorted(sources))
+        return [table for table in found if table is not None]
+
+    def _look_up_sources(self, db: str, table: str) -> dict[int, str]:
+        """By id, the source's database of each table that shares the target of `db`.`table`."""
+        return self._sources.setdefault(fold_pair(self._naming.map_table(db, table)), {})
 
 
 def _require_one_spelling(tables: Sequence[TableDef]) -> None:

@@ -69,6 +69,11 @@ class Routes:
     def __bool__(self) -> bool:
         return bool(self._rules)
 
+    @property
+    def extracts(self) -> bool:
+        """True if a rule adds columns to rows."""
+        return any(_list_extractors(rule.config, "", "", "") for rule in self._rules)
+
     def map_table(self, db: str, table: str) -> tuple[str, str]:
         """(db, table) at the target. Raises ConfigError if two rules of equal rank match."""
         rule = self._look_up_rule(db, table)

@@ -19,6 +19,7 @@ from binlake.rows.schema.stored import (
     SnapshotIndex,
     SnapshotReader,
     StoredTables,
+    TableName,
     dump_names,
     dump_row,
     load_row,
@@ -65,6 +66,10 @@ class SchemaState:
         """All tables, views and sequences by id."""
         found = map(self._tables.get, self._tables.list_ids())
         return [table for table in found if table is not None]
+
+    def list_names(self) -> list[TableName]:
+        """(id, id of the database, name) of all tables, views and sequences, by id; reads no definitions."""
+        return self._tables.list_names()
 
     def list_touched(self, before: SchemaState) -> list[int]:
         """The ids of the tables that may have other definitions than in `before`, sorted; few if this follows it."""
